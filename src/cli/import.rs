@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// Store float matrices in this tier: exact, q8, q7, q5, q3 or q3x; with :all, every float tensor
     #[arg(long, value_name = "TIER[:all]", value_parser = parse_tier)]
     tier: Option<String>,
-    /// Pack tensors that stay exact: the same bytes in less space, read by way of the daemon. With --in-place,
+    /// Pack tensors that stay exact: the same bytes in less space; the daemon decodes them. With --in-place,
     /// the store keeps packed bytes of its own
     #[arg(long)]
     pack: bool,

@@ -57,9 +57,10 @@ impl Args {
                 for job in jobs_in(list) {
                     waits |= !job.has_ended();
                     if job.has_ended() && ended.insert((place, job.number)) {
-                        print(&match self.json {
-                            true => format!("{}\n", json(mounted, &job)),
-                            false => line(mounted, &job),
+                        print(&if self.json {
+                            format!("{}\n", json(mounted, &job))
+                        } else {
+                            line(mounted, &job)
                         })?;
                     }
                 }

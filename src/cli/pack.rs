@@ -8,7 +8,7 @@ use crate::model::{Aim, MoveTo, Result};
 
 /// Pack exact tensors: the same bytes in less space.
 ///
-/// Packed tensors stay in the tier exact and read as the bytes that they had. Reads go by way of the daemon;
+/// Packed tensors stay in the tier exact and read as the bytes that they had. The daemon decodes them for each read;
 /// tierfs pin keeps a copy for the kernel. Blocks that packing does not make smaller by 3 % stay as they are.
 /// Of a container or directory, float tensors are packed; with --all also types of one byte. A file in place
 /// is copied into the store.

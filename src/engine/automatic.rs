@@ -228,7 +228,7 @@ impl Engine {
             since,
             score: heat.score,
             last_access: heat.last_access,
-            // What packing did not make smaller goes on as if it were packed.
+            // A tensor that packing does not make smaller counts as packed: the next step is a lower tier.
             can_be_packed: can_be_packed && !self.is_stuck((number, first, 0), Tier::Packed, epoch),
             can_be_encoded,
             is_lossy_allowed,

@@ -1,4 +1,4 @@
-//! What an import asks the engine for once its files are there: packing, and eviction.
+//! The last step of an import, which needs the engine: packs or evicts the tensors of the new files.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::engine::settings::{Consent, allow_loss_until_written};
 use crate::engine::work::Engine;
 use crate::ingest;
 use crate::model::{Aim, EntryId, Error, ErrorKind, MoveTo, Result, Silent};
-use crate::store::{Collection, ROOT};
+use crate::store::Collection;
 
-/// What is done with each imported file.
+/// The last step for each imported file.
 #[derive(Clone, Copy, Debug)]
 pub struct Finish {
     /// Pack its tensors, which were imported in place.
@@ -21,7 +21,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Parses what a request says. Fails with `Invalid` for an impossible way to reconstruct tensors.
+    /// Takes the step from a request. Fails with `Invalid` for an impossible way to reconstruct tensors.
     pub fn of(request: &ingest::Request) -> Result<Finish> {
         let evicts = request.reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
         Ok(Finish { packs: request.pack && request.in_place, evicts })
@@ -52,11 +52,7 @@ fn evict_imported(
     target: &ingest::Target,
     how: Reconstruct,
 ) -> Result<Option<String>> {
-    let node = match imported_tensors(collection, target) {
-        Ok(Some(node)) => node,
-        Ok(None) => return Ok(None),
-        Err(why) => return Ok(Some(format!("{why}; evict it in a mount"))),
-    };
+    let Some(node) = imported_tensors(collection, target) else { return Ok(None) };
     if matches!(how, Reconstruct::Factor(_)) {
         allow_loss_until_written(collection, node)?;
     }
@@ -73,18 +69,12 @@ fn evict_imported(
     }
 }
 
-/// The node of an imported file with tensors, if it has any. Fails with the reason why it is not found.
-fn imported_tensors(
-    collection: &Collection,
-    target: &ingest::Target,
-) -> std::result::Result<Option<EntryId>, &'static str> {
+/// The node of an imported file with tensors, if it has any.
+fn imported_tensors(collection: &Collection, target: &ingest::Target) -> Option<EntryId> {
     let state = collection.state();
-    let mut at = ROOT;
-    for name in target.directories.iter().chain([&target.name]) {
-        at = state.directory(at).and_then(|directory| directory.get(name)).ok_or("its name was escaped")?;
-    }
-    let file = state.node(at).and_then(|node| node.file());
-    Ok(file.filter(|file| file.tensor.is_some() || file.content.is_container()).map(|_| at))
+    let node = ingest::node_at(&state, target)?;
+    let file = state.node(node)?.file()?;
+    (file.tensor.is_some() || file.content.is_container()).then_some(node)
 }
 
 /// Packs the tensors of a file that was imported in place, so that the store has all of its bytes. Returns
@@ -94,11 +84,7 @@ fn pack_imported(
     collection: &Arc<Collection>,
     target: &ingest::Target,
 ) -> Result<Option<String>> {
-    let node = match imported_tensors(collection, target) {
-        Ok(Some(node)) => node,
-        Ok(None) => return Ok(None),
-        Err(why) => return Ok(Some(format!("{why}; pack it in a mount"))),
-    };
+    let Some(node) = imported_tensors(collection, target) else { return Ok(None) };
     let (to, mut moved) = (MoveTo { aim: Aim::Pack, all: false }, Moved::default());
     engine.set_tier(collection, node, (to, Consent::AsSet), &Silent, &mut moved)?;
     let why = (!moved.left.is_empty()).then(|| Error::refused(moved.left).to_string());

@@ -28,9 +28,10 @@ pub(super) fn refused_for(
 pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<()> {
     let state = collection.state();
     let Some(pinned) = state.pinned_with(target.node) else { return Ok(()) };
-    let path = match pinned == target.node {
-        true => path_of(collection, target),
-        false => format!("{}/{}", collection.path(), String::from_utf8_lossy(&state.path(pinned))),
+    let path = if pinned == target.node {
+        path_of(collection, target)
+    } else {
+        format!("{}/{}", collection.path(), String::from_utf8_lossy(&state.path(pinned)))
     };
     Err(Error::refused(vec![Refusal { path, cause: Cause::Pinned }]))
 }

@@ -7,7 +7,7 @@ use crate::store::Collection;
 /// The number of tensors that a request changed, and the reasons why it did not change the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// What they are moved for; the tier `Absent` for an eviction.
+    /// The tier or encoding that the request aims at; the tier `Absent` for an eviction.
     pub aim: Option<Aim>,
     /// Tensors of the file or directory.
     pub tensors: u64,

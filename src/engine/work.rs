@@ -56,7 +56,7 @@ pub struct Running {
     node: EntryId,
     /// The tier before, as attributes show it.
     pub from: String,
-    /// What it is moved for.
+    /// The tier or encoding that the move aims at.
     pub to: Aim,
     bytes: u64,
     done: AtomicU64,

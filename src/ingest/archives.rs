@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::format::files::{npz, onnx, torch, zip};
+use crate::format::files::{TensorRange, npz, onnx, torch, zip};
 use crate::format::log::catalog::Content;
 use crate::ingest::parts::{Part, PartTensor, read};
-use crate::model::{Dtype, Error, Result, Shape, quoted_name};
+use crate::model::{Error, Result, quoted_name};
 use crate::store::disk::File;
 
 /// Names that a note quotes.
@@ -59,16 +59,18 @@ pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Resu
             || Error::unsupported("an HDF5 file; save its tensors as safetensors to have them as files");
         return if magic == HDF5_MAGIC { Err(refused()) } else { Ok(None) };
     }
-    match magic.starts_with(&zip::MAGIC) {
-        true => Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes)?))),
-        false if name.ends_with(b".bin") => Ok(None),
-        false => Err(Error::unsupported(
-            "no zip archive, as torch.save writes since PyTorch 1.6; load it and save it again",
-        )),
+    if magic.starts_with(&zip::MAGIC) {
+        return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes)?)));
     }
+    if name.ends_with(b".bin") {
+        return Ok(None);
+    }
+    Err(Error::unsupported(
+        "no zip archive, as torch.save writes since PyTorch 1.6; load it and save it again",
+    ))
 }
 
-fn part(name: String, dtype: Dtype, shape: Shape, (begin, end): (u64, u64)) -> Part {
+fn part(TensorRange { name, dtype, shape, begin, end }: TensorRange) -> Part {
     let tensor = PartTensor { own_name: name.clone(), name, dtype, shape };
     Part { begin, end, tensor: Some(tensor) }
 }
@@ -79,20 +81,12 @@ fn of_checkpoint(checkpoint: torch::Checkpoint) -> Found {
         (name.to_owned(), format!("it has the bytes of {of}"))
     });
     let note = note(&shared.collect::<Vec<_>>());
-    let parts = checkpoint.tensors.into_iter().map(|entry| {
-        let torch::Entry { name, dtype, shape, begin, end } = entry;
-        part(name, dtype, shape, (begin, end))
-    });
-    (Content::Torch, parts.collect(), note)
+    (Content::Torch, checkpoint.tensors.into_iter().map(part).collect(), note)
 }
 
 fn of_arrays(archive: npz::Archive) -> Found {
     let note = note(&archive.others);
-    let parts = archive.arrays.into_iter().map(|entry| {
-        let npz::Entry { name, dtype, shape, begin, end } = entry;
-        part(name, dtype, shape, (begin, end))
-    });
-    (Content::Npz, parts.collect(), note)
+    (Content::Npz, archive.arrays.into_iter().map(part).collect(), note)
 }
 
 fn of_model(model: onnx::Model) -> Found {
@@ -100,7 +94,9 @@ fn of_model(model: onnx::Model) -> Found {
     let mut parts = Vec::new();
     for onnx::Entry { name, dtype, shape, place } in model.tensors {
         match place {
-            onnx::Place::Here(range) => parts.push(part(name, dtype, shape, (range.start, range.end))),
+            onnx::Place::Here(range) => {
+                parts.push(part(TensorRange { name, dtype, shape, begin: range.start, end: range.end }))
+            }
             onnx::Place::Beside { location, .. } => {
                 others.push((name, format!("its bytes are in {}", quoted_name(&location))));
             }
@@ -109,7 +105,7 @@ fn of_model(model: onnx::Model) -> Found {
     (Content::Onnx, parts, note(&others))
 }
 
-/// What a file holds that is no tensor of it: names, each with the reason.
+/// A note on the arrays of a file that are no tensors: their names, each with the reason.
 fn note(others: &[(String, String)]) -> String {
     let shown = others.iter().take(NAMES_QUOTED_MAX);
     let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(name))).collect();

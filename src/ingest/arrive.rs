@@ -216,9 +216,10 @@ fn cut_in_place(
                 let end = at + block.len() as u64;
                 let is_hole = block.iter().all(|byte| *byte == 0)
                     && next_data(&data, at)?.is_none_or(|found| found >= end);
-                match is_hole {
-                    true => add_hole(&mut parts, 1),
-                    false => add_checksum(&mut parts, checksum::of(block)),
+                if is_hole {
+                    add_hole(&mut parts, 1)
+                } else {
+                    add_checksum(&mut parts, checksum::of(block))
                 }
                 at = end;
             }

@@ -280,9 +280,10 @@ pub(super) fn take(
         Found::Source(bytes) => {
             digester.update(bytes);
             progress.advance(bytes.len() as u64);
-            match progress.is_cancelled() {
-                true => Err(Error::new(ErrorKind::Interrupted, "cancelled by request")),
-                false => Ok(()),
+            if progress.is_cancelled() {
+                Err(Error::new(ErrorKind::Interrupted, "cancelled by request"))
+            } else {
+                Ok(())
             }
         }
         Found::Part(part, bytes) => match sinks.iter_mut().find(|sink| sink.part == part) {

@@ -47,7 +47,7 @@ pub(super) struct Compare<'a> {
 }
 
 /// The node at a target, if there is one.
-pub(super) fn node_at(state: &State, target: &Target) -> Option<EntryId> {
+pub fn node_at(state: &State, target: &Target) -> Option<EntryId> {
     let mut at = ROOT;
     for name in &target.directories {
         at = state.directory(at)?.get(name)?;
@@ -115,9 +115,10 @@ impl Compare<'_> {
         let real = std::os::unix::ffi::OsStrExt::as_bytes(found.real.as_os_str());
         let is_in_place = |object: &&Arc<Object>| {
             let outside = object.extent().and_then(|extent| state.outside(extent.file));
-            match self.in_place {
-                true => outside.is_some_and(|outside| outside.path == real),
-                false => outside.is_none(),
+            if self.in_place {
+                outside.is_some_and(|outside| outside.path == real)
+            } else {
+                outside.is_none()
             }
         };
         if !objects.iter().all(is_in_place) {

@@ -395,10 +395,7 @@ impl Plan {
                     let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
                     self.note_failed(found, error, watch, sum)?;
                     sum.left -= 1;
-                    match is_last {
-                        true => return Ok(()),
-                        false => continue,
-                    }
+                    if is_last { return Ok(()) } else { continue }
                 }
             };
             sum.note_changed(collection, &found.target);

@@ -52,6 +52,8 @@ pub use arrive::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recog
 pub use batch::check_batch;
 pub use blocking::Blocking;
 #[cfg(feature = "mount")]
+pub use compare::node_at;
+#[cfg(feature = "mount")]
 pub use hub::{HubCache, HubRepository, hub_cache};
 pub use import_file::import_file;
 #[cfg(feature = "mount")]

@@ -64,7 +64,7 @@ pub(super) fn found(state: &State, target: &Target) -> (Vec<EntryId>, Option<Ent
         }
         found.push(at);
     }
-    (found, state.directory(at).and_then(|directory| directory.get(&target.name)))
+    (found, state.directory(at).and_then(|directory| directory.get(&target.file_name())))
 }
 
 /// The quota that is released when another file takes the name of a node.

@@ -134,9 +134,10 @@ pub(super) fn files(paths: &[PathBuf], revisions: &Revisions, mounts: &Mounts) -
 pub(super) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Walked> {
     let shard = |path: &PathBuf| {
         let (real, metadata) = stat(path, mounts)?;
-        match metadata.is_file() {
-            true => Ok(found(path, (real, &metadata), Target::default(), &Arc::from([]), false)),
-            false => Err(Error::invalid(format!("{} is no file", path.display()))),
+        if metadata.is_file() {
+            Ok(found(path, (real, &metadata), Target::default(), &Arc::from([]), false))
+        } else {
+            Err(Error::invalid(format!("{} is no file", path.display())))
         }
     };
     let found = paths.iter().map(shard).collect::<Result<_>>()?;
@@ -310,9 +311,10 @@ fn unreadable(path: &Path, error: Error, is_hub: bool) -> Error {
     if let Ok(text) = fs::read_link(path)
         && error.kind() == ErrorKind::NotFound
     {
-        let advice = match is_hub {
-            true => "its download did not end; download the model again, which continues it",
-            false => "restore the file that it leads to, or remove the link",
+        let advice = if is_hub {
+            "its download did not end; download the model again, which continues it"
+        } else {
+            "restore the file that it leads to, or remove the link"
         };
         let text = format!("it is a dangling link to {}; {advice}", text.display());
         return Error::new(ErrorKind::NotFound, text);

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize};
-use tierfs::format::files::safetensors::{Entry, HEADER_BYTES_MAX, Header, header_len, parse, write_header};
+use tierfs::format::files::TensorRange;
+use tierfs::format::files::safetensors::{HEADER_BYTES_MAX, Header, header_len, parse, write_header};
 use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
 
 /// What the header of a whole file says.
@@ -28,7 +29,7 @@ fn assert_agrees(file: &[u8], ours: &Header) {
         panic!("{error}: {}", String::from_utf8_lossy(file));
     });
     assert_eq!(theirs.len(), ours.tensors.len());
-    for Entry { name, dtype, shape, begin, end } in &ours.tensors {
+    for TensorRange { name, dtype, shape, begin, end } in &ours.tensors {
         let tensor = theirs.tensor(name).unwrap();
         assert_eq!(Some(tensor.dtype().to_string().as_str()), dtype.safetensors_name());
         let sizes: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();

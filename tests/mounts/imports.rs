@@ -240,6 +240,23 @@ fn children_of_a_parent_that_are_absent_are_unchanged() {
 }
 
 #[test]
+fn a_file_whose_name_is_escaped_is_evicted_and_replaced_like_others() {
+    each_way(|way| {
+        let source = way.place.write("odd\nname.npy", npy_file(&Random(5).floats(50_000)));
+        way.counts("t/c", &source, &["--in-place", "--reconstruct", "origin"]);
+        way.with_mount(|mounted| {
+            assert_eq!(support::get(&mounted.path("t/c/odd%0Aname"), "tier"), "absent");
+            // Room for this file and its tensor, and for no other.
+            fs::write(mounted.path("t/.ctl/quota"), "files=2").unwrap();
+        });
+        let other = npy_file(&Random(6).floats(50_000));
+        fs::write(&source, &other).unwrap();
+        way.counts("t/c", &source, &["--checksum"]);
+        way.check("t/c/odd%0Aname.npy", Some(&other));
+    });
+}
+
+#[test]
 fn files_that_are_newer_in_the_collection_are_replaced_with_a_note_or_left() {
     each_way(|way| {
         let folder = model(&way.place);

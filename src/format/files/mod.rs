@@ -13,5 +13,22 @@ pub mod safetensors;
 pub mod torch;
 pub mod zip;
 
+use crate::model::{Dtype, Shape};
+
+/// A tensor that is a range of its container's bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorRange {
+    /// Any text, unescaped.
+    pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its dimensions, outermost first.
+    pub shape: Shape,
+    /// Its first byte, counted from the file's start.
+    pub begin: u64,
+    /// The byte after its last.
+    pub end: u64,
+}
+
 /// Fills a buffer with the bytes of a file from an offset. For formats whose headers lie in several places.
 pub type ReadAt<'a> = dyn FnMut(&mut [u8], u64) -> crate::model::Result<()> + 'a;

@@ -3,31 +3,14 @@
 //! Source: `numpy.lib.npyio`. Each entry is stored, not compressed, so that the elements of an array are a range of the
 //! archive.
 
-use crate::format::files::{ReadAt, npy, zip};
-use crate::model::{
-    CONTAINER_NAMES_MAX, Dtype, Error, ErrorKind, Result, Shape, check_tensor_name, quoted_name,
-};
-
-/// An array of an archive.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// The name of its file, without `.npy`.
-    pub name: String,
-    /// The type of its elements.
-    pub dtype: Dtype,
-    /// Its dimensions, outermost first.
-    pub shape: Shape,
-    /// Its first byte, counted from the file's start.
-    pub begin: u64,
-    /// The byte after its last.
-    pub end: u64,
-}
+use crate::format::files::{ReadAt, TensorRange, npy, zip};
+use crate::model::{CONTAINER_NAMES_MAX, Error, ErrorKind, Result, check_tensor_name, quoted_name};
 
 /// The arrays of an archive, in the order of their bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archive {
-    /// Those that are tensors.
-    pub arrays: Vec<Entry>,
+    /// Those that are tensors, each named as its file without `.npy`.
+    pub arrays: Vec<TensorRange>,
     /// The names of those that are not, each with the reason.
     pub others: Vec<(String, String)>,
 }
@@ -58,7 +41,7 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64) -> Result<Archive> {
         let mut prefix = vec![0; len.min(npy::PREFIX_BYTES_MAX) as usize];
         read(&mut prefix, entry.data.start)?;
         match npy::parse(&prefix, len) {
-            Ok(header) if header.is_plain() => archive.arrays.push(Entry {
+            Ok(header) if header.is_plain() => archive.arrays.push(TensorRange {
                 name: name.to_owned(),
                 dtype: header.dtype,
                 shape: header.shape,

@@ -15,6 +15,7 @@ use std::cmp::Ordering;
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::files::CUT_OFF;
+use crate::format::files::TensorRange;
 use crate::model::{CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, quoted_name};
 
 mod json;
@@ -39,26 +40,11 @@ const METADATA: &str = "__metadata__";
 pub struct Header {
     /// The tensors in the order of their bytes in the file. They cover it from
     /// `data_start` to its end.
-    pub tensors: Vec<Entry>,
+    pub tensors: Vec<TensorRange>,
     /// Start of the tensors, in bytes from the file's start.
     pub data_start: u64,
     /// The file's own metadata, in the order of the header.
     pub metadata: Vec<(String, String)>,
-}
-
-/// One tensor of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// Any text, unescaped.
-    pub name: String,
-    /// The type of its elements.
-    pub dtype: Dtype,
-    /// Its dimensions, outermost first.
-    pub shape: Shape,
-    /// Its first byte, counted from the file's start.
-    pub begin: u64,
-    /// The byte after its last.
-    pub end: u64,
 }
 
 /// The length in bytes of the JSON of a file of `file_len` bytes that begins with `first`. Refuses
@@ -100,7 +86,7 @@ pub fn parse(json: &[u8], file_len: u64) -> Result<Header> {
     Ok(Header { tensors, data_start, metadata })
 }
 
-fn entry(tensor: json::Tensor, data_start: u64) -> Result<Entry> {
+fn entry(tensor: json::Tensor, data_start: u64) -> Result<TensorRange> {
     let json::Tensor { name, dtype, dimensions, offsets: (begin, end) } = tensor;
     let place = |error: Error| error.at(format_args!("tensor {:?}", quoted_name(&name)));
     let dtype = Dtype::from_safetensors_name(&dtype)
@@ -117,7 +103,7 @@ fn entry(tensor: json::Tensor, data_start: u64) -> Result<Entry> {
     let from_start = |offset: u64| {
         offset.checked_add(data_start).ok_or_else(|| place(Error::invalid(format!("offset {offset}"))))
     };
-    Ok(Entry { dtype, begin: from_start(begin)?, end: from_start(end)?, shape, name })
+    Ok(TensorRange { dtype, begin: from_start(begin)?, end: from_start(end)?, shape, name })
 }
 
 fn check_unique<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Result<()> {
@@ -128,7 +114,7 @@ fn check_unique<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Result<
 }
 
 /// Checks that the sorted tensors fill the file without gap or overlap.
-fn check_cover(tensors: &[Entry], data_start: u64, file_len: u64) -> Result<()> {
+fn check_cover(tensors: &[TensorRange], data_start: u64, file_len: u64) -> Result<()> {
     let mut expected = data_start;
     for tensor in tensors {
         if tensor.begin != expected {

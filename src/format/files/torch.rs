@@ -11,8 +11,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::format::files::{ReadAt, zip};
-use crate::model::{CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name};
+use crate::format::files::{ReadAt, TensorRange, zip};
+use crate::model::{CONTAINER_NAMES_MAX, Error, Result, check_tensor_name, quoted_name};
 
 mod pickle;
 
@@ -27,26 +27,12 @@ const DEPTH_MAX: usize = 60;
 /// The name of a tensor that is no part of a dictionary or list.
 const ONLY_NAME: &str = "tensor";
 
-/// A tensor of a checkpoint.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// The keys that lead to it, joined by slashes; places of lists count from 0.
-    pub name: String,
-    /// The type of its elements.
-    pub dtype: Dtype,
-    /// Its dimensions, outermost first.
-    pub shape: Shape,
-    /// Its first byte, counted from the file's start.
-    pub begin: u64,
-    /// The byte after its last.
-    pub end: u64,
-}
-
 /// The tensors of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Checkpoint {
-    /// Tensors that share no byte, in the order of the pickle.
-    pub tensors: Vec<Entry>,
+    /// Tensors that share no byte, in the order of the pickle. A name is the keys that lead to the tensor, joined
+    /// by slashes; places of lists count from 0.
+    pub tensors: Vec<TensorRange>,
     /// Further names of the bytes of a tensor: that name, and the tensor's.
     pub shared: Vec<(String, String)>,
 }
@@ -107,7 +93,7 @@ struct Walk<'a> {
     names: HashSet<String>,
     /// Values seen. Lists that contain a list twice can lead to far more than the pickle has.
     steps: usize,
-    found: Vec<Entry>,
+    found: Vec<TensorRange>,
 }
 
 impl Walk<'_> {
@@ -170,13 +156,13 @@ impl Walk<'_> {
         let (Some(begin), Some(end)) = (begin, end.filter(|end| *end <= storage.data.end)) else {
             return Err(place(Error::invalid("goes past the end of its storage")));
         };
-        self.found.push(Entry { dtype: *dtype, shape: shape.clone(), begin, end, name });
+        self.found.push(TensorRange { dtype: *dtype, shape: shape.clone(), begin, end, name });
         Ok(())
     }
 }
 
 /// Tells the first tensor of each range from further names of the range.
-fn distinct(found: Vec<Entry>) -> Result<Checkpoint> {
+fn distinct(found: Vec<TensorRange>) -> Result<Checkpoint> {
     let mut checkpoint = Checkpoint::default();
     let mut by_range: HashMap<(u64, u64), String> = HashMap::new();
     for entry in found {
@@ -189,7 +175,8 @@ fn distinct(found: Vec<Entry>) -> Result<Checkpoint> {
             }
         }
     }
-    let mut sorted: Vec<&Entry> = checkpoint.tensors.iter().filter(|entry| entry.begin < entry.end).collect();
+    let mut sorted: Vec<&TensorRange> =
+        checkpoint.tensors.iter().filter(|entry| entry.begin < entry.end).collect();
     sorted.sort_by_key(|entry| entry.begin);
     let pairs = sorted.iter().zip(sorted.iter().skip(1));
     if let Some((one, other)) = pairs.into_iter().find(|(one, other)| other.begin < one.end) {

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use safetensors::SafeTensors;
-use tierfs::format::files::safetensors::{Entry, Header, header_len, parse, write_header};
+use tierfs::format::files::TensorRange;
+use tierfs::format::files::safetensors::{Header, header_len, parse, write_header};
 use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
 
 pub fn check(bytes: &[u8]) {
@@ -34,7 +35,7 @@ fn read(bytes: &[u8], file_len: u64) -> Result<Header> {
 /// The tensors cover the file, and each has the bytes that its shape asks for.
 fn sound(header: &Header, file_len: u64) {
     let mut at = header.data_start;
-    for Entry { dtype, shape, begin, end, .. } in &header.tensors {
+    for TensorRange { dtype, shape, begin, end, .. } in &header.tensors {
         assert_eq!(*begin, at, "a gap or an overlap");
         assert_eq!(Some(end - begin), dtype.bytes_of(shape.elements()));
         at = *end;

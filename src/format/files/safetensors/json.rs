@@ -7,7 +7,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use super::{Entry, METADATA, TENSORS_MAX};
+use super::{METADATA, TENSORS_MAX};
+use crate::format::files::TensorRange;
 use crate::model::{DIMENSIONS_MAX, Error, Result, check_tensor_name, quoted_name};
 
 /// Largest number of metadata entries. More of the shortest entries would need far more memory than
@@ -17,7 +18,7 @@ const METADATA_ENTRIES_MAX: usize = 1 << 18;
 /// The fields of a header. Tensors are in the order of the JSON.
 #[derive(Default)]
 pub(super) struct Fields {
-    pub(super) tensors: Vec<Entry>,
+    pub(super) tensors: Vec<TensorRange>,
     pub(super) metadata: Vec<(String, String)>,
 }
 
@@ -44,7 +45,7 @@ impl Dimensions {
 }
 
 /// Parses `text`. `entry` checks each tensor as soon as it is read.
-pub(super) fn parse(text: &str, entry: impl Fn(Tensor) -> Result<Entry>) -> Result<Fields> {
+pub(super) fn parse(text: &str, entry: impl Fn(Tensor) -> Result<TensorRange>) -> Result<Fields> {
     let mut reading = Reading { fields: Fields::default(), entry, refused: None };
     let mut input = serde_json::Deserializer::from_str(text);
     let outcome = Top(&mut reading).deserialize(&mut input).and_then(|()| input.end());
@@ -84,7 +85,7 @@ impl<F> Reading<F> {
 /// The outermost object.
 struct Top<'a, F>(&'a mut Reading<F>);
 
-impl<'de, F: Fn(Tensor) -> Result<Entry>> DeserializeSeed<'de> for Top<'_, F> {
+impl<'de, F: Fn(Tensor) -> Result<TensorRange>> DeserializeSeed<'de> for Top<'_, F> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
@@ -92,7 +93,7 @@ impl<'de, F: Fn(Tensor) -> Result<Entry>> DeserializeSeed<'de> for Top<'_, F> {
     }
 }
 
-impl<'de, F: Fn(Tensor) -> Result<Entry>> Visitor<'de> for Top<'_, F> {
+impl<'de, F: Fn(Tensor) -> Result<TensorRange>> Visitor<'de> for Top<'_, F> {
     type Value = ();
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

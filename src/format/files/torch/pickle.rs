@@ -333,9 +333,10 @@ impl<'a> Machine<'a> {
     }
 
     fn pop(&mut self) -> Result<Value> {
-        match self.stack.len() > self.bottom() {
-            true => self.stack.pop().ok_or_else(|| wrong("an empty stack")),
-            false => Err(wrong("an empty stack")),
+        if self.stack.len() > self.bottom() {
+            self.stack.pop().ok_or_else(|| wrong("an empty stack"))
+        } else {
+            Err(wrong("an empty stack"))
         }
     }
 
