@@ -542,3 +542,22 @@ fn a_run_of_no_blocks_or_past_the_last_is_damage() {
         assert!(collection.damage().is_some(), "{count} from block {block} on");
     }
 }
+
+#[test]
+fn an_object_whose_blocks_no_record_names_keeps_no_dropped_end_from_being_set_aside() {
+    // The last record, of an object that is not there, makes the end of the log a dropped one.
+    let absent = Stored { tier: Tier::Absent, len: 4096, ..exact(0, 0) };
+    let said = [
+        vec![Said::Entry(object(2, Dtype::U8, 1, 4096))],
+        vec![Said::Entry(file(2, 2)), Said::Entry(name(2))],
+        vec![Said::Record(create(0, 0, absent))],
+    ];
+    let batches: Vec<Vec<Said>> = std::iter::once(root()).chain(said).collect();
+    let world = world_of(&batches);
+    let collection = open(&world.disk(world.log()), Access::Write).unwrap();
+    assert_eq!(collection.damage(), None);
+    crate::fixture::import(&collection, "more", &[7; 300], &Default::default()).unwrap();
+    let picture = picture(&collection);
+    assert_eq!(picture["/n2"].1, Err(ErrorKind::Corrupt));
+    assert_eq!(picture["/more"].1, Ok(vec![7; 300]));
+}

@@ -260,6 +260,12 @@ impl Object {
         })
     }
 
+    /// Whether the log has a record of every block.
+    pub(in crate::store) fn has_all_blocks(&self) -> bool {
+        let layout = self.logged_layout();
+        self.pieces(0..layout.blocks(), layout).all(|(_, block)| block.is_some())
+    }
+
     /// The blocks of `range` one by one, except unwritten zeros: these have no payload that could be
     /// corrupt, and are exact in every tier.
     pub fn stored_blocks(

@@ -79,7 +79,9 @@ fn set_aside(
     }
     let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
     let unowned: HashSet<ObjectId> = collection.objects_without_file().into_iter().collect();
-    let lost = lost_blocks(&collection, |object| unowned.contains(&object.entry.id))?;
+    // A checkpoint needs a record of every block. A block without one is lost already.
+    let is_concerned = |object: &Object| unowned.contains(&object.entry.id) || !object.has_all_blocks();
+    let lost = lost_blocks(&collection, is_concerned)?;
     let tree = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
     let reason = Some("the end of meta.log was dropped".to_owned());
     let out = Repaired { reason, moved: tree.moved, ..Repaired::default() };
