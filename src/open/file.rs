@@ -199,15 +199,6 @@ impl OpenFile {
             return Ok(());
         }
         self.check_writable()?;
-        self.write_once(offset, end, bytes).or_else(|error| {
-            if error.kind() == ErrorKind::Full && self.collection.make_room() {
-                return self.write_once(offset, end, bytes);
-            }
-            Err(error)
-        })
-    }
-
-    fn write_once(&self, offset: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let mut layout = self.layout.upgradable_read();
         layout.check()?;
         self.refuse_batch(&layout)?;

@@ -28,12 +28,10 @@ impl OpenFile {
     /// Commits all writes to the log, so that they survive the end of this process and every name of
     /// these bytes agrees. A file without a name keeps its writes while it is open.
     pub fn flush(&self) -> Result<Changes> {
-        let mut changes = self.flush_once();
-        if changes.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) && self.collection.make_room()
-        {
-            changes = self.flush_once();
+        if !self.flags.changed.load(Ordering::Acquire) {
+            return Ok(Changes::default());
         }
-        changes
+        self.flush_locked(&mut self.layout.write())
     }
 
     /// Flushes as [`flush`](Self::flush) does after the writer closed the file. It then recognizes
@@ -83,13 +81,6 @@ impl OpenFile {
             Some(parts) => self.reload(&mut layout, Ok(parts), before),
             None => Ok(Changes::default()),
         }
-    }
-
-    fn flush_once(&self) -> Result<Changes> {
-        if !self.flags.changed.load(Ordering::Acquire) {
-            return Ok(Changes::default());
-        }
-        self.flush_locked(&mut self.layout.write())
     }
 
     /// Flushes under the layout lock, which the caller holds.

@@ -385,7 +385,7 @@ impl Vfs {
     fn set_unlinked(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
         let open_file = self.open_file(ino).ok_or(gone)?;
         if let Some(bytes) = bytes {
-            open_file.truncate(bytes)?;
+            self.with_room(|| open_file.truncate(bytes))?;
         }
         if let Some(file) = self.unlinked.lock().get_mut(&ino) {
             set.apply(&mut file.entry);

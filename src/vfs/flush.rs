@@ -83,7 +83,11 @@ impl Vfs {
             let flushed = self.flush_closed(open_file).and_then(|flushed| {
                 forget(flushed);
                 let is_renamed = must_be_recognized_again(open_file);
-                let changes = if is_renamed { open_file.recognize_again()? } else { Changes::default() };
+                let changes = if is_renamed {
+                    self.with_room(|| open_file.recognize_again())?
+                } else {
+                    Changes::default()
+                };
                 Ok(self.forget(open_file.collection(), changes, None))
             });
             first = first.and(flushed.map(&mut *forget));
@@ -104,7 +108,7 @@ impl Vfs {
     /// again within seconds, or by the next mount. A full disk or quota does not fail the rename; a
     /// disk error does.
     pub(super) fn look_at_renamed(&self, open_file: &Arc<OpenFile>) -> Result<Changes> {
-        open_file.recognize_again().or_else(|error| {
+        self.with_room(|| open_file.recognize_again()).or_else(|error| {
             let collection = open_file.collection();
             log::warn!("{}: looking at a file under its other name: {error}", collection.path());
             collection.invalidate_all_names();
@@ -116,8 +120,9 @@ impl Vfs {
         })
     }
 
-    /// Retries work that found the disk full, after reclaiming space: unlinked files that nobody has
-    /// open, and released space of any collection that is not durable yet.
+    /// Retries a request that found the disk full, once, after reclaiming space: unlinked files that
+    /// nobody has open, and released space of any collection that is not durable yet. No lower layer
+    /// retries, except `Collection::record`, which retries the append.
     pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         work().or_else(|error| match error.kind() {
             ErrorKind::Full if self.make_room() => work(),
