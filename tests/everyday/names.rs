@@ -161,6 +161,27 @@ fn names_follow_a_container_that_is_renamed_linked_and_removed_at_once() {
 }
 
 #[test]
+fn an_older_container_renamed_over_a_newer_one_keeps_its_tensors() {
+    let mut fixture = Fixture::new();
+    let old = container_of(&mut Random(1), &[("w", 20_000), ("only/old", 501)]);
+    let new = container_of(&mut Random(2), &[("w", 300), ("only/new", 7)]);
+    fs::write(fixture.path("old.safetensors"), &old).unwrap();
+    fs::write(fixture.path("new.safetensors"), &new).unwrap();
+    fs::rename(fixture.path("old.safetensors"), fixture.path("new.safetensors")).unwrap();
+    for _ in 0..2 {
+        assert_eq!(names(&fixture.path(".tensors")), ["only", "w"]);
+        assert_eq!(names(&fixture.path(".tensors/only")), ["old"]);
+        for (tensor, data) in tensors_of(&old) {
+            for place in ["", ".tensors/", ".tensors/new.safetensors/"] {
+                assert_same(&fixture.read(&format!("{place}{tensor}")), &data, &format!("{place}{tensor}"));
+            }
+        }
+        refused(fs::metadata(fixture.path("only/new")), libc::ENOENT);
+        fixture.remount();
+    }
+}
+
+#[test]
 fn of_two_containers_with_a_name_the_one_without_a_variant_has_it() {
     let mut fixture = Fixture::new();
     let (half, full) =

@@ -392,16 +392,18 @@ impl State {
 
     /// Names the tensors of the containers that the batch has changed.
     pub(super) fn name_tensors(&mut self) {
-        for id in std::mem::take(&mut self.tree.renamed) {
-            if let Some(before) = self.tree.named.remove(&id) {
-                for (directory, name) in &before {
-                    let Some(tensors) = self.tree.tensors.get_mut(directory) else { continue };
-                    tensors.remove(name);
-                    if tensors.is_empty() {
-                        self.tree.tensors.remove(directory);
-                    }
+        let renamed = std::mem::take(&mut self.tree.renamed);
+        // All names go before any comes: a container may have the name that another one had.
+        for id in &renamed {
+            for (directory, name) in self.tree.named.remove(id).iter().flatten() {
+                let Some(tensors) = self.tree.tensors.get_mut(directory) else { continue };
+                tensors.remove(name);
+                if tensors.is_empty() {
+                    self.tree.tensors.remove(directory);
                 }
             }
+        }
+        for id in renamed {
             let Some(file) = self.node(id).and_then(|node| node.file()) else { continue };
             let (tensors, is_by_file) = (self.named_tensors(id, file), is_named_by_file(file.content));
             let links = self.links(id).to_vec();
