@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -62,6 +63,9 @@ pub(super) struct Args {
     /// What directories list: files, or both files and the tensors of containers
     #[arg(long, value_name = "WHAT", default_value = "files", value_parser = parse_list_mode)]
     list: ListMode,
+    /// Serve metrics in the OpenMetrics format at http://ADDRESS:PORT/metrics, without authentication
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
+    metrics: Option<SocketAddr>,
     /// Options in the syntax of mount(8), for example ro,allow_other,threads=4,list=both; nonempty mounts
     /// over a directory that is not empty
     #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',', value_parser = parse_option)]
@@ -110,9 +114,21 @@ fn parse_list_mode(text: &str) -> Result<ListMode> {
         .ok_or_else(|| Error::invalid(format!("invalid value {text:?}; expected files or both")))
 }
 
+fn parse_address(text: &str) -> Result<SocketAddr> {
+    let wrong = || {
+        let text =
+            format!("invalid value {text:?}; expected an address and a port, such as {ADDRESS_EXAMPLE}");
+        Error::invalid(text)
+    };
+    text.parse().ok().filter(|address: &SocketAddr| address.port() != 0).ok_or_else(wrong)
+}
+
+const ADDRESS_EXAMPLE: &str = "127.0.0.1:9469";
+
 /// A mount option in the syntax of mount(8).
 #[derive(Clone)]
 enum MountOption {
+    Metrics(SocketAddr),
     List(ListMode),
     Verify(Verify),
     Passthrough(Switch),
@@ -129,7 +145,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 12] = [
+pub(super) const OPTIONS: [(&str, &str); 13] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -138,6 +154,7 @@ pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
     ("list", "files|both"),
+    ("metrics", ADDRESS_EXAMPLE),
     ("zero_fill", ""),
     ("nosuid", ""),
     ("nodev", ""),
@@ -150,6 +167,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("verify", value)) => MountOption::Verify(parse_verify(value)?),
         Some(("passthrough", value)) => MountOption::Passthrough(parse_switch(value)?),
         Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
+        Some(("metrics", value)) => MountOption::Metrics(parse_address(value)?),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("invalid value {value:?} of threads; expected 1 to 256"));
@@ -291,6 +309,7 @@ impl Args {
                 MountOption::Verify(verify) => self.verify = verify,
                 MountOption::Passthrough(switch) => self.passthrough = switch,
                 MountOption::KeepNames(switch) => self.keep_names = switch,
+                MountOption::Metrics(at) => self.metrics = Some(at),
                 MountOption::Threads(threads) => self.threads = Some(threads),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
@@ -344,6 +363,7 @@ impl Args {
             threads: self.threads.map(usize::from),
             reads_all: self.passthrough == Switch::Off,
             asks_names: self.keep_names == Switch::Off,
+            metrics: self.metrics,
             kernel,
         };
         let mount = mount(store, &self.mountpoint, &options)?;

@@ -2,7 +2,6 @@
 
 use crate::control::context::Context;
 use crate::control::jobs::Of;
-use crate::control::quota::runs_mount;
 use crate::engine;
 use crate::model::{Error, Result};
 use crate::store::{Access, ROOT};
@@ -18,7 +17,7 @@ pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
 
 /// The jobs that the caller may see and cancel.
 pub(super) fn jobs_of(context: &Context) -> Of {
-    if runs_mount(context) { Of::All } else { Of::User(context.user) }
+    if context.mounted.is_run_by(context.user) { Of::All } else { Of::User(context.user) }
 }
 
 /// `cancel N` cancels job N.

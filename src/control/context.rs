@@ -10,6 +10,9 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::{Collection, Store};
 use crate::vfs::{ControlView, FileView, Scope, Vfs};
 
+/// The user ID of root.
+pub(super) const ROOT_USER: u32 = 0;
+
 /// A mounted store.
 pub struct Mounted {
     /// The tree.
@@ -45,6 +48,11 @@ impl Mounted {
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         self.vfs.store()
+    }
+
+    /// Whether a user is root or the owner of the mount.
+    pub(super) fn is_run_by(&self, user: u32) -> bool {
+        user == ROOT_USER || user == self.vfs.owner().0
     }
 }
 

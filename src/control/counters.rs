@@ -71,6 +71,7 @@ pub struct Times {
 }
 
 /// A snapshot of [`Times`].
+#[derive(Debug)]
 pub struct Snapshot {
     /// Upper bounds in seconds with cumulative counts. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,

@@ -5,7 +5,7 @@ use crate::control::context::{Context, Mounted, no_file};
 use crate::control::import;
 use crate::control::maintenance::{COMPACT, SCRUB};
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, maintenance, metrics, prefetch, quota, relocation, status};
+use crate::control::{actions, blocks, hottest, maintenance, metrics, prefetch, quota, relocation, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
@@ -87,7 +87,7 @@ pub const MOUNT_FILES: &[File] = &[
         )
     },
     shown("config", "settings in effect, as TOML", actions::config),
-    shown("metrics", "counters, as Prometheus text", metrics::text),
+    shown("metrics", "counters, as OpenMetrics text", metrics::shown),
     File {
         shape: Shape::Growing,
         is_private: true,
@@ -122,6 +122,7 @@ pub const MOUNT_FILES: &[File] = &[
             Ok(context.mounted.jobs.json(actions::jobs_of(context)))
         })
     },
+    shown("hottest.json", "the tensors with the highest scores, as JSON", hottest::json),
 ];
 
 const QUOTA_HELP: &str = "usage and limits; write bytes=10G stored=1G files=1000, or none for no limit";

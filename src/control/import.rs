@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
-use crate::control::quota::runs_mount;
 use crate::engine::Finish;
 use crate::ingest::{Plan, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, Progress, Result};
@@ -18,7 +17,7 @@ struct Watched<'a>(&'a dyn Progress);
 
 /// Checks a request and queues its job. The job's result is JSON as `tierfs import --json` prints it.
 pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
-    if !runs_mount(context) {
+    if !context.mounted.is_run_by(context.user) {
         let text =
             "only root and the owner of the mount may import, because the daemon reads the source files";
         return Err(Error::new(ErrorKind::Denied, text));

@@ -256,6 +256,19 @@ impl Jobs {
         self.inner.lock().shown.iter().filter(|(_, job)| of.has(job)).cloned().collect()
     }
 
+    /// The numbers of jobs that wait and that run.
+    pub fn states(&self) -> [u64; 2] {
+        let (mut waiting, mut running) = (0, 0);
+        for (_, job) in self.shown(Of::All) {
+            match &*job.state.lock() {
+                State::Waiting => waiting += 1,
+                State::Running(_) => running += 1,
+                State::Ended(_) => {}
+            }
+        }
+        [waiting, running]
+    }
+
     /// One line per job: its number, its request, its path and its state.
     pub fn text(&self, of: Of) -> String {
         self.shown(of).iter().map(|(number, job)| job.line(*number)).collect()

@@ -1,134 +1,303 @@
-//! Counters and totals as Prometheus text (exposition format 0.0.4).
+//! Counters and totals as OpenMetrics text, version 1.0.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus::TextEncoder;
-use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 
-use crate::control::context::Context;
-use crate::control::counters::{Counters, Operation, Times};
+use crate::control::context::{Context, Mounted};
+use crate::control::counters::{Counters, Snapshot};
 use crate::control::measure::Tally;
-use crate::control::totals::Totals;
+use crate::control::process::Usage;
+use crate::control::totals::{Share, Totals};
 use crate::model::{Error, ErrorKind, Result, Tier};
 
-/// All metrics, grouped by source.
-pub(super) fn text(context: &Context) -> Result<String> {
-    let mounted = context.mounted;
-    let mut families = counted(&mounted.counters);
-    let uptime = mounted.since.elapsed().as_secs_f64();
-    families.push(gauge("tierfs_uptime_seconds", "seconds since the mount began", uptime));
-    let healed = mounted.vfs.engine().healed();
-    families.push(counter("tierfs_healed_total", "damaged blocks that were healed", healed));
-    families.extend(gauges(&Totals::of(mounted.store())?));
-    let text = TextEncoder::new().encode_to_string(&families);
-    text.map_err(|error| Error::new(ErrorKind::Unsupported, format!("cannot format metrics: {error}")))
+/// The media type of the text.
+#[cfg(feature = "mount")]
+pub(super) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The media type of [`classic`] text.
+#[cfg(feature = "mount")]
+pub(super) const CLASSIC_MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All metrics, for a read of the control file.
+pub(super) fn shown(context: &Context) -> Result<String> {
+    text(context.mounted, context.user)
 }
 
-fn counted(counters: &Counters) -> Vec<MetricFamily> {
-    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let times = counters.operations().map(|(operation, times)| took(operation, times)).collect();
-    vec![
-        family(
+/// All metrics, those of collections only for collections that the user may see.
+pub(super) fn text(mounted: &Mounted, user: u32) -> Result<String> {
+    let totals = Totals::of(mounted.store())?;
+    let mut families = Families::default();
+    families.of_requests(&mounted.counters);
+    families.gauge(
+        "tierfs_uptime_seconds",
+        "seconds since the mount began",
+        mounted.since.elapsed().as_secs_f64(),
+    );
+    let healed = mounted.vfs.engine().healed();
+    families.counter("tierfs_healed", "damaged blocks that were healed", healed);
+    families.of_store(&totals);
+    families.of_collections(&totals.visible_shares(mounted, user).collect::<Vec<_>>());
+    families.of_jobs(mounted.jobs.states());
+    families.of_process(Usage::now());
+    let labels = [(Cow::from("store"), Cow::from(mounted.store().place()))];
+    let mut registry = Registry::with_labels(labels.into_iter());
+    registry.register_collector(Box::new(families));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)
+        .map_err(|error| Error::new(ErrorKind::Unsupported, format!("cannot format metrics: {error}")))?;
+    Ok(out)
+}
+
+/// OpenMetrics text in the format before it, Prometheus text 0.0.4: there the family of a counter has the
+/// name of its samples, and nothing marks the end.
+#[cfg(feature = "mount")]
+pub(super) fn classic(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let of_counter = |line: &str| line.starts_with("# TYPE ") && line.ends_with(" counter");
+        let describes = line.starts_with("# HELP ") && lines.peek().is_some_and(|next| of_counter(next));
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some(mark), Some(keyword), Some(name), Some(rest)) if describes || of_counter(line) => {
+                out.push_str(&format!("{mark} {keyword} {name}_total {rest}\n"));
+            }
+            (Some("#"), Some("EOF"), ..) => {}
+            _ => {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+#[derive(Debug)]
+enum Value {
+    Counter(u64),
+    /// A counter of parts.
+    Total(f64),
+    Gauge(f64),
+    Seconds(Snapshot),
+}
+
+/// Samples of one name.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    samples: Vec<(Labels, Value)>,
+}
+
+#[derive(Debug, Default)]
+struct Families(Vec<Family>);
+
+impl Families {
+    /// Adds a family, unless it has no samples.
+    fn add(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        kind: MetricType,
+        samples: Vec<(Labels, Value)>,
+    ) {
+        if !samples.is_empty() {
+            self.0.push(Family { name, help, kind, samples });
+        }
+    }
+
+    /// `name` is without the suffix `_total`, which the samples have.
+    fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
+        self.add(name, help, MetricType::Counter, vec![(Labels::new(), Value::Counter(value))]);
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &'static str, value: f64) {
+        self.add(name, help, MetricType::Gauge, vec![(Labels::new(), Value::Gauge(value))]);
+    }
+
+    fn of_requests(&mut self, counters: &Counters) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let times = counters.operations().map(|(operation, times)| {
+            (vec![("operation", operation.name().to_owned())], Value::Seconds(times.snapshot()))
+        });
+        self.add(
             "tierfs_operation_seconds",
             "time until a kernel request was answered or handed to a thread of its own",
-            MetricType::HISTOGRAM,
-            times,
-        ),
-        counter(
-            "tierfs_passthrough_opens_total",
+            MetricType::Histogram,
+            times.collect(),
+        );
+        self.counter(
+            "tierfs_passthrough_opens",
             "opens of files that the kernel reads without the daemon",
             count(&counters.passthrough_opens),
-        ),
-        counter("tierfs_read_bytes_total", "bytes of answered reads", count(&counters.read_bytes)),
-        counter("tierfs_written_bytes_total", "bytes of answered writes", count(&counters.written_bytes)),
-        counter(
-            "tierfs_errors_total",
+        );
+        self.counter("tierfs_read_bytes", "bytes of answered reads", count(&counters.read_bytes));
+        self.counter("tierfs_written_bytes", "bytes of answered writes", count(&counters.written_bytes));
+        self.counter(
+            "tierfs_errors",
             "requests that failed with an error of the store",
             count(&counters.errors),
-        ),
-        counter("tierfs_corrupt_total", "requests that found corrupt stored bytes", count(&counters.corrupt)),
-    ]
-}
-
-fn gauges(totals: &Totals) -> Vec<MetricFamily> {
-    let of_tiers = |name: &str, help: &str, value: fn(&Tally) -> u64| {
-        let metric = |(tier, tally): (&Tier, &Tally)| {
-            let mut gauge = Gauge::default();
-            gauge.set_value(value(tally) as f64);
-            let mut metric = labelled("tier", tier.name());
-            metric.set_gauge(gauge);
-            metric
-        };
-        family(name, help, MetricType::GAUGE, totals.tiers.iter().map(metric).collect())
-    };
-    let links: u64 = totals.chains.iter().sum();
-    let mean = if totals.chains.is_empty() { 0.0 } else { links as f64 / totals.chains.len() as f64 };
-    let longest = totals.chains.iter().copied().max().unwrap_or(0);
-    let mut families = vec![
-        gauge("tierfs_tenants", "tenants", totals.tenants as f64),
-        gauge("tierfs_collections", "collections that can be opened", totals.collections as f64),
-        gauge("tierfs_files", "files", totals.files as f64),
-        gauge("tierfs_problems", "problems listed in /.ctl/status", totals.problems.len() as f64),
-        gauge("tierfs_chain_links_max", "largest number of deltas on a block", longest as f64),
-        gauge("tierfs_chain_links_mean", "mean number of deltas on blocks that have any", mean),
-    ];
-    if !totals.tiers.is_empty() {
-        families.extend([
-            of_tiers("tierfs_blocks", "blocks by tier", |tally| tally.blocks),
-            of_tiers("tierfs_logical_bytes", "logical bytes by tier", |tally| tally.logical),
-            of_tiers("tierfs_stored_bytes", "bytes of payloads and deltas, by tier", |tally| tally.stored),
-        ]);
+        );
+        self.counter("tierfs_corrupt", "requests that found corrupt stored bytes", count(&counters.corrupt));
     }
-    families
+
+    fn of_store(&mut self, totals: &Totals) {
+        let links: u64 = totals.chains.iter().sum();
+        let mean = if totals.chains.is_empty() { 0.0 } else { links as f64 / totals.chains.len() as f64 };
+        let longest = totals.chains.iter().copied().max().unwrap_or(0);
+        self.gauge("tierfs_tenants", "tenants", totals.tenants as f64);
+        self.gauge("tierfs_collections", "collections that can be opened", totals.collections as f64);
+        self.gauge("tierfs_files", "files", totals.files as f64);
+        self.gauge("tierfs_problems", "problems listed in /.ctl/status", totals.problems.len() as f64);
+        self.gauge(
+            "tierfs_log_bytes",
+            "bytes of the logs when the collections were opened",
+            totals.log_bytes as f64,
+        );
+        self.gauge("tierfs_pinned_bytes", "bytes of the copies of pinned files", totals.pinned as f64);
+        self.gauge("tierfs_chain_links_max", "largest number of deltas on a block", longest as f64);
+        self.gauge("tierfs_chain_links_mean", "mean number of deltas on blocks that have any", mean);
+        let of_tiers = |value: fn(&Tally) -> u64| tier_samples(&Labels::new(), &totals.tiers, value);
+        self.add("tierfs_blocks", "blocks by tier", MetricType::Gauge, of_tiers(|tally| tally.blocks));
+        self.add(
+            "tierfs_logical_bytes",
+            "logical bytes by tier",
+            MetricType::Gauge,
+            of_tiers(|tally| tally.logical),
+        );
+        self.add(
+            "tierfs_stored_bytes",
+            "bytes of payloads and deltas, by tier",
+            MetricType::Gauge,
+            of_tiers(|tally| tally.stored),
+        );
+    }
+
+    fn of_collections(&mut self, shares: &[&Share]) {
+        let labels = |share: &Share| vec![("collection", share.path.clone())];
+        let counts = |value: fn(&Share) -> u64| {
+            shares.iter().map(|share| (labels(share), Value::Gauge(value(share) as f64))).collect()
+        };
+        let of_tiers = |value: fn(&Tally) -> u64| {
+            shares.iter().flat_map(|share| tier_samples(&labels(share), &share.tiers, value)).collect()
+        };
+        self.add(
+            "tierfs_collection_files",
+            "files of a collection",
+            MetricType::Gauge,
+            counts(|share| share.files),
+        );
+        self.add(
+            "tierfs_collection_problems",
+            "problems of a collection, listed in its status",
+            MetricType::Gauge,
+            counts(|share| share.problems),
+        );
+        self.add(
+            "tierfs_collection_logical_bytes",
+            "logical bytes of a collection, by tier",
+            MetricType::Gauge,
+            of_tiers(|tally| tally.logical),
+        );
+        self.add(
+            "tierfs_collection_stored_bytes",
+            "bytes of payloads and deltas of a collection, by tier",
+            MetricType::Gauge,
+            of_tiers(|tally| tally.stored),
+        );
+    }
+
+    fn of_jobs(&mut self, [waiting, running]: [u64; 2]) {
+        let sample =
+            |state: &str, count: u64| (vec![("state", state.to_owned())], Value::Gauge(count as f64));
+        let samples = vec![sample("waiting", waiting), sample("running", running)];
+        self.add("tierfs_jobs", "jobs that have not ended", MetricType::Gauge, samples);
+    }
+
+    fn of_process(&mut self, usage: Usage) {
+        self.gauge(
+            "process_resident_memory_bytes",
+            "memory of the daemon that is present",
+            usage.resident_bytes as f64,
+        );
+        self.gauge("process_open_fds", "open descriptors of the daemon", usage.descriptors as f64);
+        self.add(
+            "process_cpu_seconds",
+            "processor time of the daemon",
+            MetricType::Counter,
+            vec![(Labels::new(), Value::Total(usage.cpu_seconds))],
+        );
+    }
 }
 
-fn took(operation: Operation, times: &Times) -> Metric {
-    let snapshot = times.snapshot();
-    let bucket = |(bound, count): (f64, u64)| {
-        let mut bucket = Bucket::default();
-        bucket.set_upper_bound(bound);
-        bucket.set_cumulative_count(count);
-        bucket
+fn tier_samples(
+    labels: &Labels,
+    tiers: &BTreeMap<Tier, Tally>,
+    value: fn(&Tally) -> u64,
+) -> Vec<(Labels, Value)> {
+    let sample = |(tier, tally): (&Tier, &Tally)| {
+        let mut labels = labels.clone();
+        labels.push(("tier", tier.name().to_owned()));
+        (labels, Value::Gauge(value(tally) as f64))
     };
-    let mut histogram = Histogram::default();
-    histogram.set_sample_count(snapshot.count);
-    histogram.set_sample_sum(snapshot.seconds);
-    // The encoder adds the bucket without a bound, as `+Inf`, which Rust would print as `inf`.
-    let bounded = snapshot.buckets.into_iter().filter(|(bound, _)| bound.is_finite());
-    histogram.set_bucket(bounded.map(bucket).collect());
-    let mut metric = labelled("operation", operation.name());
-    metric.set_histogram(histogram);
-    metric
+    tiers.iter().map(sample).collect()
 }
 
-fn counter(name: &str, help: &str, value: u64) -> MetricFamily {
-    let mut counter = Counter::default();
-    counter.set_value(value as f64);
-    let mut metric = Metric::default();
-    metric.set_counter(counter);
-    family(name, help, MetricType::COUNTER, vec![metric])
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> std::result::Result<(), fmt::Error> {
+        for Family { name, help, kind, samples } in &self.0 {
+            let mut encoder = encoder.encode_descriptor(name, help, None, *kind)?;
+            for (labels, value) in samples {
+                if labels.is_empty() {
+                    encode(&mut encoder, value)?;
+                } else {
+                    encode(&mut encoder.encode_family(labels)?, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
-fn gauge(name: &str, help: &str, value: f64) -> MetricFamily {
-    let mut gauge = Gauge::default();
-    gauge.set_value(value);
-    let mut metric = Metric::default();
-    metric.set_gauge(gauge);
-    family(name, help, MetricType::GAUGE, vec![metric])
+fn encode(encoder: &mut MetricEncoder, value: &Value) -> std::result::Result<(), fmt::Error> {
+    match value {
+        Value::Counter(count) => encoder.encode_counter::<NoLabelSet, u64, u64>(count, None),
+        Value::Total(value) => encoder.encode_counter::<NoLabelSet, f64, u64>(value, None),
+        Value::Gauge(value) => encoder.encode_gauge(value),
+        Value::Seconds(snapshot) => {
+            // The encoder adds the counts up.
+            let mut before = 0;
+            let single = |(bound, count): &(f64, u64)| {
+                let own = count - before;
+                before = *count;
+                (*bound, own)
+            };
+            let buckets: Vec<(f64, u64)> = snapshot.buckets.iter().map(single).collect();
+            encoder.encode_histogram::<NoLabelSet>(snapshot.seconds, snapshot.count, &buckets, None)
+        }
+    }
 }
 
-fn labelled(name: &str, value: &str) -> Metric {
-    let mut label = LabelPair::default();
-    label.set_name(name.to_owned());
-    label.set_value(value.to_owned());
-    Metric::from_label(vec![label])
-}
+#[cfg(all(test, feature = "mount"))]
+mod tests {
+    use super::classic;
 
-fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
-    family
+    #[test]
+    fn classic_text_names_counters_as_their_samples() {
+        let text = "# HELP a some help\n# TYPE a counter\na_total 1\n# HELP b counter\n# TYPE b gauge\n\
+                    b{x=\"# TYPE y counter\"} 2.0\n# EOF\n";
+        let wanted = "# HELP a_total some help\n# TYPE a_total counter\na_total 1\n# HELP b counter\n\
+                      # TYPE b gauge\nb{x=\"# TYPE y counter\"} 2.0\n";
+        assert_eq!(classic(text), wanted);
+    }
 }

@@ -9,6 +9,9 @@ mod counters;
 mod digests;
 mod files;
 mod forms;
+mod hottest;
+#[cfg(feature = "mount")]
+mod http;
 #[cfg(feature = "mount")]
 mod import;
 mod jobs;
@@ -16,6 +19,7 @@ mod maintenance;
 mod measure;
 mod metrics;
 mod prefetch;
+mod process;
 mod quota;
 mod refusals;
 mod relocation;
@@ -23,6 +27,7 @@ mod sets;
 mod status;
 mod text;
 mod totals;
+mod visibility;
 
 pub use attributes::{
     ATTRIBUTES, Attribute, Cost, PREFIX, Reader, attribute, listed, refusal_attribute, values,
@@ -32,6 +37,8 @@ pub use counters::{Counters, Operation, Snapshot, Times};
 pub use digests::{blake3, sha256};
 pub use files::{COLLECTION_FILES, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show};
 pub use forms::{form_attribute, set_form_attribute};
+#[cfg(feature = "mount")]
+pub use http::serve_metrics;
 #[cfg(feature = "mount")]
 pub use import::IMPORT;
 pub use jobs::{Job, Jobs, Of, Report};

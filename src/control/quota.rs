@@ -5,9 +5,6 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::{Limits, Use};
 use crate::vfs::{Invalidation, Scope};
 
-/// The user ID of root.
-pub(super) const ROOT_USER: u32 = 0;
-
 /// Usage and limits of a tenant.
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let tenant = tenant(context)?;
@@ -27,7 +24,7 @@ pub(super) fn set_of_tenant(context: &Context, asked: &str) -> Result<Invalidati
     let store = context.mounted.store();
     let before = store.tenant(tenant).entry().limits;
     let limits = before.changed(asked)?;
-    refuse_raise(limits.raise(before) && !runs_mount(context), tenant)?;
+    refuse_raise(limits.raise(before) && !context.mounted.is_run_by(context.user), tenant)?;
     store.change_tenant(tenant, |entry| entry.limits = limits)?;
     Ok(Invalidation::default())
 }
@@ -37,8 +34,8 @@ pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Invali
     let collection = context.collection()?;
     let before = collection.meter().limits();
     let limits = before.changed(asked)?;
-    let may_raise =
-        runs_mount(context) || context.mounted.vfs.tenant_owner(collection.tenant()).0 == context.user;
+    let may_raise = context.mounted.is_run_by(context.user)
+        || context.mounted.vfs.tenant_owner(collection.tenant()).0 == context.user;
     refuse_raise(limits.raise(before) && !may_raise, &collection.path())?;
     collection.set_limits(limits)?;
     Ok(Invalidation::default())
@@ -49,11 +46,6 @@ fn tenant<'a>(context: &'a Context) -> Result<&'a str> {
         Scope::Tenant(tenant) => Ok(tenant),
         _ => Err(no_file()),
     }
-}
-
-/// Whether the caller is root or the owner of the mount.
-pub(super) fn runs_mount(context: &Context) -> bool {
-    context.user == ROOT_USER || context.user == context.mounted.vfs.owner().0
 }
 
 fn refuse_raise(is_refused: bool, path: &str) -> Result<()> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::control::attributes::{Attribute, attribute};
 use crate::control::context::Mounted;
+use crate::control::context::ROOT_USER;
 use crate::control::files::note_event;
 use crate::control::jobs::{Job, Report};
-use crate::control::quota::ROOT_USER;
 use crate::engine::{self, Consent, Evict, Moved, Reconstruct, Setting};
 use crate::format::log::catalog::NodeType;
 use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, human};

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde_json::{Map, Value, json};
+
 use crate::control::context::Context;
-use crate::control::counters::Operation;
+use crate::control::counters::{Operation, Snapshot};
 use crate::control::measure::{Tally, tally};
+use crate::control::process::Usage;
 use crate::control::totals::Totals;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::{Access, Collection};
@@ -85,21 +88,26 @@ pub(super) fn stats(context: &Context) -> Result<String> {
     let totals = Totals::of(mounted.store())?;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &mounted.counters;
-    let tiers: serde_json::Map<String, serde_json::Value> = totals
-        .tiers
-        .iter()
-        .map(|(tier, tally)| {
-            let Tally { blocks, logical, stored } = tally;
-            let value =
-                serde_json::json!({ "blocks": blocks, "logical_bytes": logical, "stored_bytes": stored });
-            (tier.name().to_owned(), value)
+    let shares: Vec<Value> = totals
+        .visible_shares(mounted, context.user)
+        .map(|share| {
+            let (path, files, problems) = (&share.path, share.files, share.problems);
+            json!({ "path": path, "files": files, "problems": problems, "tiers": by_tier(&share.tiers) })
         })
         .collect();
-    let operations: serde_json::Map<String, serde_json::Value> = counters
-        .operations()
-        .map(|(operation, times)| (operation.name().to_owned(), times.count().into()))
-        .collect();
-    let value = serde_json::json!({
+    let mut operations = Map::new();
+    let mut times = Map::new();
+    for (operation, taken) in counters.operations() {
+        let Snapshot { buckets, count, seconds } = taken.snapshot();
+        operations.insert(operation.name().to_owned(), count.into());
+        if count > 0 {
+            // The last bucket has no bound, and its count is that of all.
+            let buckets: Vec<_> = buckets.into_iter().filter(|(bound, _)| bound.is_finite()).collect();
+            times.insert(operation.name().to_owned(), json!({ "seconds": seconds, "buckets": buckets }));
+        }
+    }
+    let usage = Usage::now();
+    let value = json!({
         "store": mounted.store().id().to_string(),
         "uptime_seconds": mounted.since.elapsed().as_secs(),
         "tenants": totals.tenants,
@@ -107,8 +115,10 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "files": totals.files,
         "log_bytes": totals.log_bytes,
         "pinned_bytes": totals.pinned,
-        "tiers": tiers,
+        "tiers": by_tier(&totals.tiers),
+        "shares": shares,
         "operations": operations,
+        "operation_times": times,
         "opens": counters.count(&[Operation::Open, Operation::Create]),
         "passthrough_opens": count(&counters.passthrough_opens),
         "reads": counters.count(&[Operation::Read]),
@@ -117,9 +127,22 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
         "healed": mounted.vfs.engine().healed(),
+        "resident_bytes": usage.resident_bytes,
+        "cpu_seconds": usage.cpu_seconds,
+        "descriptors": usage.descriptors,
+        "open_collections": mounted.store().open_collections().len(),
         "problems": totals.visible_problems(context),
     });
     Ok(format!("{value:#}\n"))
+}
+
+fn by_tier(tiers: &BTreeMap<Tier, Tally>) -> Map<String, Value> {
+    let row = |(tier, tally): (&Tier, &Tally)| {
+        let Tally { blocks, logical, stored } = tally;
+        let value = json!({ "blocks": blocks, "logical_bytes": logical, "stored_bytes": stored });
+        (tier.name().to_owned(), value)
+    };
+    tiers.iter().map(row).collect()
 }
 
 /// One line per tier: the tensors that have blocks in it, and the blocks and bytes of the whole

@@ -2,17 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::context::Context;
+use crate::control::context::{Context, Mounted};
 use crate::control::measure::{Tally, tally};
-use crate::control::quota::runs_mount;
+use crate::control::visibility::Visibility;
 use crate::model::{ErrorKind, Result, Tier};
-use crate::store::ROOT;
 use crate::store::{Collection, Store};
-
-/// Mode bits that let the owner list and enter a directory.
-const OWNER_LISTS: u32 = 0o500;
-/// Mode bits that let any other user do so, whatever the user's groups.
-const OTHERS_LIST: u32 = 0o055;
 
 /// Totals of a store, tenant or collection.
 #[derive(Default)]
@@ -33,37 +27,27 @@ pub(super) struct Totals {
     pub chains: Vec<u64>,
     /// The problems.
     pub problems: Vec<Problem>,
+    /// Each collection that can be opened.
+    pub shares: Vec<Share>,
 }
 
 /// A problem of a collection.
 pub(super) struct Problem {
-    tenant: String,
-    /// Owner and mode of the collection; `None` if it cannot be opened.
-    collection: Option<(u32, u32)>,
+    place: Visibility,
     text: String,
 }
 
-impl Problem {
-    fn of(collection: &Collection, text: String) -> Problem {
-        let root = collection.state().node(ROOT).map(|node| (node.entry.uid, node.entry.mode));
-        Problem { tenant: collection.tenant().to_owned(), collection: root, text }
-    }
-
-    /// Whether the caller may see it. It names a collection, so the caller must be allowed to list that.
-    fn is_visible_to(&self, context: &Context) -> bool {
-        let user = context.user;
-        let lists = |owner: u32, mode: u32| {
-            let bits = if owner == user { OWNER_LISTS } else { OTHERS_LIST };
-            mode & bits == bits
-        };
-        let owner = context.mounted.vfs.tenant_owner(&self.tenant).0;
-        let mode = context.mounted.store().tenant(&self.tenant).entry().mode;
-        let is_open = || match self.collection {
-            Some((has, of)) => has == user || lists(owner, mode) && lists(has, of),
-            None => false,
-        };
-        runs_mount(context) || owner == user || is_open()
-    }
+/// The totals of one collection.
+pub(super) struct Share {
+    place: Visibility,
+    /// Its path in the mount.
+    pub path: String,
+    /// Number of files.
+    pub files: u64,
+    /// Number of problems.
+    pub problems: u64,
+    /// Blocks and bytes by tier.
+    pub tiers: BTreeMap<Tier, Tally>,
 }
 
 impl Totals {
@@ -84,8 +68,8 @@ impl Totals {
                 Ok(collection) => self.add(&collection),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    let (tenant, text) = (tenant.to_owned(), error.to_string());
-                    self.problems.push(Problem { tenant, collection: None, text });
+                    let place = Visibility::unopened(tenant);
+                    self.problems.push(Problem { place, text: error.to_string() });
                 }
             }
         }
@@ -95,23 +79,30 @@ impl Totals {
     /// Adds a collection.
     pub fn add(&mut self, collection: &Collection) {
         let state = collection.state();
+        let files = state.nodes().filter(|node| node.file().is_some()).count() as u64;
         self.collections += 1;
-        self.files += state.nodes().filter(|node| node.file().is_some()).count() as u64;
+        self.files += files;
         self.log_bytes += collection.log_bytes();
         self.pinned += state.pins().filter_map(|(_, copy)| copy).map(|copy| copy.bytes).sum::<u64>();
         for object in state.objects() {
             self.chains.extend(object.delta_counts());
         }
-        for (tier, found) in tally(state.objects()) {
-            self.tiers.entry(tier).or_default().add(found);
+        let tiers = tally(state.objects());
+        for (tier, found) in &tiers {
+            self.tiers.entry(*tier).or_default().add(*found);
         }
+        drop(state);
+        let place = Visibility::of(collection);
         let path = collection.path();
         let poisoned = collection.poisoned().map(|reason| format!("{path} takes no more writes: {reason}"));
         let damaged =
             collection.damage().map(|damage| format!("{path} is damaged and read-only: {}", damage.reason));
         let events = collection.events().iter().map(|event| format!("{path}: {event}"));
+        let before = self.problems.len();
         let texts = poisoned.into_iter().chain(damaged).chain(events);
-        self.problems.extend(texts.map(|text| Problem::of(collection, text)));
+        self.problems.extend(texts.map(|text| Problem { place: place.clone(), text }));
+        let problems = (self.problems.len() - before) as u64;
+        self.shares.push(Share { place, path, files, problems, tiers });
     }
 
     /// A table of blocks and bytes, one line per tier.
@@ -127,13 +118,19 @@ impl Totals {
 
     /// The problems that the caller may see, then the number of the others.
     pub fn visible_problems(&self, context: &Context) -> Vec<String> {
-        let visible = self.problems.iter().filter(|problem| problem.is_visible_to(context));
+        let visible =
+            self.problems.iter().filter(|problem| problem.place.is_visible_to(context.mounted, context.user));
         let mut visible: Vec<String> = visible.map(|problem| problem.text.clone()).collect();
         match self.problems.len() - visible.len() {
             0 => {}
             more => visible.push(format!("{more} more problems in collections that you may not list")),
         }
         visible
+    }
+
+    /// The collections that a user may see.
+    pub fn visible_shares(&self, mounted: &Mounted, user: u32) -> impl Iterator<Item = &Share> {
+        self.shares.iter().filter(move |share| share.place.is_visible_to(mounted, user))
     }
 
     /// [`visible_problems`](Self::visible_problems) as text, one line per problem.

@@ -1,5 +1,6 @@
 //! Mounting: the session with the kernel, from start to end.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -52,6 +53,8 @@ pub struct Options {
     pub reads_all: bool,
     /// Whether the kernel asks for names of tensors at every use.
     pub asks_names: bool,
+    /// The address at which metrics are served over HTTP, if any.
+    pub metrics: Option<SocketAddr>,
     /// Further options, passed to the kernel unchanged.
     pub kernel: Vec<String>,
 }
@@ -71,6 +74,9 @@ impl Options {
         table.insert("passthrough".to_owned(), (!self.reads_all).into());
         table.insert("keep_names".to_owned(), (!self.asks_names).into());
         table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
+        if let Some(at) = self.metrics {
+            table.insert("metrics".to_owned(), at.to_string().into());
+        }
         table.insert("kernel".to_owned(), self.kernel.clone().into());
         table
     }
@@ -102,6 +108,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     }
     let mounted = Mounted::new(vfs.clone(), mountpoint.display().to_string(), options.table(threads));
     let mounted = Arc::new(mounted);
+    if let Some(at) = options.metrics {
+        control::serve_metrics(&mounted, at)?;
+    }
     let mut config = Config::default();
     config.n_threads = Some(threads);
     config.clone_fd = true;

@@ -1,11 +1,15 @@
 //! Metrics, as the parser of the Prometheus project's own client for Python reads them.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use support::{Mounted, Place, Random, imported, npy_file, python, refused};
+use support::{Mounted, Place, Random, as_nobody, imported, npy_file, python, refused, repository, run};
 
 /// The samples by name and label, and the types of families.
 fn metrics(mounted: &Mounted) -> Value {
@@ -111,4 +115,189 @@ fn the_last_bucket_of_each_histogram_is_named_as_the_format_says_and_counts_all(
     assert_eq!(bounds.iter().filter(|bound| **bound == "+Inf").count(), operations);
     let all = sample(&shown, "tierfs_operation_seconds_bucket{le=+Inf,operation=read}");
     assert_eq!(all, count(&shown, "read"));
+}
+
+/// A port that nobody listens to.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The head and the body of an answer over HTTP.
+fn ask(at: SocketAddr, request: &str) -> (String, String) {
+    ask_with(at, request, "")
+}
+
+/// Like `ask`, with further header lines.
+fn ask_with(at: SocketAddr, request: &str, lines: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(at).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: {at}\r\n{lines}Connection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+/// The names of samples and of families that a text of metrics has.
+fn names(shown: &Value) -> BTreeSet<String> {
+    let samples = shown["samples"].as_object().unwrap().keys();
+    let samples = samples.map(|sample| sample.split('{').next().unwrap().to_owned());
+    samples.chain(shown["types"].as_object().unwrap().keys().cloned()).collect()
+}
+
+#[test]
+fn metrics_are_served_over_http_with_labels_of_store_and_collection() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(3).floats(64 << 10)));
+    place.import("demo/c", &[&source], &["--tier", "q8:all"]);
+    place.import("demo/a \"quoted\" name", &[&source], &[]);
+    let address = free_address();
+    let mounted = place.mount(&["--metrics", &address.to_string()]);
+    assert_eq!(fs::read(mounted.path("demo/c/w.npy")).unwrap().len(), 128 + (256 << 10));
+    let (head, body) = ask(address, "GET /metrics");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let media_type = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert!(head.lines().any(|line| line.eq_ignore_ascii_case(media_type)), "{head}");
+    let file = place.write("metrics.txt", &body);
+    let served: Value = serde_json::from_str(&python("metrics.py", [&file])).unwrap();
+    assert_eq!(served["stores"], serde_json::json!([place.store()]));
+    let stats = mounted.stats();
+    assert_eq!(stats["shares"].as_array().unwrap().len(), 2);
+    for share in stats["shares"].as_array().unwrap() {
+        let path = share["path"].as_str().unwrap();
+        assert_eq!(share["files"], sample(&served, &format!("tierfs_collection_files{{collection={path}}}")));
+        for (tier, tally) in share["tiers"].as_object().unwrap() {
+            for name in ["logical_bytes", "stored_bytes"] {
+                let labels = format!("{{collection={path},tier={tier}}}");
+                assert_eq!(tally[name], sample(&served, &format!("tierfs_collection_{name}{labels}")));
+            }
+        }
+    }
+    assert!(sample(&served, "tierfs_read_bytes_total{}") > 0);
+    assert!(sample(&served, "process_resident_memory_bytes{}") > 1 << 20);
+    assert_eq!(names(&served), names(&metrics(&mounted)));
+    // As Prometheus asks.
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
+    let (head, body) = ask_with(address, "GET /metrics", accept);
+    assert!(head.contains("openmetrics-text") && body.ends_with("# EOF\n"), "{head}");
+    for (request, status) in [("GET /", "404"), ("GET /metrics/x", "404"), ("POST /metrics", "405")] {
+        let (head, _) = ask(address, request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {head}");
+    }
+    // A second mount cannot have the same address, and is refused before it is mounted.
+    let other = Place::new();
+    run(["init".as_ref(), other.store().as_os_str()]).ok();
+    fs::create_dir(other.path("mnt")).unwrap();
+    let shown = address.to_string();
+    let refused = run([
+        "mount".as_ref(),
+        other.store().as_os_str(),
+        other.path("mnt").as_os_str(),
+        "--metrics".as_ref(),
+        shown.as_ref(),
+    ]);
+    refused.failed(1, &["serving metrics at", &shown]);
+    mounted.unmount();
+    TcpListener::bind(address).unwrap();
+}
+
+#[test]
+fn promtool_accepts_the_metrics() {
+    if Command::new("promtool").arg("--version").output().is_err() {
+        println!("left out: promtool is not installed; Debian's package prometheus has it");
+        return;
+    }
+    let (place, _) = imported(&["--tier", "q5"]);
+    let address = free_address();
+    let _mounted = place.mount(&["-o", &format!("metrics={address}")]);
+    let (head, text) = ask_with(address, "GET /metrics", "Accept: text/plain\r\n");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    let mut check = Command::new("promtool");
+    check.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = check.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+}
+
+#[test]
+fn users_who_may_not_list_a_collection_do_not_find_its_name_in_metrics() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(3).floats(1 << 10)));
+    place.import("demo/secret", &[&source], &[]);
+    let mounted = place.mount(&["--allow-other"]);
+    fs::set_permissions(mounted.path("demo/secret"), fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(fs::read(mounted.path("demo/secret/w.npy")).is_ok());
+    for name in ["metrics", "stats.json", "hottest.json"] {
+        let path = mounted.path(format!(".ctl/{name}"));
+        let own = fs::read_to_string(&path).unwrap();
+        assert!(own.contains("demo/secret"), "{name}: {own}");
+        let other = as_nobody(std::path::Path::new("/"), &format!("cat {}", path.display()));
+        assert!(!other.out.is_empty() && !other.out.contains("secret"), "{name}: {other:?}");
+    }
+}
+
+#[test]
+fn the_hottest_tensors_are_listed_in_the_order_of_their_scores() {
+    let place = Place::new();
+    let [often, once, never] = ["often", "once", "never"]
+        .map(|name| place.write(&format!("{name}.npy"), npy_file(&Random(3).floats(4 << 10))));
+    place.import("demo/c", &[&often, &once, &never], &["--tier", "q8:all"]);
+    let mounted = place.mount(&["--passthrough", "off"]);
+    for (name, reads) in [("once.npy", 1), ("often.npy", 5)] {
+        for _ in 0..reads {
+            fs::read(mounted.path("demo/c").join(name)).unwrap();
+            support::set(&mounted.path("demo/c").join(name), "evict", "cache").unwrap();
+        }
+    }
+    let shown: Value = serde_json::from_slice(&fs::read(mounted.path(".ctl/hottest.json")).unwrap()).unwrap();
+    let rows: Vec<&str> = shown.as_array().unwrap().iter().map(|row| row["path"].as_str().unwrap()).collect();
+    assert_eq!(rows, ["demo/c/often", "demo/c/once"]);
+    for row in shown.as_array().unwrap() {
+        let path = mounted.path(row["path"].as_str().unwrap());
+        let [tier, score, stored, access] =
+            ["tier", "score", "bytes_stored", "access"].map(|name| support::get(&path, name));
+        assert_eq!(row["tier"], tier);
+        assert_eq!(row["score"].as_f64().unwrap(), score.parse::<f64>().unwrap());
+        assert_eq!(row["bytes_stored"], stored.parse::<u64>().unwrap());
+        assert_eq!(row["accesses"], access.split(' ').next().unwrap().parse::<u64>().unwrap());
+    }
+}
+
+#[test]
+fn every_query_of_the_dashboard_names_only_metrics_that_exist() {
+    let (place, _) = imported(&["--tier", "q5"]);
+    let mounted = place.mount(&[]);
+    let known = names(&metrics(&mounted));
+    let dashboard = fs::read(repository("scripts/grafana-dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_slice(&dashboard).unwrap();
+    let mut queries = Vec::new();
+    collect_queries(&dashboard, &mut queries);
+    assert!(queries.len() >= 10, "{queries:?}");
+    for query in &queries {
+        let named: Vec<&str> = query
+            .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .filter(|word| word.starts_with("tierfs_") || word.starts_with("process_"))
+            .collect();
+        assert!(!named.is_empty(), "{query}");
+        for name in named {
+            assert!(known.contains(name), "{query} names {name}, and the mount has no such metric");
+        }
+    }
+}
+
+/// The expressions of panels and variables.
+fn collect_queries(value: &Value, queries: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value.as_str().filter(|_| key == "expr" || key == "definition") {
+                    Some(query) => queries.push(query.to_owned()),
+                    None => collect_queries(value, queries),
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect_queries(value, queries)),
+        _ => {}
+    }
 }

@@ -30,6 +30,8 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
         "take parsed values as arguments; src/cli parses the command line",
     ),
     ("cudarc", &["src/gpu/"], "call src/gpu"),
+    ("oxhttp", &["src/control/http.rs"], "let src/control/http.rs answer requests"),
+    ("prometheus_client", &["src/control/metrics.rs"], "add the metric to src/control/metrics.rs"),
     ("crc_fast", &["src/format/checksum.rs"], "call `checksum::of`"),
     ("crc32c", &["src/format/checksum.rs"], "call `checksum::of` or `checksum::joined`"),
 ];
