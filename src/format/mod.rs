@@ -8,3 +8,5 @@ pub mod log;
 pub mod mountinfo;
 pub mod payload;
 pub mod snapshot;
+mod values;
+pub mod zstandard;

@@ -9,6 +9,7 @@ mod gguf;
 mod npy;
 mod records;
 mod safetensors;
+mod snapshots;
 
 use std::path::Path;
 

@@ -104,6 +104,8 @@ def records():
     for name in ("create", "migrate", "commit"):
         put("record", name, golden(f"{name}.rec"))
     put("record", "slot_run", golden("slot_runs.rec")[:SLOT])
+    put("manifest", "golden", golden("manifest.body"))
+    put("manifest", "whole", golden("manifest.tfsn"))
     put("factor", "golden", golden("factor.rec"))
     zeros = b"\0" * 20 + struct.pack("<III", 1 << 30, 1 << 30, 0)
     put("factor", "of_rank_0", zeros)

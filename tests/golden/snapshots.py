@@ -1,10 +1,11 @@
-"""Makes the golden records of runs of slots, independently of tierfs.
+"""Makes the golden records of runs of slots and the golden manifest, independently of tierfs.
 
     target/venv/bin/python tests/golden/snapshots.py
 """
 import struct
 from pathlib import Path
 
+from blake3 import blake3
 from reference import DTYPE_CODE, crc32c, log_record
 
 FOLDER = Path(__file__).resolve().parent
@@ -39,4 +40,75 @@ def runs():
     ])
 
 
+def text(value):
+    value = value.encode()
+    return struct.pack("<I", len(value)) + value
+
+
+def varint(number):
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def signed(number):
+    return varint(2 * number if number >= 0 else -2 * number - 1)
+
+
+def snapshot_file(kind, number, size, mtime, extents):
+    """extents: (offset, piece, offset in the piece, bytes)."""
+    out = struct.pack("<BQQqI", kind, number, size, mtime, len(extents))
+    end, before, end_in_piece = 0, 0, 0
+    for offset, piece, piece_offset, length in extents:
+        expected = end_in_piece if piece == before else 0
+        out += varint(offset - end) + signed(piece - before) + signed(piece_offset - expected) + varint(length)
+        end, before, end_in_piece = offset + length, piece, piece_offset + length
+    return out
+
+
+def manifest_body():
+    pieces = [(0x10, 7, 300, 900, 1), (0x20, 0, 8 << 20, 8 << 20, 0), (0x30, 0xFFFFFFFF, 70000, 70000, 0), (0x40, 8, 512, 1024, 1)]
+    log, data, tier, delta, factor = range(5)
+    files = [
+        snapshot_file(log, 0, 900, 0, [(0, 0, 0, 900)]),
+        snapshot_file(data, 1, (8 << 20) + 600, 1_700_000_000_123_456_789, [(0, 2, 0, 500), (600, 1, 0, 8 << 20)]),
+        snapshot_file(data, 0x1F00000000, 1 << 40, -1, []),
+        snapshot_file(tier, 2, 64000, 0, [(0, 2, 500, 63000), (63488, 2, 63500, 64)]),
+        snapshot_file(delta, 0, 64, 0, [(0, 2, 69000, 64)]),
+        snapshot_file(factor, 0, 20, 0, [(10, 2, 0, 10)]),
+        snapshot_file(log, 0, 1024, 0, [(0, 3, 0, 1024)]),
+        snapshot_file(tier, 2, 4096, 0, [(4000, 2, 69900, 96)]),
+    ]
+    return b"".join([
+        text("acme"), text("llama 3"), struct.pack("<3I", 1000, 100, 0o750), struct.pack("<3I", 1001, 101, 0o2775),
+        struct.pack("<Q", 1_700_000_000), text("first \u00e9"), text("tierfs 0.1.0"),
+        struct.pack("<I", 1), text("acme"), text("base"), struct.pack("<Q", 3),
+        struct.pack("<I", len(pieces)),
+        *(bytes([name]) * 32 + struct.pack("<IIIB", *rest) for name, *rest in pieces),
+        struct.pack("<I", len(files)), *files,
+        struct.pack("<I", 1), text("q5"), struct.pack("<III", 6, 1, 7),
+    ])
+
+
+def zstd_frame(data):
+    """A frame of raw blocks, as RFC 8878 has them: one segment, four bytes of content size, no checksum."""
+    half = len(data) // 2
+    blocks = [(0, data[:half]), (1, data[half:])]
+    heads = [(last | len(block) << 3).to_bytes(3, "little") for last, block in blocks]
+    body = b"".join(head + block for head, (_, block) in zip(heads, blocks))
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0, len(data)) + body
+
+
+def manifest(body):
+    head = b"TFSN" + struct.pack("<HH", 1, 0) + bytes(range(16)) + struct.pack("<QQ", 18, 17) + bytes([0xAB]) * 32
+    head += bytes(range(100, 116)) + struct.pack("<QQ", 1_700_000_000_000_000_001, len(body))
+    whole = head + zstd_frame(body)
+    return whole + blake3(whole).digest()
+
+
 (FOLDER / "slot_runs.rec").write_bytes(runs())
+(FOLDER / "manifest.body").write_bytes(manifest_body())
+(FOLDER / "manifest.tfsn").write_bytes(manifest(manifest_body()))

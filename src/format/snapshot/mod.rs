@@ -1,3 +1,6 @@
 //! Snapshots of collections on object storage.
 
+pub mod keys;
+pub mod manifest;
 pub mod pieces;
+mod wire;

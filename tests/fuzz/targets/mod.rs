@@ -13,6 +13,7 @@ mod factor;
 mod gguf;
 mod ladder;
 mod log;
+mod manifest;
 mod names;
 mod npy;
 mod record;
@@ -23,7 +24,7 @@ mod values;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
     ("cgei", cgei::check),
@@ -32,6 +33,7 @@ pub const TARGETS: [Target; 16] = [
     ("gguf", gguf::check),
     ("ladder", ladder::check),
     ("log", log::check),
+    ("manifest", manifest::check),
     ("names", names::check),
     ("npy", npy::check),
     ("npz", archives::check_npz),

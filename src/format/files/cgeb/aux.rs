@@ -4,15 +4,9 @@
 //! project). A Zstandard frame is as in RFC 8878.
 
 use std::borrow::Cow;
-use std::io::Read;
-
-use ruzstd::decoding::StreamingDecoder;
-use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::{AuxEncoding, CgebError};
-
-/// Largest window of a frame that is decoded. RFC 8878 requires no more of decoders.
-const WINDOW_BYTES_MAX: u64 = 8 << 20;
+use crate::format::zstandard::{self, Undecoded};
 
 const LZ4_DAMAGED: CgebError = CgebError::AuxDamaged { encoding: "LZ4 block after its length" };
 const ZSTANDARD_DAMAGED: CgebError = CgebError::AuxDamaged { encoding: "Zstandard frame" };
@@ -48,20 +42,10 @@ impl AuxEncoding {
                 }
             }
             AuxEncoding::Zstandard => {
-                let mut source = stored;
-                let mut decoder = StreamingDecoder::new_with_max_window_size(&mut source, WINDOW_BYTES_MAX)
-                    .map_err(|_| ZSTANDARD_DAMAGED)?;
-                let mut out = Vec::new();
-                let read = (&mut decoder).take(bytes_max as u64 + 1).read_to_end(&mut out);
-                read.map_err(|_| ZSTANDARD_DAMAGED)?;
-                if out.len() > bytes_max {
-                    return Err(too_long);
-                }
-                let frame = &decoder.decoder;
-                let is_sound = frame.get_checksum_from_data().is_none_or(|stored| {
-                    frame.get_calculated_checksum().is_some_and(|computed| computed == stored)
-                });
-                if is_sound && source.is_empty() { Ok(Cow::Owned(out)) } else { Err(ZSTANDARD_DAMAGED) }
+                zstandard::decode(stored, bytes_max).map(Cow::Owned).map_err(|undecoded| match undecoded {
+                    Undecoded::TooLong => too_long,
+                    Undecoded::Damaged => ZSTANDARD_DAMAGED,
+                })
             }
         }
     }
@@ -77,7 +61,7 @@ impl AuxEncoding {
                 Err(CgebError::AuxTooLong { most: u64::from(u32::MAX) })
             }
             AuxEncoding::Lz4 => Ok(Cow::Owned(lz4_flex::block::compress_prepend_size(bytes))),
-            AuxEncoding::Zstandard => Ok(Cow::Owned(compress_to_vec(bytes, CompressionLevel::Fastest))),
+            AuxEncoding::Zstandard => Ok(Cow::Owned(zstandard::encode(bytes))),
         }
     }
 }

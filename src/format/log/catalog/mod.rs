@@ -34,7 +34,6 @@
 //!
 //! An entry of an unknown kind or version fails with `Unsupported`.
 
-mod pieces;
 mod records;
 mod wire;
 

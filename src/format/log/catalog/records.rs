@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::files::cgeb::{Layout, RUNS_MAX, Run, Runs, Sizes};
-use crate::format::log::catalog::pieces::read_list;
 use crate::format::log::catalog::{Content, NodeEntry, NodeType};
+use crate::format::values::read_list;
 use crate::model::{Error, Result};
 
 /// Bytes of a run.

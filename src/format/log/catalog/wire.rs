@@ -1,14 +1,14 @@
 //! Encodes and decodes catalog entries; the parent module documents the layout.
 
 use crate::format::cursor::{Reader, Writer};
-use crate::format::log::catalog::pieces::{
-    read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
-};
 use crate::format::log::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE, NODE_VERSION,
     NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT, OBJECT_WITH_PARENT_VERSION,
     ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry,
+};
+use crate::format::values::{
+    read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
 };
 use crate::model::{
     DIMENSIONS_MAX, EntryId, Error, NAME_BYTES_MAX, ObjectId, Result, SeedId, Shape, TensorId, check_label,

@@ -1,13 +1,13 @@
-//! The building blocks of catalog entries: texts, lists, optional values.
+//! The building blocks of catalog entries and manifests: texts, lists, optional values.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{Dtype, Error, Result};
 
-pub(super) fn write_text(out: &mut Writer, text: &[u8]) {
+pub(in crate::format) fn write_text(out: &mut Writer, text: &[u8]) {
     out.u32(text.len() as u32).bytes(text);
 }
 
-pub(super) fn read_text<'a>(bytes: &mut Reader<'a>, longest: usize) -> Result<&'a [u8]> {
+pub(in crate::format) fn read_text<'a>(bytes: &mut Reader<'a>, longest: usize) -> Result<&'a [u8]> {
     let len = bytes.u32()? as usize;
     if len > longest {
         return Err(Error::corrupt(format!("a text of {len} bytes; at most {longest} are allowed")));
@@ -15,26 +15,30 @@ pub(super) fn read_text<'a>(bytes: &mut Reader<'a>, longest: usize) -> Result<&'
     bytes.bytes(len)
 }
 
-pub(super) fn read_string(bytes: &mut Reader<'_>) -> Result<String> {
+pub(in crate::format) fn read_string(bytes: &mut Reader<'_>) -> Result<String> {
     let longest = bytes.remaining();
     let text = read_text(bytes, longest)?;
     String::from_utf8(text.to_vec()).map_err(|_| Error::corrupt("a text that is not UTF-8"))
 }
 
-pub(super) fn read_dtype(bytes: &mut Reader<'_>) -> Result<Dtype> {
+pub(in crate::format) fn read_dtype(bytes: &mut Reader<'_>) -> Result<Dtype> {
     let code = bytes.u8()?;
     Dtype::from_code(code)
         .ok_or_else(|| Error::unsupported(format!("element type {code}, which this program does not know")))
 }
 
-pub(super) fn write_option<T>(out: &mut Writer, value: Option<&T>, write: impl FnOnce(&mut Writer, &T)) {
+pub(in crate::format) fn write_option<T>(
+    out: &mut Writer,
+    value: Option<&T>,
+    write: impl FnOnce(&mut Writer, &T),
+) {
     out.u8(u8::from(value.is_some()));
     if let Some(value) = value {
         write(out, value);
     }
 }
 
-pub(super) fn read_option<'a, T>(
+pub(in crate::format) fn read_option<'a, T>(
     bytes: &mut Reader<'a>,
     read: impl FnOnce(&mut Reader<'a>) -> Result<T>,
 ) -> Result<Option<T>> {
@@ -45,7 +49,7 @@ pub(super) fn read_option<'a, T>(
     }
 }
 
-pub(super) fn read_list<'a, T>(
+pub(in crate::format) fn read_list<'a, T>(
     bytes: &mut Reader<'a>,
     longest: usize,
     item_bytes: usize,
@@ -61,7 +65,11 @@ pub(super) fn read_list<'a, T>(
 
 /// Reads the number of items of a list. Refuses a number whose items exceed the remaining bytes, which
 /// bounds the memory that a length can request.
-pub(super) fn read_count(bytes: &mut Reader<'_>, longest: usize, item_bytes: usize) -> Result<usize> {
+pub(in crate::format) fn read_count(
+    bytes: &mut Reader<'_>,
+    longest: usize,
+    item_bytes: usize,
+) -> Result<usize> {
     let count = bytes.u32()? as usize;
     if count > longest || count.saturating_mul(item_bytes) > bytes.remaining() {
         return Err(Error::corrupt(format!("a list of {count} items")));

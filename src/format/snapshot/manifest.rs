@@ -1,0 +1,460 @@
+//! The manifest of a snapshot: its files, and the pieces that they consist of.
+//!
+//! | at | len | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `TFSN` |
+//! | 4 | 2 | version 1 |
+//! | 6 | 2 | flags 0 |
+//! | 8 | 16 | uuid of the remote |
+//! | 24 | 8 | number, from 1 |
+//! | 32 | 8 | number of the parent, 0 for none |
+//! | 40 | 32 | last 32 bytes of the parent, zeros for none |
+//! | 72 | 16 | push id |
+//! | 88 | 8 | created, nanoseconds since 1970 |
+//! | 96 | 8 | bytes of the body |
+//! | 104 | .. | body, a Zstandard frame |
+//! | .. | 32 | BLAKE3 of everything before |
+//!
+//! `wire` has the body.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
+
+use crate::format::cursor::{Reader, Writer};
+use crate::format::snapshot::keys::PieceName;
+use crate::format::snapshot::pieces::PIECE_BYTES_MAX;
+use crate::format::snapshot::wire::{read_body, write_body};
+use crate::format::zstandard::{self, Undecoded};
+use crate::model::{Error, Result, StoreId, check_label};
+
+const MAGIC: [u8; 4] = *b"TFSN";
+const VERSION: u16 = 1;
+/// Bytes before the body.
+const HEAD_BYTES: usize = 104;
+/// Bytes of the digest at the end.
+const DIGEST_BYTES: usize = 32;
+/// Largest body, in bytes.
+pub const BODY_BYTES_MAX: u64 = 256 << 20;
+/// Largest manifest, in bytes.
+pub const MANIFEST_BYTES_MAX: u64 = BODY_BYTES_MAX + (1 << 20);
+/// Largest number of pieces.
+pub const PIECES_MAX: usize = 1 << 24;
+/// Largest number of extents of all files.
+pub const EXTENTS_MAX: usize = 1 << 23;
+
+/// A snapshot of a collection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Manifest {
+    /// The remote that it belongs to.
+    pub remote: StoreId,
+    /// Its number, from 1.
+    pub number: u64,
+    /// The snapshot that it was made from.
+    pub parent: Option<ParentSnapshot>,
+    /// A random number, by which a push knows its own manifest again.
+    pub push: u128,
+    /// When it was made, in nanoseconds since 1970.
+    pub created_at: u64,
+    /// The collection.
+    pub collection: Described,
+    /// The message of the push.
+    pub message: String,
+    /// The program that made it.
+    pub tool: String,
+    /// The snapshots of other collections that the collection's blocks depend on.
+    pub needs: Vec<Needed>,
+    /// The pieces.
+    pub pieces: Vec<Piece>,
+    /// The files. The first one is the log.
+    pub files: Vec<ManifestFile>,
+    /// Other forms of the collection.
+    pub variants: Vec<Variant>,
+}
+
+/// The snapshot before another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParentSnapshot {
+    /// Its number.
+    pub number: u64,
+    /// The digest of its manifest, see [`digest`].
+    pub digest: [u8; 32],
+}
+
+/// The names and attributes of a collection and its tenant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Described {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Name of the collection.
+    pub name: String,
+    /// Owner of the tenant.
+    pub tenant_owner: Owner,
+    /// Owner of the collection.
+    pub owner: Owner,
+    /// When the collection was created, in seconds since 1970.
+    pub created_at: u64,
+}
+
+/// An owner, and what others may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// A collection that must be in the remote too.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Needed {
+    /// Its tenant.
+    pub tenant: String,
+    /// Its name.
+    pub collection: String,
+    /// The lowest number of a snapshot of it that serves.
+    pub number: u64,
+}
+
+/// A piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Its name.
+    pub name: PieceName,
+    /// Stored bytes.
+    pub stored: u32,
+    /// Bytes that it stands for.
+    pub raw: u32,
+    /// How it is stored.
+    pub encoding: PieceEncoding,
+}
+
+/// How a piece is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PieceEncoding {
+    /// As it is.
+    Raw,
+    /// As a Zstandard frame.
+    Zstandard,
+}
+
+/// The kind of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FileKind {
+    /// `meta.log`.
+    Log,
+    /// A data file; its number is its name.
+    Data,
+    /// A tier file; its number is that of its tiers.
+    Tier,
+    /// `delta.dat`.
+    Delta,
+    /// `factor.dat`.
+    Factor,
+}
+
+/// A file of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ManifestFile {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Its number among the files of its kind.
+    pub number: u64,
+    /// Logical bytes. Those that no extent has are zeros.
+    pub bytes: u64,
+    /// Time of the last change, in nanoseconds since 1970; 0 if unknown.
+    pub mtime: i64,
+    /// The places of its bytes, ascending.
+    pub extents: Vec<FileExtent>,
+}
+
+/// A stretch of a file and its place in a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileExtent {
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Index of the piece.
+    pub piece: u32,
+    /// Byte offset in the bytes that the piece stands for.
+    pub piece_offset: u32,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Another form of the collection: a log and tier files of its own. All other files are those of the
+/// collection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variant {
+    /// Its name.
+    pub name: String,
+    /// Index of its log.
+    pub log: u32,
+    /// Indexes of its tier files.
+    pub tiers: Vec<u32>,
+}
+
+impl FileExtent {
+    /// The extents of a piece that consists of these stretches of a file.
+    pub fn of_piece(piece: u32, stretches: &[Range<u64>]) -> Vec<FileExtent> {
+        let mut piece_offset = 0;
+        let extent = |stretch: &Range<u64>| {
+            // A piece has less than 16 MiB.
+            let len = stretch.end.saturating_sub(stretch.start) as u32;
+            let extent = FileExtent { offset: stretch.start, piece, piece_offset, len };
+            piece_offset = piece_offset.saturating_add(len);
+            extent
+        };
+        stretches.iter().map(extent).collect()
+    }
+
+    /// One past its last byte in the file.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(u64::from(self.len))
+    }
+}
+
+impl PieceEncoding {
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            PieceEncoding::Raw => 0,
+            PieceEncoding::Zstandard => 1,
+        }
+    }
+
+    pub(super) fn from_byte(byte: u8) -> Result<PieceEncoding> {
+        match byte {
+            0 => Ok(PieceEncoding::Raw),
+            1 => Ok(PieceEncoding::Zstandard),
+            _ => Err(Error::unsupported(format!("encoding {byte} of a piece; a newer tierfs may know it"))),
+        }
+    }
+}
+
+impl FileKind {
+    const ALL: [FileKind; 5] =
+        [FileKind::Log, FileKind::Data, FileKind::Tier, FileKind::Delta, FileKind::Factor];
+
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            FileKind::Log => 0,
+            FileKind::Data => 1,
+            FileKind::Tier => 2,
+            FileKind::Delta => 3,
+            FileKind::Factor => 4,
+        }
+    }
+
+    pub(super) fn from_byte(byte: u8) -> Result<FileKind> {
+        let found = FileKind::ALL.into_iter().find(|kind| kind.byte() == byte);
+        found.ok_or_else(|| Error::unsupported(format!("a file of kind {byte}; a newer tierfs may know it")))
+    }
+
+    /// Whether a file of this kind can have this number.
+    fn has_number(self, number: u64) -> bool {
+        match self {
+            FileKind::Data => (1..u64::MAX).contains(&number),
+            FileKind::Tier => number < 4,
+            FileKind::Log | FileKind::Delta | FileKind::Factor => number == 0,
+        }
+    }
+}
+
+/// The digest of a manifest: its last 32 bytes, which are the BLAKE3 of all others. Names the manifest in
+/// those made from it, and in caches. `None` if the bytes are too few for a manifest.
+pub fn digest(bytes: &[u8]) -> Option<[u8; 32]> {
+    (bytes.len() > HEAD_BYTES + DIGEST_BYTES).then(|| bytes.last_chunk().copied()).flatten()
+}
+
+impl Manifest {
+    /// Reads a manifest. `Corrupt`, or `Unsupported` for one of a newer program.
+    pub fn parse(bytes: &[u8]) -> Result<Manifest> {
+        Manifest::read(bytes).map_err(|error| error.at("manifest"))
+    }
+
+    fn read(bytes: &[u8]) -> Result<Manifest> {
+        let mut head = Reader::new(bytes);
+        if head.array()? != MAGIC {
+            return Err(Error::corrupt("it does not begin with TFSN"));
+        }
+        let (version, flags) = (head.u16()?, head.u16()?);
+        if (version, flags) != (VERSION, 0) {
+            let text = format!("version {version} with flags {flags:#x}, which a newer tierfs may know");
+            return Err(Error::unsupported(text));
+        }
+        let Some((hashed, stored)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
+            return Err(Error::corrupt("it is cut off"));
+        };
+        if blake3::hash(hashed).as_bytes() != stored {
+            return Err(Error::corrupt("its BLAKE3 differs"));
+        }
+        let (remote, number) = (StoreId(head.u128()?), head.u64()?);
+        let parent = ParentSnapshot { number: head.u64()?, digest: head.array()? };
+        let parent = (parent != ParentSnapshot { number: 0, digest: [0; 32] }).then_some(parent);
+        let (push, created_at, body_bytes) = (head.u128()?, head.u64()?, head.u64()?);
+        if body_bytes > BODY_BYTES_MAX {
+            return Err(Error::corrupt(format!("a body of {body_bytes} bytes")));
+        }
+        let frame = hashed.get(HEAD_BYTES..).unwrap_or_default();
+        let body = zstandard::decode(frame, body_bytes as usize).map_err(|undecoded| match undecoded {
+            Undecoded::Damaged => Error::corrupt("its body is no Zstandard frame"),
+            Undecoded::TooLong => Error::corrupt("its body is longer than it says"),
+        })?;
+        if body.len() as u64 != body_bytes {
+            return Err(Error::corrupt("its body is shorter than it says"));
+        }
+        let blank = Manifest {
+            remote,
+            number,
+            parent,
+            push,
+            created_at,
+            collection: Described {
+                tenant: String::new(),
+                name: String::new(),
+                tenant_owner: Owner::default(),
+                owner: Owner::default(),
+                created_at: 0,
+            },
+            message: String::new(),
+            tool: String::new(),
+            needs: Vec::new(),
+            pieces: Vec::new(),
+            files: Vec::new(),
+            variants: Vec::new(),
+        };
+        let manifest = read_body(&body, blank)?;
+        manifest.check().map_err(Error::corrupt)?;
+        Ok(manifest)
+    }
+
+    /// The bytes of the manifest. `Invalid` if it contradicts itself or passes a limit.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.check().map_err(|reason| Error::invalid(format!("a manifest where {reason}")))?;
+        let body = write_body(self);
+        if body.len() as u64 > BODY_BYTES_MAX {
+            let text = format!("a manifest with a body of {} bytes: push fewer files", body.len());
+            return Err(Error::invalid(text));
+        }
+        let frame = zstandard::encode(&body);
+        let mut out = Writer::with_capacity(HEAD_BYTES + frame.len() + DIGEST_BYTES);
+        out.bytes(&MAGIC).u16(VERSION).u16(0).u128(self.remote.0).u64(self.number);
+        let parent = self.parent.unwrap_or(ParentSnapshot { number: 0, digest: [0; 32] });
+        out.u64(parent.number).bytes(&parent.digest).u128(self.push).u64(self.created_at);
+        out.u64(body.len() as u64).bytes(&frame);
+        let digest = blake3::hash(out.as_slice());
+        out.bytes(digest.as_bytes());
+        Ok(out.into_bytes())
+    }
+
+    /// The files of the collection itself, or of the variant of this name. `None` if there is no such
+    /// variant.
+    pub fn files_of(&self, variant: Option<&str>) -> Option<Vec<&ManifestFile>> {
+        let file = |index: &u32| self.files.get(*index as usize);
+        let is_own = |index: usize| {
+            let index = index as u32;
+            !self.variants.iter().any(|variant| variant.log == index || variant.tiers.contains(&index))
+        };
+        let own = self.files.iter().enumerate().filter(|(index, _)| is_own(*index)).map(|(_, file)| file);
+        let Some(name) = variant else { return Some(own.collect()) };
+        let variant = self.variants.iter().find(|variant| variant.name == name)?;
+        let replaced = |file: &&ManifestFile| !matches!(file.kind, FileKind::Log | FileKind::Tier);
+        let of_variant = std::iter::once(&variant.log).chain(&variant.tiers).filter_map(file);
+        Some(of_variant.chain(own.filter(replaced)).collect())
+    }
+
+    /// Why the manifest contradicts itself or passes a limit.
+    fn check(&self) -> std::result::Result<(), String> {
+        if self.number == 0
+            || self.parent.is_some_and(|parent| parent.number == 0 || parent.number >= self.number)
+        {
+            return Err("the numbers of the snapshot and its parent are wrong".to_owned());
+        }
+        let places = [(&self.collection.tenant, &self.collection.name)];
+        let needs = self.needs.iter().map(|need| (&need.tenant, &need.collection));
+        for (tenant, name) in places.into_iter().chain(needs) {
+            let label = [tenant, name].into_iter().find_map(|label| check_label(label).err());
+            if let Some(wrong) = label {
+                return Err(format!("the collection {tenant:?}/{name:?} {wrong}"));
+            }
+        }
+        if self.pieces.len() > PIECES_MAX {
+            return Err(format!("{} pieces are named", self.pieces.len()));
+        }
+        for piece in &self.pieces {
+            let is_stored = match piece.encoding {
+                PieceEncoding::Raw => piece.stored == piece.raw,
+                PieceEncoding::Zstandard => piece.stored < piece.raw,
+            };
+            if !is_stored || piece.stored == 0 || u64::from(piece.raw) >= PIECE_BYTES_MAX {
+                return Err(format!("piece {:?} has {} bytes of {}", piece.name, piece.stored, piece.raw));
+            }
+        }
+        if self.files.iter().map(|file| file.extents.len()).sum::<usize>() > EXTENTS_MAX {
+            return Err("there are too many extents".to_owned());
+        }
+        self.files.iter().try_for_each(|file| self.check_file(file))?;
+        self.check_variants()
+    }
+
+    fn check_file(&self, file: &ManifestFile) -> std::result::Result<(), String> {
+        let place = format!("file {:?} {}", file.kind, file.number);
+        if !file.kind.has_number(file.number) || i64::try_from(file.bytes).is_err() {
+            return Err(format!("{place} has {} bytes", file.bytes));
+        }
+        let mut end = 0;
+        for extent in &file.extents {
+            let piece = self.pieces.get(extent.piece as usize);
+            let reached = extent.piece_offset.checked_add(extent.len);
+            let is_in_piece = reached.zip(piece).is_some_and(|(reached, piece)| reached <= piece.raw);
+            if extent.len == 0 || extent.offset < end || !is_in_piece || extent.end() > file.bytes {
+                return Err(format!("{place} has a wrong extent at byte {}", extent.offset));
+            }
+            if file.kind == FileKind::Log && extent.offset != end {
+                return Err(format!("{place} has a gap at byte {end}"));
+            }
+            end = extent.end();
+        }
+        if file.kind == FileKind::Log && end != file.bytes {
+            return Err(format!("{place} ends at byte {end} of {}", file.bytes));
+        }
+        Ok(())
+    }
+
+    /// The first file is the log, each other log and a second tier file of a number belong to one variant,
+    /// and no file is there twice.
+    fn check_variants(&self) -> std::result::Result<(), String> {
+        if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {
+            return Err("the first file is no log".to_owned());
+        }
+        // The variant of each file, from 1; 0 for the collection itself.
+        let mut owners = vec![0; self.files.len()];
+        let mut names = BTreeSet::new();
+        for (place, variant) in (1_usize..).zip(&self.variants) {
+            if check_label(&variant.name).is_err() || !names.insert(&variant.name) {
+                return Err(format!("a variant has the name {:?}", variant.name));
+            }
+            let tiers = variant.tiers.iter().map(|index| (index, FileKind::Tier));
+            for (index, kind) in std::iter::once((&variant.log, FileKind::Log)).chain(tiers) {
+                let index = *index as usize;
+                let is_free = index > 0 && owners.get(index) == Some(&0);
+                if !is_free || self.files.get(index).is_none_or(|file| file.kind != kind) {
+                    return Err(format!("variant {:?} has file {index}", variant.name));
+                }
+                if let Some(owner) = owners.get_mut(index) {
+                    *owner = place;
+                }
+            }
+        }
+        let mut seen = HashSet::with_capacity(self.files.len());
+        let twice = self
+            .files
+            .iter()
+            .zip(owners)
+            .find(|(file, owner)| !seen.insert((*owner, file.kind, file.number)));
+        match twice {
+            Some((file, _)) => Err(format!("file {:?} {} is there twice", file.kind, file.number)),
+            None => Ok(()),
+        }
+    }
+}
