@@ -15,7 +15,7 @@ case ${1:-} in
     ;;
 esac
 scripts/setup.sh packages
-# PROGRAM: another binary than that of the release build.
+# PROGRAM: a binary other than the release build.
 program=${PROGRAM:-target/release/tierfs}
 [ -n "${PROGRAM:-}" ] || cargo build --release --locked --quiet
 stage=$PWD/target/deb/root
@@ -26,7 +26,7 @@ package=$(echo target/debian/tierfs_*.deb)
 echo "deb: built $package"
 [ "${1:-}" = check ] || exit 0
 
-# A root without a system: dpkg has a database of its own there, and dependencies are not looked at.
+# A root without a system: dpkg has a database of its own there and does not check dependencies.
 place=$(mktemp -d)
 trap 'rm -rf --one-file-system "$place"' EXIT
 mkdir -p "$place"/var/lib/dpkg/{info,updates,triggers}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs each step of scripts/Dockerfile without Docker, as root: those of the first stage in a clone of this repository
-# on this machine, those of the second in a Debian system that debootstrap makes, and the entry point there.
+# Runs each step of scripts/Dockerfile without Docker, as root: the steps of the first stage in a clone of this
+# repository on this machine, those of the second and the entry point in a Debian system that debootstrap makes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -50,7 +50,7 @@ while read -r instruction arguments; do
     RUN)
         runs=$((runs + 1))
         echo "docker: stage $stage: $arguments"
-        # Compiled crates, tools and CARGO_HOME of this machine are used again.
+        # It uses the compiled crates, tools and CARGO_HOME of this machine.
         case $stage in
         1)
             mkdir -p "$place/build/target"

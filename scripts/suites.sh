@@ -95,7 +95,7 @@ PYTHON
     rm "$source"
 }
 
-# packer FILE COUNT: packs a file again and again, at times unpacks it, and keeps the number of times in COUNT.
+# packer FILE COUNT: packs a file repeatedly, at times unpacks it, and keeps the number of times in COUNT.
 packer() {
     local count=0
     trap 'exit 0' TERM

@@ -1,5 +1,5 @@
-//! The codecs' reading half allocates nothing, and what a collection holds for a tensor is bounded: counted
-//! by the allocator.
+//! Checks by a counting allocator that the decoding half of the codecs allocates nothing, and that a collection needs
+//! a bounded number of bytes for each tensor.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::cell::Cell;
 use tierfs::codec::{InstructionSet, payload_len};
 use tierfs::model::{Aim, Dtype, MoveTo, Silent, Tier};
 
-/// The system's allocator, counting what each thread asks of it.
+/// Passes calls on to the system's allocator and counts the bytes of each thread.
 struct Counting;
 
 thread_local! {
@@ -21,7 +21,7 @@ fn hold(bytes: isize) {
     HELD_BYTES_MAX.set(HELD_BYTES_MAX.get().max(HELD_BYTES.get()));
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -46,7 +46,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.get() - before
 }
 
-/// What this thread has more after some work, and the most that it had meanwhile.
+/// The bytes that this thread gained by some work, and the most that it had meanwhile.
 fn held<T>(work: impl FnOnce() -> T) -> (T, isize, isize) {
     let before = HELD_BYTES.get();
     HELD_BYTES_MAX.set(before);
@@ -126,7 +126,7 @@ fn decode_pack_unpack_and_max_abs_do_not_allocate() {
     }
 }
 
-/// A container of so many tensors of 16 bytes.
+/// A container of this many tensors of 16 bytes.
 fn container(tensors: usize) -> Vec<u8> {
     let name = |number: usize| format!("model.layers.{}.part{}.weight", number / 10, number % 10);
     let entry = |number: usize| {
@@ -179,7 +179,7 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_of_memory() {
             assert_eq!(open_file.read(0, &mut bytes).unwrap(), 16);
         };
         let files = nodes.iter().filter(|node| **node != ROOT);
-        // What is made once, of the collection and of the thread.
+        // Allocations that the collection and the thread make once.
         files.clone().take(10).for_each(read);
         let ((), read, _) = held(|| files.clone().for_each(read));
         let each = |bytes: isize| bytes / TENSORS as isize;

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use tierfs::codec::{self, InstructionSet, NotEncodable, group_offset, payload_len};
 use tierfs::model::{Dtype, Encoder, ErrorKind, GROUP_LEN, Tier};
 
-/// The tiers of one scale a group, and their largest codes.
+/// The tiers with one scale a group, and their largest codes.
 const GROUPED: [(Tier, f32); 4] = [(Tier::Q8, 127.0), (Tier::Q7, 63.0), (Tier::Q5, 15.0), (Tier::Q3, 3.0)];
 
 fn sets() -> Vec<InstructionSet> {
@@ -363,7 +363,7 @@ fn the_best_encoder_comes_close_to_an_exhaustive_search() {
     }
 }
 
-/// Values as they come: plain, tiny, huge, with outliers, sparse, constant.
+/// Values of many kinds: plain, tiny, huge, with outliers, sparse, constant.
 fn any_values() -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![
         8 => -1.0_f32..1.0,
@@ -454,7 +454,7 @@ proptest! {
             };
             for (tier, _) in GROUPED {
                 match (loss(tier, Encoder::Absmax), loss(tier, Encoder::Best)) {
-                    // The sums' orders differ: the last bits may.
+                    // The orders of summation differ, so the last bits may differ.
                     (Ok(absmax), Ok(best)) => prop_assert!(best <= absmax * (1.0 + 1e-12)),
                     (absmax, best) => prop_assert_eq!(absmax.is_ok(), best.is_ok()),
                 }

@@ -1,7 +1,6 @@
-//! The records of a log and the entries of a catalog: against golden files, there and
-//! back, and made up by somebody.
+//! The records of a log and the entries of a catalog: golden files, round trips, and made-up bytes.
 
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -45,7 +44,7 @@ fn slot(bytes: &[u8]) -> RawSlot {
     slot
 }
 
-/// What is written again is, with the frame of the slot, what was read.
+/// The written record, with the frame of the slot, equals the parsed bytes.
 fn assert_same(record: &Record, read: &RawSlot) {
     let mut written = record.to_slot();
     written.seal(u64::from(read.generation()), read.sequence());
@@ -166,7 +165,7 @@ fn the_golden_runs_of_slots_are_read_and_written_and_stand_for_their_blocks() {
         rest = after;
         let array = array[..record.payload_len() as usize].to_vec();
         assert_eq!(record.payload_checksum(), crc32c::crc32c(&array));
-        // The bytes of a block of the tier, whatever the object is.
+        // The bytes of a block of the tier, for any object.
         let blocks = of_slot_run(&record, slot.sequence(), &array, |_| Ok(5000)).unwrap();
         let stored: Vec<Stored> = blocks.iter().map(|block| block.stored).collect();
         assert_eq!(slot_run_array(&stored), array);
@@ -492,7 +491,7 @@ proptest! {
     fn a_slot_describes_its_block_as_the_whole_record_does_or_not_at_all(
         record in record(),
         number: u64,
-        // Most bytes of a record matter for something else.
+        // Most bytes of a record have another meaning.
         changes in prop::collection::vec((prop_oneof![0..SLOT_BYTES, 21..24_usize, 104..108_usize, Just(71)], any::<u8>()), 0..3),
     ) {
         let mut slot = record.to_slot();
@@ -568,7 +567,7 @@ proptest! {
 
 #[test]
 fn a_list_longer_than_the_payload_asks_for_no_memory() {
-    // A file entry whose list of objects claims 2^24 of them, and none follows.
+    // A file entry whose list of objects claims 2^24 entries and has none.
     let mut payload = vec![0; 8 + 12 + 32];
     payload.push(2);
     payload.push(0);

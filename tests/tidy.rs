@@ -1,5 +1,5 @@
-//! Checks the sources themselves: the layering, where foreign names may appear, and the habits that a compiler does
-//! not enforce; and the documents: that the names in them exist. Every finding says what to do instead.
+//! Checks the sources: layers, the places of foreign names, and habits that a compiler does not enforce. Checks that
+//! the names in the documents exist. Every finding says how to fix it.
 
 use std::fs;
 use std::io;

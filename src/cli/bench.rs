@@ -233,15 +233,15 @@ fn mapped(path: &Path) -> Result<f64> {
     let file = File::open(path).map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len() as usize;
     let (flags, protection) = (rustix::mm::MapFlags::SHARED, rustix::mm::ProtFlags::READ);
-    // SAFETY: the kernel chooses where; nothing else refers to the mapping, which is read only
-    // below. A file that others cut meanwhile ends this process, as it would any that maps it.
+    // SAFETY: the kernel chooses the address; nothing else refers to the mapping, which is only read
+    // below. If another program truncates the file, this process ends, as any does that maps it.
     let mapping = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, &file, 0) };
     let mapping = mapping.map_err(|errno| failed(errno.into()))?;
-    // SAFETY: it was just mapped, so long, and goes after the last use of the slice.
+    // SAFETY: it was just mapped with this length, and lives until after the last use of the slice.
     let mapped = unsafe { std::slice::from_raw_parts(mapping.cast::<u8>(), bytes) };
     black_box(mapped.iter().step_by(PAGE_BYTES).fold(0_u64, |sum, byte| sum + u64::from(*byte)));
     let seconds = begun.elapsed().as_secs_f64();
-    // SAFETY: the mapping of above; nothing refers to it any more.
+    // SAFETY: the mapping from above; nothing refers to it any more.
     unsafe { rustix::mm::munmap(mapping, bytes) }.map_err(|errno| failed(errno.into()))?;
     Ok(bytes as f64 / seconds / 1e9)
 }

@@ -1,5 +1,5 @@
-//! `tierfs completions`: scripts that have the shell ask this program, which knows tiers, settings and the
-//! names in a store.
+//! `tierfs completions`: scripts with which the shell asks this program, which knows tiers, settings and the names in
+//! a store.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -82,7 +82,7 @@ fn with_completers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_completers)
 }
 
-/// Those of `values` that begin with `current`.
+/// The entries of `values` that begin with `current`.
 fn beginning_with(current: &OsStr, values: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let found = values.into_iter().filter(|value| value.starts_with(&*current));
@@ -143,7 +143,8 @@ fn settings(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, values.into_iter().map(|value| format!("{key}={value}")))
 }
 
-/// Tenants, collections and files of the store that the line names: one component more than is there.
+/// Tenants, collections and files of the store that the line names: one component more than the argument
+/// has.
 fn names_in_store(current: &OsStr) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let below = current.rsplit_once('/').map_or("", |(below, _)| below);
@@ -153,7 +154,7 @@ fn names_in_store(current: &OsStr) -> Vec<CompletionCandidate> {
     let found = rows.into_iter().filter_map(|row| {
         let name = row.name.into_string().ok()?;
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
-        // A tenant is never what is asked for; a collection or a directory may be.
+        // The argument is never a tenant alone; a collection or a directory may be complete.
         let is_tenant = row.is_directory && below.is_empty();
         Some(if is_tenant { format!("{path}/") } else { path })
     });

@@ -25,8 +25,8 @@ const BYTES_AT_ONCE: u64 = 1 << 20;
 /// Compare tensors: whether their bytes are the same, and the largest and RMS difference of their values.
 ///
 /// Each of the two is a tensor, a container (.safetensors, .gguf, .npy) or a directory, on a mount or
-/// elsewhere. Tensors are compared with those of the same name in the same directory, whatever container
-/// they are in, and plain files by their bytes. Two single tensors are compared whatever their names.
+/// elsewhere. Compares tensors with those of the same name in the same directory, in any container, and
+/// plain files by their bytes. Compares two single tensors with any names.
 ///
 /// Exits with 1 if anything differs.
 ///
@@ -59,7 +59,7 @@ enum Found {
         max: f64,
         rms: f64,
     },
-    /// The bytes differ, and are no numbers that can be compared.
+    /// The bytes differ, and are not numbers that can be compared.
     Bytes,
     OtherShape,
     OnlyInA,
@@ -167,7 +167,7 @@ fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str
     }
     for (begin, end, tensor) in tensors {
         let plain = format!("{prefix}{}", tensor.name);
-        // Another container of the directory has the name.
+        // Another container of the directory has a tensor of this name.
         let key = if found.contains_key(&plain) { format!("{prefix}{name}: {}", tensor.name) } else { plain };
         found.insert(key, item(begin, end, Some((tensor.dtype, tensor.shape))));
     }
@@ -268,10 +268,10 @@ fn values(
         }
         is_same = false;
         for (one, other) in numbers(one, first)?.into_iter().zip(numbers(other, second)?) {
-            // Two infinities of one sign, and two numbers that are not a number, do not differ.
+            // Two infinities of one sign do not differ; neither do two NaNs.
             let difference =
                 if one == other || one.is_nan() && other.is_nan() { 0.0 } else { (one - other).abs() };
-            // A number differs from one that is not a number by any amount.
+            // A number differs from a NaN by any amount.
             max = max.max(if difference.is_nan() { f64::INFINITY } else { difference });
             squares += difference * difference;
         }
@@ -280,7 +280,7 @@ fn values(
     Ok(if is_same { Found::Same } else { Found::Values { max, rms } })
 }
 
-/// The types and shapes of both, once where they agree.
+/// The types and shapes of both; one of them if they agree.
 fn what(one: &Item, other: Option<&Item>) -> String {
     let show = |item: &Item| match &item.tensor {
         Some((dtype, shape)) => format!("{dtype} {shape}"),

@@ -30,9 +30,9 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// Copy a file or a collection out of a store.
 ///
-/// Exporting a collection copies what it lists, so that every byte is copied once. A file appears under
-/// its name only when it is complete. Symbolic links are copied as links. Links that exist below the
-/// destination are replaced, never followed. A mounted store is read through its mount.
+/// Exporting a collection copies the listed files, so that every byte is copied once. A file appears
+/// under its name only when it is complete. Symbolic links are copied as links. Links that exist below
+/// the destination are replaced, never followed. A mounted store is read through its mount.
 ///
 /// With --as, exports the files that a mount shows in .as/FORM of the collection. PATH still names the
 /// file by its name in the collection: with npy, `w` is written as `w.npy`.

@@ -17,7 +17,7 @@ use crate::store::{OpenObject, Verify};
 
 /// Check every log and every stored checksum of an unmounted store.
 ///
-/// Changes nothing without --repair. Prints where corruption was found and then exits with 3, repaired
+/// Changes nothing without --repair. Prints the location of corruption and then exits with 3, repaired
 /// or not.
 ///
 /// Example: tierfs fsck /srv/tensors

@@ -207,8 +207,8 @@ impl Args {
         Ok(if has_failed { Outcome::Failed } else { Outcome::Succeeded })
     }
 
-    /// The requests, one for each collection, and what is left out. `None`, after printing it, where the
-    /// destination must be a collection.
+    /// The requests, one for each collection, and the sources that are left out. `None`, after printing
+    /// the reason, if the destination must be a collection.
     fn requests(self) -> Result<Option<(Vec<Request>, LeftOut)>> {
         let Destination { tenant, collection } = self.destination;
         let request = Request {
@@ -270,9 +270,9 @@ type LeftOut = Vec<(String, String)>;
 enum Place {
     /// Opened by this process.
     Store(Box<Engine>),
-    /// Mounted. The error is for a mount that serves no imports.
+    /// Mounted. The error is for a mount that does not serve imports.
     Mounted(Mounted, Error),
-    /// It does not exist, and a dry run does not make it.
+    /// It does not exist, and a dry run does not create it.
     Missing,
 }
 

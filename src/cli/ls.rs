@@ -10,7 +10,7 @@ use crate::model::Result;
 
 /// List a directory of a store or mount, with tiers, element types, sizes and shapes.
 ///
-/// LOGICAL is the size of a file, STORED what the store keeps for it, rounded up to 512 bytes. For a
+/// LOGICAL is the size of a file, STORED the bytes that the store keeps for it, rounded up to 512. For a
 /// directory both are the sums of the files below it.
 ///
 /// Example: tierfs ls /srv/tensors acme/llama --tensors

@@ -60,7 +60,7 @@ pub(super) struct Args {
     /// Let the kernel cache the names of tensors for a while: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     keep_names: Switch,
-    /// What directories list: files, or both files and the tensors of containers
+    /// Entries of directories: files, or both files and the tensors of containers
     #[arg(long, value_name = "WHAT", default_value = "files", value_parser = parse_list_mode)]
     list: ListMode,
     /// Serve metrics in the OpenMetrics format at http://ADDRESS:PORT/metrics, without authentication

@@ -15,7 +15,7 @@ use crate::model::{Error, ErrorKind, Result};
 /// Show the mounts of this machine, or the state of one.
 ///
 /// Without a mount point, prints one line per mount: the mount point, its store, and whether its daemon
-/// answers. With one, prints what the daemon tells of the store. Says how to recover if the daemon has
+/// answers. With one, prints the daemon's view of the store. Says how to recover if the daemon has
 /// ended.
 ///
 /// Example: tierfs status /mnt/tensors

@@ -1,8 +1,8 @@
 //! Decodes the quantized blocks of ggml, as GGUF files have them, to f32.
 //!
-//! Source: `ggml-common.h` and `ggml-quants.c` of <https://github.com/ggml-org/ggml>. The values agree bit
-//! for bit with `dequantize` of the Python package `gguf` 0.19. Numbers are little-endian; d, m and dmin are
-//! f16; "nibbles" are the low four bits of each byte, then the high four.
+//! Source: `ggml-common.h` and `ggml-quants.c` of <https://github.com/ggml-org/ggml>. The values agree bit for bit
+//! with `dequantize` of the Python package `gguf` 0.19. Numbers are little-endian; d, m and dmin are f16; "nibbles"
+//! are the low four bits of each byte, then the high four.
 //!
 //! | type | values | fields of a block | value |
 //! |---|---|---|---|

@@ -1,4 +1,4 @@
-//! What attributes and control files work on: the mount, and the request to a control file.
+//! The context of attributes and control files: the mount, and the request to a control file.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The tables of control files: what a read of each shows and what a write to it does.
+//! The tables of control files, with the text that a read of each shows and the action of a write to it.
 
 use crate::control::context::{Context, Mounted, no_file};
 #[cfg(feature = "mount")]
@@ -28,7 +28,7 @@ type Act = fn(&Context, &str) -> Result<Invalidation>;
 pub struct File {
     /// The name.
     pub name: &'static str,
-    /// What a read shows and what a write does.
+    /// The text that a read shows, and the action of a write.
     pub help: &'static str,
     /// A file, or a tree with one control file for each file of the collection.
     pub shape: Shape,
@@ -195,7 +195,7 @@ pub fn controls() -> Controls {
 impl File {
     fn control(&self) -> Control {
         let mode = match (&self.act, self.is_private) {
-            // Everybody sees and cancels the own jobs only.
+            // Each user sees and cancels only their own jobs.
             (Some(_), _) if self.tells_of_jobs => 0o666,
             (Some(_), _) => 0o600,
             (None, true) => 0o400,

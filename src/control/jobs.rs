@@ -78,7 +78,7 @@ struct Inner {
     is_ending: bool,
 }
 
-/// The user whose jobs are meant.
+/// The user whose jobs are selected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Of {
     /// All jobs, for root and the user who runs the mount.

@@ -33,10 +33,10 @@ struct Inner {
 /// A refused request.
 #[derive(Clone)]
 struct Refused {
-    /// Counts refusals, so that programs can tell a new one.
+    /// Identifies refusals, so that programs can recognize a new one.
     number: u64,
     request: String,
-    /// The path in the mount that was asked about.
+    /// The path in the mount of the request.
     path: String,
     reasons: Vec<Reason>,
     /// Files with further reasons.
@@ -156,7 +156,7 @@ fn advice(cause: &Cause) -> Option<&'static str> {
     }
 }
 
-/// The text of an error without the path that the request was about.
+/// The text of an error without the path of the request.
 fn without_path(error: &Error, path: &str) -> String {
     let text = error.to_string();
     match text.strip_prefix(path).and_then(|rest| rest.strip_prefix(": ")) {

@@ -6,7 +6,7 @@ use crate::control::context::{Context, Mounted, no_file};
 use crate::model::{Error, Result};
 use crate::vfs::{Ino, Invalidation, Located, Scope};
 
-/// Removes the collection that is named, with everything in it.
+/// Removes the named collection with everything in it.
 pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
     let Scope::Tenant(tenant) = &context.view.scope else { return Err(no_file()) };
     context.mounted.vfs.remove_collection(tenant, name)

@@ -187,7 +187,7 @@ fn set_tier(asked: &Asked, text: &str) -> Result<()> {
     })
 }
 
-/// Checks a move as [`set_tier`] does, and changes nothing. The job says what the move would do.
+/// Checks a move as [`set_tier`] does, and changes nothing. The job's result describes the move.
 fn plan(asked: &Asked, text: &str) -> Result<()> {
     let (tier, consent) = Consent::split(text);
     let to = (MoveTo::parse(tier)?, consent);

@@ -40,7 +40,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     ))
 }
 
-/// The bytes that shared data files save. Only asked for here, since it takes a look at every data file.
+/// The bytes that shared data files save. Computed only on request, because it looks at every data file.
 fn shared<'a>(collections: impl Iterator<Item = &'a Arc<Collection>>) -> u64 {
     collections.map(|collection| collection.shared_bytes().saved).sum()
 }

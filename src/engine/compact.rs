@@ -16,7 +16,7 @@ use crate::store::{OpenObject, Verify};
 /// Logical bytes whose blocks are moved with one batch.
 const STEP_BYTES: u64 = 32 << 20;
 
-/// Ends with a job, and does not count.
+/// The container ends with a job, and does not count.
 struct Uncounted<'a>(&'a dyn Progress);
 
 impl Progress for Uncounted<'_> {
@@ -130,7 +130,7 @@ impl Engine {
     }
 }
 
-/// Whether blocks of an object are packed. Those that were written since are packed again.
+/// Whether blocks of an object are packed. Packed objects have their later writes packed again.
 fn is_packed(object: &Object) -> bool {
     let layout = object.logged_layout();
     object.blocks.read().pieces(layout).any(|(_, block)| block.stored.tier == Tier::Packed)

@@ -87,7 +87,7 @@ impl Engine {
         let mut unsynced = 0;
         for Planned { target, from, .. } in planned {
             let name = |tier: &Tier| match tier {
-                // A move to a tier does not tell apart how exact blocks are stored.
+                // A move to a tier treats verbatim and packed blocks alike.
                 Tier::Packed if !to.aim.keeps_bytes() => Tier::Exact.name(),
                 tier => tier.name(),
             };
@@ -195,7 +195,8 @@ fn storing(collection: &Collection, target: &Target, aim: Aim) -> Storing {
     Storing { aim, packs: aim == Aim::Pack || is_packed(), encoder: encoder(&state, target.node) }
 }
 
-/// The blocks of a tensor that a move affects, by tier; their size after the move, and before. `opened` has the object that was checked last, whose outside file others may lie in too.
+/// The blocks of a tensor that a move affects, by tier; their size after the move, and before.
+/// `opened` has the object that was checked last; other objects may lie in the same outside file.
 fn check(
     collection: &Arc<Collection>,
     target: &Target,
@@ -266,7 +267,7 @@ fn check(
     Ok((from, stored))
 }
 
-/// About how many bytes blocks of `bytes` bytes take when they are packed, by a few of them.
+/// The approximate packed size of blocks of `bytes` bytes, extrapolated from a few of them.
 fn estimate(open: &OpenObject, samples: &[u32], bytes: u64) -> u64 {
     let layout = open.object().layout();
     let packed = samples.par_iter().map(|index| {
@@ -366,8 +367,8 @@ fn move_target(
     Ok(())
 }
 
-/// Moves what a packed file in place does not pack from that file into the store: its header, and tensors
-/// that stay verbatim.
+/// Moves the verbatim parts of a packed file in place from that file into the store: its header, and
+/// tensors that are not packed.
 fn take_in(
     collection: &Arc<Collection>,
     node: EntryId,

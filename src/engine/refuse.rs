@@ -47,7 +47,7 @@ pub(super) fn refuse_needed(collection: &Collection, target: &Target) -> Result<
     Ok(())
 }
 
-/// Collects refusals of several tensors, so that all of them can be told.
+/// Collects refusals of several tensors, so that all of them can be reported.
 #[derive(Default)]
 pub(super) struct Refused {
     refusals: Vec<Refusal>,

@@ -15,7 +15,7 @@ pub struct Moved {
     pub nodes: BTreeSet<EntryId>,
     /// Blocks that were moved.
     pub blocks: u64,
-    /// The refusals of tensors that did not keep the others from being changed.
+    /// The refusals of tensors while other tensors were changed.
     pub left: Vec<Refusal>,
     /// Numbers of tensors, by outcome.
     pub summary: Summary,

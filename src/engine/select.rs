@@ -46,7 +46,7 @@ impl Target {
         self.objects.iter().all(|object| packs_blocks_of(object.entry.block_bytes))
     }
 
-    /// Why a move of many leaves it, if it does.
+    /// Why a move of many tensors leaves it unchanged, if it does.
     pub(super) fn kept_by(&self, to: MoveTo, settings: &Settings) -> Option<KeptBy> {
         let by = to.kept_by(self.dtype, &self.shape, || settings.keeps(&self.name));
         by.or_else(|| (self.is_checksummed && !to.aim.tier().is_exact()).then_some(KeptBy::Checksummed))

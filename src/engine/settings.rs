@@ -51,13 +51,13 @@ impl Setting {
     }
 }
 
-/// Whether the user who makes a request allows loss of precision with it, whatever `lossy` says.
+/// Whether the user who makes a request allows loss of precision for it, independent of `lossy`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Consent {
     /// The setting `lossy` decides.
     #[default]
     AsSet,
-    /// For this request.
+    /// Loss is allowed for this request.
     Given,
 }
 

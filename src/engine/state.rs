@@ -1,4 +1,4 @@
-//! What the engine remembers from one request to the next, not durably.
+//! State that the engine keeps in memory from one request to the next.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -11,15 +11,15 @@ pub struct Summary {
     pub aim: Option<Aim>,
     /// Tensors of the file or directory.
     pub tensors: u64,
-    /// Those that the request has to change.
+    /// Tensors that the request has to change.
     pub planned: u64,
-    /// Those that it has changed.
+    /// Tensors that it has changed.
     pub moved: u64,
-    /// Those that were stored so before.
+    /// Tensors that were stored in this way before.
     pub there: u64,
-    /// Those that were refused while others moved.
+    /// Tensors that were refused while others moved.
     pub refused: u64,
-    /// Those that such a request leaves as they are.
+    /// Tensors that the request leaves unchanged, by reason.
     pub kept: Kept,
     /// Logical bytes of the tensors.
     pub bytes: u64,

@@ -21,7 +21,7 @@ pub fn joined(first: u32, second: u32, second_bytes: usize) -> u32 {
 mod tests {
     use super::{continued, joined, of};
 
-    /// A bit at a time, as the polynomial says.
+    /// One bit at a time, from the definition of the polynomial.
     fn naive(bytes: &[u8]) -> u32 {
         let mut rest = u32::MAX;
         for byte in bytes {

@@ -144,12 +144,12 @@ impl Writer {
         self
     }
 
-    /// What was written.
+    /// The written bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What was written.
+    /// The written bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

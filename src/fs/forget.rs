@@ -47,7 +47,7 @@ impl Invalidator {
     }
 
     /// Does as [`forget`](Self::forget), with all pending invalidations, and after the queued ones.
-    /// It thus also covers what other requests have committed.
+    /// It thus also covers commits of other requests.
     pub fn invalidate_pending(&self, vfs: &Vfs, also: Invalidation, then: impl FnOnce() + Send + 'static) {
         let turn = self.turn.lock();
         let mut forget = vfs.take_pending_invalidations();

@@ -10,7 +10,7 @@
 //!    extents have moved by then goes through the daemon until they are closed.
 //! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and opens the
 //!    result. It does so only once. A redirected thread therefore gets the file that it was
-//!    redirected to, whatever changes meanwhile. If it opens another file, the daemon serves it:
+//!    redirected to, also if the name changes meanwhile. If it opens another file, the daemon serves it:
 //!    lookups of that thread lead to the own number of any other file.
 
 use std::collections::HashMap;

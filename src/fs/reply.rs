@@ -71,7 +71,7 @@ const FORM_TIME: Duration = Duration::from_secs(1);
 pub(super) const GENERATION: Generation = Generation(0);
 const PREFERRED_BYTES: u32 = 4096;
 
-/// A file's own number, which programs see, whichever the kernel uses.
+/// A file's own number, which programs see, for either of its numbers.
 pub(super) fn own(ino: INodeNo) -> Ino {
     Ino(ino.0).own()
 }

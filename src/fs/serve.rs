@@ -254,7 +254,7 @@ impl Adapter {
         }
     }
 
-    /// Flushes a file, and replies after the kernel has invalidated what changed with it.
+    /// Flushes a file, and replies after the kernel has invalidated the affected inodes.
     pub fn flush(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let _invalidation_order = open_file.invalidation_order();
         let flushed = match durable {

@@ -98,7 +98,7 @@ pub enum ComparedOn {
 pub struct Presence {
     /// Its name.
     pub what: &'static str,
-    /// A description, or what is missing.
+    /// A description, or the missing part.
     pub found: Result<String, String>,
     /// What to do if it is missing.
     pub advice: &'static str,

@@ -43,7 +43,7 @@ pub fn read(path: &Path, span: Span, options: &Options) -> Result<Report> {
 }
 
 /// Reads a part of a file to `pointer`, in device memory, and returns when it is complete. Uses the device that owns the
-/// memory, whatever `options` says, and checks the size of the memory with the driver.
+/// memory, not the one in `options`, and checks the size of the memory with the driver.
 ///
 /// Fails as [`read`] does, and with [`ErrorKind::Invalid`] if `pointer` is not device memory or the memory is too small.
 ///

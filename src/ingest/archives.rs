@@ -1,4 +1,4 @@
-//! Recognizes files whose tensors are found by walking them: PyTorch checkpoints, NumPy archives, ONNX models.
+//! Recognizes files with tensors in several places: PyTorch checkpoints, NumPy archives, ONNX models.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::store::disk::File;
 /// Names that a note quotes.
 const NAMES_QUOTED_MAX: usize = 3;
 
-/// The content of a file, its tensors, and a note about what is not a tensor of it.
+/// The content of a file, its tensors, and a note about its arrays that are not tensors.
 type Found = (Content, Vec<Part>, String);
 
-/// The suffixes of PyTorch checkpoints. Files of many programs end with the last one.
+/// The suffixes of PyTorch checkpoints. Many programs write files with the last one.
 const CHECKPOINTS: [&str; 4] = [".pt", ".pth", ".ckpt", ".bin"];
 
 /// The suffixes of HDF5 files, which Keras writes.
@@ -29,7 +29,7 @@ pub(super) fn has_suffix(name: &[u8]) -> bool {
     suffixes.into_iter().any(|suffix| name.ends_with(suffix.as_bytes()) && name.len() > suffix.len())
 }
 
-/// Whether files of this name may begin with these bytes, which those of a container do not.
+/// Whether files of this name may begin with these bytes, which do not belong to a container.
 pub(super) fn begins_with(name: &[u8], magic: &[u8]) -> bool {
     let is_of = |suffix: &&str| name.ends_with(suffix.as_bytes());
     match magic {
@@ -39,8 +39,8 @@ pub(super) fn begins_with(name: &[u8], magic: &[u8]) -> bool {
     }
 }
 
-/// Recognizes a file by its suffix. `None` if it has another one, or is an ordinary file whose
-/// suffix many programs use.
+/// Recognizes a file by its suffix. `None` if it has another one, or is an ordinary file with a suffix
+/// that many programs use.
 pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Option<Found>> {
     if !has_suffix(name) {
         return Ok(None);
@@ -105,7 +105,7 @@ fn of_model(model: onnx::Model) -> Found {
     (Content::Onnx, parts, note(&others))
 }
 
-/// A note on the arrays of a file that are no tensors: their names, each with the reason.
+/// A note on the arrays of a file that are not tensors: their names, each with the reason.
 fn note(others: &[(String, String)]) -> String {
     let shown = others.iter().take(NAMES_QUOTED_MAX);
     let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(name))).collect();

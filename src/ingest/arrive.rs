@@ -101,7 +101,7 @@ pub fn arrive_as(
                     why,
                 );
             }
-            // Without room for the packed blocks beside the others, the file stays as it came.
+            // Without room for the packed blocks beside the others, the file stays verbatim.
             Err(error) if error.kind() == ErrorKind::Full => uncommitted = Uncommitted::new(collection),
             Err(error) => return Err(error),
         }

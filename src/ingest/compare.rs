@@ -14,21 +14,21 @@ use crate::stream::{Digester, sums};
 /// Bytes of a source that are compared at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// What an import has to do with a file.
+/// The action of an import for a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Comparison {
-    /// The collection has nothing in its place.
+    /// The collection has no file in its place.
     New,
     /// The collection has it as this import would store it.
     Unchanged {
         /// Its node.
         node: EntryId,
-        /// Whether its bytes are the same, and its modification time is not.
+        /// Whether its bytes are the same and its modification time is not.
         is_retimed: bool,
     },
-    /// The collection has something else in its place.
+    /// The collection has another file in its place.
     Changed {
-        /// Whether that was changed after the source was, and not by an import or a move.
+        /// Whether that was changed after the source, and not by an import or a move.
         is_newer: bool,
     },
 }
@@ -151,7 +151,7 @@ impl Compare<'_> {
         !self.evicts || has_absent || state.parts(file).next().is_none()
     }
 
-    /// The digest of a file of the collection as it reads. `None` while it is written.
+    /// The digest of the present content of a file of the collection. `None` while it is written.
     fn digest_of(&self, collection: &Arc<Collection>, node: EntryId) -> Result<Option<[u8; 32]>> {
         let parts = collection.objects_of(node)?;
         let records = collection.state().node(node).and_then(|node| node.file()?.records.clone());
@@ -181,8 +181,8 @@ impl Compare<'_> {
     }
 }
 
-/// Whether a tensor lies in a tier, but for blocks that this tier cannot hold and that stay exact. Packed
-/// blocks are exact.
+/// Whether all blocks of a tensor lie in a tier, except those that this tier cannot hold and that stay
+/// exact. Packed blocks are exact.
 fn is_in_tier(object: &Object, tier: Tier) -> bool {
     let layout = object.logged_layout();
     let (mut has_blocks, mut is_in) = (false, false);

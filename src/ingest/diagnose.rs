@@ -1,4 +1,4 @@
-//! Says what a file is that is not what its name promises.
+//! Describes a file that is not what its name promises.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use crate::ingest::archives::begins_with;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::File;
 
-/// Bytes at the start of a file that show what it is.
+/// Bytes at the start of a file that show its kind.
 const BEGINNING_BYTES: usize = 512;
 
-/// Fewest bytes that are called a text.
+/// Fewest bytes of a file that is called a text.
 const TEXT_BYTES_MIN: usize = 8;
-/// Most letters of a text that are shown.
+/// Most characters of a text that are shown.
 const LINE_LETTERS_MAX: usize = 40;
 
 /// Git-lfs limits its pointers to this length.
@@ -21,7 +21,7 @@ const POINTER_BYTES_MAX: u64 = 1024;
 /// Source: <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
 
-/// Signatures of files that are often found under the name of a container, what each is, and what to do.
+/// Signatures of files that often have the name of a container, with a description and advice.
 const SIGNATURES: &[(&[u8], &str)] = &[
     (b"PK\x03\x04", "a zip archive; give it the suffix .pt if torch.save wrote it, .npz if numpy.savez did"),
     (b"\x1f\x8b", "compressed with gzip; unpack it with gunzip"),
@@ -35,7 +35,7 @@ const SIGNATURES: &[(&[u8], &str)] = &[
 const OTHER_FORMATS: &[(&[u8], &str, &str)] =
     &[(b"GGUF", "a GGUF file", ".gguf"), (b"\x93NUMPY", "a NumPy array file", ".npy")];
 
-/// The error of a file that does not parse as its name promises: says what the file is, if its first
+/// The error of a file that does not parse as its name promises: it describes the file, if its first
 /// bytes tell.
 pub(super) fn diagnose(source: &Arc<dyn File>, name: &[u8], error: Error) -> Error {
     if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) {
@@ -92,7 +92,7 @@ fn instead(beginning: &[u8], name: &[u8]) -> Option<String> {
     })
 }
 
-/// The first line of a text, shortened. `None` for anything that is not text, and for less than
+/// The first line of a text, shortened. `None` for bytes that are not text, and for less than
 /// [`TEXT_BYTES_MIN`], which other files begin with too.
 fn text_line(beginning: &[u8]) -> Option<String> {
     // The beginning may end within a character.

@@ -29,15 +29,15 @@ const REF_BYTES_MAX: u64 = 256;
 /// Commits and refs that an error names.
 const SHOWN_MAX: usize = 10;
 
-/// Which revisions of a repository an import takes.
+/// The revisions of a repository that an import takes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Revisions {
-    /// The commit of `refs/main`, or the only one there is.
+    /// The commit of `refs/main`, or the only commit.
     #[default]
     Main,
-    /// The commit of this branch or tag, or the commit that begins so.
+    /// The commit of this branch or tag, or the commit with this prefix.
     Named(String),
-    /// All of them, each in a directory named after its commit.
+    /// All commits, each in a directory named after it.
     All,
 }
 
@@ -62,12 +62,11 @@ pub struct HubRepository {
 pub struct HubCache {
     /// The models, by name.
     pub models: Vec<HubRepository>,
-    /// Repositories that an import of the whole cache leaves out, and why.
+    /// Repositories that an import of the whole cache leaves out, with reasons.
     pub left_out: Vec<(PathBuf, String)>,
 }
 
-/// The repositories of the cache `path`; the repository itself where it is one. `None` where it is
-/// neither.
+/// The repositories of the cache `path`, or the repository `path` itself. `None` if it is neither.
 pub fn hub_cache(path: &Path) -> Result<Option<HubCache>> {
     let mut cache = HubCache::default();
     if let Some(repository) = Repository::at(path) {

@@ -97,7 +97,7 @@ fn tier_of(to: MoveTo, tensor: &PartTensor, settings: &Settings) -> Option<Tier>
     Some(to.aim.tier()).filter(|tier| takes && *tier != Tier::Exact)
 }
 
-/// Whether the place of a new file has the setting to pack what arrives.
+/// Whether the directory of a new file has the setting to pack arriving tensors.
 fn is_set_to_pack(collection: &Collection, target: &Target) -> bool {
     let state = collection.state();
     let (directories, replaced) = room::found(&state, target);

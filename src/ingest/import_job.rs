@@ -27,7 +27,7 @@ use crate::store::{Collection, Store, now_nanoseconds};
 pub trait Watch: Progress {
     /// The import of a file begins.
     fn began(&self, _path: &str) {}
-    /// Something was done and is durable; in a dry run, would be done.
+    /// An action is done and durable or, in a dry run, would be done.
     fn did(&self, _listed: &Listed) -> Result<()> {
         Ok(())
     }
@@ -35,14 +35,15 @@ pub trait Watch: Progress {
     fn failed(&self, _source: &str, _error: &Error) {}
     /// A source was left out.
     fn skipped(&self, _source: &str, _why: &str) {}
-    /// Something about a file is unusual.
+    /// A remark about a file.
     fn noted(&self, _path: &str, _note: &str) {}
 }
 
-/// Finishes an imported file, as by packing or evicting it. Returns why some of it was left, if so.
+/// Finishes an imported file, for example by packing or evicting it. Returns why some of its tensors
+/// were left, if any.
 pub type Finish<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<String>>;
 
-/// The files of a request. Nothing is changed yet.
+/// The files of a request. Finding them changes nothing.
 pub struct Plan {
     request: Request,
     options: Options,
@@ -65,7 +66,7 @@ impl Plan {
         if request.delete && walked.roots.is_empty() {
             return Err(Error::invalid("only an import of a directory can remove what that no longer has"));
         }
-        // A dry run makes no store.
+        // A dry run creates no store.
         let has_store = !request.dry_run || Store::exists(&FileDisk::new(store));
         let stores = if request.in_place && has_store { Some(StoreFiles::of(store, &mounts)?) } else { None };
         if let Some(stores) = &stores {
@@ -149,9 +150,9 @@ impl Plan {
         }
     }
 
-    /// Runs the import and adds to `sum`; of a dry run, finds what the import would do. An error in one
-    /// file is noted there, and the others go on. Fails with `Interrupted` on cancellation. `finish` is
-    /// called for each imported file.
+    /// Runs the import and adds to `sum`; a dry run adds the actions that the import would take. An
+    /// error in one file is noted there, and the others go on. Fails with `Interrupted` on cancellation.
+    /// `finish` is called for each imported file.
     pub fn run(
         &self,
         store: &Store,
@@ -178,7 +179,7 @@ impl Plan {
         ran.and(marked)
     }
 
-    /// Finds what the import would do in a store that does not exist.
+    /// The actions of the import in a store that does not exist.
     pub fn preview(&self, watch: &dyn Watch, sum: &mut Sum) -> Result<()> {
         self.preview_in(None, None, watch, sum)
     }
@@ -265,7 +266,7 @@ impl Plan {
         compare.compare(collection, found, sha256)
     }
 
-    /// Notes that a file of the collection is newer than the source. Whether it is left.
+    /// Notes that a file of the collection is newer than the source. Returns whether it is left.
     fn note_newer(&self, found: &Found, watch: &dyn Watch, sum: &mut Sum) -> bool {
         let path = found.target.path();
         let left = self.request.update;
@@ -288,7 +289,7 @@ impl Plan {
         left
     }
 
-    /// Notes the error of a file. Fails where it ends the import.
+    /// Notes the error of a file. Fails if the error ends the import.
     fn note_failed(&self, found: &Found, error: Error, watch: &dyn Watch, sum: &mut Sum) -> Result<()> {
         if error.kind() == ErrorKind::Interrupted {
             return Err(error);
@@ -347,7 +348,7 @@ impl Plan {
         }
         let count = self.walked.found.len();
         for (index, (found, compared)) in self.walked.found.iter().zip(compared).enumerate() {
-            // Counts this file too, until it is done.
+            // Counts this file too, until it is finished.
             sum.left = (count - index) as u64;
             if watch.is_cancelled() {
                 return Err(cancelled());
@@ -391,7 +392,7 @@ impl Plan {
                 Ok(Some(done)) => done,
                 Ok(None) => continue,
                 Err(error) => {
-                    // The whole store accepts no more.
+                    // The whole store accepts no more writes.
                     let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
                     self.note_failed(found, error, watch, sum)?;
                     sum.left -= 1;
@@ -448,7 +449,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Removes what the source no longer has.
+    /// Removes files that the source no longer has.
     fn remove(
         &self,
         collection: &Arc<Collection>,
@@ -525,7 +526,7 @@ fn cancelled() -> Error {
     Error::new(ErrorKind::Interrupted, "the import was cancelled")
 }
 
-/// Adds to the error of a quota what to do about it.
+/// Adds advice to the error of a quota.
 fn with_advice(error: Error) -> Error {
     let of = error.refusals().iter().find_map(|refusal| match &refusal.cause {
         Cause::Quota(of, _) => Some(of.clone()),
@@ -562,7 +563,7 @@ fn target_of(tensor: &str) -> Result<Target> {
     Ok(Target { directories: parts, name })
 }
 
-/// Blobs of a hub cache that the collection has.
+/// Blobs of a hub cache that the collection has already.
 #[derive(Default)]
 struct Blobs<'a>(HashMap<Identity, Vec<(&'a [u8], EntryId)>>);
 
@@ -573,14 +574,14 @@ impl<'a> Blobs<'a> {
         }
     }
 
-    /// The node of the same bytes, if that can have the name too.
+    /// The node of the same bytes, if it can have this name too.
     fn get(&self, found: &Found) -> Option<EntryId> {
         let there = self.0.get(&found.identity).filter(|_| found.blob.is_some())?;
         there.iter().find(|(name, _)| may_share(name, &found.target.name)).map(|(_, node)| *node)
     }
 }
 
-/// Attributes of what an import makes now.
+/// Attributes of entries that an import creates now.
 fn now(owner: (u32, u32)) -> Origin {
     let now = now_nanoseconds();
     Origin { mode: 0o777, owner, atime: now, mtime: now, sha256: None }

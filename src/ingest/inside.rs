@@ -11,14 +11,14 @@ use crate::store::Store;
 use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, visit_files};
 
-/// The identity of a file, by whatever path it is reached.
+/// The identity of a file, independent of the path to it.
 pub(super) fn identity(metadata: &fs::Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
 /// The files of stores, at one time.
 pub(super) struct StoreFiles {
-    /// The store that is imported into, with symbolic links resolved.
+    /// The destination store, with symbolic links resolved.
     store: PathBuf,
     own: HashSet<Identity>,
     /// Files of other, mounted stores, each with its store.
@@ -26,7 +26,7 @@ pub(super) struct StoreFiles {
 }
 
 impl StoreFiles {
-    /// Lists the files of the store that is imported into, and of the mounted stores.
+    /// Lists the files of the destination store and of the mounted stores.
     pub fn of(store: &Path, mounts: &Mounts) -> Result<StoreFiles> {
         let failed = |error| Error::io(store.display(), error);
         let store = fs::canonicalize(store).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Names that an import gives to bytes that the collection has, and symbolic links.
+//! Creates names for bytes that the collection has already, and symbolic links.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::store::Touched;
 use crate::store::Use;
 use crate::store::now_nanoseconds;
 
-/// Suffixes whose files are taken apart in the same way whatever the rest of their names.
+/// Suffixes that alone determine how files are taken apart.
 const SHARED_SUFFIXES: &[&[u8]] = &[b".safetensors", b".gguf"];
-/// Suffixes of files whose tensors have the name of the file.
+/// Suffixes of files that give their own name to their tensors.
 const OWN_SUFFIXES: &[&[u8]] = &[b".npy", b".cgeb"];
 
 /// Whether one file can have both names: its content is recognized alike under each.
@@ -26,7 +26,7 @@ pub(super) fn may_share(one: &[u8], other: &[u8]) -> bool {
     one == other || (suffix(one) == suffix(other) && !has_own(one) && !has_own(other))
 }
 
-/// Gives another name to a file, in place of what has the name. `false` where the file is gone.
+/// Gives another name to a file and replaces the entry of that name. `false` if the file is gone.
 pub(super) fn link(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -56,7 +56,7 @@ pub(super) fn link(
     })
 }
 
-/// Makes a symbolic link, in place of what has the name. `false` where it is there already.
+/// Creates a symbolic link and replaces the entry of that name. `false` if it exists already.
 pub(super) fn symlink(collection: &Arc<Collection>, link: &FoundLink, origin: &Origin) -> Result<bool> {
     if is_there(collection, link) {
         return Ok(false);
@@ -84,7 +84,7 @@ pub(super) fn is_there(collection: &Collection, link: &FoundLink) -> bool {
     node.is_some_and(|node| matches!(&node.entry.node_type, NodeType::Symlink(text) if *text == link.text))
 }
 
-/// Records that a file has the bytes of the source, which has another modification time by now.
+/// Records that a file equals its source, which has another modification time by now.
 pub(super) fn set_time(collection: &Collection, node: EntryId, found: &Found) -> Result<()> {
     collection.record(Touched::default(), |batch, state| {
         let Some(there) = state.node(node) else { return Ok(()) };

@@ -9,7 +9,7 @@ use crate::model::{Encoder, Error, Kept, MoveTo, Result, hex};
 pub struct Options {
     /// The tier of float tensors; exact if `None`.
     pub tier: Option<MoveTo>,
-    /// Whether exact tensors are packed, whatever the setting `pack` says.
+    /// Whether exact tensors are packed, independent of the setting `pack`.
     pub pack: bool,
     /// How scales are chosen.
     pub encoder: Encoder,
@@ -22,9 +22,9 @@ pub struct Options {
     pub in_place: Option<Vec<u8>>,
     /// Whether to store bytes that a data file of the store has already.
     pub no_share: bool,
-    /// Whether to refuse files that can be kept as plain files only.
+    /// Whether to refuse files that can only be plain files.
     pub strict: bool,
-    /// Identify the source, so that a later import recognizes what it has imported.
+    /// The identity of the source, by which a later import recognizes it.
     pub places: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ pub struct Report {
     pub tensors: u64,
     /// Tensors that have a lineage parent.
     pub children: u64,
-    /// Tensors that went to the tier that was asked for.
+    /// Tensors that went to the requested tier.
     pub encoded: u64,
     /// Tensors that did not, by reason.
     pub kept: Kept,
@@ -68,8 +68,8 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of the payloads.
     pub stored: u64,
-    /// Bytes that a data file of the store had already, which the file shares.
+    /// Bytes that the file shares with a data file that the store had before.
     pub shared: u64,
-    /// What is unusual about the file, or empty.
+    /// A remark about the file, or empty.
     pub note: String,
 }

@@ -8,7 +8,7 @@ use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
 use crate::store::Collection;
 use crate::store::{Node, State};
 
-/// Where the parents of imported tensors are.
+/// The places of the parents of imported tensors.
 #[derive(Clone, Debug)]
 pub struct Parents {
     tenant: String,

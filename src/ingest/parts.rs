@@ -19,7 +19,7 @@ pub struct Recognized {
     pub parts: Vec<Part>,
     /// Where the records of an embedding batch lie.
     pub records: Option<Arc<Runs>>,
-    /// What is in the file and no tensor of it, or empty.
+    /// A remark on parts of the file that are not tensors, or empty.
     pub note: String,
 }
 
@@ -37,9 +37,9 @@ pub struct Part {
 /// A tensor in a file.
 #[derive(Clone, Debug)]
 pub struct PartTensor {
-    /// Its name: its own, behind the stem of a file that gives its tensors the file's name.
+    /// Its name in the file: its own, after the stem of a file that gives its name to its tensors.
     pub name: String,
-    /// Its own name, unescaped: what follows the stem of an `.npy` or `.cgeb` file.
+    /// Its own name, unescaped; in an `.npy` or `.cgeb` file, the part after the file's stem.
     pub own_name: String,
     /// Element type.
     pub dtype: Dtype,

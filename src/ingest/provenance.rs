@@ -1,5 +1,4 @@
-//! What a file of the collection was imported from, as a setting of its node. A second import of the same
-//! source recognizes by it what is there already.
+//! The source of an imported file, as a setting of its node. A second import of the same source compares with it.
 //!
 //! The value is text: the modification time of the source in nanoseconds since 1970, the first 32 hexadecimal
 //! digits of its BLAKE3 (`-` for a symbolic link), and places: the first 32 hexadecimal digits of the BLAKE3 of the
@@ -18,13 +17,13 @@ use crate::store::State;
 /// The key of the setting.
 const IMPORTED: &str = "imported";
 
-/// Hexadecimal digits of a digest.
+/// Number of hexadecimal digits of a digest.
 const DIGITS: usize = 32;
 
 /// The digest of a symbolic link.
 const NO_DIGEST: &str = "-";
 
-/// What a file was imported from.
+/// The source of an imported file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Provenance {
     /// The modification time of the source, in nanoseconds since 1970.
@@ -35,7 +34,7 @@ pub(super) struct Provenance {
     pub places: Vec<String>,
 }
 
-/// Identifies a path below a source directory, however the directory was named.
+/// Identifies a path below a source directory, independent of the path to the directory.
 #[cfg(feature = "mount")]
 pub(super) fn place(root: &[u8], path: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
@@ -45,7 +44,7 @@ pub(super) fn place(root: &[u8], path: &[u8]) -> String {
     digits(hasher.finalize().as_bytes())
 }
 
-/// As [`place`], of a file or link that was found.
+/// [`place`] of a file or link that was found.
 #[cfg(feature = "mount")]
 pub(super) fn place_of(root: &[u8], target: &Target) -> String {
     let mut path: Vec<u8> =
@@ -61,7 +60,7 @@ fn digits(bytes: &[u8; 32]) -> String {
 }
 
 impl Provenance {
-    /// Of a file that is imported, or of a symbolic link, which has no digest.
+    /// The provenance of a file, or of a symbolic link, which has no digest.
     pub fn new(mtime: i64, blake3: Option<[u8; 32]>, places: Vec<String>) -> Provenance {
         let digest = blake3.as_ref().map_or_else(|| NO_DIGEST.to_owned(), digits);
         Provenance { mtime, digest, places }
@@ -74,21 +73,21 @@ impl Provenance {
     }
 }
 
-/// Directories and hub caches are compared with it, which only programs with files on disk import.
+/// Only programs with files on disk import directories and hub caches, which use it.
 #[cfg(feature = "mount")]
 impl Provenance {
-    /// Of a node of the collection, if an import made it.
+    /// The provenance of a node of the collection, if an import made it.
     pub fn of(state: &State, node: EntryId) -> Option<Provenance> {
         Provenance::parse(state.setting(node, IMPORTED)?)
     }
 
-    /// All nodes that imports have made.
+    /// All nodes that imports have made, with their provenance.
     pub fn all(state: &State) -> impl Iterator<Item = (EntryId, Provenance)> {
         let parsed = |(node, text)| Some((node, Provenance::parse(text)?));
         state.set_nodes(IMPORTED).filter_map(parsed)
     }
 
-    /// Whether a file still has the bytes that were imported, in any tier.
+    /// Whether a file still has the imported bytes, in any tier.
     pub fn is_of(&self, file: &FileEntry) -> bool {
         file.digests.blake3().is_some_and(|blake3| self.digest == digits(&blake3))
     }

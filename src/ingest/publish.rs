@@ -19,13 +19,13 @@ use crate::store::Collection;
 use crate::store::State;
 use crate::store::{Parts, Touched};
 
-/// Attributes that a new file has beside its bytes.
+/// Attributes of a new file beside its bytes.
 pub(super) struct Attributes<'a> {
-    /// Where the lineage parents of its tensors are.
+    /// The places of the lineage parents of its tensors.
     pub parents: Option<&'a Parents>,
-    /// The note that it gets.
+    /// The note for its attribute `why`.
     pub why: String,
-    /// The source that a later import compares with it.
+    /// The source, with which a later import compares.
     pub provenance: Option<Provenance>,
 }
 

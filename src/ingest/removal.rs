@@ -1,4 +1,4 @@
-//! Removes files that an earlier import of the same directory has made, and that the directory no longer has.
+//! Removes files that an earlier import of the same directory created, if that directory no longer has them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ pub(super) struct Removal {
     pub path: String,
     /// Its bytes.
     pub bytes: u64,
-    /// Whether it still has the bytes that were imported.
+    /// Whether it still has the imported bytes.
     pub is_untouched: bool,
 }
 
-/// The names that imports of the same directories have made, and that these no longer have. Names that
-/// other imports or programs have made are not among them.
+/// Names that imports of the same directories created and that these directories no longer have. Names
+/// from other imports or programs are not among them.
 pub(super) fn removals(collection: &Collection, walked: &Walked) -> Vec<Removal> {
     let found = walked.found.iter().map(|found| place_of(&found.root, &found.target));
     let links = walked.links.iter().map(|link| place_of(&link.root, &link.target));
@@ -53,8 +53,8 @@ pub(super) fn removals(collection: &Collection, walked: &Walked) -> Vec<Removal>
     removals
 }
 
-/// Removes a name, the file if it was its last, and directories that this leaves empty. Returns the nodes
-/// that change.
+/// Removes a name, the file if it was its last, and directories that become empty. Returns the nodes that
+/// change.
 pub(super) fn remove(
     collection: &Arc<Collection>,
     removal: &Removal,

@@ -21,13 +21,13 @@ pub struct Request {
     pub paths: Vec<PathBuf>,
     /// The tier that float tensors go to, as [`MoveTo::parse_tier`] takes it.
     pub tier: Option<String>,
-    /// Pack exact tensors, whatever the setting `pack` says.
+    /// Pack exact tensors, independent of the setting `pack`.
     pub pack: bool,
     /// How scales are chosen.
     pub encoder: Encoder,
     /// The paths are the shards of one tensor of this name.
     pub shard_of: Option<String>,
-    /// Where the lineage parents are: a collection, or one tensor.
+    /// The lineage parents: a collection, or one tensor.
     pub parent: Option<String>,
     /// How evicted tensors of the import are reconstructed.
     pub reconstruct: Option<String>,
@@ -43,17 +43,17 @@ pub struct Request {
     pub revision: Option<String>,
     /// Of a repository of a hub cache: all revisions, in a directory each.
     pub all_revisions: bool,
-    /// Recognize what is there already by its digest, rather than its modification time.
+    /// Recognize present files by their digests rather than their modification times.
     pub checksum: bool,
     /// Leave files that were changed in the collection after they were changed in the source.
     pub update: bool,
-    /// Remove files that an import of the same directories has made, and that they no longer have.
+    /// Remove files that an import of the same directories created, and that they no longer have.
     pub delete: bool,
     /// Store bytes that a data file of the store has already.
     pub no_share: bool,
-    /// Refuse files that can be kept as plain files only.
+    /// Refuse files that can only be plain files.
     pub strict: bool,
-    /// List what would be done, and do nothing.
+    /// List the actions without taking them.
     pub dry_run: bool,
     /// Identifies its job.
     pub tag: Option<String>,

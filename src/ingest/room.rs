@@ -9,8 +9,8 @@ use crate::store::Collection;
 use crate::store::{ROOT, State};
 use crate::store::{Reserved, Use};
 
-/// Reserves what a file needs beyond what it replaces. Fails with `Quota` where that is too much.
-/// Blocks that prove not encodable are stored exactly, and may exceed the reservation.
+/// Reserves the quota that a file needs beyond that of the file it replaces. Fails with `Quota` if that
+/// exceeds a limit. Blocks that prove not encodable are stored exactly, and may exceed the reservation.
 pub(super) fn reserve(
     collection: &Collection,
     target: &Target,
@@ -27,7 +27,7 @@ pub(super) fn reserve(
     collection.meter().reserve(more)
 }
 
-/// Reserves what a file's tensors need beyond its current ones.
+/// Reserves the quota that a file's tensors need beyond its current ones.
 pub(super) fn reserve_tensors(
     collection: &Collection,
     node: EntryId,
@@ -45,7 +45,7 @@ fn tensors(recognized: &Recognized) -> u64 {
     recognized.parts.iter().filter(|part| part.tensor.is_some()).count() as u64
 }
 
-/// The quota that a file needs beyond the one that it replaces, with the missing directories.
+/// The quota that a file needs beyond that of the replaced file, with the missing directories.
 pub(super) fn more_than_there(state: &State, target: &Target, whole: Use) -> Use {
     let (directories, replaced) = found(state, target);
     let missing = target.directories.len().saturating_sub(directories.len()) as u64;

@@ -1,4 +1,4 @@
-//! Files that were written through a mount and share the data file of another with the same bytes.
+//! Lets files that were written through a mount share the data file of another with the same bytes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::store::{Collection, GATHERED_BYTES_MAX, Parts};
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// Moves a new file, `node` with this name, from its own data file, which has exactly its bytes, to another
-/// name of one that the store had. Returns its new parts; `None` if there is none, and the file stays.
+/// name of an older data file. Returns its new parts; `None` without such a data file, and the file
+/// stays.
 pub fn share(
     collection: &Arc<Collection>,
     (node, name, mtime): (EntryId, &[u8], i64),
@@ -48,7 +49,7 @@ pub fn share(
     Ok(None)
 }
 
-/// Whether two files have the same first `bytes` bytes. One that cannot be read has not.
+/// Whether two files have the same first `bytes` bytes. An unreadable file counts as different.
 fn has_same_bytes(own: &Arc<dyn File>, other: &Arc<dyn File>, bytes: u64) -> Result<bool> {
     let (mut one, mut two) = (Vec::new(), Vec::new());
     let mut at = 0;

@@ -39,7 +39,7 @@ pub(super) struct StoredParts {
     pub touched: Touched,
     /// The external file that keeps its bytes, for an import in place.
     pub outside: Option<OutsideFile>,
-    /// Whether its data file is another name of one that the store had.
+    /// Whether its data file is another name of an older one.
     pub is_shared: bool,
 }
 
@@ -78,7 +78,7 @@ impl StoredParts {
         self.objects.iter().map(StoredObject::stored).sum()
     }
 
-    /// The data file of the store that has the bytes of the whole file, if one has.
+    /// The data file of the store that has the bytes of the whole file, if there is one.
     pub fn data_file(&self) -> Option<u64> {
         let first = self.objects.first()?.extent?.file;
         let is_there = |object: &StoredObject| {
@@ -185,7 +185,7 @@ enum Data {
     None,
     /// The same offset in a data file.
     Own(u64, Arc<dyn File>),
-    /// None: the data file of another may have the same bytes, which are compared.
+    /// None: the shared data file may have the same bytes, which are compared.
     Shared(u64, Arc<dyn File>),
     /// None: the source is the data file.
     Outside(u64),
@@ -204,15 +204,15 @@ struct Intake<'a> {
     collection: &'a Arc<Collection>,
     source: &'a Arc<dyn File>,
     progress: &'a dyn Progress,
-    /// Bytes that were reported as progress: those of an attempt that is repeated count once.
+    /// Bytes reported as progress: those of a repeated attempt count once.
     reported: u64,
     encoder: Encoder,
     data: Data,
     touched: Touched,
     digester: Digester,
-    /// The bytes that are being stored.
+    /// The chunk that is being stored.
     chunk: Vec<u8>,
-    /// The bytes that are being read.
+    /// The chunk that is being read.
     next: Vec<u8>,
 }
 
@@ -351,7 +351,7 @@ impl Intake<'_> {
     }
 }
 
-/// Whether a file has these bytes at `at`, as far as it can be read.
+/// Whether a file has these bytes at `at`; unreadable bytes count as different.
 fn has_bytes(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> bool {
     let shares = chunk.par_chunks(SHARE_BYTES).enumerate();
     shares

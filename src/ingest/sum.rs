@@ -9,21 +9,21 @@ use crate::store::Collection;
 /// The result lists at most this many files; the counts are of all.
 const LISTED_MAX: usize = 1000;
 
-/// What an import does with a file, or in a dry run would do.
+/// The action of an import for a file, also in a dry run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Makes it.
+    /// Creates it.
     Import,
     /// Replaces the file of its name.
     Replace,
-    /// Gives another name to bytes that the collection has.
+    /// Gives another name to bytes that the collection has already.
     Link,
     /// Removes it, because the source no longer has it.
     Remove,
 }
 
 impl Action {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Action; 4] = [Action::Import, Action::Replace, Action::Link, Action::Remove];
 
     /// Its word in JSON, and after `would`.
@@ -40,7 +40,7 @@ impl Action {
 /// A file that an import has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
-    /// Its outcome.
+    /// The action.
     pub action: Action,
     /// Its path in the collection.
     pub path: String,
@@ -48,8 +48,8 @@ pub struct Listed {
     pub bytes: u64,
 }
 
-/// The result of an import. In a dry run, what it would be, without what only the import itself finds:
-/// tensors, stored bytes, and errors of files.
+/// The result of an import. In a dry run, the expected result, without tensors, stored bytes and errors
+/// of files, which only the import finds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sum {
     /// Files that were imported.
@@ -58,9 +58,9 @@ pub struct Sum {
     pub tensors: u64,
     /// Tensors that have a lineage parent.
     pub children: u64,
-    /// Tensors that went to the tier that was asked for.
+    /// Tensors that went to the requested tier.
     pub encoded: u64,
-    /// Tensors that stayed exact although a tier was asked for, by reason.
+    /// Tensors that stayed exact although another tier was requested, by reason.
     pub exact: Kept,
     /// Whether it was cancelled.
     pub is_cancelled: bool,
@@ -68,11 +68,11 @@ pub struct Sum {
     pub bytes: u64,
     /// Bytes of the payloads.
     pub stored: u64,
-    /// Bytes of files that share a data file that the store had already.
+    /// Bytes of files that share a data file that the store had before.
     pub shared: u64,
-    /// Names that were given to bytes that the collection has.
+    /// Names that were created for bytes that the collection had already.
     pub linked: u64,
-    /// Files that were not reached, because the import was cancelled or the store takes no more.
+    /// Files that were not reached, because the import was cancelled or the store takes no more writes.
     pub left: u64,
     /// Files that the collection had already.
     pub unchanged: u64,
@@ -80,11 +80,11 @@ pub struct Sum {
     pub removed: u64,
     /// The first thousand actions, in order.
     pub listed: Vec<Listed>,
-    /// Sources that could not be imported, and why.
+    /// Sources that could not be imported, with reasons.
     pub failed: Vec<(String, String)>,
-    /// Sources that were left out, and why.
+    /// Sources that were left out, with reasons.
     pub skipped: Vec<(String, String)>,
-    /// Paths in the collection, and what is unusual about these files.
+    /// Paths in the collection, with remarks about these files.
     pub notes: Vec<(String, String)>,
     /// Nodes of the collection that changed or were removed.
     pub changed: Vec<EntryId>,
@@ -121,7 +121,7 @@ impl Sum {
         self.changed.extend(file.into_iter().flat_map(|file| state.parts(file)).map(|part| part.entry.id));
     }
 
-    /// What the import has done, in a line: `1 file with 104 tensors, 86.7 of 86.7 MiB stored`.
+    /// The result in a line: `1 file with 104 tensors, 86.7 of 86.7 MiB stored`.
     pub fn text(&self, request: &Request) -> String {
         let mut parts = vec![self.imported(request)];
         if self.exact.sum() > 0 {

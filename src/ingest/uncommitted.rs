@@ -29,7 +29,7 @@ impl<'a> Uncommitted<'a> {
         Ok(made)
     }
 
-    /// Makes a data file that is another name of one that may have the same `bytes` bytes, and returns its
+    /// Creates a data file as another name of one that may have the same `bytes` bytes, and returns its
     /// number. `None` where that is not possible.
     pub fn link_data_file(&mut self, name: &SharedName, bytes: u64) -> Result<Option<(u64, Arc<dyn File>)>> {
         let linked = self.collection.link_data_file(name, bytes)?;
@@ -37,7 +37,7 @@ impl<'a> Uncommitted<'a> {
         Ok(linked)
     }
 
-    /// Removes a data file that turned out not to be of use.
+    /// Removes a data file that is not needed after all.
     pub fn remove_data_file(&mut self, number: u64) {
         self.data_files.retain(|known| *known != number);
         self.collection.remove_data_file(number);
@@ -48,7 +48,7 @@ impl<'a> Uncommitted<'a> {
         self.objects.push(id);
     }
 
-    /// Notes that a batch names all of it.
+    /// Notes that a batch names all of these.
     pub fn named(mut self) {
         self.data_files.clear();
         self.objects.clear();
@@ -58,11 +58,11 @@ impl<'a> Uncommitted<'a> {
 impl Drop for Uncommitted<'_> {
     fn drop(&mut self) {
         if self.data_files.is_empty() && self.objects.is_empty() {
-            // All of it was committed.
+            // All of these were committed.
             return;
         }
-        // After a failed sync the names may be on the disk nevertheless. Reopening the collection
-        // settles that.
+        // After a failed sync the names may still have reached the disk. Reopening the collection
+        // resolves that.
         if self.collection.poisoned().is_some() {
             return;
         }

@@ -28,10 +28,9 @@ pub(super) struct Found {
     pub bytes: u64,
     /// Its modification time in nanoseconds since 1970.
     pub mtime: i64,
-    /// Its identity, by whatever path it is reached.
+    /// Its identity, independent of the path to it.
     pub identity: Identity,
-    /// The directory whose content is imported, with symbolic links resolved; for a file named by the
-    /// user, its directory.
+    /// The directory that is imported, with symbolic links resolved; for a single file, its directory.
     pub root: Arc<[u8]>,
     /// Identifies its blob, if it is a file of a hub cache. A blob never changes, and the collection
     /// stores it once for all of its names.
@@ -45,7 +44,7 @@ pub(super) struct FoundLink {
     pub target: Target,
     /// Its text.
     pub text: Vec<u8>,
-    /// As of a [`Found`].
+    /// As in [`Found`].
     pub root: Arc<[u8]>,
 }
 
@@ -56,11 +55,11 @@ pub(super) struct Walked {
     pub found: Vec<Found>,
     /// Links to make.
     pub links: Vec<FoundLink>,
-    /// Entries that could not be read, and why. The rest is there.
+    /// Entries that could not be read, with reasons. The others are there.
     pub failed: Vec<(PathBuf, Error)>,
-    /// Entries that are neither files, directories nor links, and what they are.
+    /// Entries that are not files, directories or links, with their kinds.
     pub skipped: Vec<(PathBuf, String)>,
-    /// The directories whose whole content is imported, as [`Found::root`] has them.
+    /// The directories that are imported as a whole, as in [`Found::root`].
     pub roots: Vec<Arc<[u8]>>,
 }
 
@@ -130,7 +129,7 @@ pub(super) fn files(paths: &[PathBuf], revisions: &Revisions, mounts: &Mounts) -
     Ok(walked)
 }
 
-/// The given files in the given order, whatever their names.
+/// The given files in the given order, independent of their names.
 pub(super) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Walked> {
     let shard = |path: &PathBuf| {
         let (real, metadata) = stat(path, mounts)?;
@@ -192,9 +191,9 @@ fn bytes_of(path: PathBuf) -> Arc<[u8]> {
 struct Walk<'a> {
     mounts: &'a Mounts,
     walked: Walked,
-    /// The directories of the collection above the current one.
+    /// The current directory of the collection and those above.
     below: Vec<Vec<u8>>,
-    /// The directories of the source above the current one, and itself.
+    /// The current directory of the source and those above.
     above: HashSet<Identity>,
 }
 
@@ -238,8 +237,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Finds the files of the revisions of a repository. All revisions have a directory each, and links
-    /// from the names of branches and tags.
+    /// Finds the files of the revisions of a repository. Each revision has a directory, and the names of
+    /// branches and tags are links to them.
     fn repository(&mut self, repository: &Repository, revisions: &Revisions, root: &Arc<[u8]>) -> Result<()> {
         let is_all = *revisions == Revisions::All;
         for commit in repository.commits(revisions)? {

@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// The operating system reported an error; the source error has the details.
     Io,
-    /// Stored bytes do not match what was stored.
+    /// Stored bytes differ from the ones that were written.
     Corrupt,
     /// A valid value of a version or feature that this program does not know.
     Unsupported,
@@ -122,7 +122,7 @@ impl Error {
         Error { kind, text: shortened(text.into()), source: None, refusals: Vec::new() }
     }
 
-    /// Stored bytes do not match what was stored.
+    /// Stored bytes differ from the ones that were written.
     pub fn corrupt(text: impl Into<String>) -> Error {
         Error::new(ErrorKind::Corrupt, text)
     }

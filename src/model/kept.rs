@@ -1,11 +1,11 @@
-//! Why a move of many tensors leaves some of them exact.
+//! Reasons why a move of many tensors leaves some of them exact.
 
 use crate::model::dtype::Dtype;
 
-/// Why a move of many tensors leaves one exact.
+/// The reason why a move of many tensors leaves one exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeptBy {
-    /// The list of names of the store's settings.
+    /// The keep list in the store's settings names it.
     KeepList,
     /// It has one dimension, or few elements.
     TooSmall,
@@ -24,19 +24,19 @@ pub enum KeptBy {
 /// Numbers of tensors that a move of many leaves exact, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept {
-    /// By the list of names of the store's settings.
+    /// Kept by the keep list in the store's settings.
     pub by_keep_list: u64,
-    /// With one dimension, or few elements.
+    /// Kept because they have one dimension or few elements.
     pub too_small: u64,
-    /// Of types that are not encoded.
+    /// Kept because their type is not encoded.
     pub not_float: u64,
-    /// In fewer bits already.
+    /// Kept because they have fewer bits already.
     pub quantized: u64,
-    /// Of types, or with blocks, that are not packed.
+    /// Kept because their type or their blocks are not packed.
     pub not_packed: u64,
-    /// Not smaller when packed.
+    /// Kept because packing does not make them smaller.
     pub not_smaller: u64,
-    /// With a checksum in their file.
+    /// Kept because of a checksum in their file.
     pub checksummed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The aim of a move, and which tensors and blocks it takes.
+//! The aim of a move, and the tensors and blocks that it takes.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct Storing {
     pub encoder: Encoder,
 }
 
-/// An aim, and which tensors move there.
+/// An aim, and the selection of tensors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveTo {
     /// The aim.
@@ -60,7 +60,7 @@ impl Aim {
         }
     }
 
-    /// Whether all that it moves reads as before.
+    /// Whether the moved blocks read as before.
     pub fn keeps_bytes(self) -> bool {
         matches!(self, Aim::Pack | Aim::Unpack)
     }
@@ -137,7 +137,7 @@ impl MoveTo {
         self.kept_by(dtype, shape, keeps).is_none()
     }
 
-    /// Why a move of many leaves a tensor, if it does.
+    /// Why a move of many tensors leaves this one unchanged, if it does.
     pub fn kept_by(self, dtype: Dtype, shape: &Shape, keeps: impl FnOnce() -> bool) -> Option<KeptBy> {
         let is_large = || shape.dimensions().len() >= 2 && shape.elements() >= ELEMENTS_MIN;
         match self.aim {
@@ -152,8 +152,8 @@ impl MoveTo {
     }
 }
 
-/// Whether tensors of a type are packed unless somebody asks for them by name. Types of one byte gain
-/// little and take longer to read.
+/// Whether tensors of a type are packed without being named in a request. Types of one byte gain little
+/// and take longer to read.
 pub fn packs(dtype: Dtype) -> bool {
     dtype.is_packable() && dtype.bytes() > 1
 }

@@ -1,4 +1,4 @@
-//! Why a request was refused, file by file: the causes and their texts.
+//! Refusals of requests, file by file: the causes and their texts.
 
 use std::collections::HashSet;
 
@@ -19,12 +19,12 @@ pub struct Refusal {
     pub cause: Cause,
 }
 
-/// Why a file does not admit a request.
+/// The reason why a file does not admit a request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
     /// Rounding would destroy the last exact copy, and `lossy` is `deny`.
     LastExactCopy,
-    /// Its bytes would be lost for good, and `lossy` is `deny`.
+    /// Its bytes would be lost permanently, and `lossy` is `deny`.
     LastBytes,
     /// Low-rank factors would replace its last exact copy, and `lossy` is `deny`.
     Factors,
@@ -50,14 +50,14 @@ pub enum Cause {
     Other(ErrorKind, String),
 }
 
-/// The files that a cause is about, as a sentence names them.
+/// The files that have a cause, as a sentence names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum About<'a> {
-    /// The file that was asked about.
+    /// The file in the request.
     Itself,
-    /// One file, by its name below the directory that was asked about.
+    /// One file, by its name below the directory in the request.
     Named(&'a str),
-    /// So many files.
+    /// A number of files.
     Many(usize),
 }
 
@@ -103,7 +103,7 @@ impl Cause {
         }
     }
 
-    /// A clause that says the cause, without a path.
+    /// A clause with the cause, without a path.
     pub fn text(&self, about: About) -> String {
         let of = |one: &str, what: &str| match about {
             About::Itself => format!("{one} its {what}"),
@@ -156,7 +156,7 @@ impl Cause {
     }
 }
 
-/// Groups refusals by their cause, in the order in which the causes come first. Each file counts once.
+/// Groups refusals by their cause, in the order of first occurrence. Each file counts once.
 pub fn reasons(refusals: &[Refusal]) -> Vec<Reason> {
     let mut found: Vec<Reason> = Vec::new();
     let mut seen = HashSet::new();
@@ -180,7 +180,7 @@ pub fn reasons(refusals: &[Refusal]) -> Vec<Reason> {
 }
 
 impl Reason {
-    /// The clause that says the cause to somebody who asked about `asked`, a path in the mount.
+    /// The clause with the cause, for a user whose request was about `asked`, a path in the mount.
     pub fn text(&self, asked: &str) -> String {
         match self.paths.as_slice() {
             [path] if self.count == 1 && path == asked => self.cause.text(About::Itself),
@@ -189,14 +189,14 @@ impl Reason {
         }
     }
 
-    /// The names of the first files below `asked`; empty where the text names the only one.
+    /// The names of the first files below `asked`; empty if the text names the only one.
     pub fn names<'a>(&'a self, asked: &'a str) -> impl Iterator<Item = &'a str> {
         let several = if self.count > 1 { self.paths.as_slice() } else { &[] };
         several.iter().map(move |path| below(path, asked))
     }
 }
 
-/// The part of a path below a directory, or the path itself where it is elsewhere.
+/// The part of a path below a directory, or the path itself if it lies elsewhere.
 fn below<'a>(path: &'a str, directory: &str) -> &'a str {
     let rest = path.strip_prefix(directory).and_then(|rest| rest.strip_prefix('/'));
     let beside = || {

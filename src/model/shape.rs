@@ -22,8 +22,8 @@ impl Shape {
         if dimensions.len() > DIMENSIONS_MAX {
             return None;
         }
-        // A zero makes the product zero whatever the others are, so the product of the others is
-        // checked: readers multiply in another order.
+        // A zero makes the whole product zero, so the product of the other sizes is checked: readers
+        // multiply in another order.
         let mut product: u64 = 1;
         for &size in dimensions.iter().filter(|&&size| size != 0) {
             product = product.checked_mul(size)?;

@@ -226,8 +226,8 @@ impl OpenFile {
         written
     }
 
-    /// Undoes the growth to `end` if the file still ends there. It keeps what other writes have
-    /// reached.
+    /// Undoes the growth to `end` if the file still ends there. It keeps the bytes that other writes
+    /// have reached.
     pub fn shrink_back(&self, before: u64, end: u64) {
         let mut layout = self.layout.write();
         let kept = before.max(self.reached.load(Ordering::Acquire));
@@ -386,9 +386,8 @@ impl OpenFile {
         }
     }
 
-    /// Fails with `Busy` where other objects depend on what is to be written. A write that changes
-    /// the size, or that lies between tensors, may split the file anew, so no object of it may be
-    /// needed.
+    /// Fails with `Busy` if other objects depend on the bytes to be written. A write that changes the
+    /// size, or that lies between tensors, may split the file anew, so no object of it may be needed.
     fn check_not_needed(&self, layout: &Layout, range: Range<u64>) -> Result<()> {
         if !self.collection.has_relatives() {
             return Ok(());

@@ -34,8 +34,8 @@ impl OpenFile {
         self.flush_locked(&mut self.layout.write())
     }
 
-    /// Flushes as [`flush`](Self::flush) does after the writer closed the file. It then recognizes
-    /// content that takes reading the whole file.
+    /// As [`flush`](Self::flush), after the writer closed the file. It then recognizes content for which
+    /// the whole file must be read.
     pub fn flush_closed(&self) -> Result<Changes> {
         let changes = self.flush()?;
         let is_scanned = self.named().is_some_and(|(node, name)| {
@@ -52,7 +52,7 @@ impl OpenFile {
             }
             all.merge(recognized?);
         }
-        // The file is whole without that.
+        // The file is complete without sharing.
         match self.share() {
             Ok(shared) => all.merge(shared),
             Err(error) => log::warn!("{}: a file shares no data file: {error}", self.collection.path()),
@@ -127,7 +127,7 @@ impl OpenFile {
         let is_other = layout.is_other || cut.is_some();
         let recognized = if is_new || self.must_be_recognized_again(layout, is_other, file, &name) {
             let found = recognize(&source, &name);
-            // Files of many programs end like a checkpoint, and stay what they are.
+            // Many programs use the suffix of a checkpoint; their files stay plain.
             let stays = |found: &Recognized| {
                 !is_new && (found.content, file.content) == (Content::Plain, Content::Plain)
             };

@@ -31,7 +31,7 @@ struct Noted {
 }
 
 impl PageCache {
-    /// Notes that the kernel has read `range` of a file of `bytes` bytes. Returns what may be
+    /// Notes that the kernel has read `range` of a file of `bytes` bytes. Returns the ranges that may be
     /// dropped. Two ranges are enough: a request crosses one end of a stretch at most, or covers more
     /// than one stretch.
     pub fn add(&self, range: Range<u64>, bytes: u64) -> [Option<Range<u64>>; 2] {

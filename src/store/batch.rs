@@ -86,7 +86,7 @@ impl Batch {
         self.records.iter().any(is_gone) && !self.records.iter().any(is_new)
     }
 
-    /// Marks the batch as one that does not change the bytes readers see, whatever its records are.
+    /// Marks the batch as one that does not change the bytes that readers see, with any records.
     pub fn keep_bytes(&mut self) {
         self.keeps_bytes = true;
     }

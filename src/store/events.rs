@@ -20,7 +20,7 @@ const TEXT_BYTES_MAX: usize = 2_000;
 /// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
-    /// A control file or attribute requested something, and it was done.
+    /// A request by a control file or attribute was done.
     Control,
     /// A request was refused.
     Refusal,
@@ -36,7 +36,7 @@ pub enum EventKind {
     Compaction,
     /// Blocks were moved to another tier.
     Migration,
-    /// A request hit a bug and failed; other requests are not affected.
+    /// A request failed because of a bug; other requests are not affected.
     Panic,
 }
 

@@ -1,11 +1,11 @@
 //! Renames and removals of whole collections and tenants.
 //!
-//! The directory on the disk changes its name, which is atomic; the log says nothing of names of
-//! collections. But records of lineage and of its parents' settings name a child's or parent's
-//! collection. So a collection whose objects others need, or whose objects need others, keeps its name.
-//! Lineage that no stored block needs keeps the old name, which then leads to nothing.
+//! The directory on the disk is renamed, which is atomic; the log does not contain names of collections. But records
+//! of lineage and of its parents' settings name a child's or parent's collection. So a collection keeps its name while
+//! other collections need its objects, or its objects need others. Lineage that no stored block needs keeps the old
+//! name, which then leads to nothing.
 //!
-//! A collection that is renamed or removed is closed first: nobody else may use it.
+//! A collection must be unused to be renamed or removed; it is closed first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ impl Store {
         for name in self.collections(from)? {
             match self.opened(from, &name) {
                 Ok(_) => places.push((from.to_owned(), name)),
-                // Its making never finished.
+                // Its creation never finished.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -88,14 +88,14 @@ impl Store {
             self.services.invalidate_all_names();
             self.disk.sync_directory(tenant).map_err(failed)
         })?;
-        // It has no name any more. The next opening of the store removes what an error leaves.
+        // It has no name any more. The next opening of the store removes the remains of a failure.
         if let Err(error) = self.remove_tree(&new) {
             log::warn!("{old} was removed, but not all of its files: {error}");
         }
         Ok(())
     }
 
-    /// Removes what interrupted removals have left.
+    /// Removes the remains of interrupted removals.
     pub(in crate::store) fn finish_removals(&self) -> Result<()> {
         for tenant in self.tenants()? {
             let listed = self.disk.list(&tenant);
@@ -135,7 +135,7 @@ impl Store {
         Ok(())
     }
 
-    /// Closes collections that are open, then does `change`. If that fails, they are open as before.
+    /// Closes collections that are open, then does `change`. If that fails, they are opened as before.
     fn with_closed(&self, places: &[Place], what: Change, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut open = self.open.lock();
         for place in places {
@@ -220,7 +220,7 @@ impl Store {
                         ));
                     }
                 }
-                // All relatives were opened with it, but for those that do not open.
+                // All relatives were opened with it, except those that cannot be opened.
                 None if self.collections(&place.0).is_ok_and(|names| names.contains(&place.1)) => {
                     return refused(format!(
                         "tensors of {child}, which does not open, may be stored as differences to {}; run \
@@ -235,7 +235,7 @@ impl Store {
     }
 }
 
-/// The collection, once nobody else uses it. Requests end soon; open files and jobs do not.
+/// The collection, once it has no other users. Requests end soon; open files and jobs do not.
 fn alone(mut collection: Arc<Collection>) -> std::result::Result<Collection, Arc<Collection>> {
     let until = Instant::now() + CLOSE_WAIT;
     loop {

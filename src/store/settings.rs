@@ -17,7 +17,7 @@ pub struct Settings {
     pub keep: Vec<String>,
     /// Maximum number of files that the kernel reads by passthrough at the same time.
     pub passthrough_files_max: u32,
-    /// How exact blocks of arriving tensors are stored where no setting `pack` says it: one of its values.
+    /// The default of the setting `pack` for arriving tensors.
     pub pack: &'static str,
     /// Which files share the bytes of data files.
     pub share: Share,
@@ -28,12 +28,13 @@ pub struct Settings {
 /// Which files share the bytes of data files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Share {
-    /// None.
+    /// No files.
     #[default]
     None,
-    /// Those of one tenant: a tenant does not learn from time or space what others have.
+    /// Files of one tenant, so that a tenant learns nothing from time or space about the files of
+    /// others.
     Tenant,
-    /// All.
+    /// All files.
     Store,
 }
 

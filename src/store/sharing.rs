@@ -1,13 +1,12 @@
 //! Data files that may hold the same bytes as a new file, which then becomes another name of one of them.
 //!
-//! Only lengths are known: who finds a data file of the same length compares the bytes. So nothing that is
-//! kept here can be wrong in a way that matters, and nothing of it is on the disk: it is made of the
-//! directories of data files when it is first needed.
+//! Only lengths are known: the user of an entry compares the bytes. An outdated entry therefore does no harm. Nothing
+//! is stored on the disk: the directories of data files are listed when the entries are first needed.
 //!
 //! Invariant:
-//! 1. A data file with more than one name is never changed in place. Those who change one hold
-//!    [`Sharing::changing`] from before they look at its number of names until they are done; names are
-//!    added while nobody does.
+//! 1. A data file with more than one name is never changed in place. Code that changes one holds
+//!    [`Sharing::changing`] from before it looks at the number of names until the change is complete;
+//!    names are added while it is not held.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -97,7 +96,7 @@ impl Sharing {
         }
     }
 
-    /// Forgets a data file that has no more or not this length.
+    /// Forgets a data file that is gone or has another length.
     pub fn forget(&self, tenant: &str, name: &SharedName, len: u64) {
         if let Some(lengths) = self.scopes.lock().get_mut(self.scope(tenant))
             && let Some(known) = lengths.get_mut(&len)
@@ -111,7 +110,7 @@ impl Sharing {
     }
 }
 
-/// Whether a data file has further names. One of which that cannot be told counts as shared.
+/// Whether a data file has further names. If that cannot be determined, it counts as shared.
 pub(in crate::store) fn is_shared(file: &dyn File) -> bool {
     file.links().map_or(true, |links| links > 1)
 }

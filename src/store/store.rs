@@ -252,8 +252,8 @@ impl Store {
         collection
     }
 
-    /// Opens a collection read-only in its present state, whatever the store was opened for; corrects
-    /// nothing. `Corrupt` if its log is gone.
+    /// Opens a collection read-only in its present state, for any access of the store; corrects nothing.
+    /// `Corrupt` if its log is gone.
     pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         let opened = open_collection(&self.disk, self.id(), (tenant, name), Access::Read);
         if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {

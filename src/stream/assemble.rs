@@ -13,7 +13,7 @@ use crate::stream::plan::Plan;
 /// A segment of a stream.
 #[derive(Clone)]
 pub enum Segment {
-    /// A whole object, whatever the tiers of its blocks.
+    /// A whole object, with blocks of any tiers.
     Object(OpenObject),
     /// Bytes that are computed on read.
     Computed(Arc<dyn Computed>),

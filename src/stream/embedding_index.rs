@@ -1,4 +1,4 @@
-//! Embedding batches and their indexes: which belongs to which, and their current contents.
+//! Pairs embedding batches with their indexes, and gives their current contents.
 
 use std::ops::Range;
 use std::sync::Arc;

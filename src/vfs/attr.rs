@@ -40,7 +40,7 @@ pub struct Attr {
     /// Stored size, in units of 512 bytes. Never 0 for a file with content, because tar takes such a
     /// file for a hole.
     pub blocks: u64,
-    /// Whether its name comes and goes with containers.
+    /// Whether its name is created and removed with containers.
     pub of_container: bool,
     /// Whether it has writes that are not in the log yet.
     pub is_unlogged: bool,
@@ -102,7 +102,7 @@ impl Attr {
         Attr { links: directory_links(u32::try_from(count).unwrap_or(u32::MAX)), ..self }
     }
 
-    /// An open file that has no name any more.
+    /// An open unlinked file.
     pub(super) fn of_unlinked(ino: Ino, open_file: &OpenFile, entry: &NodeEntry) -> Attr {
         let NodeEntry { mode, uid, gid, atime, mtime, ctime, .. } = *entry;
         let bytes = open_file.bytes();
@@ -133,7 +133,8 @@ impl Attr {
         let (kind, links, stored) = match &node.entry.node_type {
             NodeType::Directory => {
                 let below = state.directory(id).map_or(0, Directory::directories);
-                // 1 says that it is not known how many directories are in one of tensors.
+                // The value 1 means that the number of subdirectories is unknown, as in a directory of
+                // tensors.
                 let links = if State::is_computed(id) { 1 } else { directory_links(below) };
                 (Kind::Directory, links, 0)
             }

@@ -401,7 +401,7 @@ impl Vfs {
         !idle.is_empty()
     }
 
-    /// A directory in which a name can be created. One that only names of tensors make is made first.
+    /// A directory in which a name can be created. A computed directory is created in the log first.
     fn directory_to_add(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
         let found = self.directory_for(ino, name)?;
         if !State::is_computed(found.node) {
@@ -436,8 +436,8 @@ impl Vfs {
         Ok((self.ino(&located)?, located))
     }
 
-    /// Whether a name leads to a tensor that is listed there, whose removal does nothing: programs that
-    /// remove all that a directory lists go on. Fails with `Denied` for another tensor.
+    /// Whether a name leads to a tensor in a listing of tensors, where removing it does nothing, so that
+    /// programs that remove all listed names continue. Fails with `Denied` for another tensor.
     fn keeps_tensor(&self, directory: &Directory, name: &[u8]) -> Result<bool> {
         let state = directory.collection.state();
         if !state.is_of_tensors(directory.node, name) {

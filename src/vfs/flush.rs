@@ -59,8 +59,8 @@ impl Vfs {
 }
 
 impl Vfs {
-    /// Keeps a file open until the log agrees with it. Readers have seen what a full disk refused at
-    /// a close; dropping the file would mix bytes of two versions.
+    /// Keeps a file open until the log agrees with it. Readers have seen the writes that a full disk
+    /// refused at a close; dropping the file would mix bytes of two versions.
     pub fn keep_unflushed(&self, open_file: &Arc<OpenFile>) {
         let mut kept = self.unflushed.lock();
         if waits(open_file) && !kept.iter().any(|known| Arc::ptr_eq(known, open_file)) {

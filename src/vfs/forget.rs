@@ -1,4 +1,4 @@
-//! Invalidations: what the kernel must drop from its caches.
+//! Invalidations: cached pages and attributes that the kernel must drop.
 
 use std::collections::BTreeSet;
 

@@ -184,7 +184,7 @@ impl Ino {
     }
 }
 
-/// The number of a node in so many bits, of which the highest marks a node that the log does not have.
+/// The number of a node in this many bits; the highest one marks a computed node.
 fn packed(node: EntryId, bits: u32) -> Option<u64> {
     let mark = 1 << (bits - 1);
     let (number, mark) = node.0.checked_sub(COMPUTED_FIRST).map_or((node.0, 0), |number| (number, mark));

@@ -1,4 +1,4 @@
-//! What the kernel must drop from its caches.
+//! Cached pages and attributes that the kernel must drop.
 
 use crate::vfs::ino::Ino;
 

@@ -118,8 +118,8 @@ impl Vfs {
         Ok(self.attr(self.ino(&above)?, &above))
     }
 
-    /// Lists names that no log numbers. Their places derive from what they lead to, so that creating
-    /// or removing a name moves no other.
+    /// Lists names without numbers in a log. Their places derive from their targets, so that creating or
+    /// removing a name moves no other.
     fn list_names(
         &self,
         names: Vec<String>,
@@ -207,8 +207,8 @@ fn tree_ino(node: Ino, place: u32) -> Option<Ino> {
     }
 }
 
-/// The place of a name that no log numbers: its collection's number, its tenant's hash, or its place
-/// in the table of control files.
+/// The place of a name without a number in a log: its collection's number, its tenant's hash, or its
+/// place in the table of control files.
 fn place_of(ino: Ino) -> u64 {
     match ino.place() {
         Place::Root => 0,

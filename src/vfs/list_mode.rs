@@ -3,10 +3,10 @@
 /// The entries that a listing of a directory shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ListMode {
-    /// The entries that were put there.
+    /// The entries in the log.
     #[default]
     Files,
-    /// The same, and the tensors of the containers in it.
+    /// The same, and the tensors of the containers in the directory.
     Both,
 }
 

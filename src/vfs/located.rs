@@ -91,7 +91,7 @@ pub struct Control {
     pub shape: Shape,
     /// Permission bits. In a tree they mask those of the files.
     pub mode: u32,
-    /// Whether only the user who runs the mount has access, whoever owns the collection.
+    /// Whether only the user who runs the mount has access, for any owner of the collection.
     pub is_private: bool,
 }
 

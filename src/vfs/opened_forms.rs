@@ -14,7 +14,7 @@ use crate::vfs::located::WHOLE;
 pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, BTreeSet<Ino>>>>);
 
 impl OpenedForms {
-    /// Notes that a file was opened that is made of a node.
+    /// Notes that an opened file shows a node.
     pub fn note(&self, collection: u32, node: EntryId, ino: Ino) {
         self.0.lock().entry(collection).or_default().entry(node).or_default().insert(ino);
     }
@@ -35,7 +35,7 @@ impl OpenedForms {
         }
     }
 
-    /// The files that are made of these nodes.
+    /// The files that show these nodes.
     pub fn of(&self, collection: u32, nodes: &BTreeSet<EntryId>) -> Vec<Ino> {
         let opened = self.0.lock();
         let Some(known) = opened.get(&collection).filter(|_| !nodes.is_empty()) else { return Vec::new() };

@@ -49,7 +49,8 @@ impl Vfs {
     }
 
     /// Removes a collection with everything in it. Fails as `Store::remove_collection_with_content` does.
-    /// The kernel keeps its name, which leads to an inode that is gone, so it asks for the name again.
+    /// The kernel has cached its name, which leads to an inode that is gone, so it asks for the name
+    /// again.
     pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<Invalidation> {
         self.check_access()?;
         label(name.as_bytes())?;
@@ -69,8 +70,8 @@ impl Vfs {
         done.map(|()| nodes.and(Ino::of(Place::Tenant(Ino::tenant_hash(tenant)))))
     }
 
-    /// Lets go of collections, so that the store can close them, and does `change`. `Busy` if a file of
-    /// one is open.
+    /// Closes collections in this mount, so that the store can close them, and does `change`. `Busy` if
+    /// a file of one is open.
     fn with_released(&self, places: &[(String, String)], change: impl FnOnce() -> Result<()>) -> Result<()> {
         self.flush_everything()?;
         self.release_unlinked();

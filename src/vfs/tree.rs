@@ -53,7 +53,7 @@ pub(super) struct Mounted {
     pub at: i64,
 }
 
-/// What inode numbers lead to, once it was looked up by name.
+/// Targets of inode numbers that were looked up by name.
 #[derive(Default)]
 struct LookedUp {
     /// Collections by number.
@@ -282,7 +282,7 @@ impl Vfs {
         Ok(collection)
     }
 
-    /// Has the number that the kernel knows for a renamed tenant lead to its new name.
+    /// Makes the number that the kernel knows for a renamed tenant lead to its new name.
     pub(super) fn rename_looked_up_tenant(&self, old: &str, new: &str) {
         let mut tenants = self.looked_up.tenants.write();
         for name in tenants.values_mut().filter(|name| *name == old) {
@@ -296,7 +296,7 @@ impl Vfs {
         self.looked_up.collections.write().remove(&number);
     }
 
-    /// The tenant of a hash, if it was looked up before.
+    /// The tenant with a hash, if it was looked up before.
     pub(super) fn hashed(&self, hash: u64) -> Option<String> {
         self.looked_up.tenants.read().get(&hash).cloned()
     }

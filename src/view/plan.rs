@@ -78,7 +78,7 @@ fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
     vec![Part::Batch { runs, parts: parts.into_iter().filter_map(source).collect() }]
 }
 
-/// The embedding batch whose vectors a node holds, with its records.
+/// The embedding batch to which a node's vectors belong, with its records.
 fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs>)> {
     let state = collection.state();
     let vectors = state.node(node.entry.id)?.file()?;

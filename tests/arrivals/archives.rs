@@ -24,7 +24,7 @@ fn loaded(name: &str) -> Vec<(String, String, String, String)> {
 fn compare(folder: &Path, name: &str) {
     assert_same(&fs::read(folder.join(name)).unwrap(), &fs::read(golden(name)).unwrap(), name);
     for (tensor, dtype, shape, hex) in loaded(name) {
-        // The second of two names of the same bytes is named by the file.
+        // The file determines the name of the second of two tensors with the same bytes.
         if tensor == "head.weight" {
             assert!(get(&folder.join(name), "why").contains("head.weight: it has the bytes of embed.weight"));
             continue;
@@ -74,7 +74,7 @@ fn files_that_only_python_can_load_stay_plain_and_say_why() {
     }
     fs::write(fixture.path("keras.h5"), b"\x89HDF\r\n\x1a\n and more").unwrap();
     assert!(fixture.attribute("keras.h5", "why").contains("an HDF5 file"));
-    // Files of other programs end with .bin too.
+    // Other programs write files that end with .bin too.
     fs::write(fixture.path("any.bin"), b"anything").unwrap();
     fs::OpenOptions::new().append(true).open(fixture.path("any.bin")).unwrap().write_at(b" more", 8).unwrap();
     assert_eq!(fixture.read("any.bin"), b"anything more");
@@ -151,7 +151,7 @@ fn a_sharded_checkpoint_shows_the_tensors_of_all_its_shards() {
     assert_eq!(fixture.read("pytorch_model.bin.index.json"), b"{\"weight_map\": {}}");
 }
 
-/// What NumPy loads of an archive equals the tensors beside it.
+/// The tensors beside an archive equal the arrays that NumPy loads from it.
 const SAME: &str = "import sys, os, numpy as np
 folder, count = sys.argv[1], 0
 for name, array in np.load(folder + '/x.npz').items():

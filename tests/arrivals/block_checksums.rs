@@ -1,4 +1,5 @@
-//! Checksums are taken of what is written as it comes: it is not read back, and they are of what lies there then.
+//! Checksums of written bytes are computed from the requests: the daemon does not read the bytes back, and each
+//! checksum fits the stored bytes.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,7 +19,7 @@ use crate::power_cut_disk::CutDisk;
 use crate::recorder::Recorder;
 use support::{Fixture, Random};
 
-/// Plain files of 16 MiB and more have such blocks, as they have while they are new.
+/// Plain files of 16 MiB and more have blocks of this length, and new files begin with it.
 const BLOCK: usize = 64 << 10;
 const LARGE: usize = 16 << 20;
 
@@ -41,7 +42,7 @@ impl Written {
         Written { recorder, disk, open_file }
     }
 
-    /// Bytes that are read while it is put into the log.
+    /// Bytes that are read during the flush.
     fn flush(&self) -> u64 {
         let before = self.recorder.read.load(Ordering::Relaxed);
         self.open_file.flush().unwrap();
@@ -87,7 +88,7 @@ fn only_partly_overwritten_blocks_are_read_back() {
         bytes[at..at + 9].copy_from_slice(b"otherwise");
         written.open_file.write(at as u64, b"otherwise").unwrap();
     }
-    // Over all of a block it is known again.
+    // A write over the whole block makes its checksum known again.
     for block in [9, 255] {
         let new = random.bytes(BLOCK);
         bytes[block * BLOCK..][..BLOCK].copy_from_slice(&new);
@@ -96,7 +97,7 @@ fn only_partly_overwritten_blocks_are_read_back() {
     let read = written.flush();
     assert!((2 * BLOCK as u64..5 * BLOCK as u64 / 2).contains(&read), "{read} bytes are read");
     written.check(&bytes, "a new file");
-    // The same with a file that the log describes, which is only written to.
+    // The same for writes to a file that the log describes.
     let new = random.bytes(5 * BLOCK);
     bytes[20 * BLOCK..25 * BLOCK].copy_from_slice(&new);
     written.open_file.write(20 * BLOCK as u64, &new).unwrap();
@@ -112,7 +113,7 @@ fn only_partly_overwritten_blocks_are_read_back() {
     written.check(&bytes, "and a byte of them");
 }
 
-/// A place near the edge of a block as often as not.
+/// An offset, in about half of the cases near the edge of a block.
 fn some_place(random: &mut Random, end: usize) -> usize {
     match random.below(3) {
         0 => random.below(end / BLOCK + 1) * BLOCK,
@@ -127,7 +128,7 @@ fn checksums_match_the_stored_bytes_after_random_writes_truncations_and_failures
     println!("seed {}", std::process::id());
     for round in 0..6 {
         let written = Written::new("x");
-        // Where the writes go; the rest is a hole, or what was cut off.
+        // The ranges of the writes; the rest is a hole or was cut off.
         let area = 8 * BLOCK;
         let begin = if round % 2 == 0 { 0 } else { LARGE };
         let mut bytes = vec![0; LARGE + if round % 3 == 0 { area } else { 0 }];
@@ -160,7 +161,7 @@ fn checksums_match_the_stored_bytes_after_random_writes_truncations_and_failures
                     let failed = written.open_file.write(at as u64, &new);
                     written.recorder.is_full.store(false, Ordering::Relaxed);
                     assert_eq!(failed.is_err(), len > 0);
-                    // Any part of it may be there: the file says which.
+                    // Any part of it may be there: the size of the file says how much.
                     let got = written.open_file.read(at as u64, &mut bytes[at..at + len]).unwrap();
                     assert_eq!(got, len);
                 }
@@ -226,7 +227,7 @@ fn a_truncation_to_zero_that_finds_the_log_full_keeps_every_byte() {
         let written = Written::new("x");
         written.open_file.write(0, &bytes).unwrap();
         written.flush();
-        // Once as the log says it, once with bytes that it does not say yet.
+        // Once with bytes that are in the log, once with bytes that are not.
         for place in [None, Some(100)] {
             if let Some(at) = place {
                 written.open_file.write(at, b"later").unwrap();
@@ -239,7 +240,7 @@ fn a_truncation_to_zero_that_finds_the_log_full_keeps_every_byte() {
             written.flush();
             written.check(&bytes, "after a cut to nothing that failed");
         }
-        // Nothing of the cut is left over: what is written behind the end grows by zeros only then.
+        // Nothing of the cut remains: a write behind the end adds only zeros before it.
         written.open_file.truncate(0).unwrap();
         written.open_file.write(12, b"and more").unwrap();
         written.flush();

@@ -1,4 +1,4 @@
-//! Containers that change: their tensors follow, whoever looks and however.
+//! Containers that change: their tensors change with them, for every reader.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -81,7 +81,7 @@ fn a_background_sync_is_seen_through_the_other_name_at_close() {
     fixture.read("m.safetensors");
     let file = fs::File::options().write(true).open(fixture.path("a")).unwrap();
     file.write_all_at(&[9; 5000], 100).unwrap();
-    // A sync of somebody else's.
+    // A sync by another program.
     fs::write(fixture.path("other"), b"x").unwrap();
     let log = || fs::metadata(fixture.place.store().join("demo/m/meta.log")).unwrap().modified().unwrap();
     let before = log();

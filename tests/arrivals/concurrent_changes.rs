@@ -1,4 +1,4 @@
-//! Files that change while something else goes on with them.
+//! Files that change during another operation on them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ fn write(collection: &Arc<Collection>, table: &OpenFiles, name: &str, bytes: &[u
     open_file.flush().unwrap();
 }
 
-/// Removes a file once so many bytes were gone through.
+/// Removes a file after this many bytes were read.
 struct Removes(Arc<Collection>, AtomicUsize);
 
 impl Progress for Removes {
@@ -51,7 +51,7 @@ fn a_compaction_continues_when_a_file_is_removed() {
     let small = random.bytes(10_000);
     ["first", "kept", "last"].iter().for_each(|name| write(&collection, &table, name, &small));
     open::unlink(&collection, ROOT, b"first").unwrap();
-    // When it has looked for what comes home, and before it packs.
+    // After the search for blocks that return to their extent, and before packing.
     let removes = Removes(collection.clone(), AtomicUsize::new(20_000));
     let done = engine::compact(&collection, &removes).unwrap();
     assert!(collection.state().directory(ROOT).unwrap().get(b"last").is_none());
@@ -93,7 +93,7 @@ fn a_compaction_continues_past_a_file_whose_data_file_is_missing() {
     collection.event_log().read(start, &mut told).unwrap();
     let told = String::from_utf8(told).unwrap();
     assert!(told.contains("t/c/gone") && told.contains("not compacted"), "{told}");
-    // The others came home, and the log is short.
+    // The other files returned to their extents, and the log is short.
     let table = OpenFiles::default();
     for name in ["a", "z"] {
         let open_file = table.open(&collection, node(&collection, name), Verify::First).unwrap();
@@ -183,7 +183,7 @@ fn bytes_that_a_failed_write_left_in_a_hole_are_not_read() {
             assert!(found == bytes, "{when}: it reads otherwise");
         };
         check(&collection, &table, &bytes, "after a write that failed");
-        // A byte in the block that is half written.
+        // A byte in the half-written block.
         open_file.write(at as u64 + 10, b"z").unwrap();
         bytes[at + 10] = b'z';
         check(&collection, &table, &bytes, "after a small write");

@@ -1,4 +1,4 @@
-//! What was synced is not lost with the end of the log: the log says that it was durable.
+//! A damaged end of the log loses nothing that was synced: the log records what was durable.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -29,17 +29,17 @@ fn copy_with_bad_page(place: &Place, begin: u64, len: u64) -> PathBuf {
     to
 }
 
-/// Whether a file that a repair has found, or a data file that it has kept, is these bytes.
+/// Whether these bytes are a file that a repair found or a data file that it kept.
 fn is_kept(exported: &Path, store: &Path, bytes: &[u8]) -> bool {
     let found = fs::read_dir(exported.join("lost+found")).into_iter().flatten();
     let kept = fs::read_dir(store.join("demo/m/data")).unwrap();
     let mut all = found.chain(kept).map(|entry| fs::read(entry.unwrap().path()).unwrap());
-    // A data file is as long as it was once.
+    // A data file keeps its largest length.
     all.any(|found| found.starts_with(bytes))
 }
 
-/// Whatever page of the log is bad: either all files are there, or the damage is told, and a repair
-/// names what it lost.
+/// For each page of the log that may be bad: either all files are there, or the damage is reported and a repair names
+/// the lost files.
 fn check_bad_pages(place: &Place) {
     let len = fs::metadata(log_of(&place.store())).unwrap().len();
     let mut damaged = 0;
@@ -64,14 +64,14 @@ fn check_bad_pages(place: &Place) {
         if to.exists() {
             fs::remove_dir_all(&to).unwrap();
         }
-        // Files of which something was lost are not exported.
+        // Files that lost bytes are not exported.
         run(["export".as_ref(), store.as_os_str(), "demo/m".as_ref(), to.as_os_str()]);
         let all = shell(&to, "find . -type f -exec sha256sum {} +");
         let all = String::from_utf8(all.stdout).unwrap();
         for number in 0..FILES {
             let name = format!("f{number:02}");
             let is_there = fs::read(to.join(&name)).is_ok_and(|bytes| bytes == contents(number));
-            // A name can be lost with the page; its bytes are not then.
+            // A name can be lost with the page, but the bytes then remain.
             let is_told = answer.code == Some(3)
                 && (repaired.contains(&name) || is_kept(&to, &store, &contents(number)));
             assert!(is_there || is_told, "{context}: {name} is gone, and nobody says so: {repaired}\n{all}");

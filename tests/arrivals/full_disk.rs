@@ -1,5 +1,5 @@
-//! A store that is full, or for which the log has no room: what fails changes nothing, what is kept
-//! is kept whole, and what goes makes room at once, wherever it was.
+//! A full store, or a log without room: failed operations change nothing, stored files stay whole, and removals free
+//! space at once for all collections.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::full_store::{Small, write};
 use support::{Random, assert_same, npy_file};
 
 impl Small {
-    /// Leaves no byte of the disk, and no room in the log of the collection.
+    /// Fills the disk and the free space in the log of the collection.
     fn fill(&self) {
         self.fill_disk();
         let full =
@@ -76,9 +76,9 @@ fn a_failed_close_leaves_one_version_that_is_logged_when_space_returns() {
     new.write_all_at(&after, 0).unwrap();
     small.fill();
     for file in [old, new] {
-        // However often: what failed leaves what was written.
+        // Repeated failures do not lose the written bytes.
         (0..3).for_each(|_| full(file.sync_all()));
-        // As the close after it, which does not say so here.
+        // The close fails too, but its error is not visible here.
         drop(file);
     }
     for name in ["old", "new"] {
@@ -135,7 +135,7 @@ fn a_small_file_keeps_its_bytes_and_size_when_it_cannot_grow() {
     let found = small.fixture.read("f");
     let is_either = |place: usize| found[place] == before[place] || found[place] == after[place];
     assert!(found.len() == 5000 && (0..5000).all(is_either), "bytes that nobody wrote");
-    // What is written from now on is what is read.
+    // Readers see the bytes that are written from now on.
     small.empty();
     file.write_all_at(b"later", 100).unwrap();
     assert_eq!(&small.fixture.read("f")[100..105], b"later");
@@ -158,7 +158,7 @@ fn a_rename_succeeds_on_a_full_disk_and_its_tensors_appear_when_space_returns() 
     assert_same(&small.fixture.read("x"), &array[array.len() - 12_000..], "its tensor");
 }
 
-/// Uses up what the log keeps for removals, so that no record at all fits into it.
+/// Fills the space that the log reserves for removals, so that it takes no further record.
 fn use_up_the_reserve(small: &Small, names: &[String]) {
     for name in names {
         if fs::remove_file(small.fixture.path(name)).is_err() {
@@ -176,7 +176,7 @@ fn a_file_that_cannot_be_truncated_to_zero_keeps_its_bytes_over_a_crash() {
     let bytes = random.bytes(20_000);
     assert_eq!(write(&small.fixture.path("f"), &bytes), Ok(()));
     let open = fs::File::options().read(true).write(true).open(small.fixture.path("f")).unwrap();
-    // Names without bytes: their removal gives nothing back that a record could take.
+    // Names of empty files: their removal frees no space for a record.
     let names: Vec<String> = (0..400).map(|number| format!("empty{number}")).collect();
     for name in &names {
         fs::write(small.fixture.path(name), b"").unwrap();
@@ -204,7 +204,7 @@ fn a_failed_truncation_inside_a_damaged_tensor_keeps_every_tensor() {
     let container = support::container_of(&mut random, &[("a", 300_000), ("b", 300_000), ("c", 300_000)]);
     fs::write(fixture.path("m.safetensors"), &container).unwrap();
     fixture.unmount();
-    // A bit of the tensor in the middle flips on the disk.
+    // Flips a bit on the disk in the tensor in the middle.
     let data =
         fs::read_dir(fixture.place.store().join("demo/m/data")).unwrap().next().unwrap().unwrap().path();
     let at = (container.len() - 900_000 * 4 + 450_000 * 4) as u64;
@@ -217,7 +217,7 @@ fn a_failed_truncation_inside_a_damaged_tensor_keeps_every_tensor() {
     let open = fs::File::options().read(true).write(true).open(fixture.path("m.safetensors")).unwrap();
     assert_eq!(open.set_len(at + 10).unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(open.metadata().unwrap().len(), container.len() as u64);
-    // A write into the first tensor afterwards goes to the log with all tensors there.
+    // A later write into the first tensor is logged, and all tensors remain.
     let begin = container.len() - 3_600_000;
     open.write_all_at(&container[begin..begin + 8], begin as u64).unwrap();
     drop(open);
@@ -244,7 +244,7 @@ fn a_collection_with_remains_of_an_import_opens_on_a_full_disk_and_is_cleaned_la
     assert_eq!(write(&small.fixture.path("f"), &bytes), Ok(()));
     small.fixture.unmount();
     {
-        // What an import that was killed leaves: objects that no file has.
+        // The remains of a killed import: objects that no file has.
         let store = Store::open(Arc::new(FileDisk::new(&small.store)), Access::Write, "a test").unwrap();
         let collection = store.collection("demo", "m").unwrap();
         let (extent, _) = collection.create_data_file().unwrap();
@@ -267,7 +267,7 @@ fn a_collection_with_remains_of_an_import_opens_on_a_full_disk_and_is_cleaned_la
             collection.commit(Touched::default(), add).unwrap();
         }
     }
-    // The space that the log has reserved is given to others too, as a copy of the store does.
+    // Gives up the space that the log has reserved, as a copy of the store does.
     let log = small.store.join("demo/m/meta.log");
     let copy = fs::read(&log).unwrap();
     fs::remove_file(&log).unwrap();

@@ -1,4 +1,4 @@
-//! A store that is full: what there is stays readable, what goes makes room.
+//! A full store: its files stay readable, and removals make room.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +7,7 @@ use support::{Fixture, Place, Random, assert_same, npy_file, run, wait_until};
 
 const STORE_BYTES: u64 = 16 << 20;
 
-/// A store on a small file system of its own, taken away at the end.
+/// A store on a small file system of its own, which is unmounted at the end.
 pub struct Small {
     pub fixture: Fixture,
     pub store: std::path::PathBuf,
@@ -37,7 +37,7 @@ impl Drop for Small {
     }
 }
 
-/// Writes a file; the error number if it fails anywhere.
+/// Writes a file and returns the error number if that fails.
 pub fn write(path: &std::path::Path, bytes: &[u8]) -> Result<(), i32> {
     let number = |error: std::io::Error| error.raw_os_error().unwrap();
     let mut file = fs::File::create(path).map_err(number)?;
@@ -58,7 +58,7 @@ fn a_full_store_keeps_its_files_and_removed_files_free_space() {
                     Ok(()) => kept.push((name, bytes)),
                     Err(number) => {
                         assert_eq!(number, libc::ENOSPC);
-                        // A file may be there, without what did not fit.
+                        // A file may be there without the bytes that did not fit.
                         let path = small.fixture.path(&name);
                         if path.exists() {
                             assert!(fs::read(&path).unwrap().len() <= bytes.len());
@@ -84,7 +84,7 @@ fn a_full_store_keeps_its_files_and_removed_files_free_space() {
             small.fixture.remount();
             check(&small, &kept);
         }
-        // Half of it goes, by names in no order, and as much goes in again.
+        // Removes half of the files in random order and adds as many bytes again.
         let mut freed = 0;
         while freed < STORE_BYTES as usize / 2 {
             let (name, bytes) = kept.swap_remove(random.below(kept.len()));
@@ -93,7 +93,7 @@ fn a_full_store_keeps_its_files_and_removed_files_free_space() {
         }
         let bytes = random.bytes(freed / 2);
         let name = format!("again{round}");
-        // The kernel closes what was read before in its own time.
+        // The kernel closes the files that were read at a time of its choice.
         let path = small.fixture.path(&name);
         wait_until("the space that was freed", || write(&path, &bytes) == Ok(()));
         kept.push((name, bytes));
@@ -116,7 +116,7 @@ fn moves_that_fail_on_a_full_disk_leak_no_space() {
         rustix::fs::setxattr(&tensor, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
     };
     set("lossy", "allow").unwrap();
-    // Room for a part of what a move stores, not for all.
+    // Room for a part of the blocks that a move stores, not for all.
     let free = || {
         let found = rustix::fs::statvfs(&small.store).unwrap();
         found.f_bfree * found.f_frsize
@@ -164,7 +164,7 @@ fn a_write_that_fails_on_a_full_disk_changes_nothing() {
     }
     drop(file);
     assert_same(&small.fixture.read("whole"), &expected, "what fitted");
-    // Writing inside needs new space too: all of it or none.
+    // A write inside a file needs new space too: it happens whole or not at all.
     use std::os::unix::fs::FileExt;
     let file = fs::File::options().write(true).open(small.fixture.path("whole")).unwrap();
     let mut refused = false;

@@ -1,4 +1,4 @@
-//! GGUF files: the Python package `gguf` wrote them, and reads them from mounts.
+//! GGUF files that the Python package `gguf` wrote and reads from mounts.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -83,7 +83,7 @@ fn a_write_to_a_tensor_changes_its_container_and_a_write_to_the_header_makes_it_
     bytes[at + 2..at + 5].copy_from_slice(b"too");
     assert_same(&fixture.read("all.gguf"), &bytes, "the container");
     assert_same(&fixture.read(name), &bytes[at..at + before.len()], name);
-    // The count of tensors, then as it was.
+    // Changes the number of tensors, then restores it.
     open("all.gguf").write_all_at(&[255], 15).unwrap();
     assert!(!fixture.path(name).exists());
     assert!(fixture.attribute("all.gguf", "why").contains("gguf header"));

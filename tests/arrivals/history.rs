@@ -1,4 +1,5 @@
-//! Random histories of a collection, at the library's level, beside a model of what may be read.
+//! Random histories of a collection at the level of the library, compared with a model of the versions that a reader
+//! may see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +16,20 @@ use support::{Random, npy_file};
 pub const STORE: StoreId = StoreId(0x5707e);
 const BYTES_MAX: usize = 200_000;
 
-/// What is known of a name.
+/// The versions of a name.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// What the last sync made durable, and what was put into the log after it; `None`: not there.
+    /// The version that the last sync made durable, and the later ones in the log; `None`: no such name.
     pub versions: Vec<Option<Vec<u8>>>,
 }
 
-/// A collection, and what its names may read as.
+/// A collection, and the versions of its names.
 pub struct History {
     pub collection: Arc<Collection>,
     pub random: Random,
     pub names: BTreeMap<String, Known>,
     table: OpenFiles,
-    /// Files that are open with something written that no batch says: their bytes by now.
+    /// Open files with writes that are not in the log, and their present bytes.
     held: BTreeMap<String, (Arc<OpenFile>, Vec<u8>)>,
 }
 
@@ -86,14 +87,14 @@ impl History {
         self.names.retain(|_, known| known.versions != [None]);
     }
 
-    /// Puts into the log what was written to files that are open.
+    /// Flushes the open files.
     pub fn flush_all(&mut self) {
         for (name, (open_file, bytes)) in std::mem::take(&mut self.held) {
             self.flush(&name, &open_file, bytes);
         }
     }
 
-    /// Writes inside a new file, and puts each write into the log.
+    /// Writes inside a new file and flushes each write.
     pub fn write_often(&mut self, name: &str, times: usize) {
         open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let open_file = self.open_file(name);
@@ -107,7 +108,7 @@ impl History {
         self.log(name, Some(bytes));
     }
 
-    /// One random thing.
+    /// One random operation.
     pub fn step(&mut self) {
         let name = match self.random.below(5) {
             0 => "x.npy".to_owned(),
@@ -172,9 +173,9 @@ impl History {
         self.log(name, Some(bytes));
     }
 
-    /// Writes inside and at the end; sometimes it is not put into the log yet.
+    /// Writes inside the file and at its end, sometimes without a flush.
     fn write(&mut self, name: &str, open_file: Arc<OpenFile>, mut bytes: Vec<u8>) {
-        // Of an array only the elements, through its tensor sometimes.
+        // Writes only elements of an array, sometimes through its tensor.
         let (from, end) = if name == "x.npy" { (128, bytes.len()) } else { (0, bytes.len() + 40_000) };
         for _ in 0..=self.random.below(3) {
             if from >= end {
@@ -212,7 +213,7 @@ impl History {
         }
     }
 
-    /// Every name reads as one of what it may be.
+    /// Each name reads as one of its versions.
     pub fn check(names: &BTreeMap<String, Known>, collection: &Arc<Collection>, context: &str) {
         let table = OpenFiles::default();
         for (name, known) in names {
@@ -245,7 +246,7 @@ impl History {
         }
     }
 
-    /// No byte of a file is two blocks', and none is past its end.
+    /// No byte of a data file belongs to two blocks, and no block lies past its end.
     pub fn check_owners(collection: &Collection, len: impl Fn(&str) -> u64) {
         let mut owned: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
         for object in collection.state().objects() {

@@ -1,8 +1,8 @@
 //! Files that programs write through a mount: their recognition, their tensors, full disks, and power cuts at any change.
-//! They need /dev/fuse, and what `make setup` fetches.
+//! They need /dev/fuse and the files that `make setup` fetches.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod archives;

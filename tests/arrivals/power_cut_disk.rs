@@ -1,4 +1,4 @@
-//! A disk in memory that can lose, at a power cut, any part of what was not synced.
+//! A disk in memory that can lose any part of the unsynced changes at a power cut.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -63,8 +63,7 @@ impl CutDisk {
         self.0.lock().unwrap()
     }
 
-    /// The disk after a power cut: of what was not synced each sector, size and name is kept
-    /// with a chance of `kept` in four.
+    /// The disk after a power cut: each unsynced sector, size and name survives with a chance of `kept` in four.
     pub fn cut(&self, random: &mut Random, kept: usize) -> CutDisk {
         let tree = self.tree();
         let mut keep = || random.below(4) < kept;
@@ -79,7 +78,7 @@ impl CutDisk {
         let names: BTreeMap<String, Arc<CutFile>> = names
             .into_iter()
             .map(|(path, file)| {
-                // Names of one file stay that.
+                // Several names of one file stay names of one file.
                 if let Some(made) = cut.get(&Arc::as_ptr(&file)) {
                     made.links.fetch_add(1, Ordering::Relaxed);
                     return (path, made.clone());
@@ -156,7 +155,7 @@ impl File for CutFile {
         Ok(())
     }
 
-    /// As a file system that frees the pages at once, whatever is durable of the rest.
+    /// Like a file system that frees the pages at once, even if the removal is not durable.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut content = self.content.lock().unwrap();
         let Content { now, durable, .. } = &mut *content;

@@ -1,5 +1,4 @@
-//! The power goes after every single change of short histories, and again after every change of what opens the
-//! collection next.
+//! The power fails after each change of short histories, and again after each change of the recovery that follows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ const STEPS: usize = 8;
 
 type Names = BTreeMap<String, Known>;
 
-/// What may be read while a step is done: what there was, and what it made.
+/// The versions that may be read during a step: the one before and the one that it makes.
 fn either(before: &Names, after: &Names) -> Names {
     let mut all = after.clone();
     for (name, known) in before {
@@ -33,7 +32,7 @@ fn either(before: &Names, after: &Names) -> Names {
         if !before.contains_key(name) {
             known.versions.insert(0, None);
         }
-        // It may have gone in the step, and been forgotten by a sync.
+        // The name may have gone in the step, and a sync may have made that durable.
         if !after.contains_key(name) {
             known.versions.push(None);
         }
@@ -45,7 +44,7 @@ fn dynamic(disk: CutDisk) -> Arc<dyn Disk> {
     Arc::new(disk)
 }
 
-/// Opens what a power cut has left, and cuts it again after every change of the opening.
+/// Opens the disk after a power cut, and cuts the power again after every change of the opening.
 fn check_recovery(image: &CutDisk, names: &Names, chance: &mut Random, context: &str) {
     let recorder = Recorder::new(image.cut(chance, 4));
     let opened: Arc<dyn Disk> = Arc::new(recorder.clone());
@@ -88,7 +87,7 @@ fn a_power_cut_after_any_change_and_again_in_the_recovery_keeps_what_was_synced(
     assert!(points > 500, "{points} points");
 }
 
-/// Lets the log grow until the next sync writes it anew.
+/// Lets the log grow until the next sync checkpoints it.
 fn grow_log(history: &History) {
     for round in 0..20_u32 {
         let filled = history.collection.record(Touched::default(), |batch, _| {
@@ -140,7 +139,7 @@ fn a_power_cut_after_any_change_of_a_compaction_loses_nothing() {
         let from = recorder.count();
         let done = compact(&history.collection, &Silent).unwrap();
         (extent, moved) = (extent + done.returned, moved + done.moved);
-        // What follows may take the space that it has left.
+        // Later writes may take the space that was freed.
         let before = history.names.clone();
         history.step();
         let names = either(&before, &history.names);
@@ -180,7 +179,7 @@ fn a_repair_can_be_repeated_after_a_power_cut_at_any_change() {
         for kept in [0, 2, 4] {
             let image = dynamic(recorder.again(cut_disk.cut(&mut chance, 4), count).cut(&mut chance, kept));
             let context = format!("change {count}, {kept} of 4 kept");
-            // It is repaired by now, or is to be repaired still.
+            // It is repaired already, or still has to be.
             repair(&image, STORE, ("t", "c"), 1).unwrap_or_else(|error| panic!("{context}: {error}"));
             let collection = History::open(&image);
             let state = collection.state();

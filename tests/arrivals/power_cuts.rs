@@ -1,4 +1,4 @@
-//! The power goes at any moment: what was synced reads as it was written.
+//! The power fails at any moment: synced bytes read as they were written.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn synced_files_survive_a_power_cut_and_no_file_reads_wrong_bytes() {
             History::check(&history.names, &collection, &context);
             History::check_owners(&collection, |path| after.len(path).max(u64::MAX * u64::from(kept < 4)));
             drop(collection);
-            // And again, after what opening has done.
+            // The power fails again after the recovery.
             let again = after.cut(&mut chance, 2);
             let disk: Arc<dyn Disk> = Arc::new(again);
             History::check(&history.names, &History::open(&disk), &format!("{context}, cut again"));
@@ -57,7 +57,7 @@ fn a_file_that_grew_before_a_kill_survives_a_power_cut_after_recovery_and_sync()
     collection.sync().unwrap();
     open_file.write(128 << 10, &bytes[128 << 10..]).unwrap();
     open_file.flush().unwrap();
-    // Killed: the system still has all of it, and whoever opens the store finds it.
+    // Killed: the system still has all written bytes, and the next opening of the store finds them.
     drop((open_file, table, collection));
     History::open(&disk).sync().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(cut_disk.cut(&mut chance, 0));

@@ -1,4 +1,4 @@
-//! Files that are copied in: what they hold is recognized, and survives the daemon.
+//! Files that are copied in: their content is recognized, and it survives a killed daemon.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -109,7 +109,7 @@ fn a_file_is_recognized_when_it_is_renamed_to_its_final_name() {
     let mut fixture = Fixture::new();
     let mut random = Random(5);
     let bytes = container_of(&mut random, &[("w", 20_000), ("v", 5)]);
-    // rsync's temporary names, hub downloaders', and one small enough to be packed.
+    // Temporary names of rsync and of hub downloaders, and a file small enough for a slot.
     for (folder, temporary, size) in
         [("a", ".model.safetensors.Xk3fQz", 0), ("b", "0a1b.incomplete", 0), ("c", "t", 1)]
     {

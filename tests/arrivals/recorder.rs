@@ -1,4 +1,4 @@
-//! A disk that notes every change, so that the disk as it was after any of them can be made again.
+//! A disk that records every change, so that the disk after any of them can be made again.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 
 use crate::power_cut_disk::CutDisk;
 
-/// A change, or the opening of a file that later ones name by its number.
+/// A change, or the opening of a file to which later changes refer by number.
 #[derive(Clone)]
 enum Op {
     Open(String, Open, usize),
@@ -29,7 +29,7 @@ enum Op {
 pub struct Recorder {
     inner: CutDisk,
     ops: Arc<Mutex<Vec<Op>>>,
-    /// Whether writes fail when half of their bytes are there.
+    /// Whether writes fail after half of their bytes.
     pub is_full: Arc<AtomicBool>,
     /// Bytes that were read.
     pub read: Arc<AtomicU64>,
@@ -57,7 +57,7 @@ impl Recorder {
         self.ops().len()
     }
 
-    /// Does the first `count` changes to a disk that is as the inner one was.
+    /// Applies the first `count` changes to a copy of the disk as it was at the beginning.
     pub fn again(&self, disk: CutDisk, count: usize) -> CutDisk {
         let mut files: HashMap<usize, Arc<dyn File>> = HashMap::new();
         for op in &self.ops()[..count] {

@@ -1,4 +1,4 @@
-//! Names that go: what tools that remove, move and list directories find of containers and their tensors.
+//! Names that disappear: containers and their tensors as tools see them that remove, move and list directories.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use support::{
 
 const TENSORS: [(&str, usize); 4] = [("a", 3000), ("deep/er/b", 501), ("deep/c", 9), ("z", 7)];
 
-/// A directory with containers among other files; what it is on the disk too.
+/// A directory with containers among other files, and the same directory on the disk.
 fn placed(fixture: &Fixture, folder: &str) {
     let here = fixture.place.path(folder);
     fs::create_dir_all(here.join("sub")).unwrap();
@@ -72,7 +72,7 @@ fn directories_of_tensors_are_there_for_those_who_make_something_in_them() {
             }
         }
     };
-    // One that was there.
+    // A directory that existed before.
     fs::create_dir(fixture.path("deep")).unwrap();
     place(&fixture);
     check(&fixture);
@@ -82,7 +82,7 @@ fn directories_of_tensors_are_there_for_those_who_make_something_in_them() {
     check(&fixture);
     assert_eq!(names(&fixture.path("")), ["m.safetensors"]);
     assert_eq!(names(&fixture.path("deep")), ["c", "er"]);
-    // One in which a file is made.
+    // A directory in which a file is created.
     fs::write(fixture.path("deep/er/mine"), b"mine").unwrap();
     for _ in 0..2 {
         check(&fixture);
@@ -104,7 +104,7 @@ fn directories_of_tensors_are_there_for_those_who_make_something_in_them() {
     fs::rename(fixture.path("m.safetensors"), fixture.path("sub/m.safetensors")).unwrap();
     assert_eq!(names(&fixture.path("")), ["sub"]);
     assert_eq!(names(&fixture.path("sub/.tensors")), ["a", "deep", "z"]);
-    // What the kernel knew of the name is old: it can be made.
+    // The name in the kernel's cache is out of date, so a file can be created under it.
     fs::create_dir(fixture.path("deep")).unwrap();
     fs::write(fixture.path("sub/m.safetensors"), b"no container").unwrap();
     assert!(names(&fixture.path("sub/.tensors")).is_empty());
@@ -146,7 +146,7 @@ fn a_container_has_its_tensors_in_every_directory_in_which_it_has_a_name() {
     fs::hard_link(fixture.path("three/n.safetensors"), fixture.path("one/m.safetensors")).unwrap();
     fs::rename(fixture.path("three/n.safetensors"), fixture.path("three/o.safetensors")).unwrap();
     check(&fixture, &["one", "three"], &["two"]);
-    // Its first name decides what it is.
+    // Its first name determines its content type.
     fs::hard_link(fixture.path("three/o.safetensors"), fixture.path("two/m.bin")).unwrap();
     fs::remove_file(fixture.path("one/m.safetensors")).unwrap();
     check(&fixture, &["two", "three"], &["one"]);
@@ -171,7 +171,7 @@ fn a_tensor_has_the_name_of_a_directory_that_went_with_the_tensors_before() {
             run(["import".as_ref(), fixture.place.store().as_os_str(), "demo/m".as_ref(), new.as_os_str()])
                 .ok();
         } else {
-            // Not cut to nothing before.
+            // It was not truncated to zero before.
             let file = fs::OpenOptions::new().write(true).open(fixture.path("m.safetensors")).unwrap();
             file.write_all_at(&after, 0).unwrap();
             file.set_len(after.len() as u64).unwrap();
@@ -218,7 +218,7 @@ fn a_container_whose_first_name_an_import_takes_keeps_its_tensors_beside_the_nex
     }
 }
 
-/// How often a listing has each name, where `meanwhile` is done once it has begun.
+/// Counts each name in a listing; `meanwhile` runs after the listing has begun.
 fn listed(folder: &Path, meanwhile: impl FnOnce()) -> HashMap<Vec<u8>, usize> {
     use std::os::unix::ffi::OsStringExt;
     let mut meanwhile = Some(meanwhile);
@@ -251,7 +251,7 @@ fn a_running_listing_shows_a_name_once_when_another_file_takes_it() {
     fixture.remount();
     assert_eq!(names(&fixture.path("")).len(), 2002);
     assert_eq!(fs::read(fixture.path("0.json")).unwrap(), b"new");
-    // A container that is replaced meanwhile: a name is there twice at most, of the old and of the new tensor.
+    // A container that is replaced during the listing: a name appears at most twice, for the old and the new tensor.
     let found = listed(&fixture.path(".tensors"), || {
         fs::write(fixture.path("m.safetensors"), container_of(&mut Random(7), &tensors)).unwrap();
     });
@@ -319,7 +319,7 @@ fn mode_bits_that_a_container_loses_leave_the_mode_of_its_tensors() {
         assert_eq!(["m.safetensors", "a", "z"].map(|name| mode(&fixture, name)), [0o755, 0o600, 0o711]);
         fixture.remount();
     }
-    // Who gets a tensor with its container lends no rights by it.
+    // Replacing a container with another user's file gives that user no further rights.
     set(&fixture, "z", 0o6711);
     std::os::unix::fs::chown(fixture.path("m.safetensors"), Some(1234), None).unwrap();
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Two collections with one data file between them: the power goes after any change of an import that shares it, of
-//! writes, removals and compactions. Each file reads as it was or as it became.
+//! Two collections that share a data file: the power fails after any change of an import that shares it, and of
+//! writes, removals and compactions. Each file reads as it was before the change or as it is after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use support::{Random, scale};
 const BYTES: usize = 100_000;
 const COLLECTIONS: [&str; 2] = ["a", "b"];
 
-/// What each collection's file `f` may read as; `None`: it is not there.
+/// The contents that file `f` of each collection may have; `None`: it is not there.
 type Known = BTreeMap<&'static str, Vec<Option<Vec<u8>>>>;
 
 fn opened(disk: &Arc<dyn Disk>) -> Store {
@@ -49,7 +49,7 @@ fn read(collection: &Arc<Collection>) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Checks both files. One that is being written may have blocks that are not durable yet.
+/// Checks both files. A file that is being written may have blocks that are not durable yet.
 fn check(store: &Store, known: &Known, written: Option<&str>, context: &str) {
     for name in COLLECTIONS {
         let found = match read(&collection(store, name)) {
@@ -62,7 +62,7 @@ fn check(store: &Store, known: &Known, written: Option<&str>, context: &str) {
     }
 }
 
-/// Something happens to the file of one collection, durably. Returns what it reads as then, and whether it was written
+/// Changes the file of one collection in some way, durably. Returns its content afterwards, and whether it was written
 /// to.
 fn step(
     store: &Store,

@@ -101,7 +101,7 @@ fn long_overwriting_does_not_grow_the_store() {
             fixture.crash();
         }
     }
-    // All blocks there once, and those of the rounds that are not durable yet again.
+    // All blocks once, and a second time those of the rounds that are not durable yet.
     assert!(highest < 5 << 20, "tier0.dat grew to {highest} bytes");
     assert_same(&fixture.read("m.safetensors"), &expected, "the container");
     fixture.remount();
@@ -127,7 +127,7 @@ fn an_open_version_keeps_its_space() {
                 fs::write(fixture.path(&name), &bytes).unwrap();
             }
             _ => {
-                // Not in place: what is open would change with it.
+                // Not in place: that would change the file that is open.
                 fs::write(fixture.path(".u"), &bytes).unwrap();
                 fs::rename(fixture.path(".u"), fixture.path(&name)).unwrap();
             }
@@ -139,7 +139,7 @@ fn an_open_version_keeps_its_space() {
             open.swap_remove(random.below(12));
         }
         for (file, bytes) in &open {
-            // Past the kernel's cache of it too.
+            // Reads past the kernel's cache too.
             rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let mut found = vec![0; bytes.len()];
             file.read_exact_at(&mut found, 0).unwrap();
@@ -169,7 +169,7 @@ fn a_file_unlinked_before_its_close_leaves_nothing() {
         file.read_exact_at(&mut found, 0).unwrap();
         assert_same(&found, &bytes, "a file without a name");
         drop(file);
-        // Cut to nothing and written again: what was there first goes.
+        // Truncated to zero and written again: the old bytes go first.
         fs::write(fixture.path("u"), &bytes).unwrap();
         fs::write(fixture.path("u"), &bytes[..size / 2]).unwrap();
     }
@@ -179,13 +179,13 @@ fn a_file_unlinked_before_its_close_leaves_nothing() {
     fixture.remount();
 }
 
-/// A GGUF file with one matrix of f32, and bytes of nothing behind it.
+/// A GGUF file with one matrix of f32, and bytes behind it that no tensor has.
 fn gguf_of(tensor: &[u8], behind: usize) -> Vec<u8> {
     let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let columns = 256_u64;
     let rows = tensor.len() as u64 / 4 / columns;
     let mut bytes = [&b"GGUF"[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes(), &1_u64.to_le_bytes()].concat();
-    // As much of metadata as lets the tensor begin with a page.
+    // Enough metadata for the tensor to begin at a page.
     bytes.extend([text("note"), 8_u32.to_le_bytes().to_vec()].concat());
     let entry = [text("w"), 2_u32.to_le_bytes().to_vec()].concat().len() + 16 + 4 + 8;
     bytes.extend(text(&"n".repeat(8192 - bytes.len() - 8 - entry)));
@@ -210,7 +210,7 @@ fn an_open_tensor_stays_readable_when_its_container_is_rewritten_and_moved() {
             .unwrap();
     };
     let reader = fs::File::open(fixture.path("w")).unwrap();
-    // The same tensor, cut anew where it lies.
+    // The same tensor in blocks of another length, at the same place.
     let file = fs::OpenOptions::new().write(true).open(fixture.path("m.gguf")).unwrap();
     file.set_len(8192 + tensor.len() as u64).unwrap();
     drop(file);
@@ -234,7 +234,7 @@ fn an_open_tensor_stays_readable_when_its_container_is_rewritten_and_moved() {
     });
 }
 
-/// Makes all of the collection durable: what was given up is free then.
+/// Syncs the collection, which frees released space.
 fn sync(fixture: &Fixture) {
     fs::write(fixture.path("other"), b"x").unwrap();
     fs::File::open(fixture.path("other")).unwrap().sync_all().unwrap();

@@ -1,4 +1,4 @@
-//! Files that are holes for the most part: nobody reads or stores what was never written.
+//! Files that consist of holes for the most part: unwritten ranges are neither read nor stored.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ const HUGE: u64 = 64 << 30;
 /// Bytes, and where they were written.
 type Parts = Vec<(u64, Vec<u8>)>;
 
-/// Bytes of the store's disk that are taken; without those of when blocks were used.
+/// Allocated bytes of the store's disk, without the file of access times.
 fn taken(fixture: &Fixture) -> u64 {
     support::files_below(&fixture.place.store())
         .iter()
@@ -20,7 +20,7 @@ fn taken(fixture: &Fixture) -> u64 {
         .sum()
 }
 
-/// What is written where, and zeros around it.
+/// The writes, with zeros around them.
 fn check(fixture: &Fixture, name: &str, bytes: u64, parts: &[(u64, Vec<u8>)]) {
     let file = fs::File::open(fixture.path(name)).unwrap();
     assert_eq!(file.metadata().unwrap().len(), bytes, "{name}");
@@ -47,7 +47,7 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
     // Nothing but a hole.
     fs::File::create(fixture.path("empty")).unwrap().set_len(HUGE).unwrap();
     files.push(("empty", HUGE, vec![(HUGE - 1, vec![0])]));
-    // Written here and there, the last first.
+    // Written at several places, the last one first.
     let file = fs::File::create(fixture.path("sparse")).unwrap();
     file.set_len(HUGE + 77).unwrap();
     let mut parts = Vec::new();
@@ -58,7 +58,7 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
     }
     drop(file);
     files.push(("sparse", HUGE + 77, parts));
-    // Small first, in the log already, and grown then.
+    // A small file that is in the log before it grows.
     for (name, len) in [("small", 100), ("large", 1 << 20)] {
         let bytes = random.bytes(len);
         fs::write(fixture.path(name), &bytes).unwrap();
@@ -69,7 +69,7 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
         drop(file);
         files.push((name, HUGE + 7, vec![(0, bytes), (HUGE, b"the end".to_vec())]));
     }
-    // Cut, and grown again: nothing of what was cut comes back.
+    // Truncated and grown again: none of the cut bytes returns.
     let file = fs::File::create(fixture.path("cut")).unwrap();
     file.write_all_at(&random.bytes(3 << 20), 0).unwrap();
     file.set_len(1000).unwrap();
@@ -86,7 +86,7 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
     assert!(bytes < 64 << 20, "{bytes} bytes are taken");
     fixture.crash();
     all(&fixture);
-    // A block of a hole is written later, and the file is whole.
+    // A later write to a block of a hole leaves the file whole.
     let file = fs::OpenOptions::new().write(true).open(fixture.path("sparse")).unwrap();
     file.write_all_at(b"late", 3 << 30).unwrap();
     drop(file);
@@ -94,7 +94,7 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
     fixture.unmount();
 }
 
-/// Kilobytes of the daemon's memory at its most.
+/// Peak resident memory of the daemon in KiB.
 fn peak_kib(fixture: &Fixture) -> u64 {
     let pid = fixture.mounted().daemon().unwrap();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -127,7 +127,7 @@ fn a_hole_of_terabytes_costs_no_memory_no_log_and_no_time() {
         drop(file);
         files.push((name, huge, parts));
     }
-    // Cut and grown, again and again: what was used of the data file is not zeros, and is not stored.
+    // Truncated and grown repeatedly: used ranges of the data file are not taken for zeros, and are not stored.
     let file = fs::File::create(fixture.path("cut")).unwrap();
     for len in [huge, 1000, huge / 2, 0, huge, huge - 5] {
         file.write_all_at(b"some bytes", 100.min(len)).unwrap();
@@ -138,7 +138,7 @@ fn a_hole_of_terabytes_costs_no_memory_no_log_and_no_time() {
     file.set_len(huge).unwrap();
     drop(file);
     files.push(("cut", huge, vec![(huge / 5, b"more".to_vec())]));
-    // Small, and in the log before it grows.
+    // A small file that is in the log before it grows.
     fs::write(fixture.path("grown"), b"first").unwrap();
     fs::OpenOptions::new().write(true).open(fixture.path("grown")).unwrap().set_len(huge).unwrap();
     files.push(("grown", huge, vec![(0, b"first".to_vec())]));

@@ -1,4 +1,4 @@
-//! Writes into tensors in every tier, and files that grow by little.
+//! Writes into tensors in every tier, and files that grow by small appends.
 
 use std::fs;
 use std::io::Write;
@@ -141,7 +141,7 @@ fn a_file_that_grows_by_ten_thousand_appends_stays_one_data_file() {
     assert!(used >= expected.len() as u64 && used < expected.len() as u64 + 65536, "{used}");
 }
 
-/// `cp` and `>` empty the file first: all of its bytes are new then, and it is the tensor that it was.
+/// `cp` and `>` truncate the file first: all of its bytes are new then, and the tensor stays the same one.
 #[test]
 fn a_plain_tensor_stays_a_tensor_while_its_size_is_whole_rows() {
     let mut fixture = Fixture::new();

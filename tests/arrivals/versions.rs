@@ -1,4 +1,4 @@
-//! Many readers, each of which must see one version whole, while others replace them.
+//! Many readers, each of which must see one whole version, while writers replace the files.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ const FILES: usize = 6;
 const BLOCKS: usize = 5;
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Block `place` of version `version` is one value all over.
+/// Each byte of block `place` of version `version` has one value.
 fn value(version: u8, place: usize) -> u8 {
     version.wrapping_mul(7).wrapping_add(place as u8)
 }
@@ -57,7 +57,7 @@ fn a_block_that_is_rewritten_repeatedly_is_never_read_torn() {
     });
 }
 
-/// A file and its collection, which lie in the folder.
+/// A file in the folder, and its collection.
 fn live_file() -> (tempfile::TempDir, Arc<OpenFile>) {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(FileDisk::create(folder.path()).unwrap());
@@ -68,7 +68,7 @@ fn live_file() -> (tempfile::TempDir, Arc<OpenFile>) {
     (folder, open_file)
 }
 
-/// What a batch adds is looked up while it is taken in.
+/// The state takes a batch in while its names are looked up.
 #[test]
 fn holes_of_a_file_that_grows_and_shrinks_read_as_zeros_and_are_not_reported_corrupt() {
     let (_folder, open_file) = live_file();
@@ -145,7 +145,7 @@ fn every_reader_sees_one_whole_version_while_files_are_replaced() {
                 let mut n = reader;
                 while more() {
                     n = (n + 1) % FILES;
-                    // However often the name is given to another file meanwhile.
+                    // This holds however often the name is given to another file meanwhile.
                     let mut file = fs::File::open(path(n)).unwrap();
                     let mut bytes = Vec::new();
                     file.read_to_end(&mut bytes).unwrap();

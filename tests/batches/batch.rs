@@ -43,7 +43,8 @@ impl Batch {
     }
 }
 
-/// Verifies every hash of a batch and its index; how many records there are, and how many hashes cover a payload.
+/// Verifies every hash of a batch and its index; returns the number of records, and the number of hashes that cover a
+/// payload.
 pub fn checked(batch: &Path, index: &Path) -> (usize, usize) {
     let told = python("batches.py", ["check".as_ref(), batch.as_os_str(), index.as_os_str()]);
     let mut numbers = told.split_whitespace().map(|number| number.parse().unwrap());

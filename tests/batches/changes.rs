@@ -1,4 +1,5 @@
-//! Batches that do not read as they came in: encoded, written to, replaced, renamed. What is served is always valid.
+//! Batches that are encoded, written to, replaced or renamed after they came in. The daemon always serves a valid
+//! batch.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -35,7 +36,7 @@ fn an_encoded_batch_stays_within_the_bound_and_all_its_hashes_verify() {
             for (group, read) in all.chunks(64).zip(read.chunks(64)) {
                 let largest = group.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
                 for (value, read) in group.iter().zip(read) {
-                    // Half a step, and what the scale of a group is rounded by.
+                    // Half a step, and the rounding of the scale of a group.
                     assert!(
                         (value - read).abs() <= largest / 127.0 * 0.5 + largest / 1024.0,
                         "{value} {read}"
@@ -58,7 +59,7 @@ fn an_encoded_batch_stays_within_the_bound_and_all_its_hashes_verify() {
         assert_eq!(floats(&vector(4096)), read[256..512]);
         fixture.crash();
     }
-    // What is copied out is a batch that others take.
+    // A batch that is copied out is valid for other programs.
     let (data, index) = (fixture.place.path("out.cgeb"), fixture.place.path("out.cgei"));
     fs::copy(fixture.path("y.cgeb"), &data).unwrap();
     fs::copy(fixture.path("y.cgei"), &index).unwrap();
@@ -88,7 +89,7 @@ fn a_write_to_a_tensor_updates_the_batch_its_hash_and_the_index() {
         assert_eq!(checked(&fixture.path("y.cgeb"), &fixture.path("y.cgei")).0, 200);
         fixture.crash();
     }
-    // Written back, it reads as it came in, and so does the index.
+    // Written back, the batch and its index read as they came in.
     let file = fs::File::options().write(true).open(fixture.path("y")).unwrap();
     file.write_all_at(&batch.vectors[7 * 1024..][..4], 7 * 1024).unwrap();
     drop(file);
@@ -115,7 +116,7 @@ fn a_batch_refuses_writes_with_a_reason_and_can_be_replaced() {
     assert!(fixture.attribute("y.cgeb", "why").contains("write to these or replace"));
     assert_same(&fixture.read("y.cgeb"), &batch.data, "the batch");
     let other = Batch::made(&fixture.place, "other", "mixed", [31, 20, 1, 1]);
-    // Cut to nothing and written anew.
+    // Truncated to zero and written anew.
     fs::copy(&other.path, &path).unwrap();
     assert_same(&fixture.read("y.cgeb"), &other.data, "written anew");
     assert_same(&fixture.read("y"), &other.vectors, "its vectors");

@@ -1,4 +1,4 @@
-//! Files that cannot be made again of their parts: refused by an import, kept as plain files when they arrive.
+//! Files that cannot be assembled again from their parts: an import refuses them, and written ones stay plain files.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::batch::Batch;
 use support::{Fixture, Place, Random, assert_same, names};
 
-/// A way to damage a batch, and words of what is said of it.
+/// A way to damage a batch, and words of the message about it.
 type Damage = (&'static str, fn(&mut Vec<u8>), &'static [&'static str]);
 
 const DAMAGES: &[Damage] = &[

@@ -1,5 +1,5 @@
 //! Embedding batches through a real mount: split into tensors, assembled, encoded, written to, damaged. The independent
-//! writer `tests/golden/reference.py` makes the files and checks what is served. They need /dev/fuse.
+//! writer `tests/golden/reference.py` makes the files and checks the served bytes. They need /dev/fuse.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

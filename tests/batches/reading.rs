@@ -1,4 +1,4 @@
-//! What came in is what is read.
+//! Batches read as the bytes that came in.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -97,7 +97,7 @@ fn a_copied_batch_is_split_into_tensors_and_survives_a_crash() {
         assert_eq!(checked(&fixture.path("y.cgeb"), &fixture.path("y.cgei")).0, 300);
         fixture.crash();
     }
-    // What was gathered in the file that was written is given back.
+    // The file that was written releases the slot of its bytes.
     fixture.unmount();
 }
 
@@ -107,7 +107,7 @@ fn a_slowly_written_batch_is_recognized_at_close() {
     let fixture = Fixture::new();
     let batch = Batch::made(&fixture.place, "src", "plain", [40, 64, 0, 0]);
     let mut file = fs::File::create(fixture.path("y.cgeb")).unwrap();
-    // Each sync finds a file that is a batch already, and goes on.
+    // Each sync finds a file that is a batch already, and continues.
     for part in batch.data.chunks(4096 * 7) {
         file.write_all(part).unwrap();
         file.sync_all().unwrap();
@@ -147,7 +147,7 @@ fn forms_show_a_batch_as_stored_and_as_it_would_read_encoded() {
     let encoded = fs::read(form("q8/x.cgeb")).unwrap();
     assert_eq!(encoded.len(), batch.data.len());
     assert_ne!(encoded, batch.data);
-    // Its hashes are those of what the form shows; the index is made by what is served.
+    // Its hashes are those of the bytes that the form shows; the index is computed from the served bytes.
     let (data, index) = (place.path("q8.cgeb"), place.path("q8.cgei"));
     fs::write(&data, &encoded).unwrap();
     let mut head = batch.index.clone();

@@ -1,6 +1,6 @@
-//! Measures tierfs against what its users would have otherwise, in one run, and writes the table.
+//! Measures tierfs against the alternatives of its users in one run, and writes the table.
 //!
-//! `scripts/bench.sh` builds and runs it; `docs/BENCHMARKS.md` says what is measured and how.
+//! `scripts/bench.sh` builds and runs it; `docs/BENCHMARKS.md` describes the measurements.
 
 mod daemon;
 mod empty;
@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 use place::{Place, Size};
 
-/// What fails says what failed.
+/// A failing row names the operation that failed.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str = "usage: tierfs-bench [--quick] [--rounds N] [--list] [--no-plots] [ROW...]
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what was asked for. Whether every answer was right.
+/// Runs the requested rows. Whether every answer was right.
 fn measure(arguments: &[String]) -> Result<bool> {
     let mut size = Size::Full;
     let (mut rounds, mut lists, mut plots) = (None, false, true);

@@ -1,4 +1,4 @@
-//! What is mounted for a while: tierfs, the empty daemon, file systems of others.
+//! Mounts for the time of a measurement: tierfs, the empty daemon, other file systems.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::place::Place;
 
-/// How long a mount may take to come, and to go.
+/// Time limit for a mount to appear and to disappear.
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(2);
 
 /// A mount, until it is dropped.
 pub struct Mounted {
     mountpoint: PathBuf,
-    /// The daemon, where there is one.
+    /// The daemon, if there is one.
     child: Option<Child>,
 }
 
@@ -29,7 +29,7 @@ impl Mounted {
         Mounted::begin(command, mountpoint)
     }
 
-    /// The daemon that answers from memory: `big` of so many bytes, and so many files of 4 KiB.
+    /// The daemon that answers from memory: the file `big` of this many bytes, and this many files of 4 KiB.
     pub fn empty(place: &Place, bytes: u64, files: u32) -> Result<Mounted> {
         let mountpoint = place.new_directory("mnt")?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -62,7 +62,7 @@ impl Mounted {
         }
     }
 
-    /// What a command has mounted that ends when it is there.
+    /// A mount by a command that ends once the mount is there.
     pub fn by_command(mut command: Command, mountpoint: PathBuf) -> Result<Mounted> {
         let output = command.stdin(Stdio::null()).output()?;
         if !output.status.success() {
@@ -84,7 +84,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Not the daemon is stopped: the mount goes, and the daemon ends by itself.
+        // The mount is removed, and the daemon then ends by itself.
         let path = &self.mountpoint;
         let is_gone = |program: &str, arguments: &[&str]| {
             let status = Command::new(program).args(arguments).arg(path).stderr(Stdio::null()).status();
@@ -113,7 +113,7 @@ fn device(path: &Path) -> Result<u64> {
     Ok(fs::metadata(path)?.dev())
 }
 
-/// As tierfs does with its own mounts. Not everybody may.
+/// As tierfs does with its own mounts. Not every user may do this.
 fn raise_read_ahead(mountpoint: &Path) {
     let Ok(device) = device(mountpoint) else { return };
     let (major, minor) = (libc::major(device), libc::minor(device));

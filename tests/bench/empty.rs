@@ -1,4 +1,4 @@
-//! The empty daemon: what a FUSE daemon costs that has every answer ready.
+//! The empty daemon: the cost of a FUSE daemon that has every answer ready.
 //!
 //! The same mount options, flags and threads as tierfs (`src/fs/mount.rs`, `kernel.rs`). Every read is
 //! answered from one buffer that is never cold: byte i of every file is byte i of [`hot`].
@@ -16,9 +16,9 @@ use fuser::{
 
 use crate::Result;
 
-/// After so many bytes a file of it repeats itself.
+/// The content of a file repeats after this many bytes.
 pub const PERIOD: usize = 1 << 20;
-/// The most that the kernel asks for at once.
+/// The largest request of the kernel.
 const REQUEST_MAX: usize = 1 << 20;
 const TTL: Duration = Duration::from_secs(3600);
 const BIG: u64 = 2;

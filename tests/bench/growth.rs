@@ -1,4 +1,4 @@
-//! How cost grows: measured at several sizes, drawn to `docs/plots/`.
+//! Measures at several sizes how cost grows, and draws the plots in `docs/plots/`.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -37,7 +37,7 @@ const BLOCK_BYTES: u32 = 4096;
 
 type Measure = fn(&Place) -> Result<Plot>;
 
-/// Measures and draws all plots: into `directory`, or where the run's results are.
+/// Measures and draws all plots, into `directory` or beside the run's results.
 pub fn draw(place: &Place, directory: &Path, is_kept: bool) -> Result<()> {
     let directory = if is_kept { directory.to_owned() } else { place.root.join("plots") };
     fs::create_dir_all(&directory)?;
@@ -73,7 +73,7 @@ fn shown(place: &Place, source: &Source, tier: Tier) -> Result<Shown> {
     Ok(shown)
 }
 
-/// A smaller tensor than that of the table: many points.
+/// A smaller tensor than in the table, because there are many points.
 fn source(place: &Place) -> Result<Rc<Source>> {
     place.shared("source", || {
         let path = place.new_path("growth.safetensors");
@@ -149,7 +149,7 @@ fn by_readers(place: &Place) -> Result<Plot> {
     })
 }
 
-/// What grows with the blocks.
+/// Costs that grow with the number of blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cost {
     Time,
@@ -187,8 +187,8 @@ fn by_blocks(place: &Place, cost: Cost) -> Result<Plot> {
     })
 }
 
-/// A store with a tensor of so many blocks in q3, as an import would log it. Only the first block
-/// has a payload: what is measured reads no other. Its elements.
+/// A store with a tensor of this many blocks in q3, as an import would log it. Only the first block has a payload: the
+/// measurement reads no other block. Its elements.
 fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
     let disk = FileDisk::create(path)?;
     Store::create(&disk, StoreId(1))?;
@@ -261,9 +261,9 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
     Ok(rounded(Tier::Q3, Dtype::F32, raw))
 }
 
-/// Reads the first block; it must be this.
+/// Reads the first block, which must equal this.
 fn first_block(path: &Path, right: &[u8]) -> Result<()> {
-    // Nothing is read ahead: there is nothing behind it.
+    // There is no read-ahead, because nothing follows.
     let mut block = Buffer::new(right.len());
     open(path, Through::Nothing)?.read_exact_at(block.get(), 0)?;
     if block.get() == right { Ok(()) } else { Err("wrong bytes: the first of many blocks".into()) }

@@ -1,4 +1,4 @@
-//! What machine the figures are of.
+//! The machine on which the figures were measured.
 
 use std::fs;
 use std::process::Command;
@@ -36,7 +36,7 @@ pub fn when() -> String {
     format!("{day}, commit {commit}")
 }
 
-/// How many others want the processor: the load of the last minute.
+/// Load average of the last minute.
 pub fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! Where everything lies that a run makes, and how large it is.
+//! The directory of a run, and the sizes of its files.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -16,13 +16,13 @@ use crate::values::Source;
 /// How large things are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
-    /// As the targets say: 1 GiB a file.
+    /// 1 GiB a file, as the targets say.
     Full,
-    /// To see that it runs.
+    /// Small sizes, to check that it runs.
     Quick,
 }
 
-/// Something that a row needs is not on this machine.
+/// This machine lacks something that a row needs.
 #[derive(Debug)]
 pub struct Missing(pub String);
 
@@ -34,7 +34,7 @@ impl std::fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// The directory of a run; it goes with the value, all but the results.
+/// The directory of a run; dropping it removes all but the results.
 pub struct Place {
     /// The directory, absolute.
     pub root: PathBuf,
@@ -47,7 +47,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes it anew.
+    /// Clears and creates the directory.
     pub fn new(root: &Path, size: Size) -> Result<Place> {
         let tierfs = fs::canonicalize("target/release/tierfs");
         let tierfs =
@@ -61,7 +61,7 @@ impl Place {
         Ok(Place { root, tierfs, size, made, family: RefCell::default(), sources: RefCell::default() })
     }
 
-    /// Whether things are small.
+    /// Whether sizes are small.
     pub fn is_quick(&self) -> bool {
         self.size == Size::Quick
     }
@@ -71,12 +71,12 @@ impl Place {
         self.scaled(1 << 30)
     }
 
-    /// A number that is a sixteenth in a quick run.
+    /// A number, divided by 16 in a quick run.
     pub fn scaled(&self, full: u64) -> u64 {
         if self.is_quick() { full / 16 } else { full }
     }
 
-    /// A path that nothing has.
+    /// A path that does not exist yet.
     pub fn new_path(&self, name: &str) -> PathBuf {
         let number = self.made.replace(self.made.get() + 1);
         self.root.join("work").join(format!("{number}-{name}"))
@@ -94,7 +94,7 @@ impl Place {
         run(Command::new(&self.tierfs).args(arguments))
     }
 
-    /// What rows of a family share: made once.
+    /// Data that rows of a family share, made once.
     pub fn shared<T: 'static>(&self, name: &str, make: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         let found = self.family.borrow().get(name).cloned();
         if let Some(found) = found.and_then(|found| found.downcast::<T>().ok()) {
@@ -105,7 +105,7 @@ impl Place {
         Ok(made)
     }
 
-    /// Lets go of what the last family shared.
+    /// Drops the data that the last family shared.
     pub fn clear(&self) {
         self.family.borrow_mut().clear();
     }

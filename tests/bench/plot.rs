@@ -8,35 +8,35 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 190.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 55.0;
-/// Told apart by people who see colours otherwise too (Okabe and Ito).
+/// Distinct colours for people with colour blindness too (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000"];
 
 /// A line.
 pub struct Line {
-    /// What the legend says.
+    /// Text in the legend.
     pub name: String,
     /// Its points, ascending in x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How an axis goes.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Axis {
-    /// From 0.
+    /// Linear, from 0.
     Linear,
-    /// By powers.
+    /// Logarithmic.
     Logarithmic,
 }
 
 /// One plot.
 pub struct Plot {
-    /// What stands above it.
+    /// Title above the plot.
     pub title: String,
-    /// What the axes say, with the unit.
+    /// Labels of the axes, with the unit.
     pub labels: [String; 2],
-    /// How they go.
+    /// Scales of the axes.
     pub axes: [Axis; 2],
-    /// What is drawn.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
@@ -68,7 +68,7 @@ impl Scale {
         self.pixels[0] + share * (self.pixels[1] - self.pixels[0])
     }
 
-    /// Where lines and numbers stand: each power of a logarithmic axis, or round steps.
+    /// Places of lines and numbers: each power of a logarithmic axis, or round steps.
     fn ticks(&self) -> Vec<f64> {
         match self.axis {
             Axis::Logarithmic => {
@@ -98,14 +98,14 @@ fn number(value: f64) -> String {
 }
 
 impl Plot {
-    /// The picture.
+    /// The SVG text.
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| line.points.iter());
         let across = Scale::new(self.axes[0], points().map(|point| point.0), [LEFT, WIDTH - RIGHT]);
         let up = Scale::new(self.axes[1], points().map(|point| point.1), [HEIGHT - BOTTOM, TOP]);
         let mut out = String::new();
         let mut put = |text: String| {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             writeln!(out, "{text}").unwrap_or_default();
         };
         put(format!(

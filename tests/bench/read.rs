@@ -17,16 +17,16 @@ const PAGE: usize = 4096;
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Through {
-    /// The kernel's cache.
+    /// Through the kernel's cache.
     Cache,
-    /// Nothing: O_DIRECT.
+    /// Without the cache: O_DIRECT.
     Nothing,
-    /// The kernel's cache, opened to write as well: a daemon that lets the kernel read files
-    /// itself reads this one.
+    /// Through the kernel's cache, opened to write as well: a daemon that offers passthrough serves these reads
+    /// itself.
     Daemon,
 }
 
-/// Memory that O_DIRECT takes.
+/// Memory that is aligned for O_DIRECT.
 pub struct Buffer {
     bytes: Vec<u8>,
     begin: usize,
@@ -34,9 +34,9 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Zeros, at a page.
+    /// Zeros that begin at a page.
     pub fn new(len: usize) -> Buffer {
-        // Written to, so that its pages are there before anything is timed.
+        // Written to, so that its pages exist before the measurement.
         let bytes = vec![1_u8; len + PAGE];
         let begin = bytes.as_ptr().align_offset(PAGE);
         Buffer { bytes, begin, len }
@@ -57,7 +57,7 @@ pub fn open(path: &Path, through: Through) -> Result<File> {
     Ok(opened.map_err(|error| format!("{}: {error}", path.display()))?)
 }
 
-/// Reads a file from `from` on; the bytes read.
+/// Reads a file from `from` on; returns the bytes read.
 pub fn all(file: &File, from: u64, buffer: &mut [u8]) -> io::Result<u64> {
     let mut offset = from;
     loop {
@@ -76,12 +76,12 @@ pub fn forget(path: &Path) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code).into()) }
 }
 
-/// Whether the kernel has a file's pages when a pass begins.
+/// The state of a file's pages in the kernel when a pass begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
-    /// They are forgotten first.
+    /// They are dropped first.
     Cold,
-    /// They are as they are.
+    /// They stay as they are.
     Kept,
 }
 
@@ -97,7 +97,7 @@ pub fn speed(path: &Path, call: usize, through: Through, pages: Pages) -> Result
     Ok(bytes as f64 / begun.elapsed().as_secs_f64() / 1e9)
 }
 
-/// Reads files once, each by a thread of its own, in GB/s of all together.
+/// Reads files once, each in a thread of its own; the sum in GB/s.
 pub fn speed_of_many(paths: &[&Path], call: usize, through: Through) -> Result<f64> {
     for path in paths {
         forget(path)?;
@@ -132,7 +132,7 @@ pub fn digest(path: &Path, from: u64, through: Through) -> Result<blake3::Hash> 
     }
 }
 
-/// A file in memory.
+/// A mapped file.
 pub struct Map {
     address: *mut libc::c_void,
     len: usize,
@@ -160,7 +160,7 @@ impl Map {
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.len) }
     }
 
-    /// The share of it that the kernel has in memory.
+    /// The share of its pages that are in memory.
     pub fn resident(&self) -> Result<f64> {
         let mut pages = vec![0_u8; self.len.div_ceil(PAGE)];
         // SAFETY: the mapping is this long, and there is a byte for each page.
@@ -188,9 +188,9 @@ pub fn touch(path: &Path) -> Result<f64> {
     Ok(map.len as f64 / begun.elapsed().as_secs_f64() / 1e9)
 }
 
-/// Reads of 4 KiB at random places with O_DIRECT: microseconds of each, in order.
+/// Reads of 4 KiB at random places with O_DIRECT: microseconds of each, sorted.
 pub fn latencies(path: &Path, count: usize, seed: u64) -> Result<Vec<f64>> {
-    // Pages that are in the cache would be looked at, and thrown away.
+    // The kernel would look up cached pages and drop them.
     forget(path)?;
     let file = open(path, Through::Nothing)?;
     let pages = file.metadata()?.len() / PAGE as u64;
@@ -207,7 +207,7 @@ pub fn latencies(path: &Path, count: usize, seed: u64) -> Result<Vec<f64>> {
     Ok(found)
 }
 
-/// The figure that so many of a hundred lie below.
+/// The percentile: this many of a hundred figures lie below it.
 pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get(sorted.len() * percent / 100).copied().unwrap_or(f64::NAN)
 }

@@ -1,4 +1,4 @@
-//! What was measured, as lines of JSON and as a table in `docs/BENCHMARKS.md`.
+//! Writes the results as lines of JSON and as a table in `docs/BENCHMARKS.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -32,7 +32,7 @@ const HEADLINE: [&str; 10] = [
     "codec-decode.avx512-q5",
 ];
 
-/// A row as a line for people who wait.
+/// A row as a line of progress.
 pub fn line(measured: &Measured) -> String {
     let [ours, reference, ratio] = cells(measured);
     let mark = mark(measured);
@@ -57,7 +57,7 @@ pub fn write(place: &Place, rows: &[Measured], command: &str, is_whole: bool) ->
     Ok(())
 }
 
-/// The text, with other lines between two marks.
+/// The text with other lines between two marks.
 fn with_section(text: &str, begin: &str, end: &str, lines: &str) -> Result<String> {
     let missing = || format!("{DOCUMENT} has no lines {begin:?} and {end:?}");
     let (before, rest) = text.split_once(begin).ok_or_else(missing)?;
@@ -104,7 +104,7 @@ fn table(rows: &[Measured], command: &str) -> String {
     let (when, load) = (machine::when(), machine::load());
     let met = rows.iter().filter(|row| row.is_met() == Some(true)).count();
     let with_target = rows.iter().filter(|row| row.target != Target::Nothing).count();
-    // A String takes everything.
+    // Writing to a String cannot fail.
     writeln!(
         text,
         "\nMachine: {machine}. {when}. Load average at the end: {load}. Repeat with `{command}`.\n\n\
@@ -125,7 +125,7 @@ fn table(rows: &[Measured], command: &str) -> String {
     text
 }
 
-/// Ours, the reference, the ratio.
+/// The figure of tierfs, the reference, the ratio.
 fn cells(row: &Measured) -> [String; 3] {
     match &row.outcome {
         Outcome::Measured { ours, reference, ratio } => {

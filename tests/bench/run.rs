@@ -1,4 +1,4 @@
-//! Runs rows: what is compared in turn, round by round; the first round does not count.
+//! Runs rows: measures tierfs and its reference in turn, round by round; the first round does not count.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use crate::Result;
 use crate::place::{Missing, Place};
 use crate::table::{Contest, Row, Target};
 
-/// The middle one of some figures, the least and the largest.
+/// The median of some figures, the least and the largest.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     /// The median.
@@ -18,7 +18,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of no figures.
+    /// `None` without figures.
     pub fn of(figures: &[f64]) -> Option<Spread> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -29,36 +29,36 @@ impl Spread {
     }
 }
 
-/// What came of a row.
+/// The result of a row.
 pub enum Outcome {
-    /// Figures of ours, of the reference, and of their ratio within each round.
+    /// Figures of tierfs, of the reference, and of their ratio within each round.
     Measured { ours: Spread, reference: Option<Spread>, ratio: Option<Spread> },
-    /// Something is not there that it needs.
+    /// Something that it needs is missing.
     NotRun(String),
-    /// An answer was wrong, or there was none.
+    /// An answer was wrong or missing.
     Wrong(String),
 }
 
-/// A row and what came of it.
+/// A row and its result.
 pub struct Measured {
     /// Its name.
     pub name: String,
-    /// As the row says.
+    /// As in the row.
     pub what: String,
-    /// As the row says.
+    /// As in the row.
     pub reference: String,
-    /// As the row says.
+    /// As in the row.
     pub unit: &'static str,
-    /// As the row says.
+    /// As in the row.
     pub target: Target,
     /// Whether it goes through a mount.
     pub is_through: bool,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
 impl Measured {
-    /// Whether the target was reached, by the median; `None` where there is none.
+    /// Whether the median reaches the target; `None` without a target.
     pub fn is_met(&self) -> Option<bool> {
         let Outcome::Measured { ours, ratio, .. } = &self.outcome else { return None };
         let ratio = ratio.map_or(f64::NAN, |ratio| ratio.median);
@@ -72,7 +72,7 @@ impl Measured {
     }
 }
 
-/// Runs rows, and says how far it is.
+/// Runs rows and reports progress.
 pub fn run<'a>(
     place: &Rc<Place>,
     rows: impl Iterator<Item = &'a Row>,
@@ -113,7 +113,7 @@ pub fn run<'a>(
 fn measure(mut contest: Contest, rounds: usize) -> Result<Outcome> {
     let (mut ours, mut reference, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=rounds {
-        // Neither is always the one that comes second.
+        // The two take turns at being first.
         let early =
             if round % 2 == 1 { contest.reference.as_mut().map(|pass| pass()).transpose()? } else { None };
         let one = (contest.ours)()?;

@@ -1,27 +1,27 @@
-//! The table: one row for each figure, with what it is compared with and what it should reach.
+//! The table: one row for each figure, with its reference and its target.
 
 use std::rc::Rc;
 
 use crate::place::Place;
 use crate::{Result, inside, through};
 
-/// What a row should reach.
+/// The target of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Target {
-    /// Ours over the reference, at least; more is better.
+    /// Ratio to the reference, at least; more is better.
     RatioAtLeast(f64),
-    /// Ours over the reference, at most; less is better.
+    /// Ratio to the reference, at most; less is better.
     RatioAtMost(f64),
-    /// Ours by itself, in the row's unit, at least.
+    /// The figure itself, in the row's unit, at least.
     AtLeast(f64),
-    /// Ours by itself, in the row's unit, at most.
+    /// The figure itself, in the row's unit, at most.
     AtMost(f64),
-    /// None is set.
+    /// No target.
     Nothing,
 }
 
-/// Answers were compared, byte for byte or by digest, before anything is timed. Only the functions
-/// here make one.
+/// Shows that answers were compared, byte for byte or by digest, before the measurement. Only the functions below make
+/// one.
 #[derive(Debug)]
 pub struct Checked(());
 
@@ -43,7 +43,7 @@ impl Checked {
         Err(format!("wrong bytes: {what}: the first at {place} of {}", expected.len()).into())
     }
 
-    /// Something that is no bytes.
+    /// Values other than bytes.
     pub fn holds(what: &str, is_so: bool) -> Result<Checked> {
         if is_so { Ok(Checked(())) } else { Err(format!("wrong answer: {what}").into()) }
     }
@@ -57,16 +57,16 @@ impl Checked {
 /// One pass: its figure in the row's unit.
 pub type Pass = Box<dyn FnMut() -> Result<f64>>;
 
-/// What is measured, ready to go.
+/// A measurement that is ready to run.
 pub struct Contest {
-    /// Ours.
+    /// The pass of tierfs.
     pub ours: Pass,
-    /// What it is compared with.
+    /// The pass of the reference.
     pub reference: Option<Pass>,
 }
 
 impl Contest {
-    /// Two that are measured in turn.
+    /// Two passes that are measured in turn.
     pub fn new(
         _checked: Checked,
         ours: impl FnMut() -> Result<f64> + 'static,
@@ -75,35 +75,35 @@ impl Contest {
         Ok(Contest { ours: Box::new(ours), reference: Some(Box::new(reference)) })
     }
 
-    /// One that has a bound of its own.
+    /// One pass with a bound of its own.
     pub fn alone(_checked: Checked, ours: impl FnMut() -> Result<f64> + 'static) -> Result<Contest> {
         Ok(Contest { ours: Box::new(ours), reference: None })
     }
 }
 
-/// Prepares a row: makes what it reads, checks the answers.
+/// Prepares a row: makes its input and checks the answers.
 pub type Prepare = Box<dyn Fn(&Rc<Place>) -> Result<Contest>>;
 
 /// One row.
 pub struct Row {
     /// Its name, for the command line.
     pub name: String,
-    /// Rows that share what they read; it goes when the next family comes.
+    /// Rows that share their input; it is dropped when the next family begins.
     pub family: String,
-    /// What is measured.
+    /// The measured operation.
     pub what: String,
-    /// What it is compared with; empty for none.
+    /// The reference; empty for none.
     pub reference: String,
     /// The unit of both figures.
     pub unit: &'static str,
-    /// What it should reach.
+    /// The target.
     pub target: Target,
-    /// How.
+    /// Prepares the measurement.
     pub prepare: Prepare,
 }
 
 impl Row {
-    /// A row; `name` is its family, a dot, and its own name.
+    /// Makes a row; `name` is its family, a dot, and its own name.
     pub fn new(
         name: impl Into<String>,
         what: impl Into<String>,
@@ -124,7 +124,7 @@ impl Row {
     }
 }
 
-/// All rows, those that share what they read next to each other.
+/// All rows, those with the same input next to each other.
 pub fn rows() -> Vec<Row> {
     let mut rows = through::rows();
     rows.extend(inside::rows());

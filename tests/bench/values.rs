@@ -1,4 +1,4 @@
-//! Tensors to measure with, and what they must read as: a plain loop says it.
+//! Tensors for measurements, and their expected values by a plain loop.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -10,11 +10,11 @@ use tierfs::model::{Dtype, Tier};
 
 use crate::Result;
 
-/// Bytes that are worked on at a time.
+/// Bytes of one step.
 const CHUNK: usize = 4 << 20;
 /// Elements of a group, as docs/FORMAT.md says.
 const GROUP: usize = 64;
-/// About that of trained weights.
+/// About the standard deviation of trained weights.
 const SCALE: f32 = 0.02;
 
 /// SplitMix64.
@@ -41,7 +41,7 @@ impl Random {
         }
     }
 
-    /// About normal, by the sum of four.
+    /// About normal: the sum of four uniform numbers.
     pub fn weight(&mut self) -> f32 {
         let bits = self.next();
         let parts = [0, 16, 32, 48].map(|shift| (bits >> shift) as u16);
@@ -73,7 +73,7 @@ fn largest_code(tier: Tier) -> f32 {
     }
 }
 
-/// What `absmax` makes of f32 values, group by group, as docs/FORMAT.md says.
+/// The values of f32 elements in `absmax`, group by group, as docs/FORMAT.md says.
 pub fn rounded_values(tier: Tier, values: &mut [f32]) {
     let most = largest_code(tier);
     for group in values.chunks_mut(GROUP) {
@@ -86,7 +86,7 @@ pub fn rounded_values(tier: Tier, values: &mut [f32]) {
     }
 }
 
-/// The same of little-endian elements; exact ones stay as they are.
+/// The same for little-endian elements; exact ones stay unchanged.
 pub fn rounded(tier: Tier, dtype: Dtype, raw: &[u8]) -> Vec<u8> {
     if tier.is_exact() {
         return raw.to_vec();
@@ -109,7 +109,7 @@ pub fn rounded(tier: Tier, dtype: Dtype, raw: &[u8]) -> Vec<u8> {
 
 /// A safetensors file of equal tensors, named `n0`, `n1` and so on.
 pub struct Source {
-    /// Where it lies.
+    /// Path of the file.
     pub path: PathBuf,
     /// Bytes before the first tensor.
     pub header_bytes: u64,
@@ -119,7 +119,7 @@ pub struct Source {
     pub tensors: u32,
     /// Bytes of each.
     pub tensor_bytes: u64,
-    /// What they must read as, by tier, once somebody asked.
+    /// Expected digests by tier, computed on first use.
     known: RefCell<Vec<(Tier, blake3::Hash)>>,
 }
 
@@ -131,13 +131,13 @@ impl Source {
         let mut header = serde_json::Map::new();
         for number in 0..u64::from(tensors) {
             let begin = number * tensor_bytes;
-            // Two dimensions: what quantizers of models take.
+            // Two dimensions, as quantizers of models expect.
             let shape = [elements / GROUP as u64, GROUP as u64];
             let entry = serde_json::json!({ "dtype": name, "shape": shape, "data_offsets": [begin, begin + tensor_bytes] });
             header.insert(format!("n{number}"), entry);
         }
         let mut header = serde_json::Value::Object(header).to_string();
-        // So that tensors begin at pages.
+        // This makes tensors begin at pages.
         let header_bytes = (header.len() + 8).next_multiple_of(4096);
         header.extend(std::iter::repeat_n(' ', header_bytes - 8 - header.len()));
         let mut file = BufWriter::with_capacity(CHUNK, File::create(path)?);
@@ -168,7 +168,7 @@ impl Source {
         u64::from(self.tensors) * self.tensor_bytes
     }
 
-    /// The digest of what the tensors must read as in a tier, one after the other.
+    /// The digest of the tensors' expected bytes in a tier, one after the other.
     pub fn expected(&self, tier: Tier) -> Result<blake3::Hash> {
         let known = self.known.borrow().iter().find(|(of, _)| *of == tier).map(|(_, hash)| *hash);
         if let Some(hash) = known {

@@ -133,7 +133,7 @@ fn every_part_of_a_block_is_that_part_of_the_whole() {
         let payload = encoded(InstructionSet::detected(), &case.split, &raw);
         for set in sets() {
             let block = Block::parse(case.width, case.elements, &payload).unwrap();
-            // What the memory held before must not show.
+            // Earlier contents of the memory must not matter.
             let mut memory = vec![0xa5; block.scratch_len()];
             for round in 0..20 {
                 let (a, b) = (splitmix(20, 2 * round), splitmix(20, 2 * round + 1));
@@ -143,7 +143,7 @@ fn every_part_of_a_block_is_that_part_of_the_whole() {
                 let mut out = vec![0xa5; (end - begin) * case.width];
                 block.decode(set, begin..end, &mut out, &mut memory).unwrap();
                 let wanted = &raw[begin * case.width..end * case.width];
-                // The bytes that it names are all that it looks at.
+                // Decoding reads only the bytes that the header names.
                 let mut sparse = vec![0x5a; payload.len()];
                 let head = 0..payload.len().min(ladder::HEAD_MAX);
                 for range in std::iter::once(head).chain(block.bytes_of(begin..end)) {
@@ -199,7 +199,7 @@ fn only_types_that_pack_well_are_packed_and_only_where_it_pays() {
     assert!(!ladder::encode(Dtype::Bf16, &[], &mut payload, &mut scratch).unwrap());
 }
 
-/// Checks that all sets make the same of a payload: the same bytes, or a refusal.
+/// Checks that all sets treat a payload alike: the same bytes, or a refusal.
 fn check_alike(width: usize, elements: usize, payload: &[u8], number: usize) -> bool {
     let mut outcomes = sets().into_iter().map(|set| {
         let mut out = vec![0; elements * width];

@@ -1,4 +1,4 @@
-//! What the codecs are measured by: stored vectors, plain loops, a seeded generator.
+//! References for the codecs: stored vectors, plain loops, a seeded generator.
 
 use std::fs;
 use std::path::Path;

@@ -118,7 +118,7 @@ fn patches_on_encoded_blocks_are_counted() {
     assert_eq!(chains[0], "2");
     assert!(chains[1..].iter().all(|chain| chain == "0"), "{chains:?}");
     assert_eq!(shown(&mounted, "verify", "w"), "ok\n");
-    // A patch is checked as its block is.
+    // A patch is checked with its block.
     let path = place.store().join("demo/model/delta.dat");
     let delta = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
@@ -181,7 +181,7 @@ fn a_flipped_bit_reports_one_corrupt_block_and_one_event_until_the_block_changes
         assert_eq!(told.len(), 1, "{told:?}");
         assert_eq!((&told[0]["path"], &told[0]["cause"]), (&"demo/model/w".into(), &"read".into()));
         assert!(told[0]["text"].as_str().unwrap().contains("block 1"), "{told:?}");
-        // Written anew as a whole it is another block, and can go wrong again.
+        // A block that is written whole is another block, and a later corruption of it is reported again.
         let bytes = (128 << 12) / count;
         let file = fs::OpenOptions::new().write(true).open(mounted.path("demo/model/w")).unwrap();
         file.write_all_at(&Random(1).bytes(bytes), bytes as u64).unwrap();

@@ -1,4 +1,4 @@
-//! What happened, as lines of JSON.
+//! Events as lines of JSON.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -84,7 +84,7 @@ fn events_report_damage_found_when_a_log_is_opened() {
         place.import(&format!("demo/{name}"), &[&place.path("one")], &[]);
     }
     let log = |name: &str| place.store().join("demo").join(name).join("meta.log");
-    // Half a batch: a slot that stood in the log already, with a bit of it wrong, and no Commit.
+    // Half a batch: an earlier slot with a flipped bit, and no Commit.
     let mut bytes = fs::read(log("torn")).unwrap();
     bytes.extend([0x5a; 64]);
     fs::write(log("torn"), &bytes).unwrap();

@@ -17,7 +17,7 @@ fn action_files_belong_to_the_owner_and_status_files_to_everybody() {
     let mounted = place.mount(&["--allow-other"]);
     assert_eq!(mode(&mounted.path(".ctl/sync")), 0o600);
     assert_eq!(mode(&mounted.path("demo/.ctl/remove")), 0o600);
-    // Everybody sees the own jobs.
+    // Each user sees their own jobs.
     assert_eq!(mode(&mounted.path(".ctl/jobs")), 0o666);
     for folder in [".ctl", "demo/.ctl", "demo/model/.ctl"] {
         assert_eq!(mode(&mounted.path(folder)), 0o555);

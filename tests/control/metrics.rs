@@ -1,4 +1,4 @@
-//! Metrics, as the parser of the Prometheus project's own client for Python reads them.
+//! Metrics, as the official Prometheus client for Python parses them.
 
 use std::collections::BTreeSet;
 use std::fs;

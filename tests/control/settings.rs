@@ -37,7 +37,7 @@ fn a_policy_is_set_stored_and_refused_as_a_whole() {
     }
     let bytes = fs::OpenOptions::new().write(true).open(&path).unwrap();
     refused(bytes.write_all_at(b"\xff\xfe", 0), libc::EINVAL);
-    // Not at the beginning of the file: a write is a batch wherever it is.
+    // Not at offset 0: each write is one command, whatever its offset.
     bytes.write_all_at(b"cache", 1 << 40).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "cache\n");
     drop(bytes);
@@ -79,7 +79,7 @@ fn a_log_rewritten_on_demand_has_the_same_content() {
         let small = fs::metadata(&log).unwrap().len();
         assert!(small < grown / 2, "from {grown} to {small}");
         let text = fs::read_to_string(&compact).unwrap();
-        // A sync before or after it adds a record that says that all is durable.
+        // A periodic sync adds a record that marks everything as durable.
         let numbers: Vec<u64> = text.split([' ', ':']).filter_map(|word| word.parse().ok()).collect();
         let is_one =
             |from: u64, to: u64| (grown..=grown + 8192).contains(&from) && (to..=to + 512).contains(&small);

@@ -71,7 +71,7 @@ fn what_lists_tensors_is_removed_by_the_usual_tools() {
             assert!(!fixture.path("d").exists(), "{remove}");
         }
     }
-    // Alone it does nothing.
+    // The setting has no effect without the option.
     placed(&fixture, "d");
     fs::remove_file(fixture.path("d/w")).unwrap();
     assert_eq!(fs::metadata(fixture.path("d/w")).unwrap().len(), 2000);

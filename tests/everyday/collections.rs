@@ -104,7 +104,7 @@ fn a_removed_collection_gives_back_its_space_also_after_an_interruption() {
     for name in ["t/tuned/m.safetensors", "t/tuned/w", "t/tuned"] {
         assert!(!mounted.path(name).exists(), "{name}");
     }
-    // The name is free at once.
+    // The name can be used again at once.
     fs::create_dir(mounted.path("t/tuned")).unwrap();
     assert_eq!(fs::read_dir(mounted.path("t/tuned")).unwrap().count(), 0);
     fs::remove_dir(mounted.path("t/tuned")).unwrap();

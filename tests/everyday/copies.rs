@@ -47,15 +47,15 @@ fn files(at: &Path) -> BTreeMap<PathBuf, u64> {
     found
 }
 
-/// Stored bytes of the whole store, as its daemon counts them.
+/// Stored bytes of the whole store, as the daemon counts them.
 fn stored(fixture: &Fixture) -> u64 {
     let tiers = fs::read_to_string(fixture.mounted().path(".ctl/stats.json")).unwrap();
     let stats: serde_json::Value = serde_json::from_str(&tiers).unwrap();
     stats["tiers"].as_object().unwrap().values().map(|tier| tier["stored_bytes"].as_u64().unwrap()).sum()
 }
 
-/// A copy in the mount equals the source, byte for byte and file for file, and every tensor of it is its container's: what is
-/// written to the one shows in the other.
+/// A copy in the mount equals the source, byte for byte and file for file, and each tensor shares its container's bytes: a
+/// write to one shows in the other.
 fn check(copy: &Path, source: &Path, context: &str) {
     assert_eq!(files(copy), files(source), "{context}");
     for name in files(source).into_keys() {
@@ -166,12 +166,12 @@ mod heavy {
                 )
                 .ok();
             }
-            // Nothing but what was put there is there to be deleted, and the tensors stay.
+            // `rsync --delete` removes only what was put there, and the tensors stay.
             let deleted = script(Path::new(&here), &format!("rsync -acn --delete -i {from}/ m/")).ok();
             assert!(!deleted.contains("deleting"), "{deleted}");
             script(Path::new(&here), "rm -r m").ok();
         }
-        // A move out of the mount, and one into it.
+        // Moves out of the mount and into it.
         script(
             Path::new(&here),
             &format!("set -e; cp -a {from} m; mv m {out_path}; diff -r {from} {out_path}; mv {out_path} m"),
@@ -193,7 +193,7 @@ mod heavy {
         let of_files: u64 = files(&source).values().sum();
         let used = count("du -s -B1 m | cut -f1");
         assert!(used >= of_files && used < of_files + of_files / 20, "{used} of {of_files}");
-        // A container counts what its tensors store.
+        // The stored size of a container includes its tensors.
         let container = fs::metadata(fixture.path("m/minilm/model.safetensors")).unwrap();
         assert!(container.blocks() * 512 >= container.len(), "{} blocks", container.blocks());
         let commit = "git -c user.name=a -c user.email=a@b commit -qm all";

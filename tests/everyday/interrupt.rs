@@ -1,4 +1,4 @@
-//! Ctrl-C while the daemon works: the job ends, and the command says what was done and what was not.
+//! Ctrl-C while the daemon works: the job ends, and the command reports the finished and the unfinished files.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -9,14 +9,13 @@ use support::{Mounted, Place, Random, container_of, ended, npy_file, tierfs, wai
 
 const F_SETSIG: i32 = 10;
 
-/// A lease on a file: who opens it waits until the lease is given back, so a job that needs the file cannot end
-/// before.
+/// A lease on a file: an opener waits until the lease is released, so a job that needs the file cannot end earlier.
 struct Lease(File);
 
 impl Lease {
     fn on(path: &Path) -> Lease {
         let file = File::options().read(true).write(true).open(path).unwrap();
-        // SAFETY: both calls take numbers only. The signal of an opener is one that is ignored by default.
+        // SAFETY: both calls take numbers only. An open raises a signal that is ignored by default.
         let taken = unsafe {
             libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
             libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -33,7 +32,7 @@ impl Drop for Lease {
     }
 }
 
-/// A command that runs, with files for what it prints.
+/// A running command, with files for its output.
 struct Running {
     child: Child,
     out: PathBuf,
@@ -54,8 +53,8 @@ impl Running {
         fs::read_to_string(&self.err).unwrap()
     }
 
-    /// Presses Ctrl-C once a job runs, drops what holds the job up once the command has cancelled it, and waits. The
-    /// exit code, standard output, standard error.
+    /// Sends Ctrl-C once a job runs, drops `hold` once the command has cancelled the job, and waits. The exit code,
+    /// standard output, standard error.
     fn interrupted<Gate>(mut self, mounted: &Mounted, gate: Gate) -> (Option<i32>, String, String) {
         let jobs = || fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
         wait_until("a running job", || jobs().lines().any(|line| line.contains(" running")));
@@ -94,7 +93,7 @@ fn ctrl_c_ends_an_import_into_a_mount_and_says_what_was_imported() {
 #[test]
 fn ctrl_c_ends_a_move_and_says_what_was_moved() {
     let place = Place::new();
-    // So many that the move takes seconds, while Ctrl-C cancels it within its first tenths of a second.
+    // Enough for the move to take seconds, while Ctrl-C cancels it within its first tenths of a second.
     let names: Vec<String> = (0..400).map(|number| format!("t{number:03}")).collect();
     let tensors: Vec<_> = names.iter().map(|name| (name.as_str(), 1 << 18)).collect();
     place.write("m.safetensors", container_of(&mut Random(3), &tensors));

@@ -1,8 +1,8 @@
-//! Everyday tools on model directories in a mount, compared with the source: what they list, copy, move, archive and remove,
-//! and which names lead to tensors.
+//! Everyday tools on model directories in a mount, compared with the source: listings, copies, moves, archives, removals,
+//! and the names of tensors.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod both;

@@ -1,4 +1,4 @@
-//! Names of tensors: `.tensors`, the plain names that no entry has, and what takes them.
+//! Names of tensors: `.tensors`, the plain names that no entry has, and entries that take such names.
 
 use std::fs;
 use std::io;
@@ -59,7 +59,7 @@ fn tensors_are_in_an_unlisted_directory_in_which_nothing_is_made_or_removed() {
     refused(fs::rename(fixture.path("config.json"), fixture.path(".tensors")), libc::EISDIR);
     refused(fs::set_permissions(at(""), std::os::unix::fs::PermissionsExt::from_mode(0o700)), libc::EPERM);
     assert!(set(&at(""), "lossy", "allow").is_err() && set(&at("blk"), "tier", "q8").is_err());
-    // Attributes and bytes of a tensor are set there as anywhere.
+    // Attributes and bytes of a tensor can be set there too.
     set(&at("w"), "lossy", "allow").unwrap();
     set(&at("w"), "tier", "q8").unwrap();
     assert_eq!(get(&fixture.path("w"), "tier"), "q8");
@@ -83,9 +83,9 @@ fn an_entry_takes_the_plain_name_of_a_tensor_and_gives_it_back() {
             }
         }
     };
-    // The kernel knows the names already.
+    // The kernel has cached the names.
     whole(&fixture, &["w", "blk/0/q", "blk/0/k", "blk/1/q"]);
-    // Opening with O_CREAT opens the tensor; making another is not possible.
+    // Opening with O_CREAT opens the existing tensor; no new file can be created.
     let tensor = fs::OpenOptions::new().create(true).append(true).open(fixture.path("w")).unwrap();
     assert_eq!(tensor.metadata().unwrap().len(), 80_000);
     drop(tensor);
@@ -94,7 +94,7 @@ fn an_entry_takes_the_plain_name_of_a_tensor_and_gives_it_back() {
     refused(fs::remove_file(fixture.path("w")), libc::EPERM);
     refused(fs::rename(fixture.path("w"), fixture.path("v")), libc::EPERM);
     refused(fs::remove_dir(fixture.path("blk")), libc::EPERM);
-    // A rename takes it, so does a name in a directory that tensors make.
+    // A rename takes the name; so does a name in a directory that tensors make.
     fs::rename(fixture.path("config.json"), fixture.path("w")).unwrap();
     fs::write(fixture.path("blk/0/new"), b"new").unwrap();
     fs::write(fixture.path("x"), b"x").unwrap();
@@ -283,7 +283,7 @@ fn the_command_lists_tensors_of_a_directory_and_of_a_container() {
     assert_eq!(below("demo/m/m.safetensors"), ["blk", "w"]);
 }
 
-/// A directory lists each name once, whatever the buffer.
+/// A directory lists each name once, with any buffer size.
 fn check_listing(folder: &Path) {
     let mut seen = std::collections::HashSet::new();
     assert!(fs::read_dir(folder).unwrap().all(|entry| seen.insert(entry.unwrap().file_name())));

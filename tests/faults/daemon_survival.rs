@@ -1,4 +1,4 @@
-//! The daemon lives: through a panic in a request, and through files of the store that are cut or taken away.
+//! The daemon survives a panic in a request, and files of the store that are truncated or removed.
 
 use std::any::Any;
 use std::fs::{self, File as SystemFile};
@@ -19,7 +19,7 @@ use tierfs::vfs::ListMode;
 
 use support::{Aligned, Place, Random, assert_same, open_direct, run, shell, wait_until};
 
-/// A disk on which reads of data files, or writes to tier files, panic while they are told to.
+/// A disk whose reads of data files, or writes to tier files, panic on command.
 #[derive(Clone)]
 struct Panicking {
     inner: FileDisk,
@@ -109,7 +109,7 @@ impl Disk for Panicking {
     }
 }
 
-/// What was logged in this process.
+/// The log messages of this process.
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Lines;
@@ -126,7 +126,7 @@ impl log::Log for Lines {
     fn flush(&self) {}
 }
 
-/// A mount in this process; its end is waited for.
+/// A mount in this process; dropping it waits for its end.
 struct InProcess {
     mountpoint: PathBuf,
     stop: Arc<AtomicBool>,
@@ -161,7 +161,7 @@ impl Drop for InProcess {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let served = self.serving.take().unwrap().join();
-        // Still there where the serving has failed.
+        // Unmounts it even after a failure.
         if served.is_err()
             && let Err(error) = rustix::mount::unmount(&self.mountpoint, rustix::mount::UnmountFlags::DETACH)
         {
@@ -187,7 +187,7 @@ fn a_panic_fails_its_request_and_the_mount_survives() {
     let folder = mounted.mountpoint.join("demo/c");
 
     reads.store(true, Ordering::SeqCst);
-    // More of them than there are threads.
+    // More requests than the daemon has threads.
     for _ in 0..8 {
         let error = fs::read(folder.join("large")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
@@ -195,11 +195,11 @@ fn a_panic_fails_its_request_and_the_mount_survives() {
     }
     reads.store(false, Ordering::SeqCst);
     assert_same(&fs::read(folder.join("large")).unwrap(), &large, "large");
-    // The answer comes before the line.
+    // The answer comes before the log line.
     let told = |what: &str| LINES.lock().unwrap().iter().any(|line| line.contains(what));
     wait_until("the line about reads", || told("read: a bug in tierfs"));
 
-    // A write over bytes that a record describes goes to a tier file.
+    // A write over logged bytes goes to a tier file.
     let file = SystemFile::options().write(true).open(folder.join("large")).unwrap();
     writes.store(true, Ordering::SeqCst);
     for at in [0, 100_000] {
@@ -233,7 +233,7 @@ fn a_store_file_truncated_or_removed_during_the_mount_fails_only_its_blocks() {
     }
     let mounted = place.mount(&["--verify", "always"]);
     let data = |number: u32| place.store().join(format!("demo/c/data/{number:016x}"));
-    // Open when it happens.
+    // The file is open when this happens.
     let open = files.each_ref().map(|(name, _)| open_direct(&mounted.path("demo/c").join(name)));
     let mut memory = Aligned::new(BLOCK as usize);
     for file in &open {
@@ -257,7 +257,7 @@ fn a_store_file_truncated_or_removed_during_the_mount_fails_only_its_blocks() {
         assert_same(memory.pages(BLOCK as usize), &files[2].1[range], "well");
     }
     drop(open);
-    // Opened anew it is gone, and is not made again. The daemon hears of a close only after it.
+    // A new open finds it gone and does not create it again. The daemon learns of a close only afterwards.
     wait_until("the file that is gone", || {
         let gone = open_direct(&mounted.path("demo/c/gone"));
         match gone.read_exact_at(memory.pages(BLOCK as usize), 0) {
@@ -301,7 +301,7 @@ fn pipes_in_place_of_store_files_are_errors_and_block_nobody() {
     assert_same(&fs::read(mounted.path("demo/well/x")).unwrap(), &bytes, "a file beside them");
     assert!(fs::read(mounted.path("demo/log/x")).is_err());
     mounted.unmount();
-    // Whoever has the store is asked for by its lock.
+    // The command asks the holder of the store through its lock.
     let lock = place.store().join("lock");
     fs::remove_file(&lock).unwrap();
     shell(&place.path(""), &format!("mkfifo {}", lock.display()));

@@ -1,4 +1,4 @@
-//! A system call fails: nothing is acknowledged that is not there, nothing is half done, and the daemon lives.
+//! A system call fails: acknowledged changes are there, no change is half done, and the daemon survives.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,9 @@ use crate::stores::{check_after, copied, exported, fsck, sources, store_with_fil
 use crate::trace::{Daemon, Fault, Point, points, spread, traced};
 use support::{Place, ended};
 
-/// Calls that are tried of each kind of error in a short run.
+/// Calls that a short run tries for each kind of error.
 const TRIED: usize = 24;
-/// Calls that may find a disk broken, and those that may find it full.
+/// Calls that a broken disk may fail, and those that a full disk may fail.
 const BROKEN: [&str; 6] = ["pwrite64", "fdatasync", "fsync", "rename", "fallocate", "ftruncate"];
 const FULL: [&str; 3] = ["pwrite64", "fallocate", "ftruncate"];
 
@@ -18,18 +18,18 @@ fn of(all: &[Point], calls: &[&str]) -> Vec<Point> {
     all.iter().filter(|point| calls.contains(&point.call)).cloned().collect()
 }
 
-/// Whether the fault came, as far as `strace` has noted it.
+/// Whether `strace` has recorded the fault.
 fn has_come(notes: &Path) -> bool {
     fs::read_to_string(notes).unwrap().contains("(INJECTED)")
 }
 
-/// Works on a mount of which one call fails, and checks what is there, then and later.
+/// Runs a workload on a mount in which one call fails, and checks the files, at once and after a remount.
 fn disturbed(place: &Place, known: &Journal, point: &Point, error: &'static str) -> Option<Journal> {
     let context = format!("{error} from {point}");
     let notes = place.path("notes");
     let store = copied(place, &place.store());
     let mut journal = known.clone().with_unit(PAGE);
-    // Whoever starts it is told: it need not start.
+    // The mount may refuse to start, with an error.
     if let Some(daemon) = Daemon::mount(place, &store, &notes, Some((point, Fault::Error(error)))) {
         journal.work(&daemon.path(""), 5, After::GoOn);
         let is_sync = ["fdatasync", "fsync"].contains(&point.call);
@@ -44,7 +44,7 @@ fn disturbed(place: &Place, known: &Journal, point: &Point, error: &'static str)
     came.then_some(journal)
 }
 
-/// After a failed sync nothing is written, and the status says why.
+/// After a failed sync the collection takes no writes, and the status says why.
 fn takes_no_more(daemon: &Daemon, context: &str) {
     let written = fs::write(daemon.path("more"), b"more");
     let Err(written) = written else { panic!("{context}: it takes more") };
@@ -87,7 +87,7 @@ fn a_disk_that_is_full_for_one_call_loses_nothing_and_the_write_can_be_repeated(
         let journal = disturbed(&place, &known, &point, "ENOSPC");
         told += usize::from(journal.is_some_and(|journal| journal.full + journal.failed.len() > 0));
     }
-    // Most find room at a second try, or can do without what they wanted to write.
+    // Most succeed at a second try, or can go on without the write.
     assert!(told > 0, "no run failed");
 }
 

@@ -1,4 +1,4 @@
-//! What programs do to a collection through a mount, and what may be read of it afterwards.
+//! A journal of the changes that programs make through a mount, and of the contents that may be read afterwards.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,49 +9,49 @@ use std::path::Path;
 
 use support::{Random, assert_same, container_of, npy_file};
 
-/// Blocks of a file that is not large.
+/// Block length of a small file.
 pub const BLOCK: usize = 16 << 10;
-/// The kernel may cut a write at pages: of one that fails, some may have been done.
+/// The kernel may split a write at pages: some parts of a failed write may have succeeded.
 pub const PAGE: usize = 4 << 10;
 
-/// Threads that a call of the same number may fail in.
+/// Number of threads in which a call of the same number may fail.
 const THREADS: usize = 4;
 
-/// How a change comes about.
+/// How a change becomes visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
     /// All of it or nothing.
     Whole,
     /// Each unit of it or not.
     Blocks,
-    /// As the bytes come: a file that is being written.
+    /// As a prefix: a file that is being written.
     Bytes,
 }
 
-/// What may be read of a name; `None`: it may be missing.
+/// The contents that a name may have; `None`: it may be missing.
 #[derive(Clone, Default)]
 struct Expected {
     acknowledged: Option<Vec<u8>>,
     under_way: Option<(Option<Vec<u8>>, How)>,
 }
 
-/// What was done, and what was acknowledged.
+/// The changes, and whether they were acknowledged.
 #[derive(Clone, Default)]
 pub struct Journal {
     files: BTreeMap<String, Expected>,
-    /// Steps that were acknowledged, and those that failed, with their errors.
+    /// Acknowledged steps, and failed ones with their errors.
     pub done: usize,
     pub failed: Vec<(String, i32)>,
-    /// Of a write inside a file, bytes that are old or new together.
+    /// The unit of a write inside a file: its bytes are all old or all new.
     unit: usize,
-    /// Steps that found the disk full, and were done again.
+    /// Steps that found the disk full and were repeated.
     pub full: usize,
 }
 
-/// What becomes of an error.
+/// The reaction to an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// Nothing more is done: the daemon was killed.
+    /// The work ends: the daemon was killed.
     Stop,
     /// The name is left alone, and other steps follow.
     GoOn,
@@ -60,14 +60,14 @@ pub enum After {
 /// Some steps.
 type Work<'a> = &'a dyn Fn(&mut Journal) -> io::Result<()>;
 
-/// One step: names that it changes with what they become, and the doing.
+/// One step: the names that it changes, their new contents, and the action.
 struct Step<'a> {
     what: &'a str,
     becomes: Vec<(String, Option<Vec<u8>>, How)>,
 }
 
 impl Journal {
-    /// An empty one; writes inside files are old or new in units of so many bytes.
+    /// An empty journal; writes inside files are old or new in units of this many bytes.
     pub fn by(unit: usize) -> Journal {
         Journal { unit, ..Journal::default() }
     }
@@ -85,8 +85,8 @@ impl Journal {
         self.files.get(name).is_some_and(|expected| expected.under_way.is_some())
     }
 
-    /// Notes, does, and notes that it is done. What finds the disk full is written once more:
-    /// nothing may have changed.
+    /// Records a step, runs it, and records its result. A write that finds the disk full is repeated: nothing may have
+    /// changed.
     fn step(&mut self, step: Step<'_>, doing: impl Fn() -> io::Result<()>) -> io::Result<()> {
         if step.becomes.iter().any(|(name, ..)| self.is_unsure(name)) {
             return Ok(());
@@ -97,7 +97,7 @@ impl Journal {
         let mut result = doing();
         let is_written = step.becomes.iter().all(|(_, _, how)| *how != How::Whole);
         let is_full = |error: &io::Error| error.raw_os_error() == Some(libc::ENOSPC);
-        // A thread of the daemon each may find the disk full.
+        // Each thread of the daemon may find the disk full once.
         for _ in 0..THREADS {
             if is_written && result.as_ref().is_err_and(is_full) {
                 self.full += 1;
@@ -136,7 +136,7 @@ impl Journal {
         })
     }
 
-    /// Writes a file beside another and gives it its name.
+    /// Writes a file beside another and renames it over that one.
     fn replace(&mut self, folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
         let part = format!(".{name}.part");
         self.put(folder, &part, bytes, false)?;
@@ -149,7 +149,7 @@ impl Journal {
         self.step(Step { what: &what, becomes }, || fs::rename(folder.join(&part), folder.join(name)))
     }
 
-    /// Notes what a name reads as, whatever it is.
+    /// Records the present content of a name.
     pub fn note(&mut self, folder: &Path, name: &str) {
         let acknowledged = Some(fs::read(folder.join(name)).unwrap());
         self.files.insert(name.to_owned(), Expected { acknowledged, under_way: None });
@@ -173,7 +173,7 @@ impl Journal {
         self.step(Step { what: &format!("remove {name}"), becomes }, || fs::remove_file(folder.join(name)))
     }
 
-    /// Some of everything.
+    /// Runs a mixture of all steps.
     pub fn work(&mut self, folder: &Path, seed: u64, after: After) {
         let mut random = Random(seed);
         let container = |random: &mut Random| container_of(random, &[("a", 9000), ("deep/b", 30_001)]);
@@ -204,13 +204,12 @@ impl Journal {
         }
     }
 
-    /// Every name reads as something that it may be, and containers agree with their tensors.
+    /// Each name has one of its allowed contents, and containers agree with their tensors.
     pub fn check(&self, folder: &Path, context: &str) {
         self.check_but(folder, context, &|_| false);
     }
 
-    /// The same of a mount in which a call has failed: a container that it was about has its
-    /// tensors beside it in the next mount.
+    /// The same after a call has failed: a container that was being changed has its tensors after the next mount.
     pub fn check_there(&self, folder: &Path, context: &str) {
         let may_be_missing = |expected: &Expected| expected.under_way.is_some();
         self.check_but(folder, &format!("{context}, before its end"), &may_be_missing);
@@ -261,13 +260,13 @@ fn is_mixed(found: &Bytes, old: &Bytes, new: &Bytes, unit: usize) -> bool {
         && found.chunks(unit).zip(versions).all(|(it, (old, new))| it == old || it == new)
 }
 
-/// A file that is being written has its bytes up to somewhere, and perhaps zeros.
+/// A file that is being written has a prefix of its bytes, perhaps followed by zeros.
 fn is_begun(found: &Bytes, old: &Bytes, new: &Bytes) -> bool {
     let (Some(found), Some(new)) = (found, new) else { return old.is_none() && found.is_none() };
     found.len() <= new.len() && found.iter().zip(new).all(|(it, new)| it == new || *it == 0)
 }
 
-/// The standard library does not tell of errors at the close.
+/// The standard library ignores errors of close.
 pub fn closed(file: File) -> io::Result<()> {
     // SAFETY: the descriptor was this file's alone, and is not used after this.
     match unsafe { libc::close(file.into_raw_fd()) } {

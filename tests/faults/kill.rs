@@ -1,4 +1,4 @@
-//! The program killed before a system call: what was acknowledged is there, and nothing is half done.
+//! The program is killed before a system call: acknowledged changes are there, and no change is half done.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use crate::stores::{check_after, copied, exported, fsck, sources, store_with_fil
 use crate::trace::{Daemon, Fault, Point, points, spread, traced};
 use support::{Place, Random, answer, ended, run, safetensors_file, tierfs};
 
-/// Calls that are tried of each workload in a short run.
+/// Calls that a short run tries for each workload.
 const TRIED: usize = 40;
 
 #[test]
@@ -130,7 +130,7 @@ fn a_daemon_killed_before_any_call_keeps_closed_renamed_and_synced_files() {
     assert!(hits > TRIED / 3, "only {hits} daemons were killed while there was work");
 }
 
-/// Lets the log of a collection grow until it is to be written anew.
+/// Lets the log of a collection grow until a checkpoint is due.
 fn grow_log(store: &Path) {
     let disk = Arc::new(FileDisk::new(store));
     let store = Store::open(disk, Access::Write, "a test").unwrap();
@@ -166,7 +166,7 @@ fn a_daemon_killed_during_a_log_rewrite_loses_nothing() {
     let mut all_of_it = journal();
     work(&store, &mut all_of_it, None);
     assert!(log_bytes(&store) < 1 << 20, "{} bytes", log_bytes(&store));
-    // The calls from the new log's making to the first sync after it has its name.
+    // The calls from the creation of the new log to the first sync after its rename.
     let text = fs::read_to_string(&notes).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let first = lines.iter().position(|line| line.contains("meta.log.new")).unwrap();

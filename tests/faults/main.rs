@@ -1,12 +1,11 @@
-//! Faults below a real process: `tierfs` is killed at a system call of choice, or the call fails, and what was
-//! acknowledged before is compared with a journal that the test keeps. `strace` does both; the tests need it, /dev/fuse,
-//! and the right to trace.
+//! Faults below a real process: `tierfs` is killed at a chosen system call, or the call fails. The test keeps a journal
+//! of acknowledged changes and compares. `strace` does both; the tests need it, /dev/fuse, and the right to trace.
 //!
 //! `make test` tries some calls, spread over all. `TIERFS_FAULTS=all cargo nextest run --test faults` tries every one
-//! of them, in some minutes.
+//! of them, in a few minutes.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod daemon_survival;

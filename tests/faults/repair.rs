@@ -1,4 +1,4 @@
-//! `tierfs fsck --repair`: what can be read is kept bit for bit, what cannot is named, not more and not less.
+//! `tierfs fsck --repair` keeps readable bytes bit for bit and names exactly the unreadable ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use support::{Answer, Mounted, Place, Random, assert_same, ended, npy_file, run,
 /// Bytes of a block of these files, and of the payload of such a block of f32 in q8.
 const BLOCK: u64 = 16 << 10;
 const PAYLOAD: u64 = 64 * 68;
-/// Where the elements of an array begin.
+/// Offset of the elements in an array.
 const HEADER: u64 = 128;
 const PLAIN: u64 = 200_000;
 const ELEMENTS: u64 = 20_000;
@@ -25,7 +25,7 @@ fn fsck(store: &Path, options: &[&str]) -> Answer {
     run(["fsck".as_ref(), store.as_os_str()].into_iter().chain(options.iter().map(|option| option.as_ref())))
 }
 
-/// A store of a plain file, an encoded array and a small file, and what they read as.
+/// A store of a plain file, an encoded array and a small file, and their contents.
 fn made(place: &Place) -> Contents {
     let mut random = Random(11);
     let array = npy_file(&random.floats(ELEMENTS as usize));
@@ -50,7 +50,7 @@ fn flip(path: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x5a], at).unwrap();
 }
 
-/// Ranges of lost bytes by path, neighbours joined.
+/// Ranges of lost bytes by path; adjacent ranges are joined.
 type Ranges = BTreeMap<String, Vec<[u64; 2]>>;
 
 fn ranges_of(blocks: &BTreeSet<u64>, bytes: u64, skip: u64) -> Vec<[u64; 2]> {
@@ -75,7 +75,7 @@ fn lost_in(report: &Value) -> Ranges {
         .collect()
 }
 
-/// Every byte that was not lost reads as it did, every page that was is an error.
+/// Every intact byte reads as before, and every lost page is an error.
 fn check_ranges(mounted: &Mounted, contents: &Contents, lost: &Ranges, context: &str) {
     for (name, bytes) in contents {
         let file = File::open(mounted.path("demo/c").join(name)).unwrap();
@@ -85,7 +85,7 @@ fn check_ranges(mounted: &Mounted, contents: &Contents, lost: &Ranges, context: 
         };
         let mut at = 0;
         while at < bytes.len() as u64 {
-            // Pieces on one side of each border: the kernel reads pages, and a page of both is an error.
+            // Pieces on one side of each border: the kernel reads whole pages, and a page with lost bytes is an error.
             let end = (at / 4096 * 4096 + 4096).min(bytes.len() as u64);
             let mut page = vec![0; (end - at) as usize];
             let read = file.read_exact_at(&mut page, at);
@@ -99,7 +99,7 @@ fn check_ranges(mounted: &Mounted, contents: &Contents, lost: &Ranges, context: 
     }
 }
 
-/// A repair, what it reports, and that afterwards all is well and can be written to.
+/// Runs a repair and returns its report; checks that the store is clean and writable afterwards.
 fn repaired(place: &Place, store: &Path, contents: &Contents, context: &str) -> Value {
     let unchanged = fsck(store, &[]);
     assert_eq!(unchanged.code, Some(3), "{context}: {unchanged:?}");
@@ -113,7 +113,7 @@ fn repaired(place: &Place, store: &Path, contents: &Contents, context: &str) -> 
     assert_eq!(kept, "demo/c/meta.log.damaged-1", "{context}");
     assert_same(&fs::read(store.join(kept)).unwrap(), &log, context);
     fsck(store, &[]).ok();
-    // Nothing is left to do, and nothing is done.
+    // A second repair finds and changes nothing.
     let before = fs::read(store.join("demo/c/meta.log")).unwrap();
     fsck(store, &["--repair"]).ok();
     assert_same(&fs::read(store.join("demo/c/meta.log")).unwrap(), &before, context);
@@ -135,7 +135,7 @@ fn repaired(place: &Place, store: &Path, contents: &Contents, context: &str) -> 
 }
 
 fn mount(place: &Place, store: &Path) -> Mounted {
-    // A place mounts its own store: this one takes its name.
+    // A place mounts its own store, so this store takes its name.
     let own = place.store();
     let aside = place.path("aside");
     fs::rename(&own, &aside).unwrap();
@@ -151,7 +151,7 @@ fn data_file(store: &Path) -> std::path::PathBuf {
     found.find(|path| fs::metadata(path).unwrap().len() == PLAIN).unwrap()
 }
 
-/// What a repair must name where these blocks of the plain file and of the array are bad.
+/// The losses that a repair must name if these blocks of the plain file and of the array are bad.
 fn expected(plain: &BTreeSet<u64>, array: &BTreeSet<u64>) -> Ranges {
     let mut out = Ranges::new();
     if !plain.is_empty() {
@@ -229,7 +229,7 @@ fn a_lost_block_can_be_rewritten() {
     let mounted = place.mount(&[]);
     let range = 2 * BLOCK as usize..3 * BLOCK as usize;
     let file = File::options().write(true).open(mounted.path("demo/c/plain")).unwrap();
-    // A part of it would leave the rest unknown.
+    // Writing a part of it would leave the rest unknown.
     let error = file.write_all_at(b"part", 2 * BLOCK + 9).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     file.write_all_at(&contents["plain"][range], 2 * BLOCK).unwrap();
@@ -283,7 +283,7 @@ fn a_repair_of_a_damaged_log_leaves_every_file_right_or_reported() {
                 );
                 continue;
             };
-            // Empty files are of before something was written.
+            // Empty files are versions from before the first write.
             let known = contents.iter().find(|(_, known)| **known == bytes);
             let is_head = contents["w.npy"].starts_with(&bytes);
             assert!(known.is_some() || is_head, "{context}: {} has bytes that nobody wrote", path.display());
@@ -345,9 +345,9 @@ fn a_repair_refuses_a_store_in_use_and_leaves_a_clean_store_unchanged() {
     mounted.unmount();
     assert_same(&fs::read(place.store().join("demo/c/meta.log")).unwrap(), &log, "the log");
     assert_eq!(fsck(&place.store(), &["--mend"]).code, Some(2));
-    // What has no log any more cannot be repaired, and its bytes stay.
+    // A collection without a log cannot be repaired, and its bytes stay.
     fs::remove_file(place.store().join("demo/c/meta.log")).unwrap();
-    // Who only reads has no exclusive lock that an unmount could wait for.
+    // A reader has no exclusive lock that an unmount could wait for.
     let mut answer = fsck(&place.store(), &["--repair"]);
     wait_until("the daemon has ended", || {
         answer = fsck(&place.store(), &["--repair"]);
@@ -376,7 +376,7 @@ fn files_with_missing_objects_are_reported_and_a_repair_lists_them_as_lost() {
             state.directory(tierfs::store::ROOT).unwrap().get(b"plain").unwrap()
         };
         let object = collection.objects_of(node).unwrap()[0].entry.id;
-        // A log that takes the object away and leaves the file, as no program should write it.
+        // A log that removes the object and leaves the file, which no program should write.
         let delete = |batch: &mut tierfs::store::Batch, _: &_| {
             batch.record(Record::Delete { object });
             Ok(())

@@ -1,4 +1,4 @@
-//! Stores to disturb, and what is asked of them afterwards.
+//! Stores for fault injection, and checks of them afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use crate::journal::{BLOCK, Journal};
 use crate::trace::Daemon;
 use support::{Place, Random, assert_same, container_of, files_below, npy_file, run, shell};
 
-/// What a store's collection exports as.
+/// Exports a store's collection.
 pub fn exported(place: &Place, store: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let to = place.path("exported");
     if to.exists() {
@@ -58,7 +58,7 @@ pub fn store_with_files(place: &Place) -> Journal {
     journal
 }
 
-/// After the daemon of a store was killed: what was acknowledged is there, and work goes on.
+/// Checks after the daemon was killed: acknowledged changes are there, and the store takes further work.
 pub fn check_after(place: &Place, store: &Path, journal: &Journal, context: &str) {
     fsck(store, context);
     let notes = place.path("notes-after");

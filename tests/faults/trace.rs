@@ -1,4 +1,4 @@
-//! `strace` around the program: which calls it makes, and one of them disturbed.
+//! Runs the program under `strace`, which lists its system calls or disturbs one of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use support::{Place, ended, tierfs, wait_until};
 
-/// The calls that change something on the disk.
+/// The calls that change the disk.
 pub const CHANGING: [&str; 12] = [
     "openat",
     "pwrite64",
@@ -37,7 +37,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// What happens to a call.
+/// The fault in a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The process is killed before it.
@@ -46,7 +46,7 @@ pub enum Fault {
     Error(&'static str),
 }
 
-/// The program with these arguments, under `strace`, which notes the calls in `notes`.
+/// Runs the program with these arguments under `strace`, which records the calls in `notes`.
 pub fn traced(arguments: &[&Path], notes: &Path, fault: Option<(&Point, Fault)>) -> Command {
     let program = tierfs();
     let mut command = Command::new("strace");
@@ -60,13 +60,13 @@ pub fn traced(arguments: &[&Path], notes: &Path, fault: Option<(&Point, Fault)>)
         command.arg("-e").arg(format!("inject={}:{what}:when={}", point.call, point.number));
     }
     command.arg(program.get_program()).args(arguments);
-    // A thread less that the calls could be another's.
+    // With fewer threads the counts of calls are more stable.
     command.env("RAYON_NUM_THREADS", "1").env("TIERFS_LOG", "info");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-/// The calls that a run has noted: how often the thread that made most of them did.
+/// The recorded calls of a run: the counts of the thread that made most of them.
 pub fn points(notes: &Path) -> Vec<Point> {
     let mut counts: BTreeMap<(String, &'static str), usize> = BTreeMap::new();
     let mut found: Vec<Point> = Vec::new();
@@ -76,7 +76,7 @@ pub fn points(notes: &Path) -> Vec<Point> {
         let Some(call) = CHANGING.into_iter().find(|call| *call == name) else { continue };
         let count = counts.entry((thread.to_owned(), call)).or_default();
         *count += 1;
-        // What is only opened changes nothing.
+        // Opening a file without O_CREAT changes nothing.
         let changes = call != "openat" || arguments.contains("O_CREAT");
         let point = Point { call, number: *count };
         if changes && !found.contains(&point) {
@@ -86,7 +86,7 @@ pub fn points(notes: &Path) -> Vec<Point> {
     found
 }
 
-/// Some of the points, spread over all; every one in a long run.
+/// Some of the points, spread over all of them; all points in a long run.
 pub fn spread(points: Vec<Point>, count: usize) -> Vec<Point> {
     if std::env::var_os("TIERFS_FAULTS").is_some() || points.len() <= count {
         return points;
@@ -94,7 +94,7 @@ pub fn spread(points: Vec<Point>, count: usize) -> Vec<Point> {
     (0..count).map(|place| points[place * (points.len() - 1) / (count - 1)].clone()).collect()
 }
 
-/// A daemon under `strace`; its mount goes with it.
+/// A daemon under `strace`; dropping it unmounts.
 pub struct Daemon {
     child: Child,
     pub mountpoint: PathBuf,
@@ -128,7 +128,7 @@ impl Daemon {
         self.mountpoint.join("demo/c").join(name)
     }
 
-    /// What it has logged. A bug shows here.
+    /// Its log messages. A bug would show here.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
@@ -144,7 +144,7 @@ impl Daemon {
     fn take_away(&self) {
         let lazily = rustix::mount::UnmountFlags::DETACH;
         match rustix::mount::unmount(&self.mountpoint, lazily) {
-            // It was never there, or is gone already.
+            // It never existed, or is gone already.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(error) => eprintln!("unmounting {}: {error}", self.mountpoint.display()),
         }

@@ -7,7 +7,7 @@ use tierfs::model::{Error, ErrorKind, Result};
 
 use crate::{damaged, golden};
 
-/// A reader of bytes, which never asks for what is not there.
+/// A reader of bytes that panics on a range outside the file.
 fn reader(bytes: &[u8]) -> impl FnMut(&mut [u8], u64) -> Result<()> {
     move |out, at| {
         out.copy_from_slice(&bytes[at as usize..][..out.len()]);
@@ -95,7 +95,7 @@ fn damaged_checkpoints_and_models_are_refused_or_have_tensors_inside_the_file() 
     }
 }
 
-/// An entry of a made archive: its name, method, data, and the size that both headers state.
+/// An entry of an archive: its name, method, data, and the size that both headers state.
 struct Made<'a> {
     name: &'a str,
     method: u16,
@@ -119,7 +119,7 @@ fn fields(made: &Made<'_>) -> Vec<u8> {
     bytes
 }
 
-/// An archive, and where its directory begins.
+/// Bytes of an archive, and the offset of its directory.
 fn archive(made: &[Made<'_>]) -> (Vec<u8>, usize) {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
     for made in made {
@@ -181,7 +181,7 @@ fn entries_of_archives_are_ranges_of_the_file() {
     }
     let packed = [Made { name: "x", method: 8, data: b"packed", size: 900 }];
     assert!(!entries(&archive(&packed).0).unwrap()[0].is_stored);
-    // A comment of the archive, which looks like an end record.
+    // A comment of the archive that looks like an end record.
     let (mut bytes, _) = archive(&made);
     let end = bytes.len();
     bytes[end - 2] = 22;
@@ -221,7 +221,7 @@ fn hostile_archives_are_refused() {
         assert_eq!(refused(with(at, new), words), ErrorKind::Invalid, "{new:?} at {at}");
     }
     assert_eq!(refused(with(end + 4, &[1, 0]), "several files"), ErrorKind::Unsupported);
-    // Both headers state another size of stored bytes.
+    // Both headers state another stored size.
     let lying = [Made { size: 9000, ..stored("a", b"first") }];
     assert_eq!(refused(entries(&archive(&lying).0), "another number of bytes"), ErrorKind::Invalid);
     let whole = large(&made);
@@ -295,7 +295,7 @@ fn a_pickle_describes_tensors_and_executes_nothing() {
     let by_text = [&b"\x80\x04"[..], &text("os"), &text("system"), b"\x93", &command, b"\x85R."].concat();
     assert_eq!(refused(pickled(&by_text), "os.system"), ErrorKind::Unsupported);
     assert!(!marker.exists());
-    // Other operations that call, and calls of what is no name.
+    // Other operations that call, and calls of names that do not exist.
     for pickle in [
         &b"\x80\x02}}\x81."[..],
         b"}(R.",
@@ -335,14 +335,14 @@ fn tensors_that_do_not_fit_their_storage_are_refused() {
 
 #[test]
 fn pickles_without_end_are_refused_within_bounds() {
-    // Each list has the one before twice, so that all of them together have 2^40 items.
+    // Each list contains the one before twice, so that they unfold to 2^40 items.
     let mut laughs = b"\x80\x02]q\x00".to_vec();
     for place in 0..40_u8 {
         laughs.extend([b']', b'q', place + 1, b'(', b'h', place, b'h', place, b'e']);
     }
     laughs.push(b'.');
     assert_eq!(refused(pickled(&laughs), "values"), ErrorKind::Unsupported);
-    // A list that has itself.
+    // A list that contains itself.
     let mut endless = b"\x80\x02]q\x00h\x00a.".to_vec();
     assert_eq!(refused(pickled(&endless), "deep"), ErrorKind::Unsupported);
     endless = [&b"]"[..], &b"]".repeat(5 << 20), b"."].concat();

@@ -106,7 +106,7 @@ fn a_header_is_written_back_unchanged() {
     }
 }
 
-/// `small`, with `value` at `at`, borrowed.
+/// The batch `small` with `value` at offset `at`, borrowed.
 fn changed(at: usize, value: &[u8]) -> CgebError {
     let mut bytes = small(Layout::TwoLittle, None);
     bytes[at..at + value.len()].copy_from_slice(value);
@@ -165,8 +165,7 @@ fn a_truncation_or_a_flipped_bit_is_detected_unless_no_hash_covers_it() {
     for damaged in damaged(&bytes, bytes.len()) {
         let outcome = Record::borrow(&damaged).and_then(|record| record.verify());
         let differs = bytes.iter().zip(&damaged).position(|(left, right)| left != right);
-        // The hash is not checked once its flag is gone, and covers neither the latency
-        // nor how aux is encoded.
+        // Without its flag the hash is not checked, and it covers neither the latency nor the encoding of aux.
         let uncovered = matches!(differs, Some(7 | 24..32));
         assert!(uncovered || outcome.is_err(), "{differs:?} of {}", damaged.len());
     }
@@ -218,7 +217,7 @@ fn each_defect_of_an_index_is_its_own_error() {
     assert!(matches!(index.verify(0), Err(CgebError::HashMismatch { .. })));
 }
 
-/// What aux.zst and aux.lz4 hold, made by the command-line tools of both projects.
+/// The contents of aux.zst and aux.lz4, which the command-line tools of both projects made.
 fn aux_text() -> Vec<u8> {
     (0..200).flat_map(|row| format!("tensor {} of the batch, row {row}\n", row % 7).into_bytes()).collect()
 }
@@ -234,7 +233,7 @@ fn each_kind_of_auxiliary_data_from_other_programs_is_decoded() {
         for end in 1..stored.len() {
             assert!(encoding.decode(&stored[..end], 1 << 20).is_err(), "{name} cut at {end}");
         }
-        // Flipped bytes are told or give other bytes, of bounded length.
+        // Flipped bytes are detected, or give other bytes of bounded length.
         for place in 0..stored.len() {
             let mut stored = stored.clone();
             stored[place] ^= 0x41;
@@ -248,7 +247,7 @@ fn each_kind_of_auxiliary_data_from_other_programs_is_decoded() {
     let raw = AuxEncoding::Raw;
     assert_eq!(raw.decode(&text, text.len()).unwrap(), raw.encode(&text).unwrap());
     assert_eq!(raw.decode(b"abc", 2), Err(CgebError::AuxTooLong { most: 2 }));
-    // Lengths that only say so ask for no memory.
+    // False lengths cause no allocation.
     let hostile = [&u32::MAX.to_le_bytes()[..], b"\0"].concat();
     let damaged = AuxEncoding::Lz4.decode(&hostile, usize::MAX);
     assert!(matches!(damaged, Err(CgebError::AuxDamaged { .. })), "{damaged:?}");

@@ -1,5 +1,5 @@
-//! Headers of GGUF files, against the `gguf-rs-lib` crate, the layout of the specification, and damaged bytes. What
-//! the Python package `gguf` writes is compared on mounts, by `tests/arrivals/gguf.rs`.
+//! Headers of GGUF files, against the `gguf-rs-lib` crate, the layout of the specification, and damaged bytes.
+//! `tests/arrivals/gguf.rs` compares files that the Python package `gguf` writes, on mounts.
 
 use std::io::Cursor;
 
@@ -28,7 +28,7 @@ fn array(kind: u32, count: u64, bytes: &[u8]) -> Vec<u8> {
 /// A tensor: its name, ggml type, dimensions with the fastest first, offset.
 type Tensor<'a> = (&'a str, u32, &'a [u64], u64);
 
-/// A file of any header, `data` bytes long behind it.
+/// A file with this header and `data` bytes behind it.
 fn file(
     version: u32,
     metadata: &[(&str, Vec<u8>)],
@@ -223,7 +223,7 @@ fn an_impossible_count_or_length_is_refused_before_memory_is_allocated() {
     }
     for metadata in [array(6, u64::MAX, &[]), array(0, HEADER_BYTES_MAX, &[]), value(8, &[255; 8])] {
         let bytes = file(3, &[("k", metadata)], &[], 1, 0);
-        // In a file that has as many bytes too: no more of it is asked for.
+        // In a file that really has this many bytes too: the parser asks for no more of it.
         for file_len in [bytes.len() as u64, u64::MAX] {
             let error = parse(&bytes, file_len).unwrap_err();
             assert!(error.to_string().contains("past"), "{error}");
@@ -245,7 +245,7 @@ fn a_file_without_tensors_may_end_with_its_metadata() {
     assert_eq!((header.metadata, header.data_start), (24..38, 64));
 }
 
-/// What is read of damaged bytes is what the other reader reads of them, if that one takes them.
+/// Damaged bytes are parsed as by the other reader if that one accepts them.
 fn agrees(bytes: &[u8]) {
     let Ok(header) = whole(bytes) else { return };
     for tensor in &header.tensors {

@@ -1,6 +1,6 @@
 //! The formats against golden files, other implementations, and damaged bytes.
 
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod archives;
@@ -39,8 +39,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     values.iter().map(|value| f32::from_le_bytes(*value)).collect()
 }
 
-/// `bytes` cut off at every place, and with every bit of the first `flipped` bytes
-/// turned.
+/// `bytes` truncated at every place, and with each bit of the first `flipped` bytes flipped.
 fn damaged(bytes: &[u8], flipped: usize) -> impl Iterator<Item = Vec<u8>> {
     let cut = (0..bytes.len()).map(|length| bytes[..length].to_vec());
     let flips = (0..flipped.min(bytes.len()) * 8).map(|bit| {

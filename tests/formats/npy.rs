@@ -1,4 +1,4 @@
-//! Headers of NumPy files, against what NumPy 2.4 (and `ml_dtypes`) wrote.
+//! Headers of NumPy files, compared with files that NumPy 2.4 (and `ml_dtypes`) wrote.
 
 use proptest::prelude::*;
 use tierfs::format::files::npy::{Header, PREFIX_BYTES_MAX, parse, write_header};
@@ -22,8 +22,8 @@ fn shape(dimensions: &[u64]) -> Shape {
     Shape::new(dimensions).unwrap()
 }
 
-/// What numpy wrote, the element type, shape, whether in Fortran order, whether
-/// big-endian, and whether it is what this program writes.
+/// A header that NumPy wrote, the element type, the shape, whether it is in Fortran order, whether it is big-endian,
+/// and whether this program writes the same.
 const SAVED: &[(&str, Dtype, &[u64], bool, bool)] = &[
     ("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }", Dtype::F32, &[3, 4], false, false),
     ("{'descr': '<f8', 'fortran_order': False, 'shape': (), }", Dtype::F64, &[], false, false),

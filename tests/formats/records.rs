@@ -40,7 +40,7 @@ fn golden_deltas_are_read_applied_and_written() {
 
 #[test]
 fn a_delta_is_rounded_after_the_multiplication_and_after_the_addition() {
-    // With one rounding less, as a fused multiply-add has, the sum is not 0.
+    // With one rounding less, as in a fused multiply-add, the sum is not 0.
     let (value, scale) = (3_i16, 0.1_f32);
     let product = f32::from(value) * scale;
     let mut block = (-product).to_le_bytes();

@@ -9,7 +9,7 @@ use tierfs::format::files::TensorRange;
 use tierfs::format::files::safetensors::{HEADER_BYTES_MAX, Header, header_len, parse, write_header};
 use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
 
-/// What the header of a whole file says.
+/// The parsed header of a whole file.
 fn read(file: &[u8]) -> Result<Header> {
     let first = file.first_chunk().copied();
     let first = first.ok_or_else(|| Error::invalid("shorter than a length"))?;
@@ -17,13 +17,13 @@ fn read(file: &[u8]) -> Result<Header> {
     parse(&file[8..8 + length], file.len() as u64)
 }
 
-/// A file of this JSON and so many bytes of data.
+/// A file with this JSON and this many bytes of data.
 fn file(json: &str, data: usize) -> Vec<u8> {
     let length = (json.len() as u64).to_le_bytes();
     [&length, json.as_bytes(), &vec![7; data]].concat()
 }
 
-/// Both read the same of `file`.
+/// Both parsers agree on `file`.
 fn assert_agrees(file: &[u8], ours: &Header) {
     let theirs = SafeTensors::deserialize(file).unwrap_or_else(|error| {
         panic!("{error}: {}", String::from_utf8_lossy(file));
@@ -48,7 +48,7 @@ fn element_type() -> impl Strategy<Value = Dtype> {
     prop::sample::select(known)
 }
 
-/// Tensors: no two of one name, sizes even so that `F4` fills bytes.
+/// Tensors with unique names and even sizes, so that `F4` fills bytes.
 fn tensors() -> impl Strategy<Value = Vec<(String, Dtype, Shape)>> {
     let shape = prop::collection::vec(0..5_u64, 0..5).prop_map(|mut sizes| {
         sizes.push(2);
@@ -78,7 +78,7 @@ proptest! {
             let size = dtype.bytes_of(shape.elements()).unwrap() as usize;
             (name, TensorView::new(their_dtype(*dtype), sizes, &data[..size]).unwrap())
         });
-        // The crate writes no JSON for metadata without entries and no tensors.
+        // The crate writes no JSON for empty metadata without tensors.
         let metadata = (!metadata.is_empty()).then(|| metadata.into_iter().collect());
         let file = serialize(views, metadata).unwrap();
         let ours = read(&file).unwrap();
@@ -148,7 +148,7 @@ proptest! {
     }
 }
 
-/// Each of `right`, and now and then one of `wrong` in its place.
+/// Each of `right`, sometimes with one of `wrong` in its place.
 fn right_or<const N: usize>(
     right: [&'static str; N],
     wrong: &'static [&'static str],
@@ -158,7 +158,7 @@ fn right_or<const N: usize>(
 
 const BASE: &str = r#"{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"ä\n":{"shape":[1,2],"dtype":"BF16","data_offsets":[8,12]}}"#;
 
-/// How many bytes to cut, and what to put in their place.
+/// How many bytes to cut, and the bytes that replace them.
 fn edit() -> impl Strategy<Value = (usize, &'static str)> {
     let put = prop::sample::select(vec![
         "", "", "0", "1", "8", "9", "-", ",", ":", "\"", "[", "]", "{", "}", "\\", "\\u00e4", "\\ud800",
@@ -167,8 +167,8 @@ fn edit() -> impl Strategy<Value = (usize, &'static str)> {
     (0..2_usize, put)
 }
 
-/// What is accepted here the crate accepts and reads the same; what it accepts is refused
-/// here for the reasons that the module documents only.
+/// The crate accepts each accepted file and reads the same; this parser refuses a file that the crate accepts only for
+/// the documented reasons.
 fn compare(file: &[u8]) -> std::result::Result<(), TestCaseError> {
     match (read(file), SafeTensors::deserialize(file)) {
         (Ok(ours), _) => assert_agrees(file, &ours),

@@ -1,4 +1,4 @@
-//! Forms of files that change: they are what the files are.
+//! Forms of files that change: a form always shows the present file.
 
 use std::fs;
 use std::io::Read;
@@ -69,7 +69,7 @@ fn a_form_follows_moves_and_other_types() {
     let moved = fs::read(&matrix).unwrap();
     assert!(moved != exact);
     assert!(data(&fs::read(&form).unwrap()) == moved);
-    // A plain file that becomes a tensor, and then another one.
+    // A plain file that is declared a tensor, and then a tensor of another type.
     let plain = mounted.path("t/c/plain");
     fs::write(&plain, &exact).unwrap();
     let form = mounted.path("t/c/.as/npy/plain.npy");

@@ -1,4 +1,4 @@
-//! What forms hold, as the libraries that own the formats read it.
+//! Forms, as the libraries that own the formats read them.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `tierfs export --as`: what the mount shows in a form, as files.
+//! `tierfs export --as` writes the files of a form as the mount shows them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use support::{Answer, Place, assert_same, files_below, names, run, shell};
 const FORMS: [&str; 11] =
     ["npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256"];
 
-/// A store with files of all element types, and a copy of what `.as` of it shows.
+/// A store with files of all element types, and a copy of `.as` of it.
 fn stored() -> (Place, PathBuf) {
     let (place, folder) = with_many_types();
     fs::write(folder.join("sub/notes.txt"), "some text").unwrap();

@@ -12,7 +12,7 @@ fn made(place: &Place) -> PathBuf {
     path
 }
 
-/// The casts of a collection are those of a file.
+/// The casts of a collection equal those of its files.
 fn compare(source: &std::path::Path, collection: PathBuf) {
     python("gguf_files.py", ["cast".as_ref(), source.as_os_str(), collection.as_os_str()]);
 }
@@ -59,13 +59,13 @@ fn a_cast_gguf_file_follows_writes_and_names_that_are_taken_and_absent_tensors()
     fs::OpenOptions::new().write(true).open(&tensor).unwrap().write_all_at(&bytes, 4000).unwrap();
     fs::copy(&container, &copy).unwrap();
     compare(&copy, collection.clone());
-    // Another file takes its name, and the container has it still.
+    // Another file takes the name of a tensor, and the container still has the tensor.
     let cast = collection.join(".as/f16/all.gguf");
     let wanted = fs::read(&cast).unwrap();
     fs::write(collection.join("other"), b"other").unwrap();
     fs::rename(collection.join("other"), collection.join("plain.F32")).unwrap();
     assert_same(&fs::read(&cast).unwrap(), &wanted, "without a name");
-    // Its size is known without it.
+    // Its size is known without reading it.
     set(&tensor, "lossy", "allow").unwrap();
     set(&tensor, "evict", "discard").unwrap();
     assert_eq!(fs::metadata(&cast).unwrap().len(), wanted.len() as u64);

@@ -1,4 +1,4 @@
-//! Forms of mounts that are read-only or list less.
+//! Forms of read-only mounts and of mounts that list fewer names.
 
 use std::fs;
 
@@ -57,7 +57,7 @@ fn names_that_a_mount_hides_are_hidden_in_forms_and_open_by_name() {
                 );
             }
         }
-        // Those of tensors have no containers.
+        // Forms of tensors contain no containers.
         assert!(names(&forms.join("npy")).contains(&"scalar.npy".to_owned()), "{shown}");
         assert_eq!(names(&forms.join("safetensors/sub")), ["array.safetensors"], "{shown}");
         mounted.unmount();

@@ -1,8 +1,8 @@
 //! `.as`: the same bytes in other forms, on real mounts, against the libraries that own the formats and against moves.
-//! They need /dev/fuse, and what `make setup` fetches.
+//! They need /dev/fuse and the files that `make setup` fetches.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod changes;
@@ -25,8 +25,8 @@ pub fn with_many_types() -> (support::Place, std::path::PathBuf) {
     (place, folder)
 }
 
-/// Makes `FOLDER/model.safetensors` with tensors of every type that NumPy and ml_dtypes have, of no elements, of no
-/// dimensions, below directories, and `FOLDER/sub/array.npy`.
+/// Makes `FOLDER/model.safetensors` with tensors of every type that NumPy and ml_dtypes have: some without elements,
+/// some without dimensions, some below directories. Makes `FOLDER/sub/array.npy` too.
 fn many_types(folder: &Path) {
     const SCRIPT: &str = r#"
 import os, sys

@@ -1,4 +1,4 @@
-//! Forms that show what a move would give: they are what the move then gives.
+//! Forms that preview a move: they show the bytes that the move then makes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,13 +44,13 @@ fn the_preview_equals_the_result_of_the_move() {
         let shown = all(&collection.join(".as").join(tier));
         assert!(shown.keys().eq(before.keys()));
         let differ = before.iter().filter(|(name, bytes)| shown[*name] != **bytes).count();
-        // The matrices of f32 and bf16, and the container: f16 has infinities in every block.
+        // The matrices of f32 and bf16, and the container: in f16 every block has infinities.
         assert!(differ == 3, "{tier}: {differ} files would change");
         assert_equal(&all(&collection), &before, "nothing has moved");
         set(&collection, "lossy", "allow").unwrap();
         move_all(&mounted, &collection, tier);
         assert_equal(&all(&collection), &shown, tier);
-        // What has moved is shown as it is.
+        // Moved blocks are shown as they are.
         assert_equal(&all(&collection.join(".as").join(tier)), &shown, tier);
         mounted.unmount();
     }

@@ -1,4 +1,4 @@
-//! Where forms stand, and what cannot be done there.
+//! The places of forms, and the operations that fail there.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -30,7 +30,7 @@ fn forms_open_by_name_and_are_not_listed_beside_files() {
     }
     assert_eq!(errno(fs::metadata(mounted.path("demo/.as"))), Some(libc::ENOENT));
     assert_eq!(errno(fs::metadata(forms.join("npy/a.npy/b"))), Some(libc::ENOTDIR));
-    // Every directory of a form can be walked up and down, and has one number for each of its files.
+    // A walk can enter and leave every directory of a form, and each file has one inode number.
     let walked =
         text(&shell(&forms, "find . -printf '%i %y %p\\n'; cd npy/deep/er/../../../f16 && pwd -P").stdout);
     assert!(walked.trim_end().ends_with(".as/f16"), "{walked}");

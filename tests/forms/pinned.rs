@@ -1,4 +1,4 @@
-//! Forms that are pinned: read by the kernel itself, as they read when they were pinned, after a remount too.
+//! Pinned forms: the kernel reads them by passthrough, with the bytes of the time of the pin, also after a remount.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -9,12 +9,12 @@ use rustix::io::Errno;
 use crate::with_many_types;
 use support::{Mounted, Place, Random, container_of, run, set, try_get, wait_until};
 
-/// What a file reads as, and how many bytes the daemon was asked for meanwhile.
+/// The content of a file, and the number of bytes that the daemon served meanwhile.
 fn read(mounted: &Mounted, path: &Path) -> (Vec<u8>, u64) {
     let asked = || mounted.stats()["read_bytes"].as_u64().unwrap();
     let before = asked();
     let bytes = fs::read(path).unwrap();
-    // The control file that says so is read too.
+    // The control file with this figure is read too.
     (bytes, asked() - before)
 }
 
@@ -48,7 +48,7 @@ fn pinned_forms_are_read_by_passthrough_and_keep_their_bytes() {
     for (name, wanted) in names.iter().zip(&wanted).filter(|(_, wanted)| wanted.len() > 100_000) {
         assert!(is_read_by_the_kernel(&mounted, &forms.join(name), wanted), "{name}");
     }
-    // What a pinned form is made of is not moved.
+    // A move leaves the sources of a pinned form as they are.
     let collection = mounted.path("t/c");
     set(&collection, "lossy", "allow").unwrap();
     assert_eq!(set(&collection.join("matrix.f32"), "tier", "q3"), Err(Errno::BUSY));
@@ -63,7 +63,7 @@ fn pinned_forms_are_read_by_passthrough_and_keep_their_bytes() {
         }
         let large = names.iter().zip(&wanted).filter(|(_, wanted)| wanted.len() > 100_000);
         for (name, wanted) in large {
-            // Once the copy was compared.
+            // After the copy was compared.
             wait_until("the kernel reads it", || is_read_by_the_kernel(&mounted, &forms.join(name), wanted));
         }
         mounted.unmount();

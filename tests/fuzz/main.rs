@@ -1,6 +1,6 @@
-//! The corpus of the fuzz targets, run through the same checks, so that no target rots and no mended failure returns.
+//! Runs the corpus through the fuzz targets, so that no target stops working and no fixed failure returns.
 
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
@@ -19,7 +19,7 @@ fn every_file_of_the_corpus_passes_its_target() {
             println!("{}", path.display());
             let bytes = fs::read(&path).unwrap();
             check(&bytes);
-            // A little damage makes other inputs of it, the same each time.
+            // A little damage makes other inputs of it, the same ones in each run.
             for place in 0..bytes.len().min(64) {
                 let mut damaged = bytes.clone();
                 let at = place * bytes.len() / 64.min(bytes.len());

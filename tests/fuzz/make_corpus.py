@@ -73,7 +73,7 @@ def containers():
     put("safetensors", "two", safetensors(two, 22))
     put("safetensors", "none", safetensors({}, 0))
     put("safetensors", "scalar", safetensors({"s": tensor("F8_E4M3", [], 0, 1)}, 1))
-    # Far more data than is here: only the header is read.
+    # Claims far more data than the file has: only the header is read.
     large = {"w": tensor("F16", [1 << 20, 1 << 20], 0, 1 << 41)}
     put("safetensors", "header_of_a_large_one", safetensors(large, 0))
     for name, array in [

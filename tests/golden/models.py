@@ -65,7 +65,7 @@ save("types.pth", {
 save("only.pt", torch.arange(6).reshape(2, 3))
 shared = torch.randn(4, 4)
 save("tied.bin", {"embed.weight": shared, "head.weight": shared})
-# What is kept as a plain file.
+# Contents that stay a plain file.
 for name, value in [
     ("transposed.pt", {"w": rows.view(10, 10).t()}), ("overlapping.pt", {"a": rows[:10], "b": rows[5:15]}),
     ("class.pt", net), ("complex.pt", {"w": torch.ones(2, dtype=torch.complex64)}),

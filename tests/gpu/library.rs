@@ -55,7 +55,7 @@ fn a_read_into_memory_of_the_caller_fills_it_and_refuses_a_short_buffer() {
     let options = Options { verify: true, ..Options::default() };
     // SAFETY: the memory stays until it is freed below.
     let read = |pointer, span| unsafe { read_into(path, span, pointer, &options) };
-    // Not at the memory's begin: a part of a pool.
+    // An address inside an allocation, as from a pool.
     let report = read(memory + 7, span).unwrap();
     assert!(matches!(report.route, Route::CuFile { offset: 1_234_567, .. }), "{report:?}");
     assert_eq!((report.bytes, report.compared.unwrap().differing), (len, 0));

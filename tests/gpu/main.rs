@@ -2,7 +2,7 @@
 //! CUDA driver and cuFile, and the messages where these are missing.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[cfg(feature = "cuda")]

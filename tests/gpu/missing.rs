@@ -1,4 +1,4 @@
-//! The messages of `gpu-read` and `doctor` where the driver, a device or a library is missing.
+//! Messages for a missing driver, device or library.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use support::{Place, answer, tierfs};
 #[test]
 fn without_a_driver_the_message_names_it_and_what_to_do() {
     let place = Place::new();
-    // Files that are no libraries, for machines that have a driver.
+    // Files that are not libraries, for machines that have a driver.
     let folder = place.path("libraries");
     fs::create_dir_all(&folder).unwrap();
     for name in ["libcuda.so", "libcuda.so.1", "libcufile.so", "libcufile.so.0"] {

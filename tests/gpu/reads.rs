@@ -1,4 +1,4 @@
-//! Whole reads: the bytes that come to the device, by both ways, and every step down from cuFile.
+//! Whole reads: the bytes that reach the device by both routes, and each fallback from cuFile.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use support::{Place, Random, container_of, imported};
 
 const BOTH: &[&str] = &["cuda", "cufile"];
 
-/// The one report of a read that was compared.
+/// The report of the one read that was compared.
 #[track_caller]
 fn report(folder: &Path, settings: &[(&str, &str)], options: &[&str], path: &Path) -> Value {
     let options = [&["--json", "--verify"], options].concat();

@@ -1,4 +1,4 @@
-//! Which way the files of a real mount go.
+//! The routes of files on a real mount.
 
 use std::fs;
 use std::io::{Seek, Write};
@@ -10,7 +10,7 @@ use tierfs::model::ErrorKind;
 
 use support::{Place, Random, assert_same, container_of, imported, run};
 
-/// The physical file and where in it the bytes begin.
+/// The physical file, and the offset of the bytes in it.
 #[track_caller]
 fn physical(path: &Path, span: Span) -> (PathBuf, u64) {
     match plan(path, span).unwrap().route {
@@ -19,7 +19,7 @@ fn physical(path: &Path, span: Span) -> (PathBuf, u64) {
     }
 }
 
-/// Why a file goes by way of the host.
+/// The reason why a file goes through the host.
 #[track_caller]
 fn why(path: &Path, span: Span) -> String {
     match plan(path, span).unwrap().route {
@@ -28,7 +28,7 @@ fn why(path: &Path, span: Span) -> String {
     }
 }
 
-/// What any program reads of a part of a file is at the place that the route names.
+/// The bytes at the place that a route names equal those that any program reads of that part.
 #[track_caller]
 fn assert_lies_there(path: &Path, span: Span) {
     let (physical, offset) = physical(path, span);
@@ -55,7 +55,7 @@ fn the_route_of_exact_files_and_tensors_is_their_data_file() {
             assert_lies_there(&path, Span { offset, len: Some(part) });
         }
     }
-    // A small one has a slot.
+    // A small file lies in a slot.
     assert!(why(&mounted.path("demo/model/config.json"), ALL).contains("used again"));
     let whole = mounted.path("demo/model/sub/vocab.txt");
     assert_eq!(fs::read(&whole).unwrap(), fs::read(source.join("sub/vocab.txt")).unwrap());
@@ -99,7 +99,7 @@ fn the_route_of_a_file_leads_to_bytes_written_before_its_close() {
     assert_lies_there(&path, ALL);
     writer.seek(std::io::SeekFrom::Start(10)).unwrap();
     writer.write_all(b"written over").unwrap();
-    // In two places now, or in one: either way nothing stale.
+    // It lies in two places now, or in one; neither is stale.
     if let Route::CuFile { .. } = plan(&path, ALL).unwrap().route {
         assert_lies_there(&path, ALL);
     }

@@ -1,4 +1,4 @@
-//! Byte for byte.
+//! Imported files compared byte for byte.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn everything() -> (Files, Tensors) {
     ];
     let mut expected: Vec<(String, Vec<u8>)> =
         files.iter().map(|(path, bytes)| ((*path).to_owned(), bytes.clone())).collect();
-    // What the tensors are, says the other reader of the format.
+    // The other parser of the format lists the tensors.
     let parsed = safetensors::SafeTensors::deserialize(&container).unwrap();
     expected.extend(parsed.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())));
     expected.push(("sub/dir/x".to_owned(), array));
@@ -145,7 +145,7 @@ fn digests_equal_those_of_the_imported_bytes() {
         let node = find(&collection, "x").unwrap();
         let blake3 = *blake3::hash(&bytes).as_bytes();
         assert_eq!(node.file().unwrap().digests, Digests::Taken(Box::new(Taken { blake3, sha256: None })));
-        // SHA-256 is taken where it is to be compared, and the file kept out where it is another.
+        // The SHA-256 is computed only where it is compared; a file with another one is refused.
         let import = |name: &str, sha256: [u8; 32]| {
             let origin = Origin { sha256: Some(sha256), ..origin() };
             let (target, source) = (target(name), file(&bytes));
@@ -174,7 +174,7 @@ fn computed_digests_are_remembered_until_the_file_changes() {
         assert_eq!((asked(1), asked(2)), (1, 1));
         let open = OpenObject::open(&collection, &parts[0], Verify::First).unwrap();
         open.write(70_000, b"other").unwrap();
-        // What the log does not say yet has no version.
+        // Unflushed bytes have no version.
         assert_eq!((asked(3), asked(4)), (3, 4));
         let written = open.written(Writes::Exact).unwrap();
         collection
@@ -185,7 +185,7 @@ fn computed_digests_are_remembered_until_the_file_changes() {
             .unwrap();
         written.recorded();
         assert_eq!((asked(5), asked(6)), (5, 5));
-        // A failure is not.
+        // A failed computation is not remembered.
         import(&collection, "y", b"y", &Options::default()).unwrap();
         let (node, parts) = (find(&collection, "y").unwrap().entry.id, objects(&collection, "y"));
         collection.sums(node, &parts, || Err(Error::invalid("not now"))).unwrap_err();

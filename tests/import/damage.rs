@@ -1,4 +1,4 @@
-//! Payloads that are not what was stored, and files that are cut or gone.
+//! Payloads that differ from the stored ones, and files that are truncated or missing.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn fill(disk: &Arc<dyn Disk>) -> Vec<(&'static str, Vec<u8>)> {
     paths.map(|path| (path, read(&collection, path).unwrap())).to_vec()
 }
 
-/// Reads every part of every file; the blocks that fail, and nothing wrong.
+/// Reads every part of every file; returns the blocks that fail, and finds no wrong byte.
 fn failing(collection: &Arc<Collection>, right: &[(&str, Vec<u8>)]) -> Vec<(String, usize)> {
     let mut failed = Vec::new();
     for (path, bytes) in right {
@@ -65,7 +65,7 @@ fn a_flipped_bit_fails_only_its_block() {
                 let file = disk.open(&path, Open::Write).unwrap();
                 file.write_at(&[bytes[at as usize] ^ 1 << flips.below(8)], at).unwrap();
                 let collection = open(&disk).unwrap();
-                // A part of an .npy is the file too; a slot's padding is nobody's.
+                // A part of an .npy belongs to the file too; the padding of a slot belongs to none.
                 let failed = failing(&collection, &right);
                 assert!(failed.len() <= 4, "{path} at {at}: {failed:?}");
                 if path.ends_with("/data/0000000000000001") {
@@ -145,7 +145,7 @@ fn a_flipped_bit_fails_a_long_read_and_the_bytes_around_it_stay_readable() {
         let right = read(&collection, "long").unwrap();
         drop(collection);
         let file = disk.open("t/c/data/0000000000000001", Open::Write).unwrap();
-        // In one of the first and in one of the last blocks: whoever reads that part.
+        // In one of the first and in one of the last blocks: every reader of that part gets an error.
         for at in [100_000, BYTES - 100_000] {
             file.write_at(&[bytes[at] ^ 1], at as u64).unwrap();
             let collection = open(&disk).unwrap();

@@ -25,7 +25,7 @@ fn floats(name: &str, dtype: Dtype, count: usize, numbers: &mut Numbers) -> Tens
     tensor(name, dtype, &[count], bytes)
 }
 
-/// What the codec makes of each block: encoded, or left as it is.
+/// The result of the codec for each block: encoded, or left exact.
 fn expected(tier: Tier, encoder: Encoder, dtype: model::Dtype, raw: &[u8], block_bytes: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for block in raw.chunks(block_bytes) {
@@ -122,7 +122,7 @@ fn long_reads_equal_short_reads_under_concurrency() {
                 }
             }
         };
-        // Alone its work is shared among cores; among others it mostly is not.
+        // A single reader uses several cores; among others it mostly does not.
         reads(6, 20);
         std::thread::scope(|scope| {
             for seed in 0..4 {

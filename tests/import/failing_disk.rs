@@ -1,4 +1,4 @@
-//! A disk in memory that fails at a call of choice.
+//! A disk in memory that fails at a chosen call.
 
 use std::any::Any;
 use std::io;
@@ -11,13 +11,13 @@ use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 /// How a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// That one call, with an error; later ones work.
+    /// The chosen call fails; later ones work.
     Once(io::ErrorKind),
-    /// That call and every later one: the machine is gone. A write is done by half.
+    /// The chosen call and all later ones fail: the machine is off. Half of a write succeeds.
     FromThenOn,
 }
 
-/// Calls that change something are counted; `at` is the one that fails, from 0.
+/// Counts the calls that change something; call number `at`, from 0, fails.
 #[derive(Clone)]
 pub struct FailingDisk {
     inner: MemoryDisk,
@@ -40,7 +40,7 @@ impl FailingDisk {
         FailingDisk { inner: inner.clone(), plan: Arc::new(Plan { calls: AtomicU64::new(0), at, failure }) }
     }
 
-    /// Whether the call that fails has come.
+    /// Whether the failing call was reached.
     pub fn has_failed(&self) -> bool {
         self.plan.calls.load(Ordering::SeqCst) > self.plan.at
     }

@@ -1,4 +1,4 @@
-//! Imports that are cut off or that the disk fails.
+//! Imports that are interrupted, or that meet disk errors.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,7 +17,7 @@ use crate::fixture::{
     safetensors_file, stream,
 };
 
-/// What is imported one after the other; the last replaces the first.
+/// The imports in order; the last one replaces the first.
 fn sources() -> Vec<(&'static str, Vec<u8>, Options)> {
     let mut numbers = Numbers(2);
     let q5 = || Options { tier: Some(MoveTo::parse("q5:all").unwrap()), ..Options::default() };
@@ -38,7 +38,7 @@ fn import_all(collection: &Arc<Collection>) -> Vec<Result<()>> {
         .collect()
 }
 
-/// The bytes of everything, as they are after the first `count` imports.
+/// The expected content after the first `count` imports.
 fn pictures() -> Vec<Vec<(String, Vec<u8>)>> {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let collection = create(&disk);
@@ -91,7 +91,7 @@ fn fails_at_every_call(failure: Failure) {
         let collection = open(&plain).unwrap_or_else(|error| panic!("{context}: {error}"));
         assert!(collection.damage().is_none(), "{context}");
         let found = picture(&collection);
-        // With every import whole or not there at all; what was said to be done is.
+        // Each import is there whole or not at all; an acknowledged one is there.
         let acknowledged = done.iter().filter(|done| done.is_ok()).count();
         let is_prefix = done.iter().take(acknowledged).all(Result::is_ok);
         if is_prefix {
@@ -167,7 +167,7 @@ fn imports_fail_on_a_full_disk_and_work_again_when_space_returns() {
         let disk: Arc<dyn Disk> = Arc::new(failing.clone());
         let Ok(collection) = open(&disk) else { continue };
         if collection.poisoned().is_some() {
-            // A sync that fails is a failed sync, whatever it says.
+            // A failed sync counts as failed with any error number.
             continue;
         }
         let first = import(&collection, "a", &[1; 20_000], &Options::default());
@@ -188,7 +188,7 @@ fn imports_fail_on_a_full_disk_and_work_again_when_space_returns() {
     }
 }
 
-/// A source that is shorter than it said.
+/// A source that is shorter than its stated size.
 struct Shrinking(Arc<dyn File>, u64);
 
 impl File for Shrinking {
@@ -279,7 +279,7 @@ fn an_open_file_keeps_the_version_that_it_was_opened_with() {
                 import(&collection, path, &file(1), options).unwrap();
             }
             if reopened {
-                // What is free is found out only after the old version was deleted.
+                // The free space is known only after the old version was deleted.
                 drop(collection);
                 collection = open(&disk).unwrap();
             }
@@ -288,7 +288,7 @@ fn an_open_file_keeps_the_version_that_it_was_opened_with() {
                 let held = stream(&collection, path, Verify::Always);
                 for seed in 2..6 {
                     let exact = Options::default();
-                    // The first leaves the tier file alone.
+                    // The first import does not use the tier file.
                     let options = if seed == 2 { &exact } else { options };
                     import(&collection, path, &file(seed), options).unwrap();
                     let mut found = vec![0; right.len()];

@@ -106,7 +106,7 @@ pub fn read(collection: &Arc<Collection>, path: &str) -> Result<Vec<u8>, Error> 
     stream.read(0, &mut bytes).map(|_| bytes)
 }
 
-/// Numbers that look random and are the same each time.
+/// Reproducible pseudo-random numbers.
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -147,7 +147,7 @@ pub fn f32s(name: &str, shape: &[usize], numbers: &mut Numbers) -> Tensor {
     tensor(name, safetensors::Dtype::F32, shape, bytes)
 }
 
-/// A safetensors file, made by that format's own crate.
+/// A safetensors file that the format's own crate makes.
 pub fn safetensors_file(tensors: &[Tensor]) -> Vec<u8> {
     let views = tensors.iter().map(|tensor| {
         let view = safetensors::tensor::TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.bytes);

@@ -1,4 +1,4 @@
-//! Names: who gets one, what replaces what.
+//! Names: which file gets a name, and which entry replaces another.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn the_container_that_sorts_first_has_a_name_and_the_others_are_below_their_own(
     let (disk, collection) = memory();
     let first = safetensors_file(&[bytes("w", 1, 10), bytes("only", 2, 5)]);
     let second = safetensors_file(&[bytes("w", 3, 20), bytes("other", 4, 5), bytes("only/x", 5, 6)]);
-    // The order in which they come does not matter.
+    // The order of arrival does not matter.
     import(&collection, "m.fp16.safetensors", &second, &Options::default()).unwrap();
     assert_eq!(read(&collection, "w").unwrap(), [3; 20]);
     let report = import(&collection, "z.safetensors", &first, &Options::default()).unwrap();
@@ -169,7 +169,7 @@ fn tensors_have_the_paths_that_no_entry_has_below_directories_that_are_there() {
     import(&collection, "d/n.safetensors", &inner, &Options::default()).unwrap();
     import(&collection, "d/x/file", b"file", &Options::default()).unwrap();
     for collection in [collection, open(&disk).unwrap()] {
-        // That of the nearest directory first.
+        // The nearest directory wins.
         assert_eq!(read(&collection, "d/w").unwrap(), [4; 7]);
         assert_eq!(read(&collection, "d/only").unwrap(), [3; 6]);
         assert_eq!(read(&collection, "d/x/y").unwrap(), [2; 5]);
@@ -291,7 +291,7 @@ fn names_that_were_directories_of_the_container_before_are_tensors_quickly() {
     let started = std::time::Instant::now();
     import(&collection, "m.safetensors", &of("/x"), &Options::default()).unwrap();
     let report = import(&collection, "m.safetensors", &of(""), &Options::default()).unwrap();
-    // Looking at all names that go for each that comes would take minutes.
+    // Comparing each new name with all removed ones would take minutes.
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     assert_eq!(report.tensors, 15_000);
     let report = import(&collection, "m.safetensors", &of("/x"), &Options::default()).unwrap();

@@ -163,7 +163,7 @@ fn a_damaged_packed_payload_is_never_served() {
             let collection = open(&disk).unwrap();
             let error = read(&collection, "m.safetensors").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-            // Blocks beside it read.
+            // The neighbouring blocks read correctly.
             let mut out = vec![0; 1000];
             stream(&collection, "m.safetensors", Verify::First).read(0, &mut out).unwrap();
             assert!(out == whole[..1000]);

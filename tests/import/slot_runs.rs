@@ -20,7 +20,7 @@ fn container(elements: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
 }
 
-/// A container with 1,000 blocks in this tier, and what it reads as.
+/// A container with 1,000 blocks in this tier, and its content.
 fn collection_in(disk: &Arc<dyn Disk>, tier: Option<Tier>) -> (Arc<Collection>, Vec<u8>) {
     let collection = create(disk);
     let blocking = tierfs::ingest::Blocking::Bytes(4096);
@@ -80,7 +80,7 @@ fn migrate(collection: &Arc<Collection>, blocks: std::ops::Range<u32>, to: Tier)
 fn a_checkpoint_keeps_every_block_and_epoch_of_runs_and_of_single_moves() {
     on_each_disk(|disk| {
         let (collection, _) = collection_in(&disk, None);
-        // Two runs, then singles amid one.
+        // Two runs, then single blocks inside one.
         migrate(&collection, 0..100, Tier::Q8);
         migrate(&collection, 100..BLOCKS as u32, Tier::Q7);
         for index in [200, 201, 202, 700] {
@@ -95,7 +95,7 @@ fn a_checkpoint_keeps_every_block_and_epoch_of_runs_and_of_single_moves() {
         assert_eq!(blocks(&collection), before);
         assert!(read(&collection, NAME).unwrap() == bytes);
         assert!(collection.damage().is_none());
-        // Epochs go on behind those of the runs.
+        // Epochs continue after those of the runs.
         let last = before.iter().map(|block| block.epoch).max().unwrap();
         migrate(&collection, 0..1, Tier::Q3);
         assert!(blocks(&collection)[0].epoch > last);

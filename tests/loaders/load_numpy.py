@@ -8,7 +8,7 @@ import numpy as np
 def load(folder):
     whole = np.load(f"{folder}/w.npy")
     mapped = np.load(f"{folder}/w.npy", mmap_mode="r")
-    # The tensor of w.npy, a file too: its elements and nothing else.
+    # The tensor of w.npy is a file too, which has the elements only.
     tensor = np.memmap(f"{folder}/w", dtype="<f4", mode="r", shape=(300, 500))
     return [whole, mapped[17], tensor[:, 3].copy()]
 # end

@@ -2,7 +2,7 @@
 //! `scripts/loaders.sh` runs those that need more than NumPy.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::ffi::OsStr;
@@ -24,13 +24,13 @@ fn python<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -
     answer(script(name).args(arguments)).ok()
 }
 
-/// What `make.py` makes of this kind, and a mount of it.
+/// The output of `make.py` for this kind, and a mount of it.
 fn made(kind: &str) -> (Place, PathBuf, Mounted) {
     let place = Place::new();
     let source = place.path(kind);
     python("make.py", [OsStr::new(kind), source.as_os_str()]);
     place.import("demo/m", &[&source], &[]);
-    // The source has the tensors beside their containers too, from here on.
+    // From here on the source has the tensors beside their containers too.
     python("make.py", [OsStr::new("beside"), source.as_os_str()]);
     let mounted = place.mount(&[]);
     (place, source, mounted)
@@ -48,7 +48,7 @@ fn gguf_readers_see_metadata_and_tensors() {
     python("load_gguf.py", [source, mounted.path("demo/m")]);
 }
 
-/// What is loaded wrongly is told.
+/// A wrong result makes the loader fail.
 #[test]
 fn a_loader_fails_on_differing_bytes() {
     let place = Place::new();

@@ -74,7 +74,7 @@ def main(source, mount, cosine=None):
         print(json.dumps(embed(load(source), SENTENCES[cosine]).tolist()))
         return
     wanted, got = ([embed(model, tokens) for tokens in SENTENCES.values()] for model in (load(source), load(mount)))
-    # The sentences are told apart: the forward pass is one of this model.
+    # The similarities of the sentences show that the forward pass is that of this model.
     if not (wanted[0] @ wanted[1] > 0.5 > 0.2 > wanted[0] @ wanted[2]):
         fail(f"similarities of the sentences: {wanted[0] @ wanted[1]}, {wanted[0] @ wanted[2]}")
     if cosine is None:

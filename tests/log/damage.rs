@@ -9,7 +9,7 @@ use tierfs::store::repair;
 
 use crate::fixture::{Picture, SLOT, STORE, World, batches, import, noise, open, picture, world};
 
-/// Every path of `found` reads as in `right`, or not at all; never as other bytes.
+/// Every path of `found` reads as in `right`, or fails; it never has other bytes.
 fn assert_right_or_refused(found: &Picture, pictures: &[(usize, Picture)], context: &str) {
     for (path, (_, bytes)) in found {
         let Ok(bytes) = bytes else { continue };
@@ -95,7 +95,7 @@ fn a_batch_after_a_lost_one_still_counts() {
             assert!(collection.damage().is_some(), "{lost:?}");
             let found = picture(&collection);
             let right = &world.last()["/last"];
-            // The directory that its name is in was made by the first batch.
+            // The first batch made the directory of its name.
             assert_eq!(found.get("/last"), Some(right), "{lost:?}");
             assert_right_or_refused(&found, &world.steps, &format!("{lost:?}"));
         }
@@ -130,7 +130,7 @@ fn a_repair_of_any_lost_sector_keeps_every_other_file() {
         let collection = open(&disk, Access::Write).unwrap_or_else(|error| panic!("{place}: {error}"));
         assert!(collection.damage().is_none() && collection.events().is_empty(), "{place}");
         let found = picture(&collection);
-        // Each import's batches are between two steps: what the sector does not touch is whole.
+        // Each import's batches lie between two steps: the sector does not damage the others.
         for pair in world.steps.windows(2) {
             let (from, until) = (pair[0].0, pair[1].0);
             let made = pair[1].1.iter().filter(|(path, _)| !pair[0].1.contains_key(*path));

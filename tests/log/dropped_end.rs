@@ -1,4 +1,4 @@
-//! Ends of logs that were written whole and are damaged: what they named is not removed.
+//! Damaged ends of logs that were written whole: a repair keeps the bytes that they name.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn flip_two(disk: &Arc<dyn Disk>, at: usize) {
     log.write_at(&[bytes[0] ^ 0x10, bytes[1] ^ 4], at as u64 + 5).unwrap();
 }
 
-/// What stands in `lost+found`.
+/// The contents of `lost+found`.
 fn found(collection: &Arc<Collection>) -> Vec<Vec<u8>> {
     let all = picture(collection);
     let found = all.into_iter().filter(|(path, _)| path.starts_with("/lost+found/"));
@@ -86,14 +86,14 @@ fn two_flipped_bits_in_any_slot_of_the_last_batch_remove_no_imported_data() {
             assert!(!collection.events().is_empty(), "{place}");
             let now = picture(&collection);
             if now.contains_key("/d") {
-                // What fills a payload up to a slot is not believed, and not needed.
+                // The padding between a payload and the end of its slot is ignored.
                 assert!(now == all, "{place}");
                 continue;
             }
             dropped += 1;
             assert_eq!(now["/before"].1, before["/before"].1, "{place}");
             let found = found(&collection);
-            // The whole file is its parts one after the other, in some order.
+            // The whole file consists of its parts in some order.
             let whole = right.iter().max_by_key(|bytes| bytes.len()).unwrap();
             let parts: usize = found.iter().map(Vec::len).sum();
             assert_eq!(parts, whole.len(), "{place}");
@@ -103,7 +103,7 @@ fn two_flipped_bits_in_any_slot_of_the_last_batch_remove_no_imported_data() {
             }
             let kept = files(&disk);
             assert!(kept.values().any(|bytes| *bytes == damaged[LOG]), "{place}: the log of before");
-            // Work goes on, and it stays.
+            // The collection takes further work, and the files stay.
             import(&collection, "after", &noise(30_000), &Options::default()).unwrap();
             drop(collection);
             let again = open(&disk, Access::Write).unwrap();
@@ -115,7 +115,7 @@ fn two_flipped_bits_in_any_slot_of_the_last_batch_remove_no_imported_data() {
     }
 }
 
-/// A `.npy` of so many f32.
+/// A `.npy` of this many f32.
 fn npy(count: usize) -> Vec<u8> {
     let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
     header.extend(format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}").as_bytes());
@@ -177,9 +177,9 @@ fn a_damaged_end_restores_the_earlier_state_and_keeps_the_dropped_bytes() {
     let log = files(&disk)[LOG].len();
     world.write("small", 0, b"small after.").flush().unwrap();
     world.write("f", 32 << 10, &third).flush().unwrap();
-    // As an fsync does: nothing in the log says so yet.
+    // Like an fsync, after which the log does not record it as durable yet.
     world.collection.sync_unmarked().unwrap();
-    // What was freed would be taken by this, which no batch names.
+    // This takes freed space, and no batch names it.
     world.write("other", 0, &noise(200_000)[7..]);
     let slots = files(&disk)[LOG][log..].chunks(SLOT).count();
     let mut dropped = 0;
@@ -205,17 +205,17 @@ fn a_damaged_end_restores_the_earlier_state_and_keeps_the_dropped_bytes() {
         let small = now["/small"].1.as_ref().unwrap();
         assert!(small == b"small before" || small == b"small after.", "slot {slot}: {small:?}");
         if !is_dropped {
-            // What fills a payload up to a slot is not believed, and not needed.
+            // The padding between a payload and the end of its slot is ignored.
             assert!(*bytes == after && small == b"small after.", "slot {slot}");
             continue;
         }
         dropped += 1;
-        // Of the block whose place can be read still, the later bytes are there.
+        // The later bytes are there of the block whose place is still readable.
         let raw_is_place = matches!(Record::parse(&raw), Ok(Record::Create { .. }));
         if *bytes == before && !raw_is_place {
             assert!(found(&collection).contains(&third), "slot {slot}: the later bytes are gone");
         }
-        // And stay while others write.
+        // The bytes stay while others write.
         let again = Written { table: OpenFiles::default(), collection };
         again.create("more");
         again.write("more", 0, &noise(300_000)).flush().unwrap();
@@ -248,7 +248,7 @@ fn a_bad_page_anywhere_in_a_rewritten_log_is_damage() {
         match open(&disk, Access::Write) {
             Err(error) => assert_eq!(begin, 0, "the header is in the first page: {error}"),
             Ok(collection) if collection.damage().is_some() => {}
-            // Only what says that the log is durable.
+            // Only the record that marks the log as durable.
             Ok(collection) => assert!(picture(&collection) == right, "page at {begin}: files are gone"),
         }
     }

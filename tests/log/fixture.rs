@@ -1,4 +1,4 @@
-//! A small collection, pictures of it, and its log as bytes.
+//! A small collection, snapshots of its content, and its log as bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ pub const STORE: StoreId = StoreId(0x5707e);
 pub const LOG: &str = "t/c/meta.log";
 pub const SLOT: usize = 128;
 
-/// Paths with what stands there: the node, and the bytes that reading it gives.
+/// Paths with their nodes and contents.
 pub type Picture = BTreeMap<String, (NodeEntry, Result<Vec<u8>, ErrorKind>)>;
 
 /// Files of a disk by their paths.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// A collection at rest, and how it looked after each import.
+/// A collection at rest, and snapshots after each import.
 pub struct World {
     pub files: Files,
-    /// Bytes of the log after each import, and the picture then.
+    /// Bytes of the log after each import, and the snapshot then.
     pub steps: Vec<(usize, Picture)>,
 }
 
@@ -36,7 +36,7 @@ impl World {
         &self.files[LOG]
     }
 
-    /// The picture that the first `bytes` bytes of the log must give.
+    /// The snapshot that the first `bytes` bytes of the log must give.
     pub fn picture_at(&self, bytes: usize) -> Option<&Picture> {
         self.steps.iter().rev().find(|(len, _)| *len <= bytes).map(|(_, picture)| picture)
     }
@@ -181,8 +181,7 @@ pub fn files(disk: &Arc<dyn Disk>) -> Files {
     out
 }
 
-/// Where each batch begins and ends, the Commit included: read off the slots by their
-/// types and lengths.
+/// The ranges of the batches with their Commits, from the types and lengths of the slots.
 pub fn batches(log: &[u8]) -> Vec<(usize, usize)> {
     let number = |at: usize| u32::from_le_bytes(log[at..at + 4].try_into().unwrap()) as usize;
     let mut found = Vec::new();

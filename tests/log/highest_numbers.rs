@@ -1,4 +1,4 @@
-//! Numbers that no program comes to, in logs that somebody made up: there is a next one, or an error.
+//! Numbers at the end of their range, in made-up logs: there is a next one, or an error.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tierfs::store::{Access, Collection, Store};
 use super::fixture::{LOG, STORE, World, import, noise, open, picture};
 use super::hostile::{Said, create, exact, file, name, object, peak, root};
 
-/// A log whose records have the numbers that they are given.
+/// A log whose records have chosen sequence numbers.
 struct Written {
     log: Vec<u8>,
     generation: u64,
@@ -70,7 +70,7 @@ impl Written {
     }
 }
 
-/// Opens it to write, adds files, writes the log anew, and opens it again: what it took is there.
+/// Opens it for writing, adds files, checkpoints the log, and opens it again: the added files are there.
 fn used(disk: &Arc<dyn Disk>, what: &str) -> Result<()> {
     drop(open(disk, Access::Read).map(|read| picture(&read)));
     let collection = open(disk, Access::Write)?;

@@ -1,4 +1,4 @@
-//! Logs that somebody made up: every slot is intact and says what it likes.
+//! Made-up logs: every slot is intact, with arbitrary contents.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,7 +14,7 @@ use tierfs::store::Access;
 
 use crate::fixture::{LOG, STORE, World, open, picture};
 
-/// Counts the bytes that the thread has, and the most that it had.
+/// Counts the allocated bytes of the thread, and their peak.
 struct Counting;
 
 thread_local! {
@@ -25,7 +25,7 @@ thread_local! {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-// SAFETY: all is left to the system's allocator; the counters need no memory.
+// SAFETY: all calls go to the system's allocator; the counters need no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.get().wrapping_add(layout.size());
@@ -36,14 +36,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // What another thread has allocated must not make the counter wrap.
+        // Memory that another thread has allocated must not make the counter wrap.
         HELD.set(HELD.get().saturating_sub(layout.size()));
         // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(place, layout) }
     }
 }
 
-/// The most bytes that `work` needed at a time.
+/// The peak of allocated bytes during `work`.
 pub fn peak(work: impl FnOnce()) -> usize {
     let before = HELD.get();
     PEAK.set(before);
@@ -57,7 +57,7 @@ pub enum Said {
     Record(Record),
     Entry(Entry),
     Run(Record, Vec<u32>),
-    /// With the array that follows.
+    /// With the array that follows it.
     Slots(Record, Vec<u8>),
 }
 
@@ -221,7 +221,7 @@ fn objects_that_claim_more_blocks_than_the_log_has_get_no_memory() {
     assert!(needed < 40 * log, "{needed} bytes for a log of {log}");
 }
 
-/// A file of 2^45 bytes of which some blocks are described, and zeros in one record, as far as they go.
+/// A file of 2^45 bytes with some described blocks; one record of zeros covers the rest.
 fn claims() -> World {
     let (bytes, block_bytes) = (1_u64 << 45, 1 << 14);
     let blocks = 1_u32 << 31;
@@ -298,7 +298,7 @@ fn a_repair_of_a_short_log_with_huge_claims_records_each_loss_once() {
         assert!(before.block(1 << 30, before.layout()).unwrap().stored.is_lost());
         let zeros = collection.objects_of(EntryId(2)).unwrap().remove(0);
         assert!(zeros.block(1 << 30, zeros.layout()).unwrap().stored.is_zeros());
-        // Written anew, it says the same.
+        // A checkpoint of it gives the same state.
         collection.checkpoint_now().unwrap();
         assert!(crate::fixture::files(&disk)[LOG].len() < 9000);
         drop(collection);
@@ -516,7 +516,7 @@ proptest! {
     }
 }
 
-/// Reads at both ends of a file, which may say that it has any number of bytes.
+/// Reads at both ends of a file of any stated size.
 fn read_a_little(collection: &std::sync::Arc<tierfs::store::Collection>, node: EntryId, bytes: usize) {
     use tierfs::store::{OpenObject, Verify};
     for object in collection.objects_of(node).unwrap_or_default() {
@@ -524,7 +524,7 @@ fn read_a_little(collection: &std::sync::Arc<tierfs::store::Collection>, node: E
         let bytes = object.bytes().min(bytes as u64);
         let mut out = vec![0; bytes as usize];
         for from in [0, object.bytes() - bytes] {
-            // Every outcome but a panic is right: the checksums are made up.
+            // Every outcome but a panic is correct: the checksums are made up.
             drop(object.read(from, &mut out));
         }
     }

@@ -3,7 +3,7 @@
 //! The expected state comes from outside the library: from the imported bytes, and from a walk over the log that knows
 //! only where the format puts lengths.
 
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod damage;

@@ -1,5 +1,5 @@
-//! Records of blocks of several objects, in any order: replay takes in those of one object
-//! that stand together at a time, which must say what each of them says alone.
+//! Records of blocks of several objects in any order: replay applies consecutive records of one object together, with
+//! the same result as one by one.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use super::hostile::{Said, create, exact, file, name, object, root, world_of};
 const OBJECTS: u128 = 5;
 const BLOCKS: u32 = 5;
 const BYTES: u64 = 4 * 4096 + 40;
-/// No record makes this one.
+/// No record creates this object.
 const UNKNOWN: u128 = 77;
 
-/// What a loop over the records makes of them: the last of each block, with its epoch.
+/// The result of a loop over the records: the last record of each block, with its epoch.
 type Picture = BTreeMap<(u128, u32), (u64, Stored)>;
 
 struct Dice(u64);
@@ -29,7 +29,7 @@ impl Dice {
     }
 }
 
-/// A record of a block with a place that it may have, or must not.
+/// A record of a block at a possible or an impossible place.
 fn change(dice: &mut Dice, id: u128, is_good: bool) -> Record {
     let block = dice.throw(u64::from(BLOCKS)) as u32;
     let len = if block == 4 { 40 } else { 4096 };
@@ -38,7 +38,7 @@ fn change(dice: &mut Dice, id: u128, is_good: bool) -> Record {
         _ if !is_good => exact(offset, len + 1),
         0 => Stored::ABSENT,
         1 => Stored { in_data: true, ..exact(u64::from(block) * 4096, len) },
-        // An element a byte: not to be encoded, so exact ones stay.
+        // Elements of one byte cannot be encoded, so exact blocks stay.
         _ => Stored { checksum: dice.throw(2) as u32, ..exact(offset, len) },
     };
     if dice.throw(2) == 0 {
@@ -48,7 +48,7 @@ fn change(dice: &mut Dice, id: u128, is_good: bool) -> Record {
     Record::Migrate { object: ObjectId(id), block, old_tier: 0, bits, stored, migrated_at: 7 }
 }
 
-/// What the record says, by itself.
+/// The effect of one record by itself.
 fn take(picture: &mut Picture, record: &Record, sequence: u64) {
     match *record {
         Record::Create { object, block, stored, .. } => {
@@ -56,7 +56,7 @@ fn take(picture: &mut Picture, record: &Record, sequence: u64) {
         }
         Record::Migrate { object, block, stored, .. } => {
             let before = picture.get(&(object.0, block)).copied();
-            // The same payload elsewhere is still the block of before.
+            // The same payload at another place is still the same block.
             let kept = before.filter(|(_, before)| {
                 before.len > 0
                     && (before.tier, before.len, before.checksum)
@@ -70,7 +70,7 @@ fn take(picture: &mut Picture, record: &Record, sequence: u64) {
     }
 }
 
-/// `next` says which object the record with a number is of, `is_good` whether it can be.
+/// `next` chooses the object of a record by its number; `is_good` says whether the record is valid.
 fn check(next: impl Fn(&mut Dice, u64) -> u128, is_good: impl Fn(u64) -> bool) {
     for seed in 0..40 {
         let mut dice = Dice(seed);
@@ -85,7 +85,7 @@ fn check(next: impl Fn(&mut Dice, u64) -> u128, is_good: impl Fn(u64) -> bool) {
             let mut said = Vec::new();
             for number in 0..60 {
                 if dice.throw(10) == 0 {
-                    // Something else between them.
+                    // An unrelated record between them.
                     let id = dice.throw(OBJECTS as u64);
                     said.extend([Said::Entry(file(2 + id, u128::from(id))), Said::Entry(name(2 + id))]);
                     sequence += 2;

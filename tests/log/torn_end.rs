@@ -1,4 +1,4 @@
-//! Ends of logs that were never finished, and what comes after them.
+//! Unfinished ends of logs, and commits after them.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn every_prefix_of_a_log_is_the_state_after_its_last_whole_batch() {
     }
 }
 
-/// A slot that another generation of the log has left, intact by itself.
+/// An intact slot of another generation of the log.
 fn stale(place: usize) -> [u8; SLOT] {
     let record = match place % 3 {
         0 => Record::Delete { object: ObjectId(place as u128) },
@@ -38,7 +38,7 @@ fn stale(place: usize) -> [u8; SLOT] {
     slot.0
 }
 
-/// A commit after a torn end works, and nothing of what was dropped comes back.
+/// A commit after a torn end works, and dropped records do not return.
 fn goes_on(world: &World, log: &[u8], dropped: &str, context: &str) {
     let disk = world.disk(log);
     let collection = open(&disk, Access::Write).unwrap();

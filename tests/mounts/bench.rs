@@ -1,4 +1,4 @@
-//! `tierfs bench`: what it measures, and what it refuses.
+//! `tierfs bench`: its measurements and its refusals.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The log is written anew while files are used, and says the same.
+//! A checkpoint of the log while files are in use, with the same content.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -27,7 +27,7 @@ fn a_log_of_many_small_changes_is_rewritten_with_the_same_content() {
     let log = place.store().join("demo/c/meta.log");
     let mut largest = 0;
     let mut written_anew = false;
-    // Each round is a few batches: names that come and go, a patch, an append.
+    // Each round is a few batches: names that are created and removed, a patch, an append.
     for round in 0..6000_u64 {
         let name = mounted.path(format!("demo/c/f{}", round % 50));
         fs::write(&name, random.bytes(50)).unwrap();
@@ -52,7 +52,7 @@ fn a_log_of_many_small_changes_is_rewritten_with_the_same_content() {
     let after = picture(&mounted.mountpoint);
     let differs = before.lines().zip(after.lines()).find(|(one, other)| one != other);
     assert!(before == after, "{differs:?}");
-    // Numbers are not used again.
+    // Numbers are never used again.
     let highest = fs::metadata(mounted.path("demo/c/f49")).map_or(0, |found| found.ino());
     fs::write(mounted.path("demo/c/new"), b"new").unwrap();
     assert!(fs::metadata(mounted.path("demo/c/new")).unwrap().ino() > highest);

@@ -1,4 +1,4 @@
-//! The daemon and imports killed at any moment: what was whole stays whole, what was not leaves nothing.
+//! The daemon and imports killed at any moment: complete files stay whole, and incomplete ones leave nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +12,13 @@ use support::{
 };
 
 const ROUNDS: u32 = 20;
-/// Fewer imports than this hit in the middle would show little.
+/// Fewer imports that are hit in the middle would show little.
 const HITS_MIN: u32 = 6;
-/// Files of more bytes have a data file each.
+/// Files above this size have a data file each.
 const GATHERED_BYTES_MAX: usize = 16 << 10;
 const CONTAINER: [(&str, usize); 3] = [("first", 40_000), ("second", 30_001), ("third", 7)];
 
-/// What the files of a collection read as, by their paths.
+/// The contents of a collection's files, by path.
 type Contents = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A folder of large, small and packed files, another one for each seed.
@@ -39,7 +39,7 @@ fn contents(folder: &Path) -> Contents {
     names.into_iter().map(|name| (name.clone(), fs::read(folder.join(&name)).unwrap())).collect()
 }
 
-/// What a clean import of a folder reads as, tensors included.
+/// The contents of a clean import of a folder, with its tensors.
 fn as_imported(folder: &Path, options: &[&str]) -> Contents {
     let place = Place::new();
     place.import("demo/clean", &[folder], options);
@@ -49,7 +49,7 @@ fn as_imported(folder: &Path, options: &[&str]) -> Contents {
     found
 }
 
-/// Kills an import after a while; the time it took, if it was not running any more.
+/// Kills an import after a while; returns the time that it took if it had ended before.
 fn import_killed(
     place: &Place,
     collection: &str,
@@ -96,7 +96,7 @@ fn check_whole(place: &Place, collection: &str, versions: &[&Contents]) -> Conte
     found
 }
 
-/// Data files, and the bytes that tier files have.
+/// Data files, and the allocated bytes of tier files.
 fn usage(place: &Place, collection: &str) -> (usize, u64) {
     let folder = place.store().join(collection);
     let tiers =
@@ -124,15 +124,15 @@ fn killed_at_random_moments(options: &[&str], seed: u64) {
         if round >= ROUNDS && hits >= HITS_MIN {
             break;
         }
-        // Spread over the import's time, each at a random moment of its share.
+        // Spread over the duration of the import, each at a random moment of its share.
         let share = (f64::from(round % ROUNDS) + random.below(1000) as f64 / 1000.0) / f64::from(ROUNDS);
         let number = (round as usize + 1) % 2;
         let other = &versions[number];
-        // Into what is there already, and into a new collection.
+        // Into an existing collection, and into a new one.
         let collection = if round % 4 < 2 { "demo/kept".to_owned() } else { format!("demo/new-{round}") };
         let ended = import_killed(&place, &collection, &folders[number], options, whole_time.mul_f64(share));
         match ended {
-            // The machine is less busy than it was.
+            // The machine is less busy now.
             Some(took) => whole_time = whole_time.min(took),
             None => hits += 1,
         }
@@ -146,7 +146,7 @@ fn killed_at_random_moments(options: &[&str], seed: u64) {
         assert!(check_whole(&place, &collection, &[other]) == *other, "the second import is not whole");
         let (files, bytes) = usage(&place, &collection);
         assert_eq!(files, clean.0, "orphaned data files in {collection}, round {round}");
-        // Room for the old and the new, and what the killed one took, before it is used again.
+        // Room for the old files, the new ones and those of the killed import, before that space is used again.
         assert!(bytes <= clean.1 * 3, "{bytes} bytes of tier files in {collection}, {} wanted", clean.1);
     }
 }
@@ -176,7 +176,7 @@ fn a_killed_daemon_loses_nothing_and_its_mount_point_can_be_reused() {
     let error = fs::read(mounted.path("demo/model/x1.npy")).unwrap_err();
     let number = error.raw_os_error();
     assert!(matches!(number, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{error}");
-    // What the kernel has already stays.
+    // Pages that the kernel has cached stay.
     assert_eq!(mapping.bytes()[..4096], first);
     drop((mapping, file));
     let shown = mounted.mountpoint.to_str().unwrap().to_owned();
@@ -189,7 +189,7 @@ fn a_killed_daemon_loses_nothing_and_its_mount_point_can_be_reused() {
     let mounted = place.mount(&[]);
     assert!(contents(&mounted.path("demo/model")) == contents(&source), "something reads otherwise");
     mounted.kill();
-    // Its own unmounting takes the name away too.
+    // Its own unmount removes the name too.
     run(["umount", &shown]).ok();
     wait_until("the mount's end", || !mounted.is_mounted());
 }

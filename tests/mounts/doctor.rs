@@ -1,4 +1,4 @@
-//! `tierfs doctor`, compared with what a mount does, with and without privileges.
+//! `tierfs doctor` with and without privileges, compared with the behaviour of a mount.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn doctor_mounts_a_store_and_leaves_nothing_behind() {
     let folder = tempfile::TempDir::new().unwrap();
     let rows = answer(tierfs().args(["doctor", "--json"]).env("TMPDIR", folder.path())).json();
     assert_eq!(row(&rows, "mounting")["verdict"], "ok", "{rows}");
-    // These tests of passthrough need a kernel that has it.
+    // These tests of passthrough need a kernel that supports it.
     assert_eq!(row(&rows, "passthrough")["verdict"], "ok", "{rows}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -1,4 +1,5 @@
-//! `tierfs export` writes below its destination only, whatever links stand in the collection or in the destination.
+//! `tierfs export` writes only below its destination, also if the collection or the destination has links that lead
+//! elsewhere.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -28,7 +29,7 @@ fn export(place: &Place, path: &str, to: &Path, more: &[&str]) -> Answer {
     run(arguments)
 }
 
-/// The secret is what it was, and nothing stands beside it.
+/// The secret is unchanged, and no file stands beside it.
 #[track_caller]
 fn untouched(outside: &Path) {
     let names: Vec<_> = fs::read_dir(outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -56,7 +57,7 @@ fn links_of_a_collection_are_copied_as_links_and_nothing_is_written_through_them
         fs::write(folder.join("n".repeat(255)), "long").unwrap();
     });
     let to = place.path("to");
-    // The second time all names are there.
+    // The second time all names exist already.
     for _ in 0..2 {
         export(&place, "t/c", &to, &[]).ok();
         untouched(&outside);
@@ -71,7 +72,7 @@ fn links_of_a_collection_are_copied_as_links_and_nothing_is_written_through_them
         assert_eq!(fs::read_link(to.join("folder")).unwrap(), outside);
         assert_eq!(fs::read_link(to.join("dangling")).unwrap(), Path::new("nowhere"));
     }
-    // A link by its own name, to a name where a link stands.
+    // A link by its own name, onto an existing link.
     let one = place.path("one");
     symlink(outside.join("secret"), &one).unwrap();
     export(&place, "t/c/dangling", &one, &[]).ok();
@@ -90,14 +91,14 @@ fn links_in_the_destination_are_replaced_or_refused_and_never_followed() {
     for (case, more) in [&[][..], &["--as", "f16"], &["--as", "q8"]].into_iter().enumerate() {
         let to = place.path(format!("to{case}"));
         fs::create_dir(&to).unwrap();
-        // The name of a file: the link goes, what it leads to stays.
+        // In place of a file: the link is replaced, and its target stays.
         symlink(outside.join("secret"), to.join("f.npy")).unwrap();
         symlink(outside.join("new"), to.join("f.npy.tierfs-partial")).unwrap();
         export(&place, "t/c", &to, more).ok();
         untouched(&outside);
         assert!(fs::symlink_metadata(to.join("f.npy")).unwrap().is_file());
         assert_eq!(fs::read_link(to.join("f.npy.tierfs-partial")).unwrap(), outside.join("new"));
-        // The name of a directory, at each depth.
+        // In place of a directory, at each depth.
         for name in ["d/deep", "d"] {
             fs::remove_dir_all(to.join(name)).unwrap();
             symlink(&outside, to.join(name)).unwrap();
@@ -117,7 +118,7 @@ fn links_in_the_destination_are_replaced_or_refused_and_never_followed() {
         untouched(&outside);
         assert!(names(&to).iter().all(|name| !name.starts_with(".tierfs")), "{:?}", names(&to));
     }
-    // The destination itself is the user's word, links and all.
+    // The user names the destination itself, so its links are followed.
     symlink(place.path("to0"), place.path("link")).unwrap();
     export(&place, "t/c", &place.path("link"), &[]).ok();
     export(&place, "t/c/f.npy", &place.path("link/new-name"), &[]).ok();

@@ -1,4 +1,4 @@
-//! Files that lie, by the command line: refused with a clear text, or their names escaped, and the store is as it was.
+//! Hostile files on the command line: refused with a clear text, or with escaped names; the store stays as it was.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use support::{
 
 const GOOD: [(&str, usize); 3] = [("a", 5000), ("b", 6000), ("c", 10)];
 
-/// A store that holds something already.
+/// A store with some content.
 fn stored() -> Place {
     let place = Place::new();
     place.write("good/model.safetensors", container_of(&mut Random(1), &GOOD));
@@ -85,7 +85,7 @@ fn hostile_safetensors_headers_are_refused_and_say_why() {
         let file = place.write(&format!("{name}.safetensors"), safetensors_file(&header, &data));
         refused(&place, &file, words);
     }
-    // The length of the header is a lie, or more than anybody writes.
+    // The stated length of the header is false, or above the limit.
     for (name, len, file_len) in
         [("long", 200 << 20, 300_u64 << 20), ("endless", u64::MAX, 4096), ("beyond", 5000, 4096)]
     {
@@ -212,7 +212,7 @@ fn invalid_names_are_escaped_and_stay_below_their_collection() {
     let mounted = place.mount(&[]);
     let folder = mounted.path("demo/evil");
     assert_same(&fs::read(folder.join("model.safetensors")).unwrap(), &bytes, "the container");
-    // Each tensor is known by its size; each is somewhere below that of the container, and nowhere else.
+    // The size identifies each tensor; each has a name below that of the container and no other.
     assert_eq!(files_below(&folder), [Path::new("model.safetensors")]);
     let folder = folder.join(".tensors/model.safetensors");
     let found = files_below(&folder);
@@ -237,7 +237,7 @@ fn invalid_names_are_escaped_and_stay_below_their_collection() {
     let folder = mounted.path("demo/evil");
     assert_eq!(fs::metadata(folder.join("model.safetensors")).unwrap().len(), bytes.len() as u64);
     assert_eq!(files_below(&folder.join(".tensors")).len(), 19 + 20);
-    // The controls are the mount's own.
+    // The names of controls belong to the mount.
     assert!(fs::read_to_string(folder.join(".ctl/status")).unwrap().contains("demo/evil"));
     let cut = found.iter().find(|path| path.to_str().unwrap().starts_with("nnnn")).unwrap().to_str().unwrap();
     assert!(cut.len() == 200 + 2 + 32 && cut[200..].starts_with("%~"), "{cut}");
@@ -283,7 +283,7 @@ fn containers_with_very_long_names_cost_no_more_than_their_bytes() {
     let slashes = "/".repeat(600_000);
     let entry = r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
     let fan = (0..65_000).map(|number| format!("{number}{}", "/x".repeat(60)));
-    // The first byte of each name tells it from the others, and each is a file in the way of the next.
+    // The first byte of each name differs from the others, and each name is a prefix of the next path.
     let files_in_the_way = (1..2000).map(|count| vec!["a"; count].join("/"));
     let mut files = vec![
         ("slashes.safetensors", empty_tensors([slashes.clone()].into_iter())),
@@ -349,7 +349,7 @@ fn names_of_control_files_are_refused_for_files_and_collections() {
     place.write("folder/.ctl", b"mine");
     place.write("folder/.hidden", b"hidden");
     let answer = place.try_import("demo/names", &[&place.path("folder")], &[]);
-    // Refused or escaped: the controls stay the mount's.
+    // Refused or escaped: the names of controls stay those of the mount.
     assert!(matches!(answer.code, Some(0 | 1)), "{answer:?}");
     for bad in ["demo/.ctl", ".ctl/x", "demo/..", "../x", "demo/a\nb", "demo/", "/x"] {
         let answer = place.try_import(bad, &[&place.path("good")], &[]);
@@ -458,7 +458,7 @@ fn a_usage_error_exits_with_2() {
     run(["doctor"]).ok();
 }
 
-/// The data file that holds these bytes, and where.
+/// The data file that holds these bytes, and their offset.
 fn extent_of(place: &Place, bytes: &[u8]) -> (PathBuf, u64) {
     let store = place.store();
     for name in files_below(&store) {
@@ -499,7 +499,7 @@ fn a_flipped_byte_is_found_by_fsck_and_never_read() {
         let error = fs::read(mounted.path("demo/model").join(name)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
     }
-    // What lies in other blocks can still be read.
+    // Other blocks are still readable.
     let first = fs::read(mounted.path("demo/model/first")).unwrap();
     assert_same(&first, &whole[whole.len() - 160_000..whole.len() - 80_000], "first");
     let open = fs::File::open(mounted.path("demo/model/second")).unwrap();
@@ -512,12 +512,12 @@ fn a_flipped_byte_is_found_by_fsck_and_never_read() {
     assert!(log.contains("demo/model") && log.contains("fsck"), "{log}");
     mounted.unmount();
 
-    // With its bit back it reads again.
+    // With its bit restored it is readable again.
     file.write_all_at(&second[30_000..30_001], at).unwrap();
     run([OsStr::new("fsck"), place.store().as_ref()]).ok();
     let mounted = place.mount(&["--verify", "always"]);
     assert_same(&fs::read(mounted.path("demo/model/second")).unwrap(), second, "second");
-    // Checked at every use, it is noticed while mounted too.
+    // Each use verifies the block, so a mounted store notices the damage too.
     file.write_all_at(&[second[30_000] ^ 1], at).unwrap();
     let direct = support::open_direct(&mounted.path("demo/model/second"));
     let mut memory = support::Aligned::new(1 << 17);
@@ -531,7 +531,7 @@ fn a_damaged_log_is_reported_and_other_collections_stay_readable() {
     place.import("demo/other", &[&place.path("good")], &[]);
     let log = place.store().join("demo/good/meta.log");
     let mut bytes = fs::read(&log).unwrap();
-    // A slot of the first batch: others follow it.
+    // A slot of the first batch, which other batches follow.
     bytes[256..300].iter_mut().for_each(|byte| *byte ^= 0xff);
     fs::write(&log, &bytes).unwrap();
     let answer = run([OsStr::new("fsck"), place.store().as_ref()]);

@@ -1,4 +1,4 @@
-//! Imports of the cache of the Hugging Face Hub's client, as that lays it out.
+//! Imports of the cache of the Hugging Face Hub's client, in its own layout.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use support::{Place, Random, assert_same, container_of, minilm, run};
 const FIRST: &str = "1111111111111111111111111111111111111111";
 const SECOND: &str = "2222222222222222222222222222222222222222";
 
-/// A repository that is being laid out.
+/// A repository in a cache.
 struct Repository(PathBuf);
 
 impl Repository {
@@ -41,7 +41,7 @@ impl Repository {
     }
 }
 
-/// Two models, one of them with two revisions, a data set, and what downloads leave.
+/// Two models, one of them with two revisions, a data set, and the remains of downloads.
 fn cache(place: &Place) -> (PathBuf, Repository) {
     let minilm_repository = Repository::new(place, "models--sentence-transformers--all-MiniLM-L6-v2");
     let source = minilm();
@@ -136,7 +136,7 @@ fn a_hub_cache_becomes_a_collection_for_each_model() {
         );
         assert_eq!(stored(way, model), before);
         println!("first {first:?}, second {second:?}");
-        // A mounted import waits for a job, which it looks at ten times a second.
+        // An import through a mount waits for its job and polls it ten times a second.
         assert!(way.mounted.is_some() || second * 10 < first, "{second:?} after {first:?}");
         let sum = way.import("acme", &hub, &["--json"]).json();
         assert_eq!(sum["collections"][0]["unchanged"], 3);
@@ -152,7 +152,7 @@ fn revisions_of_a_model_share_their_blobs() {
         let read = |path: &str| way.content(&format!("acme/tiny/{path}"));
         way.import("acme/tiny", &repository, &["--revision", "v1"]).ok();
         assert_eq!(read("config.json").unwrap(), b"{\"revision\": 1}");
-        // Another revision takes the place of the first, as a checkout does.
+        // Another revision replaces the first, as a checkout does.
         let counts = way.counts("acme/tiny", &repository, &["--revision", "2222"]);
         assert_eq!(counts, [1, 2, 0]);
         assert_eq!(read("config.json").unwrap(), b"{\"revision\": 2}");
@@ -177,7 +177,7 @@ fn revisions_of_a_model_share_their_blobs() {
         };
         check(way, 4);
         assert_eq!(way.counts("acme/all", &repository, &["--all-revisions", "--delete"]), [0, 6, 0]);
-        // A revision that comes later links to the blobs that are there; one that goes leaves the others.
+        // A new revision links to existing blobs; removing one leaves the others.
         let third = "0000000000000000000000000000000000000000";
         tiny.file(third, "model.safetensors", "aa");
         assert_eq!(way.counts("acme/all", &repository, &["--all-revisions"]), [0, 6, 0]);

@@ -1,4 +1,4 @@
-//! Imports again, of directories as people have them: the same way into a store and into a mounted one.
+//! Repeated imports of directories of users, with the same result for an unmounted and a mounted store.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use support::{Answer, Mounted, Place, Random, assert_same, container_of, files_below, npy_file, run, shell};
 
-/// A store that is mounted, or is not.
+/// A store with or without a mount.
 pub struct Way {
     pub place: Place,
     pub mounted: Option<Mounted>,
 }
 
-/// Runs a test with a store that is not mounted, and with one that is.
+/// Runs a test with an unmounted store and with a mounted one.
 pub fn each_way(test: impl Fn(&Way)) {
     test(&Way { place: Place::new(), mounted: None });
     let place = Place::new();
@@ -28,14 +28,14 @@ impl Way {
         self.place.try_import(collection, &[source], options)
     }
 
-    /// Counts of an import: files that came, files that were there, names that were removed.
+    /// Counts of an import: new files, unchanged files, removed names.
     pub fn counts(&self, collection: &str, source: &Path, options: &[&str]) -> [u64; 3] {
         let options = [options, &["--json"]].concat();
         let sum = self.import(collection, source, &options).json();
         ["files", "unchanged", "removed"].map(|key| sum[key].as_u64().unwrap())
     }
 
-    /// A mount of the store, which may be one for this call only.
+    /// A mount of the store; without one, a mount for this call only.
     pub fn with_mount<T>(&self, look: impl FnOnce(&Mounted) -> T) -> T {
         match &self.mounted {
             Some(mounted) => look(mounted),
@@ -68,7 +68,7 @@ fn set_time(path: &Path, nanoseconds: u64) {
 /// A time in 2020.
 const THEN: u64 = 1_600_000_000_123_456_789;
 
-/// A model directory, all of whose files have one time.
+/// A model directory whose files all have one time.
 fn model(place: &Place) -> PathBuf {
     let mut random = Random(11);
     place.write("model/model.safetensors", container_of(&mut random, &[("w", 100_000), ("norm", 8)]));
@@ -154,7 +154,7 @@ fn the_same_import_again_reads_nothing_and_writes_nothing() {
             let time = found.mtime() as u64 * 1_000_000_000 + found.mtime_nsec() as u64;
             assert_eq!(time, THEN, "the time of the source, to the nanosecond");
         });
-        // Other bytes with the same size and time are only found by reading.
+        // Only reading finds other bytes with the same size and time.
         let before = fs::read(folder.join("sub/vocab.txt")).unwrap();
         fs::write(folder.join("sub/vocab.txt"), vec![7; before.len()]).unwrap();
         set_time(&folder.join("sub/vocab.txt"), THEN);
@@ -165,12 +165,12 @@ fn the_same_import_again_reads_nothing_and_writes_nothing() {
             assert!(stored(&way.place) == files, "an import of what is there wrote to the store");
         }
         way.check("t/c/sub/vocab.txt", Some(&before));
-        // Named in another way, it is the same source.
+        // Another path to it is still the same source.
         assert_eq!(way.counts("t/c", &folder.join("sub/.."), &[]), [0, 5, 0]);
         assert_eq!(way.counts("t/c", &folder.join("config.json"), &[]), [0, 1, 0]);
         assert_eq!(way.counts("t/c", &folder, &["--checksum"]), [1, 4, 0]);
         way.check("t/c/sub/vocab.txt", Some(&vec![7; before.len()]));
-        // What has another time is read, unless the digests are compared.
+        // A file with another time is read, unless the digests are compared.
         set_time(&folder.join("model.safetensors"), THEN + 1);
         assert_eq!(way.counts("t/c", &folder, &["--checksum"]), [0, 5, 0]);
         assert_eq!(way.counts("t/c", &folder, &[]), [0, 5, 0], "the time was recorded");
@@ -246,7 +246,7 @@ fn a_file_whose_name_is_escaped_is_evicted_and_replaced_like_others() {
         way.counts("t/c", &source, &["--in-place", "--reconstruct", "origin"]);
         way.with_mount(|mounted| {
             assert_eq!(support::get(&mounted.path("t/c/odd%0Aname"), "tier"), "absent");
-            // Room for this file and its tensor, and for no other.
+            // Quota for this file and its tensor, and for no other.
             fs::write(mounted.path("t/.ctl/quota"), "files=2").unwrap();
         });
         let other = npy_file(&Random(6).floats(50_000));
@@ -296,7 +296,7 @@ fn delete_removes_only_what_the_same_directory_brought_and_no_longer_has() {
         way.with_mount(|mounted| {
             fs::write(mounted.path("t/c/mine.txt"), b"mine").unwrap();
             fs::write(mounted.path("t/c/sub/mine.txt"), b"mine").unwrap();
-            // It is no longer what the import made.
+            // The file no longer equals the imported one.
             fs::write(mounted.path("t/c/config.json"), b"changed").unwrap();
             fs::rename(mounted.path("t/c/x.npy"), mounted.path("t/c/y.npy")).unwrap();
         });
@@ -337,11 +337,11 @@ fn delete_removes_only_what_the_same_directory_brought_and_no_longer_has() {
         ] {
             assert_eq!(way.content(&format!("t/c/{path}")).is_some(), is_there, "{path}");
         }
-        // Directories that this leaves empty go too.
+        // Directories that become empty are removed too.
         fs::remove_dir_all(folder.join("deep")).unwrap();
         assert_eq!(way.counts("t/c", &folder, &["--delete"]), [0, 1, 1]);
         way.with_mount(|mounted| assert!(!mounted.path("t/c/deep").exists()));
-        // Nothing goes while a part of the source cannot be read.
+        // Nothing is removed while a part of the source is unreadable.
         fs::remove_file(folder.join("empty")).unwrap();
         symlink("nowhere", folder.join("link")).unwrap();
         let answer = way.import("t/c", &folder, &["--delete"]);
@@ -459,7 +459,7 @@ fn files_that_are_not_what_their_names_promise_are_refused_and_say_what_to_do() 
         assert_eq!(answer.code, Some(1));
         way.check("t/c/fine.txt", Some(b"fine"));
         way.check("t/c/zip.safetensors", None);
-        // Written through a mount it stays, and says the same.
+        // Written through a mount it stays a plain file, with the same reason.
         way.with_mount(|mounted| {
             let path = mounted.path("t/c/page.gguf");
             fs::write(&path, &cases[5].1).unwrap();

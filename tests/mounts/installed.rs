@@ -1,4 +1,4 @@
-//! What scripts/install.sh puts onto a system: the helper of mount(8), manual pages, completions, the unit.
+//! Files that scripts/install.sh installs: the helper of mount(8), manual pages, completions, the unit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn installed(place: &Place) -> PathBuf {
     let mut install = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/install.sh"));
     install.env("DESTDIR", &root).env("PREFIX", "/usr").env("PROGRAM", support::program());
     answer(&mut install).ok();
-    // As it would be found if this were the root.
+    // The text that it would have with this root.
     let helper = root.join("sbin/mount.tierfs");
     assert_eq!(fs::read_link(&helper).unwrap(), Path::new("/usr/bin/tierfs"));
     fs::remove_file(&helper).unwrap();
@@ -108,7 +108,7 @@ fn a_user_installs_below_a_prefix_and_is_told_what_was_left_out() {
     let place = Place::new();
     let prefix = place.path("home");
     fs::create_dir(&prefix).unwrap();
-    // The folder of the test is private to root otherwise.
+    // Without this only root may enter the folder of the test.
     let script = "chmod 755 .; cp -r \"$SOURCE/scripts\" \"$SOURCE/docs\" \"$SOURCE\"/README.md \"$SOURCE\"/LICENSE-* .; \
                   cp \"$PROGRAM\" tierfs; chown 65534:65534 home";
     let prepared = Command::new("bash")

@@ -9,7 +9,7 @@ mod heavy {
     use support::{Place, answer, read_at, run};
 
     const ROUNDS: usize = 3;
-    /// Where each block costs a few microseconds it takes longer, on a busy machine too.
+    /// If each block cost a few microseconds, this would take longer even on a fast machine.
     const FIRST_BYTE_MAX: Duration = Duration::from_secs(5);
     const STAT_MAX: Duration = Duration::from_secs(10);
     const DISK_BYTES_MAX: u64 = 640 << 20;

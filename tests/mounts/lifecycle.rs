@@ -1,4 +1,4 @@
-//! How mounts begin and end, who may have a store, and commands beside a mount.
+//! Start and end of mounts, the lock of a store, and commands beside a mount.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +20,7 @@ fn a_terminated_daemon_ends_in_five_seconds_with_a_file_open() {
     mounted.signal(libc::SIGTERM);
     wait_until("the end of the mount", || !mounted.is_mounted());
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
-    // Who has it open may still read, for a while.
+    // A program that has the file open can still read for a while.
     assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
     drop(file);
     wait_until("the end of the daemon", || mounted.daemon().is_none());
@@ -28,7 +28,7 @@ fn a_terminated_daemon_ends_in_five_seconds_with_a_file_open() {
     place.mount(&[]).unmount();
 }
 
-/// How often the threads of a process have gone to sleep.
+/// Number of voluntary context switches of the threads of a process.
 fn sleeps(process: i32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap());
@@ -46,7 +46,7 @@ fn an_unused_mount_sleeps() {
     let mounted = place.mount(&[]);
     fs::read(mounted.path("demo/model/x")).unwrap();
     let daemon = mounted.daemon().unwrap();
-    // What the end of a request still has to do.
+    // Work that the end of a request still has to do.
     std::thread::sleep(Duration::from_secs(1));
     let before = sleeps(daemon);
     std::thread::sleep(Duration::from_secs(4));
@@ -90,7 +90,7 @@ fn umount_waits_for_a_passing_use_of_the_mount() {
 fn umount_by_the_helper_waits_for_a_passing_use_of_the_mount() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
-    // The kernel is asked by one who may not, and the helper finds a use at first.
+    // An unprivileged user asks for the unmount, and the helper finds the mount in use at first.
     let helper = place
         .write("fusermount3", "#!/bin/sh\ncd \"${0%/*}\"\necho x >>asked\ntest \"$(wc -l <asked)\" -ge 3\n");
     fs::set_permissions(&helper, PermissionsExt::from_mode(0o755)).unwrap();
@@ -145,7 +145,7 @@ fn a_second_daemon_is_refused_and_the_error_names_the_first() {
     // An import goes through the daemon.
     place.import("demo/more", &[&place.path("model")], &[]);
     assert_eq!(names(&mounted.path("demo")), ["model", "more"]);
-    // Nor does another store come on top of this one.
+    // Another store cannot be mounted over this one either.
     let second = place.path("second");
     run([OsStr::new("init"), second.as_ref()]).ok();
     run([OsStr::new("mount"), second.as_ref(), mounted.mountpoint.as_ref()]).failed(1, &[shown, "already"]);
@@ -171,7 +171,7 @@ fn a_directory_that_is_no_store_is_not_mounted() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(other.to_str().unwrap()));
-    // A mount point that is not there, or is a file.
+    // A mount point that is missing, or is a file.
     run(["init".as_ref(), place.store().as_os_str()]).ok();
     let file = place.write("file", b"");
     for bad in [place.path("no mount point"), file] {
@@ -193,7 +193,7 @@ fn a_store_is_neither_mounted_on_itself_nor_created_on_tierfs() {
     run([OsStr::new("init"), inside.as_ref()]).failed(1, &["lies on the tierfs"]);
     run([OsStr::new("import"), inside.as_ref(), "a/b".as_ref(), place.path("model").as_ref()])
         .failed(1, &["lies on the tierfs"]);
-    // A source on its own mount would have the daemon wait for itself.
+    // With a source on its own mount the daemon would wait for itself.
     let own = mounted.path("demo/model/x.npy");
     run([OsStr::new("import"), place.path("second").as_ref(), "a/b".as_ref(), own.as_ref()])
         .failed(1, &["lies on the tierfs"]);
@@ -207,7 +207,7 @@ fn paths_with_spaces_backslashes_and_tabs_work() {
     place.import("my tenant/my collection", &[&place.path("my model")], &[]);
     for name in ["a mount point", "a\\b\tc\nd"] {
         let mounted = place.mount_on(name, &[]);
-        // A control character cannot stand in a name.
+        // A name cannot contain a control character.
         let there = mounted.path("my tenant/my collection/a \\ file%09with all");
         assert_eq!(fs::read(&there).unwrap(), b"content");
         let device = fs::metadata(&there).unwrap().dev();
@@ -228,7 +228,7 @@ fn both_ways(mounted: &Mounted, below: &str, command: &str) {
     let path = mounted.path(below);
     let mut from_mount = run([OsStr::new(command), path.as_ref(), "--json".as_ref()]).json();
     if let Some(rows) = from_mount.as_array_mut().filter(|_| command == "du") {
-        // Paths are shown as they were asked for.
+        // Paths are shown as the user wrote them.
         for row in rows {
             let shown = row["path"].as_str().unwrap();
             row["path"] = shown
@@ -259,7 +259,7 @@ fn commands_read_a_store_that_is_mounted_read_only_and_agree_with_the_mount() {
     assert!(fs::read_to_string(mounted.path(".ctl/status")).unwrap().contains("read-only"));
     let listed = run([OsStr::new("ls"), place.store().as_ref(), "demo/model/x".as_ref()]).ok();
     assert!(listed.contains("q5") && listed.contains("[9000]"), "{listed}");
-    // Two mounts may read one store.
+    // Two read-only mounts can share a store.
     let second = place.mount_on("second", &["--read-only"]);
     let [one, other] = [&mounted, &second].map(|mounted| fs::read(mounted.path("demo/model/x")).unwrap());
     assert_same(&one, &other, "the same tensor through two mounts");

@@ -1,8 +1,8 @@
-//! The program as its users run it: imports, real mounts, standard calls, crashes. They need /dev/fuse, and what
-//! `make setup` fetches.
+//! The program as its users run it: imports, real mounts, standard calls, crashes. They need /dev/fuse and the files
+//! that `make setup` fetches.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bench;

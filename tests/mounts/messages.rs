@@ -1,4 +1,4 @@
-//! Where the messages of a daemon go: to the system log, or else to a file that is named once.
+//! The destination of the daemon's messages: the system log, or else a file that the command names once.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use support::{Answer, PATIENCE, Place, answer, imported, run, tierfs};
 
-/// Mounts with a system log at `socket` and a home of its own, and a daemon that has something to say.
+/// A mount with a system log at `socket`, a home of its own, and a daemon that logs an error.
 fn mount(place: &Place, socket: &Path) -> Answer {
     let mountpoint = place.path("mnt");
     fs::create_dir_all(&mountpoint).unwrap();
@@ -19,7 +19,7 @@ fn unmount(place: &Place) {
     run(["umount".as_ref(), place.path("mnt").as_os_str()]).ok();
 }
 
-/// Has the daemon report a failure.
+/// Makes the daemon report a failure.
 fn fail(place: &Place) {
     let path = place.store().join("demo/model/meta.log");
     let log = fs::read(&path).unwrap();
@@ -77,7 +77,7 @@ fn without_a_system_log_the_file_is_named_once_and_has_the_messages() {
     let second = mount(&place, &nowhere);
     assert!(!second.err.contains("log"), "{second:?}");
     unmount(&place);
-    // A state directory that cannot be made: the mount works, and says that nothing is kept.
+    // If the state directory cannot be created, the mount works and says that it keeps no messages.
     fs::remove_dir_all(place.path("state")).unwrap();
     place.write("state", b"a file");
     let third = mount(&place, &nowhere);

@@ -1,4 +1,4 @@
-//! What programs see of a mount: names, sizes, attributes and reads.
+//! A mount as programs see it: names, sizes, attributes and reads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -115,7 +115,7 @@ fn a_listing_is_of_what_was_put_there_or_has_the_tensors_too() {
         assert_eq!(found, wanted);
         let tensors: Vec<_> = files_below(&folder.join(".tensors"));
         assert_eq!(tensors, ["a", "deep/er/b", "norm", "nothing", "x"].map(std::path::PathBuf::from));
-        // What is not listed opens all the same.
+        // Names that are not listed can still be opened.
         assert_eq!(fs::metadata(folder.join("a")).unwrap().len(), 4000);
         let container = fs::read(folder.join("model.safetensors")).unwrap();
         assert_same(&container, &fs::read(source.join("model.safetensors")).unwrap(), "container");
@@ -150,7 +150,7 @@ fn every_attribute_of_a_tensor_agrees_with_the_store() {
     assert!(id.len() == 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
     assert!(try_get(&path, "checksum").unwrap().starts_with("crc32c:"));
     assert!(try_get(&path, "error").unwrap().starts_with("max="));
-    // What is no longer exact has no digest of what came in.
+    // A file that is not exact any more has no digest of its imported bytes.
     for name in ["sha256", "blake3", "parent", "why"] {
         assert_eq!(try_get(&path, name), Err(Errno::NODATA), "{name}");
     }
@@ -215,7 +215,7 @@ fn reads_end_where_the_file_ends() {
     let got = read_at(&direct, memory.pages(1 << 18), 4096);
     assert_same(&memory.pages(1 << 18)[..got], &wanted[4096..], "O_DIRECT over the end");
     assert_eq!(read_at(&direct, memory.pages(4096), 1 << 30), 0);
-    // Everything is data.
+    // The whole file is data, without holes.
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(5)).unwrap(), 5);
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(5)).unwrap(), wanted.len() as u64);
 }

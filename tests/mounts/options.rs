@@ -1,4 +1,4 @@
-//! Mounts that are refused, and what the refusal tells to type instead.
+//! Refused mounts, and the advice of the message.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Small writes into encoded tensors: what was written is read, the rest as before, in little space.
+//! Small writes into encoded tensors: written elements read as written, the others as before, in little space.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -89,7 +89,7 @@ fn a_large_change_makes_a_block_exact_and_an_identical_write_keeps_it() {
     wanted[16 << 10..40 << 10].copy_from_slice(&new);
     same(&mounted, &wanted, 0);
     assert_eq!(get(&path, "tier"), "mixed");
-    // What is not a number is kept as it was written.
+    // An element that is NaN reads as it was written.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&f32::NAN.to_le_bytes(), 400_000).unwrap();
     drop(file);

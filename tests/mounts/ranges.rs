@@ -1,4 +1,4 @@
-//! Random ranges by every way to read, of files in shards and of encoded tensors.
+//! Random ranges through each way of reading, of sharded files and of encoded tensors.
 
 mod heavy {
     use std::fs;
@@ -10,10 +10,10 @@ mod heavy {
     const PAGE: usize = 4096;
     const RANGES: usize = 100_000;
     const QUANTIZED_RANGES: usize = 20_000;
-    /// Odd, of no common factor, from a few bytes to megabytes.
+    /// Odd, without a common factor, from a few bytes to megabytes.
     const PARTS: [usize; 7] = [1, 4097, 1_234_567, 16_383, 333, 2_000_003, 77_777];
 
-    /// A range of a file: short ones mostly, long ones now and then, some past its end.
+    /// A range of a file: mostly short, sometimes long, sometimes past its end.
     fn range(random: &mut Random, len: usize) -> (usize, usize) {
         let longest = [16, 700, PAGE, 3 * PAGE, 70_000][random.below(5)];
         (random.below(len + 10), 1 + random.below(longest))
@@ -54,7 +54,7 @@ mod heavy {
         }
     }
 
-    /// The whole, and its parts in files.
+    /// The whole file, and its shards.
     fn cut_into_parts(place: &Place) -> (Vec<u8>, Vec<PathBuf>) {
         let whole = Random(4).bytes(PARTS.iter().sum());
         let mut at = 0;
@@ -93,7 +93,7 @@ mod heavy {
         shards_read_like_the_whole(&["--block-bytes", "5000"]);
     }
 
-    /// A tensor of a container in a tier, and what a plain read of all of it gives.
+    /// A tensor of a container in a tier, and the bytes of a plain read of all of it.
     fn encoded(place: &Place, elements: usize) -> (PathBuf, support::Mounted, Vec<u8>) {
         let mut random = Random(6);
         let file = support::container_of(&mut random, &[("before", 77), ("x", elements), ("after", 3)]);
@@ -112,13 +112,13 @@ mod heavy {
     fn every_range_of_an_encoded_tensor_equals_that_of_the_whole() {
         let place = Place::new();
         let (path, mounted, whole) = encoded(&place, 700_001);
-        // A cold cache: ranges are decoded, not remembered.
+        // With a cold cache, ranges are decoded and not served from memory.
         let path = mounted.path("demo/encoded").join(path.file_name().unwrap());
         let mut random = Random(7);
         directly(&path, &whole, QUANTIZED_RANGES, &mut random);
         by_pread(&path, &whole, QUANTIZED_RANGES, &mut random);
         by_mapping(&Mapping::of(&path, libc::MAP_SHARED), &whole, QUANTIZED_RANGES, &mut random);
-        // The container has the same bytes at another place.
+        // The container has the same bytes at another offset.
         let container = fs::read(mounted.path("demo/encoded/x.safetensors")).unwrap();
         let end = container.len() - 3 * 4;
         assert_same(&container[end - whole.len()..end], &whole, "the container's range");
@@ -129,7 +129,7 @@ mod heavy {
         let place = Place::new();
         let (path, mounted, whole) = encoded(&place, 4_000_003);
         mounted.unmount();
-        // Nothing of it is cached now: the threads fault pages in, all at once.
+        // The cache is empty now: all threads fault pages in at once.
         let mounted = place.mount(&[]);
         let mapping = Mapping::of(&path, libc::MAP_SHARED);
         let compared = AtomicU64::new(0);

@@ -45,7 +45,7 @@ mod heavy {
         support::shell(&place.path(""), &compare);
     }
 
-    /// Stored bits of an element over all floats of the model.
+    /// Stored bits per element over all floats of the model.
     fn bits(folder: &Path) -> f64 {
         let source = fs::read(minilm().join(NAME)).unwrap();
         let (mut stored, mut elements) = (0.0, 0.0);
@@ -108,7 +108,7 @@ mod heavy {
         python("quantized.py", [source, folder].into_iter().chain(options));
     }
 
-    /// Root mean square of the differences over a tensor, and the error that the mount states.
+    /// Root mean square of the differences in a tensor, and the error that the mount states.
     fn error_of(tier: &str, tensor: &str) -> (f64, f64) {
         let (_place, mounted) = imported(&["--tier", &format!("{tier}:all")]);
         let source = fs::read(minilm().join(NAME)).unwrap();
@@ -138,8 +138,8 @@ mod heavy {
             assert!((measured / stated - 1.0).abs() < 1e-3, "{measured} measured, {stated} stated");
         }
     }
-    /// The model in bf16, and a fine-tune of it: noise of a thousandth of each tensor's standard deviation
-    /// is added to the values before they are rounded.
+    /// The model in bf16, and a fine-tune of it: before rounding, noise of a thousandth of each tensor's standard
+    /// deviation is added.
     fn tuned() -> [Vec<u8>; 2] {
         let source = fs::read(minilm().join(NAME)).unwrap();
         let mut random = Random(64);

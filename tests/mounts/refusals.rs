@@ -1,4 +1,4 @@
-//! A mount takes no writes: each way to ask for one is refused, with the right number, and changes nothing.
+//! A read-only mount: each call that writes is refused with the right error and changes nothing.
 
 use std::ffi::CString;
 use std::fs;
@@ -22,7 +22,7 @@ fn c(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// The error of a call that answers -1.
+/// The error number of a call that returns -1.
 fn of_call(answer: i32) -> io::Result<()> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -35,7 +35,7 @@ fn refused<T>(what: &str, answer: io::Result<T>, number: i32) {
     }
 }
 
-/// What a tree is: names, sizes, modes, times and contents.
+/// A tree: names, sizes, modes, times and contents.
 fn picture(mounted: &Mounted) -> String {
     let script = "find . -printf '%p %y %s %m %T@ %C@ %i\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum";
     String::from_utf8(shell(&mounted.mountpoint, script).stdout).unwrap()
@@ -85,9 +85,9 @@ fn every_call_that_writes_is_refused_and_changes_nothing() {
     let path = c(&file);
     // SAFETY: the path ends with a zero and lives through the call.
     refused("truncate", of_call(unsafe { libc::truncate(path.as_ptr(), 0) }), libc::EROFS);
-    // SAFETY: as above; without times it is now.
+    // SAFETY: as above; the missing times mean the present time.
     refused("utimes", of_call(unsafe { libc::utimes(path.as_ptr(), std::ptr::null()) }), libc::EROFS);
-    // A shared mapping to write needs a file that is open to write; a private one does not.
+    // A shared writable mapping needs a file that is open for writing; a private one does not.
     let script = format!(
         "! (echo x >{file}) 2>/dev/null && ! (echo x >>{file}) 2>/dev/null && ! touch {file} 2>/dev/null",
         file = file.display()
@@ -162,7 +162,7 @@ fn modes_restrict_other_users_of_a_shared_mount() {
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o600)).unwrap();
     place.import("demo/model", &[&place.path("model")], &[]);
-    // From inside, for nobody may not come through the folders above.
+    // Entered from inside, because nobody may lack permission for the folders above.
     let as_nobody = |mounted: &Mounted, name: &str| {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]);

@@ -1,4 +1,4 @@
-//! Files with the same bytes: stored once, and each stays intact whatever happens to the other.
+//! Files with the same bytes: stored once, and each stays intact after any change of the other.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,7 +13,7 @@ fn model(seed: u64) -> Vec<u8> {
     container_of(&mut Random(seed), &[("w", 250_000), ("b/v", 50_001)])
 }
 
-/// The data files of a collection with their number of names, in order.
+/// The data files of a collection with their link counts, in order.
 fn data_files(store: &Path, collection: &str) -> Vec<(PathBuf, u64)> {
     let listed = fs::read_dir(store.join(collection).join("data")).unwrap();
     let mut files: Vec<PathBuf> = listed.map(|entry| entry.unwrap().path()).collect();
@@ -21,7 +21,7 @@ fn data_files(store: &Path, collection: &str) -> Vec<(PathBuf, u64)> {
     files.into_iter().map(|path| (path.clone(), fs::metadata(path).unwrap().nlink())).collect()
 }
 
-/// The data file of a collection that has one, which nobody shares.
+/// The only data file of a collection, which is not shared.
 fn only_data_file(store: &Path, collection: &str) -> PathBuf {
     assert_eq!(names(store, collection), [1]);
     data_files(store, collection).remove(0).0
@@ -84,7 +84,7 @@ fn files_that_are_copied_into_a_mount_share_what_is_there() {
     let plain = Random(93).bytes(300_000);
     fs::write(mounted.path("t/a/plain"), &plain).unwrap();
     fs::write(mounted.path("t/a/again"), &plain).unwrap();
-    // Another of that length.
+    // Another file of that length.
     fs::write(mounted.path("t/a/other"), Random(94).bytes(300_000)).unwrap();
     let mut other = plain.clone();
     other[150_000] ^= 1;
@@ -165,7 +165,7 @@ fn a_copy_of_the_store_works_with_and_without_its_links() {
     }
 }
 
-/// Somebody else gave the data file a name, and keeps what is there.
+/// Another program gave the data file a name and keeps its bytes.
 #[test]
 fn a_data_file_with_a_foreign_name_is_never_changed_in_place() {
     let place = Place::new();
@@ -213,7 +213,7 @@ fn what_a_moved_file_left_is_given_back_by_a_compaction_once_the_other_is_gone()
     fsck(&place.store());
 }
 
-/// A block that is damaged is damaged in both, and each stores it elsewhere.
+/// A damaged block is damaged in both files, and each repair stores it elsewhere.
 #[test]
 fn a_damaged_block_is_damaged_in_both_and_repaired_for_one_alone() {
     let (place, bytes) = two(100);
@@ -225,7 +225,7 @@ fn a_damaged_block_is_damaged_in_both_and_repaired_for_one_alone() {
     let text = format!("{found:?}");
     assert!(text.contains("t/a") && text.contains("t/b"), "{text}");
     let mounted = place.mount(&[]);
-    // Good bytes written over the block of one go elsewhere.
+    // Correct bytes written over the block of one file go elsewhere.
     let path = mounted.path("t/a/m.safetensors");
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&bytes[600_000..800_000], 600_000).unwrap();
@@ -233,7 +233,7 @@ fn a_damaged_block_is_damaged_in_both_and_repaired_for_one_alone() {
     drop(file);
     assert_same(&read(&mounted, "t/a/m.safetensors"), &bytes, "written over");
     assert!(fs::read(mounted.path("t/b/m.safetensors")).is_err());
-    // The same file that arrives once more does not share the damaged one.
+    // A later import of the same file does not share the damaged one.
     fs::write(mounted.path("t/b/new.safetensors"), &bytes).unwrap();
     assert_same(&read(&mounted, "t/b/new.safetensors"), &bytes, "arrived again");
     mounted.unmount();
@@ -243,7 +243,7 @@ fn a_damaged_block_is_damaged_in_both_and_repaired_for_one_alone() {
     assert_same(&read(&mounted, "t/b/new.safetensors"), &bytes, "after the repair");
 }
 
-/// One of the two files, and what it must read as.
+/// One of the two files, and its expected content.
 struct Side {
     path: &'static str,
     collection: &'static str,
@@ -255,7 +255,7 @@ impl Side {
         assert_same(&read(mounted, self.path), &self.bytes, &format!("{context}: {}", self.path));
     }
 
-    /// Something happens to the file. What a lossy move made of it is read back.
+    /// Changes the file in some way. The file after a lossy move is read back.
     fn step(&mut self, mounted: &Mounted, random: &mut Random, source: &[u8]) -> String {
         let path = mounted.path(self.path);
         let open = || fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -330,7 +330,7 @@ fn whatever_happens_to_one_file_the_other_stays_intact() {
             sides.iter().for_each(|side| side.check(&mounted, &context));
             if step % 8 == 7 {
                 if random.below(2) == 0 {
-                    // What is not synced may be lost.
+                    // Unsynced changes may be lost.
                     sides.iter().for_each(|side| {
                         let file = fs::File::open(mounted.path(side.path)).unwrap();
                         file.sync_all().unwrap();

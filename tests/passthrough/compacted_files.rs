@@ -1,5 +1,4 @@
-//! Files that were written over are made whole again by a compaction: the kernel reads them
-//! itself then.
+//! A compaction makes overwritten files contiguous again: the kernel then reads them by passthrough.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -8,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::fixture::{Fixture, WHOLE};
 use support::{Random, answer, assert_same, run, tierfs};
 
-/// Writes `bytes` over the middle of a file, as `dd conv=notrunc` does; what it is then.
+/// Writes `bytes` over the middle of a file, as `dd conv=notrunc` does; returns the new content.
 fn overwrite(fixture: &Fixture, name: &str, at: usize, bytes: &[u8]) -> Vec<u8> {
     let patch = fixture.place.write("patch", bytes);
     let mut dd = std::process::Command::new("dd");
@@ -49,7 +48,7 @@ fn an_overwritten_file_uses_passthrough_again_after_a_compaction() {
             assert_eq!(fs::read_to_string(fixture.path(".ctl/verify").join(name)).unwrap(), "ok\n");
         }
         if round == 0 {
-            // A killed daemon has lost nothing of that.
+            // A kill of the daemon loses none of it.
             fixture.mounted.kill();
             fixture.mount(&[]);
             for (name, wanted) in &wanted {
@@ -75,7 +74,7 @@ fn a_compaction_leaves_a_file_that_is_open_by_passthrough() {
     assert!(blocks_in_tier_file(&fixture, "x.npy") > 0);
     assert_eq!(fixture.data(), data, "what was shown does not change");
     drop(reader);
-    // The kernel tells of a close when it likes.
+    // The kernel reports a close later.
     support::wait_until("the file is whole", || {
         fixture.mounted.job("demo/model/.ctl/compact", "start");
         blocks_in_tier_file(&fixture, "x.npy") == 0

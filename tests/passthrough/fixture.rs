@@ -1,4 +1,5 @@
-//! A mounted store with a container, an array and a plain file, and whether the kernel or the daemon reads them.
+//! A mounted store with a container, an array and a plain file, and counters that show whether the kernel or the
+//! daemon reads them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use support::{Mounted, Place, assert_same, imported, run, wait_until};
 
-/// Files of the collection that lie whole in one data file each.
+/// Files of the collection, each contiguous in one data file.
 pub const WHOLE: [&str; 3] = ["model.safetensors", "x.npy", "sub/vocab.txt"];
 
 pub struct Fixture {
@@ -32,12 +33,12 @@ impl Fixture {
         fs::read(self.source.join(name)).unwrap()
     }
 
-    /// Reads a file through the daemon, which checks every block.
+    /// Reads a file through the daemon, which verifies every block.
     pub fn check(&self, name: &str) {
         assert_same(&fs::read(self.path(name)).unwrap(), &self.source(name), name);
     }
 
-    /// Runs `reading`; how many opens were served by passthrough meanwhile.
+    /// Runs `reading`; returns the number of opens served by passthrough meanwhile.
     pub fn by_kernel<T>(&self, reading: impl FnOnce() -> T) -> (u64, T) {
         let before = self.mounted.counter("passthrough_opens");
         let result = reading();

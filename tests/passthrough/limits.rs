@@ -1,4 +1,4 @@
-//! Many opens, and the bound on what the kernel is given.
+//! Many opens, and the limit of files that the kernel reads itself.
 
 mod heavy {
     use std::fs;
@@ -8,7 +8,7 @@ mod heavy {
 
     const OPENS: usize = 10_000;
 
-    /// Lets this process, and the daemons that it starts, have so many files open.
+    /// Raises the limit of open files for this process and the daemons that it starts.
     fn raise_descriptors() {
         let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         limit.current = limit.maximum;
@@ -69,7 +69,7 @@ mod heavy {
                 assert_eq!(got[..], content(place % FILES)[9000..9064]);
             }
             drop(all);
-            // Closing is told late: the next round waits until the kernel has none.
+            // Closes are reported late: the next round waits until the kernel has none open.
             support::wait_until("room for other files", || {
                 let before = opens();
                 let all: Vec<fs::File> =

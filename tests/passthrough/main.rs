@@ -2,7 +2,7 @@
 //! removals meanwhile. They need /dev/fuse and the privilege for passthrough.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod compacted_files;

@@ -1,4 +1,4 @@
-//! What the kernel was given of a file is not in memory twice.
+//! A file that is read through the daemon is not cached twice.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -21,8 +21,7 @@ fn resident(path: &Path) -> usize {
     pages.iter().filter(|page| **page & 1 == 1).count()
 }
 
-/// Pages of a file that stay in memory when it is let go of: none, but on a file system that lies
-/// in memory itself.
+/// Pages of a file that stay cached after they are dropped: none, except on a file system in memory.
 fn kept_by_the_system(place: &Place, bytes: &[u8]) -> usize {
     let path = place.write("let-go", bytes);
     let file = File::open(&path).unwrap();
@@ -45,7 +44,7 @@ fn cached_pages_of_a_data_file_are_dropped_only_after_a_full_read() {
     let mounted = place.mount(&["--verify", "always"]);
     let path = mounted.path("demo/c/values.bin");
 
-    // Here and there, and past the kernel's cache.
+    // At several places, and with O_DIRECT.
     fs::read(&data).unwrap();
     let before = resident(&data);
     let file = File::open(&path).unwrap();
@@ -64,13 +63,13 @@ fn cached_pages_of_a_data_file_are_dropped_only_after_a_full_read() {
     let spared = resident(&data);
     assert!(spared >= before.min(pages) - pages / 4, "{spared} of {before} pages were kept");
 
-    // From end to end.
+    // The whole file in order.
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     assert_same(&fs::read(&path).unwrap(), &bytes, "through the daemon");
     let left = resident(&data);
     assert!(left <= least + pages / 10, "{left} of {pages} pages are in memory twice, {least} must be");
     drop(file);
-    // Others use a file outside the store.
+    // Other programs use a file outside the store.
     fs::read(&outside).unwrap();
     let before = resident(&outside);
     assert_same(&fs::read(mounted.path("demo/c/outside.bin")).unwrap(), &bytes, "in place");

@@ -1,5 +1,5 @@
-//! Checking ahead, step by step: as far as the bytes are in memory, while there is time, and never what was
-//! written meanwhile.
+//! Verification on open, step by step: it reads cached bytes only, ends at its time limit, and never marks a block
+//! that was written meanwhile.
 
 use std::any::Any;
 use std::io;
@@ -20,7 +20,7 @@ const ROOT: EntryId = tierfs::store::ROOT;
 const BYTES: usize = 2 << 20;
 const BLOCKS: u32 = (BYTES >> 14) as u32;
 
-/// What a disk has in memory, and what happens once while it is asked for that.
+/// The bytes of a disk that are cached, and an action that runs once during the query.
 struct Watch {
     in_memory: AtomicU64,
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -40,7 +40,7 @@ impl File for WatchedFile {
         let rest = self.1.in_memory.load(Ordering::SeqCst).saturating_sub(offset);
         let len = buffer.len().min(rest as usize);
         let got = self.0.read_at(&mut buffer[..len], offset)?;
-        // Not while a single byte is asked for, to see whether there is anything.
+        // Not for the query of a single byte, which only tests for support.
         if len > 1
             && let Some(meanwhile) = self.1.meanwhile.lock().unwrap().take()
         {
@@ -108,7 +108,7 @@ impl Disk for Watched {
     }
 }
 
-/// A file of 128 blocks that lies whole in a data file, none of them checked.
+/// A file of 128 unverified blocks, contiguous in a data file.
 struct Fixture {
     disk: Watched,
     _store: Store,
@@ -137,7 +137,7 @@ impl Fixture {
         self.collection.unchecked_of(&self.collection.objects_of(self.node).unwrap())
     }
 
-    /// The bytes of the physical file that may be shown.
+    /// The bytes of the physical file, if it may be shown.
     fn shown(&self) -> Option<Vec<u8>> {
         let backing = self.collection.backing_of(self.collection.objects_of(self.node).unwrap())?;
         let mut bytes = vec![0; BYTES];
@@ -214,7 +214,7 @@ fn a_verification_finds_a_wrong_byte_and_does_not_mark_its_block() {
 #[test]
 fn a_verification_does_not_mark_a_block_that_is_written_meanwhile() {
     let fixture = Fixture::new();
-    // A write that has to wait for space waits for those who read.
+    // A write that waits for space waits for the readers.
     fixture.collection.sync().unwrap();
     let (open_file, unchecked) = (fixture.open_file.clone(), fixture.unchecked().unwrap());
     *fixture.disk.1.meanwhile.lock().unwrap() = Some(Box::new(move || {

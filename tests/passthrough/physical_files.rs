@@ -1,4 +1,4 @@
-//! Which physical file has a file's bytes, at each step of its life.
+//! The physical file with a file's bytes, at each step of its life.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tierfs::store::{Access, Collection, Store};
 
 const ROOT: EntryId = tierfs::store::ROOT;
 
-/// Reads the physical file, if there is one, and says what it shows.
+/// Reads the physical file, if there is one, and describes its content.
 fn shown(disk: &MemoryDisk, collection: &Collection, node: EntryId) -> Option<Vec<u8>> {
     let backing: Backing = collection.backing_of(collection.objects_of(node).unwrap())?;
     let file = disk.open(backing.path(), Open::Read).unwrap();
@@ -46,7 +46,7 @@ fn a_file_has_a_physical_file_only_while_their_bytes_agree() {
     assert_eq!(now(), None, "checked in part");
     assert_eq!(read(), wanted);
     assert_eq!((now().as_ref(), open_file.backing().is_some()), (Some(&wanted), true));
-    // Behind the end it goes on in the same file: unlogged, unchecked, checked.
+    // An append continues in the same file: unlogged, unverified, verified.
     open_file.write(100_000, &[7; 30_000]).unwrap();
     wanted.extend_from_slice(&[7; 30_000]);
     assert_eq!((now(), open_file.backing().is_some()), (None, false), "appended");
@@ -54,7 +54,7 @@ fn a_file_has_a_physical_file_only_while_their_bytes_agree() {
     assert_eq!(now(), None, "appended, not checked");
     assert_eq!(read(), wanted);
     assert_eq!(now().as_ref(), Some(&wanted));
-    // Over it, it does not.
+    // An overwrite does not.
     open_file.write(50_000, &[9]).unwrap();
     wanted[50_000] = 9;
     assert_eq!((now(), open_file.backing().is_some()), (None, false), "written over");

@@ -1,4 +1,4 @@
-//! What is checked ahead is read without the daemon from the first open on.
+//! Prefetched files are read without the daemon from the first open on.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use crate::fixture::{Fixture, WHOLE};
 use support::{assert_same, names};
 
-/// Writes names to the control file, and waits for the job.
+/// Writes names to the control file and waits for the job.
 fn prefetch(fixture: &Fixture, text: &str) -> String {
     assert!(fixture.mounted.job("demo/model/.ctl/prefetch", text).contains(" done in "));
     fs::read_to_string(fixture.path(".ctl/prefetch")).unwrap()
@@ -48,7 +48,7 @@ fn prefetch_refuses_invalid_names_and_does_nothing() {
     for wrong in ["x.npy none", "", " \n", ".ctl/status", "..", "../model/x.npy", "x.npy/x"] {
         let written = fs::write(&path, wrong);
         if wrong.is_empty() {
-            // Nothing is written then: the truncation alone acts on nothing.
+            // The write is empty: the truncation alone does nothing.
             written.unwrap();
         } else {
             assert_eq!(written.err().map(|error| error.kind()), Some(ErrorKind::InvalidInput), "{wrong:?}");

@@ -1,4 +1,4 @@
-//! What the kernel reads itself is the source, and the daemon is not asked.
+//! Passthrough reads give the source's bytes, without requests to the daemon.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -20,7 +20,7 @@ fn a_verified_file_is_read_again_without_the_daemon() {
                 assert_eq!(number(&fixture.path(name)), before, "{name}");
             }
         }
-        // A tensor inside a container begins elsewhere; a small file lies among others.
+        // A tensor inside a container begins elsewhere; a small file has a slot.
         for name in ["deep/er/b", "x", "config.json"] {
             let (opens, _) = fixture.by_kernel(|| (0..2).for_each(|_| drop(fs::read(fixture.path(name)))));
             assert_eq!(opens, 0, "{name}");
@@ -42,11 +42,11 @@ fn a_descriptor_and_its_name_have_one_inode_number_with_and_without_passthrough(
     assert_eq!(opens, 1);
     let numbers = [&daemon, &kernel].map(|file| file.metadata().unwrap().ino());
     assert_eq!(numbers, [number(&path); 2]);
-    // cp refuses a file that is another when it has opened it.
+    // cp refuses a file whose inode number changes between stat and open.
     let copy = fixture.place.path("copy");
     answer(std::process::Command::new("cp").arg("-a").arg(&path).arg(&copy)).ok();
     assert_same(&fs::read(copy).unwrap(), &fixture.source("x.npy"), "cp");
-    // Those who have it open otherwise go on as they are.
+    // Earlier descriptors through the daemon continue unchanged.
     let reopened = fs::File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&daemon)));
     let wanted = fixture.source("x.npy");
     for file in [daemon, kernel, reopened.unwrap()] {
@@ -69,7 +69,7 @@ fn a_plain_file_declared_a_tensor_is_read_without_the_daemon() {
     let path = fixture.path("tensor");
     assert_same(&fs::read(&path).unwrap(), &bytes, "first");
     assert_same(&fixture.read_by_kernel(&path), &bytes, "second");
-    // What is asked and set by its name works as before.
+    // Attributes by name work as before.
     rustix::fs::setxattr(&path, "user.tierfs.shape", b"2x4096", flags).unwrap();
     let mut value = [0; 100];
     let len = rustix::fs::getxattr(&path, "user.tierfs.shape", &mut value[..]).unwrap();
@@ -145,7 +145,7 @@ fn a_data_file_of_another_length_is_not_used_for_passthrough() {
         file.set_len((wanted.len() as i64 + change) as u64).unwrap();
         let (opens, read) = fixture.by_kernel(|| fs::read(fixture.path("sub/vocab.txt")));
         assert_eq!(opens, 0);
-        // The kernel may still have the bytes that were checked.
+        // The kernel may still have the verified bytes.
         if let Ok(read) = read {
             assert_same(&read, &wanted, "after the change");
         }
@@ -176,7 +176,7 @@ fn a_daemon_without_the_privilege_serves_every_read() {
     let source = place.write("vocab.txt", (0..100_000_u32).map(|at| (at * 7) as u8).collect::<Vec<_>>());
     place.import("demo/model", &[&source], &[]);
     fs::create_dir(place.path("mnt")).unwrap();
-    // Its privileges are those of a namespace of its own.
+    // Its privileges are those of its own namespace.
     let script = format!(
         "'{0}' mount store mnt --log log; trap \"'{0}' umount mnt\" EXIT
          for round in 1 2 3; do cmp vocab.txt mnt/demo/model/vocab.txt; done
@@ -205,7 +205,7 @@ fn another_user_reads_permitted_files_by_passthrough() {
     let (opens, read) = fixture.by_kernel(|| as_nobody(&["cksum"]).ok());
     let wanted = answer(std::process::Command::new("cksum").arg(fixture.source.join("sub/vocab.txt"))).ok();
     assert_eq!((opens, read.split(' ').next()), (1, wanted.split(' ').next()));
-    // What he may not do the daemon's own rights do not let him do.
+    // The privileges of the daemon give the user no further access.
     as_nobody(&["truncate", "-s", "0"]).failed(1, &["Permission denied"]);
     fs::set_permissions(fixture.path("sub/vocab.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .unwrap();

@@ -1,4 +1,4 @@
-//! A name that is given to other files while it is opened to read and to write.
+//! A name that is given to other files while programs open it for reading and writing.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::fixture::Fixture;
 use support::{goes_on, scale};
 
-/// So many that a file is checked when it is opened.
+/// Enough bytes for verification on open.
 const BYTES: usize = 1100 << 10;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Names that are given to other files all the time, while programs open them.
+//! Names that are given to other files continuously while programs open them.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use crate::fixture::Fixture;
 use support::{goes_on, scale};
 
-/// Opens that are tried, at least.
+/// The least number of opens.
 const OPENS: u64 = 20_000;
 
-/// Opens a name, to read or to write, until it is told to end. How many opens were tried, and how many answered ESTALE.
+/// Opens a name for reading or writing until it is told to stop. The number of opens, and of those that failed with
+/// ESTALE.
 fn open_all_the_time(path: &Path, writes: bool, ends: &AtomicBool, opens: &AtomicU64, stale: &AtomicU64) {
     while !ends.load(Ordering::Relaxed) {
         opens.fetch_add(1, Ordering::Relaxed);

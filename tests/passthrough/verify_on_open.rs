@@ -1,4 +1,5 @@
-//! What is in memory is checked when a file is opened, so that the kernel reads it from the first open on.
+//! Cached files are verified when they are opened, so that the kernel reads them by passthrough from the first open
+//! on.
 
 use std::fs::{self, File};
 use std::io::IoSliceMut;
@@ -12,7 +13,7 @@ use support::{
     Mapping, Mounted, Place, Random, assert_same, container_of, npy_file, open_direct, read_at, wait_until,
 };
 
-/// A container, an array and a file left where it is, of more than a few blocks.
+/// A container, an array and a file in place, of more than a few blocks.
 struct Large {
     place: Place,
     files: Vec<(&'static str, Vec<u8>)>,
@@ -34,7 +35,7 @@ impl Large {
         Large { place, files }
     }
 
-    /// Where the bytes of a file lie.
+    /// The physical file of a file's bytes.
     fn physical(&self, bytes: &[u8]) -> PathBuf {
         let folder = self.place.store().join("demo/model/data");
         let mut paths = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
@@ -50,7 +51,7 @@ fn count(mounted: &Mounted, counter: &str) -> u64 {
     mounted.stats()[counter].as_u64().unwrap()
 }
 
-/// Whether the file system tells what it has of a file in memory: all of it, here.
+/// Whether the file system reports the cached bytes of a file: here, all of it.
 fn tells(path: &Path) -> bool {
     fs::read(path).unwrap();
     let flags = ReadWriteFlags::NOWAIT;
@@ -58,8 +59,8 @@ fn tells(path: &Path) -> bool {
     rustix::io::preadv2(File::open(path).unwrap(), &mut [IoSliceMut::new(&mut page)], 0, flags).is_ok()
 }
 
-/// Opens a file, and reads nothing of it, until the kernel reads it: the time of an open may not
-/// be enough on a busy machine.
+/// Opens a file repeatedly, without reading, until passthrough serves it: on a busy machine the time of one open may
+/// be too short.
 fn opened_by_kernel(mounted: &Mounted, path: &Path) -> File {
     let mut opened = None;
     wait_until("an open that the kernel answers", || {
@@ -176,7 +177,7 @@ fn concurrent_opens_and_writes_always_read_correct_bytes() {
             scope.spawn(|| {
                 let at = wanted.len() - 100_000;
                 let file = File::options().write(true).open(path(&mounted, name)).unwrap();
-                // The same bytes, elsewhere.
+                // The same bytes at another place.
                 file.write_all_at(&wanted[at..], at as u64).unwrap();
             });
         });

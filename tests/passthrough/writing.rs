@@ -1,4 +1,4 @@
-//! Who reads by the kernel while others write, rename and remove.
+//! Passthrough readers while others write, rename and remove.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -33,7 +33,7 @@ fn a_writer_never_reaches_the_physical_file_and_earlier_readers_keep_what_they_o
     let mut after = before.clone();
     after[..10].copy_from_slice(b"0123456789");
     writer.write_all_at(b"0123456789", 0).unwrap();
-    // Who comes while it is written sees it at once.
+    // A reader that opens the file during the write sees the write at once.
     let beside = fs::File::open(&path).unwrap();
     assert_same(&all_of(&beside, before.len()), &after, "beside the writer");
     writer.write_all_at(b"XYZ", 50_000).unwrap();
@@ -44,7 +44,7 @@ fn a_writer_never_reaches_the_physical_file_and_earlier_readers_keep_what_they_o
     after[99_000] = !before[99_000];
     drop((mapped, writer));
     for _ in 0..2 {
-        // Past the cache, so that the daemon checks what lies elsewhere now.
+        // With O_DIRECT, so that the daemon verifies the blocks at their new places.
         assert_same(&all_of(&open_direct(&path), 1 << 20), &after, "checked again");
         let (opens, now) = fixture.by_kernel(|| fs::read(&path).unwrap());
         assert_same(&now, &after, "after the writer");
@@ -67,7 +67,7 @@ fn a_writable_descriptor_that_writes_nothing_changes_nothing() {
         let (opens, _) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
         assert_eq!(opens, 0, "a reader beside a writer");
         drop(writer);
-        // It is told of late.
+        // The kernel reports it late.
         support::wait_until("the end of the writer", || {
             fixture.by_kernel(|| fs::read(&path).unwrap()).0 == 1
         });
@@ -148,14 +148,14 @@ fn a_file_that_is_overwritten_in_place_is_another_for_later_readers_only() {
         assert_eq!(opens, 1);
         let after: Vec<u8> = before.iter().map(|byte| !byte).collect();
         for content in [&after, &before, &after] {
-            // Made if it is not there, emptied, written.
+            // Creates it if it is missing, truncates and writes it.
             fs::write(&path, content).unwrap();
             assert_same(&fs::read(&path).unwrap(), content, name);
         }
         assert_same(&all_of(&reader, 1 << 20), &before, name);
         assert_same(mapping.bytes(), &before, name);
-        // Who reads it through the daemon then lets others have it from the kernel, once
-        // the earlier version is closed.
+        // A read through the daemon verifies the file, and later opens use passthrough once the earlier version is
+        // closed.
         assert_same(&all_of(&open_direct(&path), 1 << 20), &after, name);
         assert_eq!(fixture.by_kernel(|| fs::read(&path).unwrap()), (0, after.clone()), "{name}");
         drop((reader, mapping));
@@ -204,11 +204,11 @@ fn a_replaced_or_removed_file_stays_readable_through_its_descriptors() {
     assert_same(&fs::read(&path).unwrap(), &newer, "the new file");
     assert_same(&all_of(&first, 1 << 20), &before, "the old file");
     assert_eq!(first.metadata().unwrap().nlink(), 0);
-    // Past the cache, so that the daemon checks it.
+    // With O_DIRECT, so that the daemon verifies it.
     assert_same(&all_of(&open_direct(&path), 1 << 20), &newer, "checked");
     assert_same(&fixture.read_by_kernel(&path), &newer, "the new file, again");
     let second = fs::File::open(&path).unwrap();
-    // Known to the kernel, and open to nobody.
+    // The kernel has cached it, and no program has it open.
     let known =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(fixture.path("x.npy")).unwrap();
     fixture.check("x.npy");
@@ -220,7 +220,7 @@ fn a_replaced_or_removed_file_stays_readable_through_its_descriptors() {
         fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(fixture.path("x.npy")).unwrap();
     fs::remove_file(fixture.path("x.npy")).unwrap();
     fs::remove_file(&path).unwrap();
-    // Space of what nobody has is given back here.
+    // This releases the space of files that no program has open.
     fs::write(fixture.path("sub/other"), vec![1; 300_000]).unwrap();
     fs::File::open(fixture.path("sub/other")).unwrap().sync_all().unwrap();
     fs::write(fixture.path("sub/another"), vec![2; 300_000]).unwrap();
@@ -258,7 +258,7 @@ fn a_move_to_another_tier_keeps_the_old_bytes_for_open_readers() {
     let tensor = mounted.path("demo/model/a");
     rustix::fs::setxattr(&tensor, "user.tierfs.lossy", b"allow", flags).unwrap();
     rustix::fs::setxattr(&tensor, "user.tierfs.tier", b"q8", flags).unwrap();
-    // Space of what is not needed is given back here.
+    // This releases unused space.
     let make_room = || {
         fs::write(mounted.path("demo/model/other"), b"x").unwrap();
         fs::File::open(mounted.path("demo/model/other")).unwrap().sync_all().unwrap();
@@ -312,7 +312,7 @@ mod heavy {
         (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]
     }
 
-    /// Opens, reads and maps; the bytes are the same in every version. What it got by mapping.
+    /// Opens, reads and maps; all bytes of a version are the same. The bytes of the mapping.
     fn read_once(path: &Path, round: u64) {
         let file = match round % 4 {
             0 => open_direct(path),
@@ -352,7 +352,7 @@ mod heavy {
                     }
                 });
             }
-            // The readers end, whatever happens here.
+            // The readers end in any case.
             let writing = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let until = Instant::now() + Duration::from_secs(10);
                 while goes_on(until, rounds, 10) || reads.load(Ordering::Relaxed) < 40 || opens() < 10 {

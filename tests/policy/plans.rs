@@ -1,4 +1,4 @@
-//! Plans alone: tensors are values, and what a plan says is done at once.
+//! Plans alone: tensors are values, and each planned move happens at once.
 
 use proptest::prelude::*;
 
@@ -38,13 +38,13 @@ fn apply(tensors: &mut [Tensor], moves: &[Move], now: u64) {
     }
 }
 
-/// How many accesses a tensor has at a tick.
+/// The number of accesses of a tensor at a tick.
 type Pattern = fn(u64) -> u32;
 const BUSY: Pattern = |_| 10;
 const BATCH: Pattern = |tick| if tick % 240 == 0 { 3 } else { 0 };
 const IDLE: Pattern = |_| 0;
 
-/// Lives through `ticks`; the moves, with their ticks.
+/// Simulates `ticks` ticks; returns the moves with their ticks.
 fn open_file(tensors: &mut [Tensor], patterns: &[Pattern], ticks: u64, rules: &Rules) -> Vec<(u64, Move)> {
     let first = (BEGIN / TICK) as u32;
     let mut histories = vec![History::new(first); tensors.len()];
@@ -87,9 +87,9 @@ fn each_pattern_of_use_ends_in_its_tier_and_plans_are_deterministic() {
     let moves = open_file(&mut tensors, &patterns, 48 * 60, &Rules::default());
     let ended = [Tier::Exact, Tier::Q3, Tier::Q3, Tier::Exact, Tier::Q3, Tier::Absent];
     assert_eq!(tiers(&tensors), ended);
-    // A step an hour, beginning an hour after it was made.
+    // One step an hour, the first one an hour after the creation.
     assert_eq!(ticks_of(&moves, 2), [60, 120, 180, 240]);
-    // Absent a day after it came to its tier: it was never used.
+    // Absent a day after it reached its tier, because it was never used.
     assert_eq!(ticks_of(&moves, 5), [60, 120, 180, 240, 240 + 1440]);
     // Three accesses at once make an average of 0.271, the three at 240 make it 0.388: 700 times that, and less
     // than a point for the window, is below 32 from 21 ticks on.
@@ -142,14 +142,14 @@ fn an_idle_tensor_is_packed_before_it_loses_precision_and_unpacked_when_it_is_ho
     let mut tensors = vec![Tensor { tier: Tier::Packed, ..can(false) }];
     let moves = open_file(&mut tensors, &[BUSY], 20, &rules);
     assert_eq!((tiers(&tensors), ticks_of(&moves, 1)), (vec![Tier::Exact], vec![1]));
-    // What is encoded becomes exact, not packed.
+    // An encoded tensor becomes exact, not packed.
     let q8 = Tensor { tier: Tier::Q8, has_exact_source: true, score: 900.0, ..can(true) };
     assert_eq!(plan(&[q8], &rules, true, BEGIN)[0].to, Tier::Exact);
     let never = Rules { pack_idle: 0, ..Rules::default() };
     let at = |tensor: Tensor, rules: &Rules| plan(&[tensor], rules, true, BEGIN + 9 * HOUR);
     assert_eq!(at(can(true), &never)[0].to, Tier::Q8);
     assert_eq!(at(can(false), &never), []);
-    // A full tier does not wait.
+    // A full tier moves tensors at once.
     let mut full = rules.clone();
     full.limits.insert(Tier::Exact, Limit { bytes: 1, blocks: 0 });
     let used = Tensor { score: 100.0, last_access: BEGIN, ..can(false) };
@@ -200,14 +200,14 @@ fn the_q7_tier_shrinks_to_its_cap_and_fills_to_a_part_of_it() {
     assert_eq!(plan(&tensors, &rules, false, BEGIN), [], "not twice a minute");
     assert_eq!(plan(&tensors, &Rules::default(), true, BEGIN), [], "there is no cap");
     let moves = plan(&tensors, &rules, true, BEGIN);
-    // The least recently used but for the one that must not lose precision.
+    // The least recently used tensors, except the one that must not lose precision.
     assert_eq!(
         moves.iter().map(|step| (step.key.1.0, step.to)).collect::<Vec<_>>(),
         [(0, Tier::Q5), (2, Tier::Q5)]
     );
     apply(&mut tensors, &moves, BEGIN);
     assert_eq!(plan(&tensors, &rules, true, BEGIN + 60), []);
-    // Used again, they come back only where there is room, and where it is there exactly.
+    // Used again, they return only where there is room, and where the tensor is stored exactly.
     (tensors[0].last_access, tensors[2].last_access) = (BEGIN + 70, BEGIN + 80);
     tensors[0].has_exact_source = true;
     assert_eq!(plan(&tensors, &rules, true, BEGIN + 120), [], "it is full");

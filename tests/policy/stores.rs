@@ -1,4 +1,4 @@
-//! Stores whose clock a test sets: the same engine as in a mount, without a kernel.
+//! Stores with a clock that the test sets: the engine of a mount, without a kernel.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn hold(disk: &Arc<dyn Disk>, now: u64) -> Held {
     Held { store: Arc::new(store), clock, collection }
 }
 
-/// A store with a container of `a`, `b` and `norm`, and the time: it is made by the system's clock.
+/// A store with a container of `a`, `b` and `norm`, and the time, which begins at the system's clock.
 fn made(disk: &Arc<dyn Disk>) -> (Held, u64, Vec<u8>) {
     Store::create(&**disk, STORE).unwrap();
     let now = tierfs::store::now_seconds() / 60 * 60;
@@ -144,7 +144,7 @@ fn access_histories_survive_reopening_the_store() {
         drop(held);
         let held = hold(&disk, now + 120);
         assert_eq!(heat(&held, "a"), before);
-        // A clock that was ahead does not count.
+        // A clock that was ahead has no effect.
         drop(held);
         assert_eq!(heat(&hold(&disk, now), "a").last_access, now);
     });
@@ -211,7 +211,7 @@ fn a_clock_that_goes_back_loses_nothing_and_delays_the_policy() {
         held.collection.save_usage(SaveUsage::Now);
         held.collection.sync().unwrap();
         drop((engine, held));
-        // Opened while the clock is behind, the log is read in its own order.
+        // Opened while the clock is behind, the log is replayed in its own order.
         let held = hold(&disk, 0);
         assert_eq!(read(&held.collection, "m.safetensors").unwrap(), expected);
         let engine = Engine::new(held.store.clone());
@@ -233,7 +233,7 @@ fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_pinned() {
     let seen = pass_hours(&held, &engine, now + 10 * 365 * 24 * HOUR, 1);
     assert_eq!(seen, [[Tier::Exact, Tier::Packed, Tier::Packed]]);
     assert!(heat(&held, "a").score > 100.0);
-    // It is put right, and nobody uses them.
+    // The clock is corrected, and no program uses the tensors.
     let mut tiers = Vec::new();
     for minute in 0..12 * 60 {
         held.clock.set(now + HOUR + minute * 60);

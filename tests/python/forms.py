@@ -47,7 +47,7 @@ def check_npy(tensors: dict, forms: Path) -> None:
         got = np.load(path, mmap_mode="r")
         if not isinstance(got, np.memmap) or got.offset % PAGE:
             fail(f"{path}: its data begin at byte {got.offset}")
-        # NumPy has no names for these of its own.
+        # NumPy itself has no names for these.
         is_foreign = wanted.dtype.type.__module__.startswith("ml_dtypes")
         kind = np.dtype(f"V{wanted.dtype.itemsize}") if is_foreign else wanted.dtype
         if got.shape != wanted.shape or got.dtype != kind:

@@ -32,7 +32,7 @@ def make(path):
     writer.add_float64("demo.f64", 0.5)
     writer.add_bool("demo.bool", True)
     writer.add_array("demo.floats", [1.0, 2.0, 3.0])
-    # Longer than what is read of a file at first.
+    # Longer than the first read of a file.
     writer.add_array("tokenizer.ggml.tokens", [f"token {number}" for number in range(6000)])
     writer.add_array("tokenizer.ggml.scores", list(range(6000)))
     for name, code in PLAIN.items():
@@ -40,7 +40,7 @@ def make(path):
         writer.add_tensor(f"plain.{name}", data)
     for kind in GGMLQuantizationType:
         block, size = GGML_QUANT_SIZES[kind]
-        # What the package says of Q8_1 is no longer so; no file has it.
+        # The package's statement about Q8_1 is out of date; no file has that type.
         if kind.name not in PLAIN and kind.name != "Q8_1":
             data = rng.integers(0, 256, (3, 7 * size), dtype="u1")
             writer.add_tensor(f"blk.0.{kind.name}.weight", data, raw_dtype=kind)
@@ -102,7 +102,7 @@ def cast(path, collection):
         alignment, end = int(copy.alignment), int(copy.data_offset)
         for one, other in zip(source.tensors, copy.tensors, strict=True):
             assert (one.name, list(one.shape)) == (other.name, list(other.shape)), one.name
-            # llama.cpp takes nothing but tensors one after the other, in the order of the header.
+            # llama.cpp requires consecutive tensors in the order of the header.
             assert other.data_offset == end, f"{form}: {one.name} at {other.data_offset}, not {end}"
             end += -(-int(other.n_bytes) // alignment) * alignment
             values = floats(one)

@@ -142,7 +142,7 @@ class Package(unittest.TestCase):
 
     def test_an_interrupt_reaches_the_command(self):
         with tempfile.TemporaryDirectory() as folder:
-            # A program that notes the signal, in place of a long import.
+            # A program that records the signal, in place of a long import.
             fake = Path(folder) / "fake"
             fake.write_text('#!/bin/sh\ntrap "echo interrupted > $0.noted; exit 130" INT\ntouch $0.ready\nwhile :; do sleep 0.05; done\n')
             fake.chmod(0o755)

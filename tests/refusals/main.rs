@@ -1,12 +1,11 @@
-//! Mistakes of users, and the exact text that each is answered with: the table in `tests/refusals/table.txt`.
+//! Mistakes of users, and the exact answers: the table in `tests/refusals/table.txt`.
 //!
-//! A line `% COMMAND` prepares and must succeed. `$ COMMAND` is a mistake; `= CODE` and the lines up to the next
-//! empty one are its exit code and everything that it prints. `DIR` stands for the folder of the test, and `...`
-//! in a line for text that differs between runs. With `TIERFS_BLESS=1` what is printed is written into the table,
-//! to be looked at.
+//! A line `% COMMAND` prepares and must succeed. `$ COMMAND` is a mistake; `= CODE` and the lines up to the next empty
+//! one are its exit code and its whole output. `DIR` stands for the folder of the test, and `...` in a line for any
+//! text. With `TIERFS_BLESS=1` the test writes the output into the table, for review.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fmt::Write;
@@ -17,7 +16,7 @@ use support::{Place, Random, container_of, line_matches, npy_file, shell_output}
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refusals/table.txt");
 
-/// The exit code of a command, and all that it prints, with `DIR/` for the test's directory.
+/// The exit code of a command and its whole output, with `DIR/` for the test's directory.
 fn output(directory: &Path, command: &str) -> (i32, String) {
     let (code, text) = shell_output(directory, command);
     (code, text.replace(&directory.display().to_string(), "DIR/").replace("DIR//", "DIR/"))

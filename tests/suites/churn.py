@@ -34,7 +34,7 @@ while not ended:
     step += 1
     os.chmod(path, 0o600 + step % 8)
     if step % 500 == 0:
-        # A log is looked at when it is synced.
+        # A sync checks the size of the log.
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)

@@ -92,7 +92,7 @@ def round_of(mount, path, seconds, kill):
     connection = connect(path)
     before = check(connection)
     connection.close()
-    # Processes: a mapping of a daemon that is gone ends who touches it.
+    # Processes: using a mapping after the end of its daemon kills the process.
     ending, committed = Event(), Value("q", 0)
     reads = [Value("q", 0) for _ in range(READERS)]
     workers = [Process(target=write, args=(path, committed, ending, kill))]

@@ -73,7 +73,7 @@ pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Answer {
     answer(tierfs().args(arguments))
 }
 
-/// Checks a store that is not mounted with `tierfs fsck`, which must find it clean.
+/// Checks an unmounted store with `tierfs fsck`, which must find it clean.
 #[track_caller]
 pub fn fsck(store: &Path) {
     run(["fsck".as_ref(), store.as_os_str()]).ok();

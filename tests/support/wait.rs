@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A program or a condition that takes longer has failed.
+/// Time limit for a program or a condition.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The factor by which random and time-boxed tests run longer than in `make test`.
@@ -27,7 +27,7 @@ pub fn goes_on(until: Instant, done: u64, enough: u64) -> bool {
     Instant::now() < until || done < enough
 }
 
-/// Sets a flag when it is dropped, also by a panic.
+/// Sets a flag when it is dropped, also during a panic.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -1,4 +1,4 @@
-//! Forms of private files: who cannot read a file cannot read it in a form.
+//! Forms of private files: a user without permission to read a file cannot read its forms.
 
 use std::fs;
 use std::os::unix::fs::chown;

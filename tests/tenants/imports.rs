@@ -1,4 +1,4 @@
-//! Imports into a store that is mounted.
+//! Imports into a mounted store.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -20,7 +20,7 @@ fn request(paths: &[&Path], more: &str) -> String {
     format!(r#"{{"collection":"t/c","paths":{}{more}}}"#, serde_json::json!(paths))
 }
 
-/// A file that takes long to read and no space: there is time to end its import.
+/// A file that takes long to read and no space, which leaves time to end its import.
 fn endless(place: &Place) -> std::path::PathBuf {
     let path = place.path("endless.bin");
     File::create(&path).unwrap().set_len(16 << 30).unwrap();
@@ -64,7 +64,7 @@ fn an_import_into_a_mounted_store_equals_an_offline_import_while_readers_continu
     }
 }
 
-/// Without directories: these have the time at which they were made.
+/// Without directories, which have the time of their creation.
 fn files_of(text: String) -> Vec<String> {
     let is_directory = |line: &&str| line.split(' ').nth(1).is_some_and(|mode| mode == "755");
     text.lines().filter(|line| !is_directory(line)).map(str::to_owned).collect()
@@ -92,7 +92,7 @@ fn an_import_replaces_files_at_once_and_reports_each_file() {
     assert_eq!(fs::metadata(&container).unwrap().len(), fs::metadata(&other).unwrap().len());
     assert_eq!(fs::metadata(&tensor).unwrap().len(), 20_000);
     assert!(fs::read(&container).unwrap() == fs::read(&other).unwrap());
-    // Who has the old file open reads it on, who opens it now reads the new one.
+    // A program that has the old file open keeps reading it; a new open gets the new file.
     let wanted = [fs::read(&other).unwrap(), fs::read(source.join("model.safetensors")).unwrap()];
     let open = File::open(&container).unwrap();
     place.import("demo/model", &[&source.join("model.safetensors")], &[]);
@@ -100,7 +100,7 @@ fn an_import_replaces_files_at_once_and_reports_each_file() {
     let mut bytes = vec![0; wanted[0].len()];
     std::os::unix::fs::FileExt::read_exact_at(&open, &mut bytes, 0).unwrap();
     assert!(bytes == wanted[0] && fs::metadata(&tensor).is_err());
-    // The store itself can only be mounted to be read: nobody imports then.
+    // The store itself allows only read-only mounts meanwhile, and no import.
     drop(open);
     mounted.unmount();
     let mounted = place.mount(&["--read-only"]);
@@ -142,7 +142,7 @@ fn invalid_requests_are_refused_and_change_nothing() {
     let line = format!("echo '{}' > .ctl/import", request(&[&source], ""));
     as_user(65_534, 65_534, &mounted.mountpoint, &line).failed(2, &["Permission denied"]);
     assert_eq!((jobs(&mounted).as_str(), mounted.path("t").exists()), ("", false));
-    // Sources on it are refused by the command too, and so is it as a store.
+    // The command refuses sources on the mount too, and the mount as a store.
     place.try_import("t/c", &[&place.path("link")], &[]).failed(1, &["lies on the tierfs"]);
     fs::create_dir(mounted.path("t")).unwrap();
     put(&mounted.path("t/.ctl/quota"), "bytes=999").unwrap();
@@ -181,7 +181,7 @@ fn an_import_that_is_cancelled_or_killed_leaves_whole_files_only() {
     };
     whole(&mounted);
     fs::remove_file(mounted.path("t/c/a")).unwrap();
-    // The data file of a removed file stays until a sync: a damaged end of the log may lead back to it.
+    // The data file of a removed file stays until a sync: a damaged end of the log may restore the file.
     wait_until("the removal of the data file", || {
         put(&mounted.path(".ctl/sync"), "now").unwrap();
         fs::read_dir(place.store().join("t/c/data")).unwrap().count() == 0

@@ -1,7 +1,7 @@
 //! Tenants of real mounts: permissions and quotas.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod forms;

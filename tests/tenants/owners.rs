@@ -1,4 +1,4 @@
-//! Whose tenants and collections are, and what others may do in them.
+//! Owners of tenants and collections, and the permissions of other users.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -49,7 +49,7 @@ fn the_owner_of_a_tenant_creates_collections_and_modes_restrict_others() {
         let code = as_user(BOB, BOB, &root, line).code;
         assert_eq!(code == Some(0), is_allowed, "{line}");
     }
-    // What the owner says goes for others.
+    // The mode that the owner sets applies to other users.
     as_user(ALICE, ALICE, &root, "chmod 2770 a && cat a/.ctl/quota && chgrp 65533 a")
         .failed(1, &["permitted"]);
     assert_eq!(owner_of(&mounted.path("a")), (ALICE, ALICE, 0o2770));
@@ -105,7 +105,7 @@ fn a_user_who_may_write_a_directory_cannot_set_attributes_of_all_below_it() {
         let line = format!("setfattr -n user.tierfs.{key} -v '{value}' a/c/all");
         as_user(ALICE, ALICE, &root, &line).failed(1, &["not permitted"]);
     }
-    // A file is of whom its mode lets write it, and a directory of its owner.
+    // The mode of a file decides who may write it, and its directory's owner who may remove it.
     as_user(ALICE, ALICE, &root, "echo x > a/c/all/f && setfattr -n user.tierfs.lossy -v allow a/c/all/f")
         .ok();
     as_user(ALICE, ALICE, &root, "mkdir a/c/all/own && setfattr -n user.tierfs.lossy -v allow a/c/all/own")
@@ -133,7 +133,7 @@ fn a_tenant_of_an_older_store_belongs_to_the_mount_owner_and_a_damaged_file_clos
         let line = format!("ls {tenant}");
         as_user(ALICE, ALICE, &mounted.mountpoint, &line).failed(2, &["Permission denied"]);
         assert!(mounted.log().contains(&format!("{tenant}: only who runs the mount")), "{}", mounted.log());
-        // Who runs the mount puts it right.
+        // The user who runs the mount repairs it.
         chown(mounted.path(tenant), Some(ALICE), Some(ALICE)).unwrap();
         as_user(ALICE, ALICE, &mounted.mountpoint, &format!("mkdir {tenant}/d")).ok();
     }

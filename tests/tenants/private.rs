@@ -1,4 +1,4 @@
-//! Names that a user cannot list are not listed or told by any control file or form either.
+//! No control file or form shows names that a user cannot list.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -8,7 +8,7 @@ use support::{Mounted, Place, Random, as_user, npy_file, set_mode};
 const ALICE: u32 = 65_534;
 const BOB: u32 = 65_533;
 
-/// What a user gets of a line in the mount; empty where it is denied.
+/// The output of a line in the mount for a user; empty if it is denied.
 fn seen_by(mounted: &Mounted, user: u32, line: &str) -> String {
     let answer = as_user(user, user, &mounted.mountpoint, line);
     assert!(answer.code == Some(0) || answer.err.contains("Permission denied"), "{line}: {answer:?}");
@@ -41,7 +41,7 @@ fn a_user_who_may_not_list_a_directory_finds_its_names_nowhere() {
             assert!(!text.contains(hidden), "{line}: {text:?}");
         }
         assert!(seen_by(mounted, BOB, &format!("ls a/c{below}")).is_empty());
-        // Who knows a name reads the file, by every way.
+        // A user who knows a name can read the file in every way.
         for line in [format!("cat a/c{below}/{hidden}"), format!("cat a/c/.as/npy{below}/{hidden}.npy")] {
             assert!(!seen_by(mounted, BOB, &line).is_empty(), "{line}");
         }
@@ -82,7 +82,7 @@ fn damage_is_detailed_to_users_who_may_list_the_collection_and_counted_for_other
     set_mode(&mounted.path("alice"), 0o711);
     set_mode(&mounted.path("alice/secret1"), 0o700);
     mounted.unmount();
-    // One opens and takes no writes, one does not open at all.
+    // One collection opens and takes no writes, the other does not open at all.
     let damage = |name: &str, from: usize| {
         let log = place.store().join(name).join("meta.log");
         let mut bytes = fs::read(&log).unwrap();
@@ -93,7 +93,7 @@ fn damage_is_detailed_to_users_who_may_list_the_collection_and_counted_for_other
     damage("alice/secret2", 0);
     damage("bob/own", 256);
     let mounted = place.mount(&["--allow-other"]);
-    // What root is told is all of it.
+    // Root sees all of it.
     let status = fs::read_to_string(mounted.path(".ctl/status")).unwrap();
     assert!(["secret1", "secret2", "bob/own"].iter().all(|name| status.contains(name)), "{status}");
     let hidden = status.lines().filter(|line| line.starts_with('!') && line.contains("secret")).count();
@@ -118,7 +118,7 @@ fn damage_is_detailed_to_users_who_may_list_the_collection_and_counted_for_other
         status.contains("secret1") && status.contains("secret2") && status.contains("bob/own"),
         "{status}"
     );
-    // A tenant that everybody may list has collections that nobody else may.
+    // A tenant that everybody may list, with collections that nobody else may list.
     set_mode(&mounted.path("alice"), 0o755);
     let status = seen_by(&mounted, BOB, "cat .ctl/status alice/.ctl/status");
     assert!(!status.contains("secret"), "{status}");

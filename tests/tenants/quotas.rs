@@ -1,4 +1,4 @@
-//! Quotas: what counts, what is refused, and that nothing of it is done.
+//! Quotas: the counted bytes and names, refusals, and that a refused change has no effect.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,7 +26,7 @@ fn bytes_over_a_quota_are_refused_and_existing_files_stay() {
     assert_eq!(fs::metadata(mounted.path("t/b/g")).unwrap().len(), 0);
     assert_eq!(file.metadata().unwrap().len(), 100_000);
     file.write_all_at(&[2; 2400], 100_000).unwrap();
-    // What does not grow is written.
+    // A write that adds nothing succeeds.
     file.write_all_at(&[4; 100_000], 0).unwrap();
     drop(file);
     assert_eq!(usage(&mounted, "t")[1], 102_400);
@@ -35,7 +35,7 @@ fn bytes_over_a_quota_are_refused_and_existing_files_stay() {
     refused(fs::write(mounted.path("t/b/g"), [3; 10_001]), libc::EDQUOT);
     fs::write(mounted.path("t/b/g"), [3; 10_000]).unwrap();
     refused(File::options().append(true).open(mounted.path("t/b/g")).unwrap().write_all(b"x"), libc::EDQUOT);
-    // A file over a file: what is cut is free at once.
+    // A file over a file: truncated bytes are free at once.
     fs::write(mounted.path("t/b/g"), [5; 10_000]).unwrap();
     let before = (usage(&mounted, "t"), usage(&mounted, "t/a"), usage(&mounted, "t/b"));
     assert_eq!(before, ([2, 60_000, 60_000], [1, 50_000, 50_000], [1, 10_000, 10_000]));
@@ -52,7 +52,7 @@ fn bytes_over_a_quota_are_refused_and_existing_files_stay() {
     let mut bytes = [0; 10_001];
     assert_eq!(read_at(&File::open(mounted.path("t/b/g")).unwrap(), &mut bytes, 0), 10_000);
     assert!(bytes[..10_000] == [5; 10_000]);
-    // A limit below what is used takes nothing away.
+    // A limit below the present use removes nothing.
     put(&mounted.path("t/.ctl/quota"), "bytes=1").unwrap();
     fs::remove_file(mounted.path("t/b/g")).unwrap();
     refused(fs::write(mounted.path("t/b/g"), "x"), libc::EDQUOT);
@@ -119,7 +119,7 @@ fn a_container_whose_tensors_exceed_the_quota_stays_a_plain_file_and_says_so() {
     python_line(line, [large.as_os_str(), "9".as_ref()]);
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();
-    // The small one is a file and two tensors.
+    // The small one counts as a file and two tensors.
     put(&mounted.path("t/.ctl/quota"), "files=3").unwrap();
     let tensors = |mounted: &Mounted| fs::read_dir(mounted.path("t/c/.tensors")).unwrap().count();
     let (stays, at) = (fs::read(&large).unwrap(), mounted.path("t/c/m.safetensors"));
@@ -132,7 +132,7 @@ fn a_container_whose_tensors_exceed_the_quota_stays_a_plain_file_and_says_so() {
     );
     fs::copy(&small, &at).unwrap();
     assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (3, 2));
-    // Written over by the large one, and renamed over by it: its bytes are there, its tensors are not.
+    // Overwritten by the large one, and replaced by a rename: its bytes are there, its tensors are not.
     fs::write(&at, &stays).unwrap();
     assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
     fs::copy(&large, mounted.path("t/c/m.tmp")).unwrap();
@@ -145,10 +145,10 @@ fn a_container_whose_tensors_exceed_the_quota_stays_a_plain_file_and_says_so() {
     put(&mounted.path("t/.ctl/quota"), "files=4").unwrap();
     place.import("t/c", &[&small], &[]);
     assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (4, 2));
-    // What is replaced makes room for itself.
+    // Replacing a file frees its space for the new one.
     place.import("t/c", &[&small], &[]);
     fs::remove_file(&at).unwrap();
-    // In another directory the tensors need no more.
+    // In another directory the tensors need no further names.
     fs::create_dir(mounted.path("t/c/d")).unwrap();
     let moved = mounted.path("t/c/d/small.safetensors");
     fs::rename(mounted.path("t/c/small.safetensors"), &moved).unwrap();
@@ -210,7 +210,7 @@ fn the_log_stays_short_under_many_changes_between_two_syncs() {
     let log = place.store().join("t/c/meta.log");
     let mut longest = 0;
     for round in 0..200 {
-        // A record for the container, which has a number for each tensor, and one for each of these.
+        // A record for the container, with a number for each tensor, and a record for each tensor.
         fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o600 + round % 8)).unwrap();
         longest = longest.max(fs::metadata(&log).unwrap().len());
     }
@@ -278,7 +278,7 @@ fn limits_are_raised_only_from_above_and_invalid_texts_change_nothing() {
         assert_eq!(as_user(OWNER, OWNER, &root, line).code == Some(0), is_allowed, "{line}");
     }
     assert_eq!(limits(&mounted, "t"), "bytes=524288 stored=1048576 files=10");
-    // Who has a collection in another's tenant lowers its limits only.
+    // The owner of a collection in another user's tenant can only lower its limits.
     put(&mounted.path("t/c/.ctl/quota"), "files=7").unwrap();
     chown(mounted.path("t/c"), Some(OWNER - 1), None).unwrap();
     let other = |line: &str| as_user(OWNER - 1, OWNER - 1, &root, line).code;

@@ -1,4 +1,4 @@
-//! Names in the documents: every path and every `Type::name` in backquotes is one of the tree.
+//! Names in the documents: every path and every `Type::name` in backquotes must exist in the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,26 +7,25 @@ use std::path::Path;
 
 use crate::source::{Finding, Source, skip_spaces, word_at, words};
 
-/// Documents that speak of other times: they may name what is gone.
+/// Documents about other versions: they may name removed files.
 const OF_OTHER_TIMES: &[&str] = &["docs/CHANGELOG.md", "docs/DECISIONS.md"];
-/// The document whose folders are folders of the tree, whatever their first part is; elsewhere a folder may be one of a
-/// store or of a user.
+/// The document in which every folder is one of the tree; elsewhere a folder may be one of a store or of a user.
 const MAP: &str = "docs/ARCHITECTURE.md";
 /// Types of other projects that the documents name.
 const FOREIGN_TYPES: &[&str] = &["VarBuilder"];
 /// The folders of the tree.
 const FOLDERS: &[&str] = &[".ci", ".config", "docs", "scripts", "src", "tests"];
-/// Files with these suffixes are files of the tree, whatever folder is named.
+/// Files with these suffixes are files of the tree, in any folder.
 const SUFFIXES: &[&str] = &[".rs", ".sh", ".md"];
 
-/// What the tree has.
+/// The names in the tree.
 #[derive(Default)]
 struct Tree {
     /// Files and folders, relative to the root.
     paths: BTreeSet<String>,
     /// The code of each file of src, without comments and literals.
     code: Vec<String>,
-    /// Places in `code` of the files that define a type or have an `impl` block of it.
+    /// Offsets in `code` of the files that define a type or have an `impl` block of it.
     types: BTreeMap<String, Vec<usize>>,
     /// The types that are defined.
     defined: BTreeSet<String>,
@@ -62,7 +61,7 @@ impl Tree {
         self.code.push(code);
     }
 
-    /// Whether a path is there, from the root or from src.
+    /// Whether a path exists, from the root or from src.
     fn has_path(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.paths.contains(path) || self.paths.contains(&format!("src/{path}"))
@@ -73,7 +72,7 @@ impl Tree {
         self.paths.iter().any(|path| path.rsplit('/').next() == Some(name))
     }
 
-    /// Whether a type is defined and a file of its own has the word.
+    /// Whether a type is defined and one of its files has the word.
     fn has_member(&self, of: &str, name: &str) -> bool {
         let places = self.types.get(of).filter(|_| self.defined.contains(of));
         places
@@ -84,7 +83,7 @@ impl Tree {
         self.paths.contains(&format!("src/{name}"))
     }
 
-    /// What is wrong with a word in backquotes, if it is a name of the tree at all.
+    /// The error in a word in backquotes, if it looks like a name of the tree.
     fn wrong(&self, document: &str, word: &str) -> Option<String> {
         if let Some((of, name)) = member(word) {
             let is_there = self.has_member(of, name) || FOREIGN_TYPES.contains(&of);
@@ -109,7 +108,7 @@ impl Tree {
     }
 }
 
-/// `Type` and `name` of `Type::name`, with whatever stands behind.
+/// `Type` and `name` of `Type::name`, without any text behind them.
 fn member(word: &str) -> Option<(&str, &str)> {
     let (of, rest) = word.split_once("::")?;
     let name = word_at(rest, 0);
@@ -122,11 +121,11 @@ fn is_path(word: &str) -> bool {
     !word.starts_with('/') && word.bytes().all(is_plain)
 }
 
-/// The words in backquotes with their offsets, those of code blocks aside.
+/// The words in backquotes outside code blocks, with their offsets.
 fn quoted_words(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut fence: Option<&str> = None;
-    // Where the code begins that a run of so many backquotes has opened.
+    // The start of the code that a run of this many backquotes opens.
     let mut open: Option<(usize, usize)> = None;
     let mut line_begin = 0;
     for line in text.split_inclusive('\n') {

@@ -1,4 +1,4 @@
-//! The rules. Each takes a source and returns what is to be mended, with what to do instead.
+//! The rules. Each takes a source and returns findings that say how to fix them.
 
 use crate::source::{Finding, Source, first_segments, skip_spaces, word_at, words};
 
@@ -21,7 +21,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("cli", 10),
 ];
 
-/// Crates that one place wraps: the crate, the path prefixes that may name it, what others do instead.
+/// Crates that one place wraps: the crate, the path prefixes that may name it, the alternative for other code.
 const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("fuser", &["src/fs/"], "return a value of the crate's own types and let src/fs turn it into a reply"),
     (
@@ -40,7 +40,7 @@ pub const INTRINSICS_FOLDER: &str = "src/codec/arch/";
 pub const ERRNO_FILE: &str = "src/fs/errno.rs";
 pub const CODE_LINES_MAX: usize = 800;
 
-/// Markers of unfinished work, in code and comments. In halves, since this file is checked too.
+/// Markers of unfinished work, in code and comments. Written in halves, because this file is checked too.
 pub const UNFINISHED: &[&str] = &[
     concat!("to", "do!"),
     concat!("unimple", "mented!"),
@@ -55,7 +55,7 @@ fn height(layer: &str) -> Option<u8> {
     LAYERS.iter().find(|(name, _)| *name == layer).map(|(_, height)| *height)
 }
 
-/// Uses inside a layer go downwards only.
+/// Imports between layers go downwards only.
 pub fn layering(source: &Source) -> Vec<Finding> {
     let Some(own) = source.layer() else {
         return Vec::new();
@@ -96,7 +96,7 @@ fn through_super<'a>(source: &'a Source) -> Vec<(usize, &'a str)> {
         let path = source.code[..at].trim_end_matches(['{', ' ']);
         let above = path.trim_end_matches("super::");
         let supers = (path.len() - above.len()) / "super::".len();
-        // Further entries of a group have their `super` out of sight: one step at least.
+        // Further entries of a group do not show their `super`: assume at least one.
         if height(segment).is_some() && supers.max(1) >= source.depth() {
             found.push((at, segment));
         }
@@ -137,15 +137,15 @@ pub fn foreign_names(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// `libc::EIO` and `Errno::EIO`; not rustix's `Errno::IO`, which is what the operating
-/// system said and no answer to a program; not EPOLLIN, not `EFD_CLOEXEC`, not a function.
+/// `libc::EIO` and `Errno::EIO`; not rustix's `Errno::IO`, which comes from the operating system and is not an answer
+/// to a program; not EPOLLIN, not `EFD_CLOEXEC`, not a function.
 fn is_error_number(code: &str, at: usize, name: &str) -> bool {
     let upper = !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
     let of_rustix = code[..at].trim_end().ends_with("rustix::io::Errno::");
     upper && !of_rustix && name.starts_with('E') && !name.starts_with("EPOLL")
 }
 
-/// Each module says what it is, in a file that one can read in one sitting.
+/// Each module begins with its purpose, and has a length for one sitting.
 pub fn shape_of_the_file(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !source.text.starts_with("//! ") {
@@ -167,7 +167,7 @@ pub fn shape_of_the_file(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Nothing unfinished, no result dropped unseen.
+/// No unfinished work, no ignored result.
 pub fn habits(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for marker in UNFINISHED {

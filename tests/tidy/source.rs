@@ -1,8 +1,8 @@
-//! A source file as the rules see it: with comments and string literals told from code.
+//! A source file with comments and string literals distinguished from code.
 
 use std::fmt;
 
-/// One thing to mend.
+/// One finding.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: String,
@@ -41,7 +41,7 @@ impl<'a> Source<'a> {
         self.path.starts_with("src/")
     }
 
-    /// Files that hold nothing but tests of the module above them.
+    /// Files with nothing but tests of the module above them.
     pub fn is_unit_test_file(&self) -> bool {
         self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
     }
@@ -82,7 +82,7 @@ fn blanked(text: &str, comments_too: bool) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Where the comment or the string or character literal that starts here ends; one byte on if none does.
+/// The end of the comment or literal that starts here; one byte further if none does.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let identifier_before = at > 0 && is_word(bytes[at - 1]);
@@ -147,7 +147,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Offsets of a word that is no part of a longer one.
+/// Offsets of a word that is not part of a longer one.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
@@ -157,7 +157,7 @@ pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
     })
 }
 
-/// What follows `root::` wherever it stands, with its offset: `root::{a::b, c}` gives `a` and `c`.
+/// The segment after each `root::`, with its offset: `root::{a::b, c}` gives `a` and `c`.
 pub fn first_segments<'a>(code: &'a str, root: &'a str) -> Vec<(usize, &'a str)> {
     let mut found = Vec::new();
     for at in words(code, root) {
@@ -175,7 +175,7 @@ pub fn first_segments<'a>(code: &'a str, root: &'a str) -> Vec<(usize, &'a str)>
     found
 }
 
-/// The first identifier of every entry of the use group that opens here, nested groups' own entries aside.
+/// The first identifier of every entry of the use group that opens here, without the entries of nested groups.
 fn group_heads(code: &str, open: usize) -> Vec<(usize, &str)> {
     let mut heads = Vec::new();
     let mut depth = 0;

@@ -1,5 +1,5 @@
-//! Rules about the crate as a whole: which files import each other, where the methods of a type stand, and how many
-//! fields a shared structure has.
+//! Rules about the crate as a whole: imports between files, folders with methods of a type, and fields of shared
+//! structures.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -92,8 +92,8 @@ impl<'a> Tree<'a> {
         Tree { files, by_module }
     }
 
-    /// The file that defines what a path names: the deepest module on it or, where that only names it again, the
-    /// file that it comes from.
+    /// The file that defines a path: the deepest module on it or, if that only re-exports the name, the file of the
+    /// definition.
     fn target(&self, segments: &[String]) -> Option<usize> {
         let mut segments = segments.to_vec();
         for _ in 0..8 {
@@ -116,7 +116,7 @@ impl<'a> Tree<'a> {
         None
     }
 
-    /// The other files that a file names, each with the place of the first time.
+    /// The other files that a file names, each with the place of the first use.
     fn targets(&self, file: usize) -> BTreeMap<usize, usize> {
         let mut found = BTreeMap::new();
         for named in &self.files[file].named {
@@ -327,7 +327,7 @@ fn cycles_of_folders(tree: &Tree) -> Vec<Finding> {
 
 /// The methods of a type stand in few folders: beside it, and in one more.
 fn spread_methods(tree: &Tree) -> Vec<Finding> {
-    // By the file and the name of a type: for each folder, the file and the line of the first methods.
+    // By the file and the name of a type: for each folder, the file and the offset of the first methods.
     type Folders<'a> = BTreeMap<&'a str, (usize, usize)>;
     let mut places: BTreeMap<(usize, String), Folders> = BTreeMap::new();
     for (number, file) in tree.files.iter().enumerate() {
@@ -354,7 +354,7 @@ fn spread_methods(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The types of the `impl` blocks that are not of a trait.
+/// The types of inherent `impl` blocks.
 fn own_methods(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for at in words(code, "impl") {
@@ -395,7 +395,7 @@ fn bracketed(code: &str) -> usize {
     code.len()
 }
 
-/// Structures that threads share, because they have a lock or a lock has them, have few fields: parts of them are types
+/// Structures that threads share, because they contain a lock or are inside one, have few fields; their parts are types
 /// of their own.
 fn large_structures(tree: &Tree) -> Vec<Finding> {
     let locked: HashSet<&str> = tree.files.iter().flat_map(|file| locked_types(file.code)).collect();
@@ -419,7 +419,7 @@ fn large_structures(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The types that stand in the brackets of a lock.
+/// The types in the brackets of a lock.
 fn locked_types(code: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for at in ["Mutex", "RwLock"].iter().flat_map(|lock| words(code, lock).map(|at| at + lock.len())) {

@@ -1,4 +1,4 @@
-//! Attributes as programs get and set them.
+//! Attributes as programs read and set them.
 
 use rustix::io::Errno;
 

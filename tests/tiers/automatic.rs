@@ -1,4 +1,4 @@
-//! Tiers that change by themselves in a mount, with short ticks.
+//! Automatic moves in a mount with short ticks.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use support::{
     self, Aligned, Place, Random, get, npy_file, open_direct, read_at, refused_set, run, set, wait_until,
 };
 
-/// Ticks of a second, and tensors that hold their tiers as long.
+/// Ticks of one second, and tiers that a tensor keeps for one tick.
 fn short_ticks(place: &Place, more: &str) {
     let path = place.store().join("tierfs.toml");
     let text = fs::read_to_string(&path).unwrap();
@@ -23,7 +23,7 @@ fn short_ticks(place: &Place, more: &str) {
     fs::write(&path, text + more).unwrap();
 }
 
-/// An array of two dimensions, as large as those that are moved by themselves.
+/// An array of two dimensions, large enough for automatic moves.
 fn array(random: &mut Random) -> Vec<u8> {
     let mut file = npy_file(&random.floats(1 << 17));
     let shape = b"(131072,), }".as_slice();
@@ -69,7 +69,7 @@ fn an_unread_tensor_is_demoted_step_by_step_and_a_constantly_read_one_stays() {
     assert_eq!(get(&busy, "tier"), "exact");
     assert_eq!(fs::read(&busy).unwrap(), exact);
     let told = || fs::read_to_string(mounted.path(".ctl/events")).unwrap();
-    // It is told after it is done.
+    // The event follows the move.
     wait_until("the last step is told", || told().contains("q5 -> q3"));
     let events = told();
     let moves: Vec<&str> = events.lines().filter(|line| line.contains("\"policy=auto\"")).collect();
@@ -79,7 +79,7 @@ fn an_unread_tensor_is_demoted_step_by_step_and_a_constantly_read_one_stays() {
         assert!(line.contains("t/c/idle") && line.contains(step), "{line}");
     }
     assert_eq!(moves.len(), 5, "{moves:?}");
-    // Pages that the kernel had are gone: what it shows is what is stored.
+    // The kernel dropped its pages: it shows the stored bytes.
     let shown = fs::read(&idle).unwrap();
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
@@ -97,7 +97,7 @@ fn accesses_are_counted_shown_and_kept() {
     assert_eq!(accesses(&tensor), (0, 0));
     fs::read(&tensor).unwrap();
     let (count, last) = accesses(&tensor);
-    // The open, and at least a read.
+    // The open, and at least one read.
     assert!(count >= 2 && last > 0 && last.is_multiple_of(60), "{count} {last}");
     assert_eq!(accesses(&container), (count, last), "the same bytes");
     let score = get(&tensor, "score").parse::<f64>().unwrap();
@@ -126,7 +126,7 @@ fn a_cache_keeps_to_its_quota_and_drops_the_least_recently_used() {
     fs::create_dir_all(cache.join("deep")).unwrap();
     fs::create_dir_all(mounted.path("t/c/other")).unwrap();
     let names = ["old", "deep/used", "open", "new"];
-    // Times tell their order: written long ago, one after the other.
+    // Times decide the order: written long ago, one after the other.
     for (age, name) in (0..).zip(names) {
         let path = cache.join(name);
         fs::write(&path, random.bytes(100_000)).unwrap();
@@ -142,14 +142,14 @@ fn a_cache_keeps_to_its_quota_and_drops_the_least_recently_used() {
     }
     set(&cache, "policy", "cache 300000").unwrap();
     assert_eq!(get(&cache, "policy"), "cache 300000");
-    // The kernel keeps names for a while; listings it asks for.
+    // The kernel caches names for a while; it asks for each listing.
     let there = || {
         let listed = [support::names(&cache), support::names(&cache.join("deep"))].concat();
         names.map(|name| listed.iter().any(|listed| name.ends_with(listed.as_str())))
     };
     wait_until("one is gone", || there() == [false, true, true, true]);
     set(&cache, "policy", "cache 200000").unwrap();
-    // What was opened last but one is open; what was read last stays.
+    // The file that was opened last but one is open, and the file that was read last stays.
     wait_until("another is gone", || there() == [false, true, true, false]);
     set(&cache, "policy", "cache 0").unwrap();
     wait_until("what is not open is gone", || there() == [false, false, true, false]);

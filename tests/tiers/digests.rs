@@ -1,4 +1,4 @@
-//! Digests of the bytes that came in, against those that Python takes of the source.
+//! Digests of the imported bytes, compared with Python's digests of the source.
 
 use std::fs;
 use std::io::Write;
@@ -39,7 +39,7 @@ fn assert_none(path: &Path) {
     }
 }
 
-/// That `sha256sum` finds every file of a collection to be as its `SHA256SUMS` says.
+/// Checks with `sha256sum` every file of a collection against its `SHA256SUMS`.
 fn check_sums(mounted: &Mounted, collection: &str) {
     let folder = mounted.path(collection);
     let listed = text(&shell(&folder, "sha256sum --check --strict .as/sha256/SHA256SUMS").stdout);
@@ -95,14 +95,14 @@ fn imported_files_have_the_digests_of_their_sources_on_every_way_of_import() {
         let folder = mounted.path(collection);
         for (wanted, name) in &files {
             assert_eq!(shown(&folder.join(name)), *wanted, "{collection} {name:?}");
-            // Once more: of what is not changed they are remembered.
+            // A second time: unchanged files have remembered digests.
             assert_eq!(shown(&folder.join(name)), *wanted, "{collection} {name:?}");
         }
         assert_eq!(shown(&folder.join("a")), tensor, "{collection}");
         check_sums(&mounted, collection);
     }
     mounted.unmount();
-    // With the tool that asks for the size first.
+    // With a tool that asks for the size first.
     let mounted = place.mount(&[]);
     let file = mounted.path("t/place/model.safetensors");
     let asked =
@@ -134,14 +134,14 @@ fn a_partial_write_removes_the_digests_of_all_names_of_its_bytes() {
     let container = folder.join("model.safetensors");
     let wanted = taken(&source.join("model.safetensors"));
     assert_eq!(shown(&container), wanted);
-    // To a tensor: its container is no longer what came in, its neighbour is.
+    // To a tensor: its container differs from the import, its neighbour does not.
     let neighbour = shown(&folder.join("deep/er/b"));
     fs::OpenOptions::new().write(true).open(folder.join("a")).unwrap().write_all_at(b"1234", 8).unwrap();
     assert_none(&folder.join("a"));
     assert_none(&container);
     assert_eq!(shown(&folder.join("deep/er/b")), neighbour);
     assert_eq!(shown(&folder.join("norm")), taken(&folder.join("norm")));
-    // To a plain file: the same byte again, an end, a cut.
+    // To a plain file: the same byte again, an append, a truncation.
     let file = |name: &str| fs::OpenOptions::new().append(true).open(folder.join(name)).unwrap();
     file("config.json").write_all(b"more").unwrap();
     assert_none(&folder.join("config.json"));
@@ -149,7 +149,7 @@ fn a_partial_write_removes_the_digests_of_all_names_of_its_bytes() {
     assert_none(&folder.join("sub/vocab.txt"));
     check_sums(&mounted, "demo/model");
     mounted.unmount();
-    // A container that is recognized anew, in a mount that saw nothing of the writes before.
+    // A container that is recognized again, in a mount that saw none of the writes before.
     let mounted = place.mount(&[]);
     let folder = mounted.path("demo/model");
     for name in ["a", "model.safetensors", "config.json", "sub/vocab.txt"] {
@@ -159,7 +159,7 @@ fn a_partial_write_removes_the_digests_of_all_names_of_its_bytes() {
     npy.write_all_at(b"\x93NUMPY", 0).unwrap();
     drop(npy);
     assert_none(&folder.join("x.npy"));
-    // What comes in whole has digests again.
+    // A file that is written whole has digests again.
     for name in ["config.json", "sub/vocab.txt", "x.npy", "model.safetensors"] {
         fs::copy(source.join(name), folder.join(name)).unwrap();
         assert_eq!(shown(&folder.join(name)), taken(&source.join(name)), "{name}");
@@ -184,7 +184,7 @@ fn files_written_whole_have_digests_until_the_next_write() {
         assert_eq!(shown(&path), taken(source));
     }
     assert_eq!(shown(&folder.join("w")), taken(&first_tensor(&place, &large, 2_400_000)));
-    // Synced in between, by one descriptor: it came in whole all the same.
+    // A sync in between, through one descriptor: the file is still written whole.
     let pieces = folder.join("pieces.bin");
     let mut file = fs::File::create(&pieces).unwrap();
     for piece in fs::read(&large).unwrap().chunks(1_000_000) {
@@ -193,7 +193,7 @@ fn files_written_whole_have_digests_until_the_next_write() {
     }
     drop(file);
     assert_eq!(shown(&pieces), taken(&large));
-    // As rsync and downloaders do it.
+    // As rsync and downloaders write it.
     fs::copy(&large, folder.join(".large.part")).unwrap();
     fs::rename(folder.join(".large.part"), folder.join("again.safetensors")).unwrap();
     assert_eq!(shown(&folder.join("again.safetensors")), taken(&large));
@@ -250,7 +250,7 @@ fn a_replaced_outside_file_shows_no_digest() {
     let file = fs::OpenOptions::new().write(true).open(&source).unwrap();
     let kept = fs::read(&source).unwrap();
     file.write_all_at(b"other", 200_000).unwrap();
-    // Though it was read and remembered before.
+    // Although the digest was read and remembered before.
     assert_eq!(try_get(&path, "sha256"), Err(Errno::IO));
     assert_eq!(get(&path, "blake3"), wanted.1);
     let store = place.store();
@@ -258,7 +258,7 @@ fn a_replaced_outside_file_shows_no_digest() {
     file.set_modified(time).unwrap();
     assert_eq!(shown(&path), wanted);
     mounted.unmount();
-    // Bytes are compared, not times.
+    // The bytes are compared, not the times.
     file.write_all_at(b"other", 200_000).unwrap();
     file.set_modified(time).unwrap();
     let mut stat = support::tierfs();
@@ -299,7 +299,7 @@ fn digests_are_computed_while_others_write_and_damage_is_mended() {
     let mounted = place.mount(&[]);
     set(&mounted.path("t/c/plain.bin"), "pin", "1").unwrap();
     mounted.unmount();
-    // A byte of each block: the pinned copy has it.
+    // Flips a byte of each block: the pinned copy has it.
     let damaged = place.store().join("t/c/data/0000000000000001");
     let mut bytes = fs::read(&damaged).unwrap();
     bytes.iter_mut().step_by(4096).for_each(|byte| *byte ^= 1);
@@ -309,7 +309,7 @@ fn digests_are_computed_while_others_write_and_damage_is_mended() {
     let wanted = taken(&source);
     let ended = Arc::new(AtomicBool::new(false));
     let until = ended.clone();
-    // Threads of their own: should they wait for each other, the daemon ends with the test.
+    // In threads of their own: in case of a deadlock the daemon ends with the test.
     let writing = std::thread::spawn(move || {
         while !until.load(Ordering::Relaxed) {
             fs::write(&small, b"something").unwrap();
@@ -331,7 +331,7 @@ fn a_written_file_has_no_digests_until_its_writes_are_logged() {
     fs::create_dir_all(mounted.path("t/c")).unwrap();
     let (path, bytes) = (mounted.path("t/c/new.bin"), Random(85).bytes(100_000));
     let mut file = fs::File::create(&path).unwrap();
-    // What is written goes to the log by itself every 5 s.
+    // The daemon flushes writes by itself every 5 s.
     wait_until("busy", || {
         file.set_len(0).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
@@ -343,7 +343,7 @@ fn a_written_file_has_no_digests_until_its_writes_are_logged() {
     file.write_all(b"").unwrap();
     drop(file);
     assert_eq!(shown(&path), wanted);
-    // Of what came in before it was written to neither.
+    // Neither digest of the imported bytes remains after the write.
     let source = place.write("x.npy", npy_file(&Random(86).floats(10_000)));
     fs::copy(&source, mounted.path("t/c/x.npy")).unwrap();
     let (container, tensor) = (mounted.path("t/c/x.npy"), mounted.path("t/c/x"));

@@ -1,4 +1,4 @@
-//! Tensors that give their bytes up.
+//! Tensors that are evicted.
 
 use std::fs;
 
@@ -30,13 +30,13 @@ fn a_discarded_tensor_is_absent_and_fails_to_open_until_it_is_rewritten() {
     }
     assert_eq!(fs::read(mounted.path("t/c/v")).unwrap(), v);
     assert!(refused_set(&w, "tier", "q8", Errno::NODATA).contains("absent"));
-    // The pages of the data file are given back.
+    // The pages of the data file are released.
     let used = |path: &std::path::Path| {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(path).unwrap().blocks() * 512
     };
     let data = fs::read_dir(place.store().join("t/c/data")).unwrap().next().unwrap().unwrap().path();
-    // The daemon hears of a close only after it.
+    // The daemon learns of a close only afterwards.
     wait_until("pages that are given back", || used(&data) < 40_000);
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();

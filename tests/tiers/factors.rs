@@ -1,4 +1,4 @@
-//! Tensors that are kept as products of matrices of low rank. NumPy is the oracle.
+//! Tensors that are stored as products of matrices of low rank. NumPy is the oracle.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use support::{Place, get, python_line, refused_set, run, set};
 
-/// Makes a matrix of rank 8 with a little noise, or, with rank 0, of noise only.
+/// Makes a matrix of rank 8 with a little noise or, for rank 0, of noise only.
 const MAKE: &str = "import numpy as np, sys
 path, rank, rows, columns = sys.argv[1], *map(int, sys.argv[2:5])
 r = np.random.default_rng(7)
@@ -15,7 +15,7 @@ m = r.standard_normal((rows, rank)) @ r.standard_normal((rank, columns)) if rank
 m = m + r.standard_normal((rows, columns)) * (1e-2 if rank else 1)
 np.save(path, m.astype('<f4'))";
 
-/// How far a file of floats is from the matrix, and from the best matrix of a rank.
+/// The distance of a file of floats from the matrix, and from its best approximation of a rank.
 const COMPARE: &str = "import numpy as np, sys
 m = np.load(sys.argv[1]).astype('f8')
 found = np.fromfile(sys.argv[2], '<f4').reshape(m.shape)
@@ -73,7 +73,7 @@ fn the_smallest_rank_that_reaches_the_energy_is_found_with_its_measured_error() 
         let tensor = mounted.path("t/c/m");
         let before = fs::read(&found).unwrap();
         assert_eq!(fs::read(&tensor).unwrap(), before);
-        // One block is written: the others are rows of the product still.
+        // One block is written: the others are still rows of the product.
         let file = fs::OpenOptions::new().write(true).open(&tensor).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"written!", 20_000).unwrap();
         drop(file);
@@ -114,7 +114,7 @@ fn a_matrix_of_noise_is_not_factored_and_stays_unchanged() {
     set(&tensor, "reconstruct", "factor:rank=3").unwrap();
     set(&tensor, "evict", "1").unwrap();
     assert_eq!(get(&tensor, "bytes_stored"), (32 + 4 * 3 * 513).to_string());
-    // What is discarded is not in the product any more.
+    // The product does not contain discarded blocks any more.
     set(&tensor, "evict", "discard").unwrap();
     assert_eq!(fs::read(&tensor).unwrap_err().raw_os_error(), Some(Errno::NODATA.raw_os_error()));
     mounted.unmount();

@@ -1,4 +1,4 @@
-//! Stored bytes that are not what was written: made good from the origin and stored anew, or an error.
+//! Corrupt stored bytes: rebuilt from the origin and stored anew, or an error.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use support::{Aligned, Mounted, Place, Random, npy_file, open_direct, read_at, r
 
 const BLOCK: usize = 16_384;
 
-/// A field of the lines that tell where each block of a tensor lies.
+/// A field of the lines that give the place of each block of a tensor.
 pub fn fields(mounted: &Mounted, tensor: &str, field: &str) -> Vec<String> {
     let text = fs::read_to_string(mounted.path("t/c/.ctl/blocks").join(tensor)).unwrap();
     let of_line = |line: &str| {
@@ -33,7 +33,7 @@ pub fn flip(mounted: &Mounted, tensor: &str, blocks: &[usize]) {
     }
 }
 
-/// What a block of a tensor reads as, past the kernel's cache.
+/// The content of a block of a tensor, read with O_DIRECT.
 pub fn block(path: &Path, index: usize) -> Result<Vec<u8>, Errno> {
     let file = open_direct(path);
     let mut buffer = Aligned::new(BLOCK);
@@ -56,7 +56,7 @@ pub fn count_events(mounted: &Mounted, kind: &str, tensor: &str) -> usize {
     events.iter().filter(|event| event["path"].as_str().unwrap().ends_with(&path)).count()
 }
 
-/// Two tensors in a tier: one whose source is there, one that has none.
+/// Two tensors in a tier: one with a source, one without.
 fn two(tier: &str, encoder: &str) -> (Place, Mounted) {
     let place = Place::new();
     let one = place.write("in/one.npy", npy_file(&Random(81).floats(100_000)));
@@ -82,7 +82,7 @@ pub fn flipped_bits_heal_on_read_from_a_source_and_are_errors_without_one() {
         assert_eq!(verified(&mounted, "one"), "corrupt 3 of 25", "{tier}");
         assert_eq!(verified(&mounted, "two"), "corrupt 1 of 25");
         let offsets = fields(&mounted, "one", "offset");
-        // Twice: the first time by way of the source.
+        // Twice: the first time through the source.
         for _ in 0..2 {
             for index in [4, 3, 20, 7] {
                 assert!(block(&one, index).unwrap() == wanted[index], "{tier}, block {index}");
@@ -118,12 +118,12 @@ fn parts_of_damaged_blocks_heal_and_blocks_without_their_own_source_do_not() {
     let (place, mounted) = two("q8", "best");
     let one = mounted.path("t/c/one");
     let whole = fs::read(&one).unwrap();
-    // Written to since: what the source has is not what this was.
+    // Written since: the source has other bytes than this block had.
     let file = fs::File::options().write(true).open(&one).unwrap();
     file.write_all_at(&[1, 2, 3, 4], 9 * BLOCK as u64).unwrap();
     drop(file);
     flip(&mounted, "one", &[9, 10, 24]);
-    // What was checked since the mount began is not checked again for a part.
+    // Blocks that were verified in this mount are not verified again for a part.
     mounted.unmount();
     let mounted = place.mount(&[]);
     let file = fs::File::open(&one).unwrap();
@@ -149,7 +149,7 @@ fn a_scrub_counts_what_is_damaged_and_heals_what_it_can() {
     flip(&mounted, "two", &[1, 2, 3]);
     fs::write(mounted.path("t/c/.ctl/scrub"), "start").unwrap();
     wait_until("the scrub ends", || read("t/c/.ctl/scrub").contains("checked"));
-    // 25 blocks of each tensor, and what stands before them in their files.
+    // 25 blocks of each tensor, and the bytes before them in their files.
     assert!(
         read("t/c/.ctl/scrub").contains(": 52 blocks checked, 5 corrupt, 2 healed"),
         "{}",
@@ -171,7 +171,7 @@ fn a_scrub_counts_what_is_damaged_and_heals_what_it_can() {
         assert!(lines.contains(&line), "{line} in {lines}");
         assert!(read(".ctl/scrub").contains(&line));
     }
-    // From outside: the mount, the store that it is of, and the store alone.
+    // From the command line: the mount, its store, and the store alone.
     flip(&mounted, "one", &[7]);
     let scrub = |path: &Path| run(["scrub".as_ref(), path.as_os_str()]);
     let answer = scrub(&mounted.mountpoint);

@@ -1,4 +1,4 @@
-//! Where parts meet: what is open and not in the log yet, files in place, logs that are written anew.
+//! Combinations: files that are open and not flushed, files in place, checkpoints of the log.
 
 use std::fs;
 use std::io::Write;
@@ -60,7 +60,7 @@ fn bytes_restored_to_a_tensor_in_place_become_its_content() {
     let file = fs::OpenOptions::new().write(true).open(&tensor).unwrap();
     file.write_all_at(&decoded, 0).unwrap();
     drop(file);
-    // Its own bytes are exact now: there is nothing to go to, and nothing changes.
+    // All of its bytes are exact now: the move has nothing to do and changes nothing.
     set(&tensor, "tier", "exact").unwrap();
     assert_eq!(fs::read(&tensor).unwrap(), decoded);
 }
@@ -106,7 +106,7 @@ fn a_container_under_another_name_keeps_the_tiers_of_its_tensors() {
         assert_eq!(fs::read(name("sub/c")).unwrap(), b"taken");
     };
     check(&at);
-    // Back, where the name is free again.
+    // Back to the old name, which is free again.
     fs::rename(at("sub/n.safetensors"), at("n.safetensors")).unwrap();
     assert_eq!(get(&at("c"), "tier"), "absent");
     assert!(try_get(&at("n.safetensors"), "why").is_err());

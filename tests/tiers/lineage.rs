@@ -1,4 +1,4 @@
-//! Fine-tunes that are kept as differences to what they were made from.
+//! Fine-tunes that are stored as differences from their base.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use support::{
 
 const TENSORS: [(&str, usize); 2] = [("w", 300_000), ("b/v", 70_001)];
 
-/// A container, and the same with one element in fifty changed a little.
+/// A container, and a copy with one element in fifty changed a little.
 fn tuned(seed: u64) -> (Vec<u8>, Vec<u8>) {
     let mut random = Random(seed);
     let base = container_of(&mut random, &TENSORS);
@@ -34,7 +34,7 @@ fn changed(random: &mut Random, base: &[u8]) -> Vec<u8> {
     child
 }
 
-/// What a tensor with scaled differences reads as, block by block: the formula of the format.
+/// The content of a tensor with scaled differences, block by block, by the formula of the format.
 fn scaled(base: &[u8], child: &[u8], block_bytes: usize) -> Vec<u8> {
     let floats = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
@@ -109,7 +109,7 @@ fn scaled_deltas_take_little_space_and_read_as_parent_plus_delta() {
     fsck(&place.store());
     let mounted = place.mount(&[]);
     assert_same(&read(&mounted, "t/tune/w"), &wanted, "mounted again");
-    // As precise as 8 bits at best.
+    // At best as precise as 8 bits.
     let w = mounted.path("t/tune/w");
     assert!(refused_set(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
     set(&w, "tier", "q8").unwrap();
@@ -134,7 +134,7 @@ fn exact_deltas_read_bit_for_bit_and_return_to_exact() {
     set(&w, "tier", "exact").unwrap();
     assert_eq!(get(&w, "tier"), "exact");
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
-    // A write makes it again first.
+    // A write rebuilds the block first.
     let v = mounted.path("t/tune/b/v");
     assert_eq!(get(&v, "tier"), "absent");
     let mut wanted = read(&mounted, "t/tune/b/v");
@@ -151,7 +151,7 @@ fn exact_deltas_read_bit_for_bit_and_return_to_exact() {
     fsck(&place.store());
 }
 
-/// Everything that would change what others need.
+/// All changes of bytes that others need.
 fn busy(mounted: &Mounted, base: &[u8]) {
     let busy = Some(Errno::BUSY.raw_os_error());
     let (w, container) = (mounted.path("t/base/w"), mounted.path("t/base/m.safetensors"));
@@ -190,7 +190,7 @@ fn a_parent_is_busy_until_its_children_are_rebuilt_or_removed() {
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     mounted.kill();
     drop(mounted);
-    // The child's collection was not asked for in this mount.
+    // This mount has not opened the child's collection.
     let mounted = place.mount(&[]);
     busy(&mounted, &base);
     let (w, v) = (mounted.path("t/base/w"), mounted.path("t/base/b/v"));
@@ -206,7 +206,7 @@ fn a_parent_is_busy_until_its_children_are_rebuilt_or_removed() {
     fsck(&place.store());
 }
 
-/// A parent with a child that is kept as differences to its tensors, and another file beside the parent.
+/// A parent with a child that is stored as differences from its tensors, and another file beside the parent.
 fn one_child(seed: u64) -> Models {
     let models = models(seed);
     let place = &models.place;
@@ -229,7 +229,7 @@ fn a_child_in_a_collection_that_does_not_open_keeps_only_its_parent_busy() {
     let away = place.path("away.log");
     let mut no_header = whole.clone();
     no_header[..128].fill(0);
-    // In the middle: what the log says is read in part, and not believed.
+    // In the middle: the rest of the log is read and not trusted.
     let mut damaged = whole.clone();
     let middle = whole.len() / 256 * 128;
     damaged[middle..middle + 256].fill(0x5a);
@@ -245,7 +245,7 @@ fn a_child_in_a_collection_that_does_not_open_keeps_only_its_parent_busy() {
         let mounted = place.mount(&[]);
         eprintln!("the log of the child: {what}");
         busy(&mounted, &base);
-        // What nobody was made from is free.
+        // A tensor without children is free.
         fs::write(mounted.path("t/base/other.bin"), b"written over").unwrap();
         fs::write(mounted.path("t/base/new"), b"new").unwrap();
         fs::remove_file(mounted.path("t/base/new")).unwrap();
@@ -323,7 +323,7 @@ fn lineage_is_at_most_three_deep_and_never_a_circle() {
     assert!(refused_set(&mounted.path("t/v0/w"), "evict", "1", Errno::BUSY).contains("differences"));
     mounted.unmount();
     fsck(&place.store());
-    // Collections are opened from the last one on.
+    // Collections are opened from the last one to the first.
     let mounted = place.mount(&["--read-only"]);
     for (number, wanted) in versions.iter().enumerate().rev() {
         assert_eq!(&read(&mounted, &format!("t/v{number}/m.safetensors")), wanted, "version {number}");
@@ -348,7 +348,7 @@ fn tensors_that_differ_too_much_or_have_no_parent_are_refused() {
     set(&mounted.path("t/base/w"), "reconstruct", "delta").unwrap();
     assert!(refused_set(&mounted.path("t/base/w"), "evict", "1", Errno::INVAL).contains("--parent"));
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), other);
-    // The parent is as free as before.
+    // The parent is free as before.
     fs::remove_file(mounted.path("t/base/m.safetensors")).unwrap();
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), other);
     mounted.unmount();

@@ -1,5 +1,5 @@
-//! `lossy=allow` that an import has set is about the bytes that it brought: their source is with the user. What is
-//! written over them has no other source.
+//! The setting `lossy=allow` of an import covers the imported bytes, because the user has their source. Bytes that are
+//! written over them have no other source.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -64,7 +64,7 @@ fn a_write_to_a_tensor_ends_the_consent_of_the_import_for_it_and_for_its_contain
     mounted.unmount();
     let mounted = place.mount(&[]);
     assert_eq!(lossy(&mounted, ["m.safetensors", "v", "w"]), ["deny", "allow", "deny"]);
-    // What was not written to has its source still.
+    // Unwritten tensors still have their source.
     set(&mounted.path("t/c/v"), "tier", "q3").unwrap();
     // Through the container.
     let container = mounted.path("t/c/m.safetensors");
@@ -94,7 +94,7 @@ fn the_origin_of_consent_survives_a_truncation_and_a_log_rewrite() {
 #[test]
 fn consent_given_by_a_user_stays_after_writes() {
     let (place, mounted, other) = imported(&[]);
-    // The same value: it is the person's from now on.
+    // The same value: from now on it is the user's setting.
     for name in ["m.safetensors", "w"] {
         set(&mounted.path("t/c").join(name), "lossy", "allow").unwrap();
     }
@@ -106,7 +106,7 @@ fn consent_given_by_a_user_stays_after_writes() {
     fs::write(mounted.path("t/c/m.safetensors"), &other).unwrap();
     assert_eq!(lossy(&mounted, ["m.safetensors", "v", "w"]), ["allow"; 3]);
     set(&mounted.path("t/c/w"), "tier", "q3").unwrap();
-    // And what a person refuses stays refused.
+    // A refusal by the user stays.
     set(&mounted.path("t/c/v"), "lossy", "deny").unwrap();
     assert!(refused_set(&mounted.path("t/c/v"), "tier", "q3", Errno::PERM).contains("lossy"));
 }
@@ -151,7 +151,7 @@ fn setting_rounded_writes_counts_as_consent_of_the_user() {
     file.write_all_at(&0.25_f32.to_le_bytes(), 400).unwrap();
     drop(file);
     assert_eq!(lossy(&mounted, ["m.safetensors", "w", "v"]), ["deny", "allow", "allow"]);
-    // A directory that asked for it once, and allows nothing now, asks for nothing.
+    // A directory that once had the setting and no longer allows it does not move tensors.
     let v = mounted.path("t/c/v");
     set(&mounted.path("t/c"), "lossy", "allow").unwrap();
     set(&mounted.path("t/c"), "writes", "delta").unwrap();

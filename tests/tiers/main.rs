@@ -1,8 +1,8 @@
-//! Changes of the precision of tensors by setfattr, on files, containers and directories, under readers. They need
-//! /dev/fuse, and what `make setup` fetches.
+//! Changes of precision by setfattr, on files, containers and directories, while programs read. They need /dev/fuse
+//! and the files that `make setup` fetches.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;

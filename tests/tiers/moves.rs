@@ -1,5 +1,5 @@
-//! Moves between tiers. What a tensor reads as in a tier is what an import into that tier gives, which is compared
-//! with an independent implementation elsewhere.
+//! Moves between tiers. A moved tensor reads as after an import into that tier; other tests compare imports with an
+//! independent implementation.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use support::{
 
 const TENSORS: [(&str, usize); 4] = [("a", 200_000), ("b/w", 70_001), ("norm", 80_000), ("small", 100)];
 
-/// What each tensor and the container read as after an import into a tier.
+/// The contents of each tensor and of the container after an import into a tier.
 fn imported_into(source: &[u8], tier: &str, encoder: &str) -> Vec<Vec<u8>> {
     let place = Place::new();
     let model = place.write("m.safetensors", source);
@@ -52,7 +52,7 @@ fn a_moved_container_reads_as_an_import_into_the_same_tier() {
         place.import("t/c", &[&model], &[]);
         let mounted = place.mount(&[]);
         let container = mounted.path("t/c/m.safetensors");
-        // Pages that the kernel has must go.
+        // The kernel must drop its cached pages.
         let before = all(&mounted);
         let exact_bytes = stored_bytes(&place.store());
         assert!(refused_set(&container, "tier", tier, Errno::PERM).contains("lossy"));
@@ -93,7 +93,7 @@ fn a_tensor_goes_down_step_by_step_and_not_up_again() {
     }
     set(&tensor, "tier", "q3").unwrap();
     assert_eq!(fs::read(&tensor).unwrap(), cold);
-    // What was written is exact, and goes where it is told.
+    // Written bytes are exact, and follow the next move.
     let new = random.floats(300_000);
     let file = fs::OpenOptions::new().write(true).open(&tensor).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
@@ -166,7 +166,7 @@ fn readers_see_each_moving_block_in_its_old_or_new_state() {
         for seed in 0..4 {
             let (tensor, exact, wanted, ended) = (&tensor, &exact, &wanted, &ended);
             scope.spawn(move || {
-                // What the kernel keeps are pages, and these are whole; past its cache blocks are.
+                // With the cache, whole pages are of one tier; without it, whole blocks.
                 let direct = seed % 2 == 0;
                 let file = if direct { open_direct(tensor) } else { fs::File::open(tensor).unwrap() };
                 let mut random = Random(seed);
@@ -221,13 +221,13 @@ fn a_plain_file_declared_a_tensor_moves_like_one() {
     let mounted = place.mount(&[]);
     assert!(fs::read(mounted.path("t/c/raw.bin")).unwrap() == halves);
     assert_eq!(get(&mounted.path("t/c/raw.bin"), "dtype"), "bf16");
-    // Written anew as a whole it is a tensor of the same type still.
+    // Written whole it is still a tensor of the same type.
     fs::write(mounted.path("t/c/raw.bin"), &cut).unwrap();
     set(&mounted.path("t/c/raw.bin"), "tier", "q8").unwrap();
     assert_eq!(get(&mounted.path("t/c/raw.bin"), "tier"), "q8");
 }
 
-/// Bytes that the files below a directory of a collection take on the disk.
+/// Allocated bytes of the files below a directory of a collection.
 fn allocated(place: &Place, below: &str) -> u64 {
     stored_bytes(&place.store().join("t/c").join(below))
 }
@@ -235,7 +235,7 @@ fn allocated(place: &Place, below: &str) -> u64 {
 #[test]
 fn a_move_gives_back_every_page_that_only_moved_tensors_used() {
     let place = Place::new();
-    // No tensor begins with a page.
+    // No tensor begins at a page.
     let names: Vec<String> = (0..40).map(|number| format!("w{number:02}")).collect();
     let tensors: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 25_001)).collect();
     let source = container_of(&mut Random(41), &tensors);
@@ -247,7 +247,7 @@ fn a_move_gives_back_every_page_that_only_moved_tensors_used() {
     assert!(whole >= source.len() as u64);
     set(&container, "lossy", "allow").unwrap();
     set(&container, "tier", "q5:all").unwrap();
-    // The header and the end of the file keep their pages, with what the file system adds.
+    // The header and the end of the file keep their pages; the file system adds some.
     let left = allocated(&place, "data");
     assert!(left <= 16 << 10, "{left} of {whole} bytes are still taken");
     let moved = fs::read(&container).unwrap();
@@ -308,7 +308,7 @@ fn a_program_that_polls_the_list_of_jobs_is_woken_when_a_move_ends() {
     set(&mounted.path("t/c"), "lossy", "allow").unwrap();
     set(&mounted.path("t/c"), "tier", "q8:all").unwrap();
     assert!(is_ready(&jobs, 60), "a job was queued");
-    // Each wake-up leads to another state; a sleep here could only hide a lost one.
+    // Each wake-up shows another state; a sleep here could only hide a lost wake-up.
     for _ in 0..4 {
         let jobs = open();
         if fs::read_to_string(mounted.path(".ctl/jobs")).unwrap().contains(" done in ") {

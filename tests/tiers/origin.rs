@@ -1,4 +1,4 @@
-//! Files that were imported in place: nothing is copied, and they stay exact sources of what was made of them.
+//! Files that were imported in place: nothing is copied, and they stay exact sources for later moves.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -14,7 +14,7 @@ use support::{
     refused_set, run, set, try_get, wait_until,
 };
 
-/// Sets something of a directory and waits until the job has ended well.
+/// Sets an attribute of a directory and waits until the job has succeeded.
 pub fn set_below(mounted: &Mounted, path: &Path, name: &str, value: &str) {
     let jobs = || fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
     let before = jobs().lines().count();
@@ -25,7 +25,7 @@ pub fn set_below(mounted: &Mounted, path: &Path, name: &str, value: &str) {
     assert!(ended(), "{}", jobs());
 }
 
-/// What all files of a collection read as after an import into a tier.
+/// The contents of all files of a collection after an import into a tier.
 fn imported_into(source: &Path, tier: &str, names: &[PathBuf]) -> Vec<Vec<u8>> {
     let place = Place::new();
     place.import("t/c", &[source], &["--tier", tier, "--encoder", "absmax"]);
@@ -72,8 +72,8 @@ fn a_model_in_place_changes_tiers_under_readers_and_equals_the_source_again() {
             let (collection, names, exact, cold, hot) = (&collection, &names, &exact, &cold, &hot);
             let (ended, reads) = (&ended, &reads);
             scope.spawn(move || {
-                // What the kernel keeps are pages, and these are whole; past its cache blocks are. Tensors, not the
-                // container: there blocks do not begin with pages.
+                // With the cache, whole pages are of one tier; without it, whole blocks. Tensors, not the container:
+                // there blocks do not begin at pages.
                 let direct = seed % 2 == 0;
                 let len = if direct { 16_384 } else { 4096 };
                 let mut random = Random(seed);
@@ -119,7 +119,7 @@ fn a_model_in_place_changes_tiers_under_readers_and_equals_the_source_again() {
     assert!(stamp(&source) == before, "the source was changed");
 }
 
-/// Ends the readers whatever becomes of the test.
+/// Stops the readers also if the test fails.
 struct Ender<'a>(&'a AtomicBool);
 
 impl Drop for Ender<'_> {
@@ -172,7 +172,7 @@ fn exact_bytes_are_given_up_only_with_an_origin_and_unless_written() {
     check(&mounted, &wanted, "mounted again");
     let w = mounted.path("t/c/w");
     assert!(refused_set(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
-    // The patched block is written whole: nothing is less than exact for good.
+    // The patched block is written whole, so that nothing stays less than exact.
     let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
     file.write_all_at(&new, 5 * block as u64).unwrap();
     drop(file);
@@ -204,7 +204,7 @@ fn an_outside_file_is_compared_again_when_another_file_or_another_time_is_under_
     let mut other = source.clone();
     let last = other.len() - 1;
     other[last] ^= 1;
-    // Its blocks are compared for this move.
+    // This move compares its blocks.
     set(&v, "tier", "q8").unwrap();
     let hot = fs::read(&v).unwrap();
     let replacement = place.write("other", &other);
@@ -216,7 +216,7 @@ fn an_outside_file_is_compared_again_when_another_file_or_another_time_is_under_
     fs::File::open(&model).unwrap().set_modified(time).unwrap();
     set(&v, "tier", "exact").unwrap();
     set(&v, "tier", "q8").unwrap();
-    // The same file, written to.
+    // The same file, after a write to it.
     fs::write(&model, &other).unwrap();
     assert!(refused_set(&v, "tier", "exact", Errno::INVAL).contains("more precise"));
     fs::write(&model, &source).unwrap();
@@ -258,7 +258,7 @@ fn truncating_growing_and_replacing_a_file_in_place_leaves_its_source_unchanged(
     assert_eq!(fs::read(&path).unwrap(), b"new");
     fs::remove_file(&path).unwrap();
     mounted.unmount();
-    // The number of the outside file is not given to a file of the store's own.
+    // A file of the store never gets the number of the outside file.
     let other = place.write("in/other.bin", Random(32).bytes(90_000));
     place.import("t/c", &[&other], &[]);
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
@@ -293,10 +293,10 @@ fn a_changed_source_fails_only_its_own_blocks() {
         ("removed", &|| fs::remove_file(&one).unwrap()),
     ];
     for (what, change) in changes {
-        // Who has a file open keeps it when its name goes.
+        // A program that has a file open keeps it after the unlink.
         let held = (what != "removed").then(|| open_direct(&tensor));
         change();
-        // The daemon hears only after it that a file was closed.
+        // The daemon learns of the close only afterwards.
         wait_until(what, || errno(read()) == Some(EIO));
         if let Some(held) = held {
             let mut buffer = Aligned::new(4096);
@@ -308,7 +308,7 @@ fn a_changed_source_fails_only_its_own_blocks() {
         restore();
         assert!(read().unwrap() == data, "{what} and restored");
     }
-    // Other bytes at the same time: the checksum tells, of one block.
+    // Other bytes with the same time: the checksum of one block detects them.
     let file = fs::File::options().write(true).open(&one).unwrap();
     file.write_all_at(&[bytes[128 + 40_000] ^ 1], 128 + 40_000).unwrap();
     file.set_modified(mtime).unwrap();
@@ -321,7 +321,7 @@ fn a_changed_source_fails_only_its_own_blocks() {
     drop(file);
     assert!(refused_set(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
     restore();
-    // What has left does not need it, and cannot go back without it.
+    // Tensors that no longer use it do not need it, and cannot return without it.
     set(&tensor, "tier", "q8").unwrap();
     fs::remove_file(&one).unwrap();
     assert!(read().unwrap() != data);
@@ -357,7 +357,7 @@ fn evicted_tensors_are_read_from_their_origin_and_discarded_ones_are_absent() {
     let mounted = place.mount(&[]);
     let tensor = mounted.path("t/c/w");
     assert!(fs::read(&tensor).unwrap() == data);
-    // A write into what is absent makes its block first.
+    // A write into an absent block rebuilds the block first.
     let file = fs::File::options().write(true).open(&tensor).unwrap();
     file.write_all_at(b"four", 100_000).unwrap();
     drop(file);
@@ -414,7 +414,7 @@ fn a_rewritten_log_knows_origins_and_severed_blocks() {
         set(&tensor, "lossy", "allow").unwrap();
         set(&tensor, "tier", "exact").unwrap();
         assert!(fs::read(&tensor).unwrap() == exact);
-        // The block that was written would be given up.
+        // The block that was written would be lost.
         set(&tensor, "lossy", "deny").unwrap();
         assert!(refused_set(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
         let file = fs::File::options().write(true).open(&tensor).unwrap();
@@ -447,7 +447,7 @@ fn files_that_cannot_stay_in_place_are_refused() {
     place.import("t/c", &[&source], &["--in-place"]);
     let mounted = place.mount(&[]);
     let other = Place::new();
-    // On a tierfs, directly and by a link.
+    // On a tierfs mount, directly and through a link.
     let link = other.path("link.bin");
     std::os::unix::fs::symlink(mounted.path("t/c/a.bin"), &link).unwrap();
     for path in [mounted.path("t/c/a.bin"), link] {
@@ -459,7 +459,7 @@ fn files_that_cannot_stay_in_place_are_refused() {
     let answer = place.try_import("t/c", &[&inside], &["--in-place"]);
     assert!(answer.code == Some(1) && answer.err.contains("in the store itself"), "{answer:?}");
     assert_eq!(place.try_import("t/c", &[&source], &["--in-place", "--tier", "q8"]).code, Some(2));
-    // A link is followed: the file that it leads to is the source.
+    // A link is followed: its target is the source.
     let link = place.path("to-a.bin");
     std::os::unix::fs::symlink(&source, &link).unwrap();
     place.import("t/c", &[&link], &["--in-place"]);
@@ -498,7 +498,7 @@ fn a_daemon_killed_during_a_move_leaves_each_block_in_one_of_its_tiers() {
             );
             std::thread::sleep(std::time::Duration::from_millis(random.next() % 400));
             mounted.kill();
-            // A request that nobody answers ends with the connection.
+            // A request without an answer ends with the connection.
             drop(mounted);
         });
         run(["fsck".as_ref(), place.store().as_os_str()]).ok();

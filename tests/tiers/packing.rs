@@ -1,4 +1,4 @@
-//! Packed tensors: exact, smaller, read and written as others are.
+//! Packed tensors: exact, smaller, and used like others.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -67,7 +67,7 @@ fn has_packed(collection: &Path) -> bool {
     fs::read_to_string(collection.join(".ctl/tiers")).unwrap().lines().any(|line| line.starts_with("packed "))
 }
 
-/// Reads a file in each way that programs read.
+/// Reads a file in each way that programs use.
 fn assert_reads_as(path: &Path, wanted: &[u8]) {
     assert_same(&fs::read(path).unwrap(), wanted, "a read of all");
     let (file, direct, mut random) = (File::open(path).unwrap(), open_direct(path), Random(7));
@@ -162,7 +162,7 @@ fn packing_and_unpacking_change_no_byte_no_time_and_no_digest() {
     tierfs(&["unpack"], &file).ok();
     assert_same(&fs::read(&file).unwrap(), &bytes, "the unpacked file");
     assert_eq!((metadata(), get(&file, "blake3")), (times, digest));
-    // Compaction brings the blocks back into their data file, which the kernel reads itself.
+    // A compaction returns the blocks to their data file, which the kernel reads by passthrough.
     mounted.job(".ctl/compact", "start");
     let opens = mounted.counter("passthrough_opens");
     assert_same(&fs::read(&file).unwrap(), &bytes, "the compacted file");
@@ -191,7 +191,7 @@ fn what_arrives_where_pack_is_set_is_packed() {
     }
     let [packed, plain] = ["packed/below/m.safetensors", "m.safetensors"].map(|name| collection.join(name));
     assert!(stored(&packed) * 100 < stored(&plain) * 80, "{} and {}", stored(&packed), stored(&plain));
-    // A copy over it is packed too, and a plain file is not.
+    // A copy over it is packed too; a plain file is not.
     let other = container(&mut Random(3));
     fs::write(&packed, &other).unwrap();
     assert!(stored(&packed) * 100 < stored(&plain) * 80);
@@ -200,7 +200,7 @@ fn what_arrives_where_pack_is_set_is_packed() {
     assert_eq!(stored(&collection.join("packed/plain")), 100_000);
     mounted.unmount();
     place.import("t/c", &[place.write("packed/again.safetensors", &bytes).parent().unwrap()], &[]);
-    // The store's own default serves where nothing is set.
+    // The default of the store applies without a setting.
     let settings = place.store().join("tierfs.toml");
     let text = fs::read_to_string(&settings).unwrap();
     fs::write(&settings, text.replace("pack = \"none\"", "pack = \"ladder\"")).unwrap();
@@ -306,7 +306,7 @@ fn forms_and_copies_of_packed_tensors_are_those_of_exact_ones() {
         blocks.sum::<u64>()
     };
     assert!(data("packed") < data("plain") + 700_000);
-    // A pinned file is the kernel's.
+    // The kernel reads a pinned file by passthrough.
     let file = mounted.path("t/packed/m.safetensors");
     tierfs(&["pin"], &file).ok();
     let opens = mounted.counter("passthrough_opens");

@@ -1,4 +1,4 @@
-//! Pinned files: a copy of what they read as, which the kernel reads itself.
+//! Pinned files: a copy of their bytes, which the kernel reads by passthrough.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -16,7 +16,7 @@ use support::{
 
 const TENSORS: [(&str, usize); 3] = [("a", 150_000), ("b", 70_001), ("norm", 3000)];
 
-/// A container, two of whose tensors are encoded, and an array.
+/// A container with two encoded tensors, and an array.
 fn with_pinnable_files() -> (Place, Mounted) {
     with_encoded_tensors("q8")
 }
@@ -34,14 +34,14 @@ fn with_encoded_tensors(tier: &str) -> (Place, Mounted) {
     (place, mounted)
 }
 
-/// Reads a file: what it has, and whether the kernel read it itself.
+/// Reads a file; returns its content and whether the kernel read it by passthrough.
 fn read(mounted: &Mounted, path: &Path) -> (Vec<u8>, bool) {
     let before = mounted.counter("passthrough_opens");
     let bytes = fs::read(path).unwrap();
     (bytes, mounted.counter("passthrough_opens") > before)
 }
 
-/// Waits until a file is read by the kernel itself; what it has then.
+/// Waits until passthrough serves a file; returns its content.
 #[track_caller]
 fn read_by_kernel(mounted: &Mounted, path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -49,13 +49,13 @@ fn read_by_kernel(mounted: &Mounted, path: &Path) -> Vec<u8> {
         let before = mounted.counter("reads");
         let (found, is_by_kernel) = read(mounted, path);
         bytes = found;
-        // The counters were read twice, and once for this.
+        // The counters were read twice before, and once for this.
         is_by_kernel && mounted.counter("reads") - before == 3
     });
     bytes
 }
 
-/// The files that have copies.
+/// Names of the files with copies.
 fn copies(mounted: &Mounted) -> Vec<PathBuf> {
     let listed = fs::read_dir(mounted.store.join("t/c/pinned")).into_iter().flatten();
     listed.map(|entry| entry.unwrap().path()).collect()
@@ -73,7 +73,7 @@ fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
     assert_eq!(get(&folder.join("a"), "pin"), "0");
     run(["pin".as_ref(), folder.join("m.safetensors").as_os_str()]).ok();
     assert_eq!((get(&folder.join("a"), "pin"), copies(&mounted).len()), ("1".into(), 1), "one copy for all");
-    // Pinned by itself, a tensor of a container has its own copy.
+    // A tensor of a container that is pinned itself has its own copy.
     for name in ["a", "b", "norm", "bare"] {
         run(["pin".as_ref(), folder.join(name).as_os_str()]).ok();
     }
@@ -91,7 +91,7 @@ fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
     let now: Vec<u64> = names.iter().map(|name| fs::metadata(folder.join(name)).unwrap().blocks()).collect();
     assert_eq!(now, blocks);
     assert_eq!(fs::read(mounted.path("t/c/.ctl/blocks/a")).unwrap(), epochs);
-    // Opened to write it is the daemon's, and the copy stays as it is.
+    // Opened for writing it is served by the daemon, and the copy stays unchanged.
     let held: Vec<Vec<u8>> = copies(&mounted).iter().map(|path| fs::read(path).unwrap()).collect();
     let file = fs::File::options().read(true).write(true).open(folder.join("a")).unwrap();
     let mut got = vec![0; before[0].len()];
@@ -111,10 +111,10 @@ fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
     mounted.unmount();
     let mounted = place.mount(&[]);
     check(&mounted);
-    // A directory lets all below it go.
+    // Unpinning a directory unpins all files below.
     run(["unpin".as_ref(), mounted.path("t/c").as_os_str()]).ok();
     assert_eq!(get(&mounted.path("t/c/a"), "pin"), "0");
-    // A copy goes when the kernel has closed it.
+    // A copy is removed after the kernel has closed it.
     wait_until("the copies' end", || copies(&mounted).is_empty());
     run(["pin".as_ref(), mounted.path("t/c").as_os_str()]).ok();
     for name in names {
@@ -190,7 +190,7 @@ fn writes_to_a_pinned_tensor_are_read_and_copied_again() {
             break;
         }
     }
-    // Who has it open and mapped sees what it was when it was opened, or later.
+    // A program that has it open and mapped sees the version of the open, or a later one.
     let mut got = vec![0; whole.len()];
     assert_eq!(read_at(&old, &mut got, 0), got.len());
     assert_eq!(mapped.bytes().len(), whole.len());
@@ -205,7 +205,7 @@ fn writes_to_a_pinned_tensor_are_read_and_copied_again() {
     fsck(&place.store());
 }
 
-/// Opened to write, so that the daemon reads it, without the pages that the kernel has of it.
+/// Opened for writing, so that the daemon serves it, and with O_DIRECT.
 fn read_by_daemon(path: &Path) -> fs::File {
     let file = fs::File::options().read(true).write(true).open(path).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -244,7 +244,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_from_its_copy() {
         fs::write(mounted.path(".ctl/scrub"), "start").unwrap();
         wait_until("a scrub heals", || verified(&mounted, "norm") == "ok");
         assert_eq!([count_events(&mounted, "repair", "a"), count_events(&mounted, "repair", "bare")], [2, 2]);
-        // The copies are what they were: readers saw no change.
+        // The copies are unchanged: readers saw no change.
         assert_eq!(copies(&mounted).len(), 2, "{tier}");
         mounted.unmount();
         fsck(&place.store());
@@ -271,7 +271,7 @@ fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_again() {
     assert!(found.out.contains("t/c/bare: ") && found.out.contains("BLAKE3"), "{}", found.out);
     let mounted = place.mount(&[]);
     let path = mounted.path("t/c/bare");
-    // Nor is a block made good of it.
+    // No block is rebuilt from it either.
     flip(&mounted, "bare", &[4]);
     assert_eq!(block(&path, 4), Err(Errno::IO));
     assert_eq!(count_events(&mounted, "corruption", "bare"), 2);
@@ -296,7 +296,7 @@ fn a_copy_damaged_during_the_mount_heals_no_block() {
         let wanted = fs::read(&path).unwrap();
         set(&path, "pin", "1").unwrap();
         let copy = fs::File::options().read(true).write(true).open(copies(&mounted).remove(0)).unwrap();
-        // In another block, of which nothing is known, and in this one.
+        // In another, unverified block, and in this one.
         for at in [5, 4 * 16_384 + 100] {
             let mut byte = [0];
             copy.read_exact_at(&mut byte, at).unwrap();
@@ -318,7 +318,7 @@ fn readers_get_no_error_while_files_are_pinned_and_written() {
     let wanted = fs::read(&path).unwrap();
     let ends = AtomicBool::new(false);
     let is_right = |bytes: &[u8]| {
-        // The writer fills the first 4096 bytes with one number.
+        // The writer fills the first 4096 bytes with one value.
         bytes[4096..] == wanted[4096..]
             && (bytes[..4096] == wanted[..4096] || bytes[..4096].iter().all(|byte| *byte < 50))
     };
@@ -375,7 +375,7 @@ fn a_full_store_refuses_pins_with_a_reason() {
     set(&array, "pin", "1").unwrap();
     assert_eq!((get(&array, "pin"), get(&two, "pin"), copies(&mounted).len()), ("1".into(), "1".into(), 1));
     set(&array, "pin", "0").unwrap();
-    // One copy of two fits.
+    // There is room for one of two copies.
     run(["pin".as_ref(), mounted.path("t").join("c").as_os_str()]).failed(1, &["space"]);
     assert_eq!(copies(&mounted).len(), 0);
     set(&two, "pin", "1").unwrap();
@@ -394,7 +394,7 @@ fn a_daemon_that_is_killed_while_it_pins_leaves_files_pinned_or_not() {
         let value = if get(&container, "pin") == "1" { "0" } else { "1" };
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // It may be killed before it answers.
+                // The daemon may be killed before it answers.
                 set(&container, "pin", value).unwrap_or_default();
             });
             std::thread::sleep(Duration::from_millis(round * 3));

@@ -1,4 +1,4 @@
-//! Writes into encoded tensors that are kept rounded, where that was asked for.
+//! Writes into encoded tensors that are stored as scaled differences, where the setting asks for it.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use support::{Place, Random, get, npy_file, run, set};
 
 const ELEMENTS: usize = 1 << 18;
 
-/// Elements of about normal distribution: sums of twelve evenly distributed ones.
+/// Elements with an approximately normal distribution: sums of twelve uniform ones.
 fn normal(random: &mut Random, count: usize) -> Vec<f32> {
     let even = |random: &mut Random| random.below(1 << 24) as f32 / (1 << 24) as f32;
     (0..count).map(|_| (0..12).map(|_| even(random)).sum::<f32>() - 6.0).collect()
@@ -43,7 +43,7 @@ fn small_changes_are_rounded_within_their_bound_and_take_a_fifth_of_an_encoding(
         }
         drop(file);
         let found = floats(&fs::read(&tensor).unwrap());
-        // The ninth change of a block encodes it anew. What goes to the log by itself meanwhile counts as one.
+        // The ninth change of a block encodes it anew. A periodic flush meanwhile counts as one change.
         let bound = if round < 4 { 0.3 / 32767.0 * 0.5 + 1e-6 } else { 4.0 };
         for (at, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
             assert!((found - wanted).abs() <= bound, "round {round}, element {at}: {found} for {wanted}");

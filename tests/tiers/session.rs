@@ -1,7 +1,7 @@
-//! The session in docs/CONTROL.md, run as it stands there: what each command prints is what the page shows.
+//! Runs the session of docs/CONTROL.md: the output of each command must equal the page.
 //!
-//! In the page `...` stands for any text within a line and, alone on a line, for any lines. With `TIERFS_BLESS=1` what
-//! does not match is written into the page, to be looked at.
+//! In the page `...` stands for any text within a line and, alone on a line, for any lines. With `TIERFS_BLESS=1`
+//! differing output is written into the page, for review.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +10,7 @@ use support::{Place, Random, line_matches, shell_output};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CONTROL.md");
 
-/// A container with the rows and columns of small layers, and the same with some elements changed.
+/// A container with the shapes of small layers, and a copy with some elements changed.
 fn model(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     let tensors =
         [("embed", 300, 256), ("layer.0.up", 512, 256), ("layer.0.down", 256, 512), ("norm", 1, 256)];
@@ -43,7 +43,7 @@ fn model(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     (file, tuned)
 }
 
-/// The product of two thin matrices: of rank 4.
+/// The product of two thin matrices, of rank 4.
 fn low_rank(random: &mut Random) -> Vec<u8> {
     let numbers = |random: &mut Random, count: usize| -> Vec<f32> {
         (0..count).map(|_| random.below(2001) as f32 / 1000.0 - 1.0).collect()
@@ -59,7 +59,7 @@ fn low_rank(random: &mut Random) -> Vec<u8> {
     file
 }
 
-/// Whether a text is what the page shows.
+/// Whether a text equals the one in the page.
 fn matches(shown: &[&str], found: &[&str]) -> bool {
     match (shown.split_first(), found.split_first()) {
         (None, None) => true,

@@ -1,4 +1,4 @@
-//! A copy is given up only for a source that was found, through the name that it has now, and compared in that call.
+//! A copy is given up only for a source that was opened by its present name and compared in that call.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,7 @@ impl InPlace {
         self.mounted.path("t/c/w")
     }
 
-    /// Writes something into the source and gives it the time that it had.
+    /// Writes into the source and restores its time.
     fn damage(&self, at: u64) {
         let file = fs::File::options().write(true).open(&self.source).unwrap();
         file.write_all_at(&[self.bytes[at as usize] ^ 1], at).unwrap();
@@ -46,7 +46,7 @@ impl InPlace {
         set_modified(&self.source, self.mtime);
     }
 
-    /// What the tensor reads as, past the kernel's cache.
+    /// The content of the tensor, read with O_DIRECT.
     fn read(&self) -> std::io::Result<Vec<u8>> {
         set(&self.tensor(), "evict", "cache").unwrap();
         fs::read(self.tensor())
@@ -65,7 +65,7 @@ fn errno<T>(result: std::io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| Errno::from_io_error(&error))
 }
 
-/// That nothing that counts on the source is done, and that the tensor stays in q8 as it reads.
+/// Checks that requests that need the source are refused, and that the tensor stays in q8 with the same content.
 fn check_nothing_is_given_up(model: &InPlace, hot: &[u8], what: &str) {
     let tensor = model.tensor();
     refused_set(&tensor, "evict", "1", Errno::INVAL);
@@ -81,7 +81,7 @@ fn codes_are_kept_when_the_source_is_damaged_after_its_verification() {
     let tensor = model.tensor();
     set(&tensor, "reconstruct", "origin").unwrap();
     set(&tensor, "tier", "q3").unwrap();
-    // The whole source is compared here.
+    // This compares the whole source.
     set(&tensor, "tier", "q8").unwrap();
     let hot = fs::read(&tensor).unwrap();
     model.damage(128 + 3 * BLOCK as u64);
@@ -99,12 +99,12 @@ fn codes_are_kept_when_the_source_is_unlinked_but_open() {
     set(&tensor, "reconstruct", "origin").unwrap();
     set(&tensor, "tier", "q8").unwrap();
     let hot = fs::read(&tensor).unwrap();
-    // The daemon keeps the source open for these.
+    // The daemon keeps the source open for these requests.
     let held = [fs::File::open(&tensor).unwrap(), fs::File::open(model.mounted.path("t/c/w.npy")).unwrap()];
     let away = model.place.path("in/away");
     fs::rename(&model.source, &away).unwrap();
     check_nothing_is_given_up(&model, &hot, "renamed");
-    // Another file of the same size and time has the name.
+    // Another file of the same size and time has its name.
     fs::write(&model.source, vec![7; model.bytes.len()]).unwrap();
     set_modified(&model.source, model.mtime);
     check_nothing_is_given_up(&model, &hot, "replaced");
@@ -196,7 +196,7 @@ fn a_touched_source_is_used_while_its_checksums_hold() {
     assert_same(&part, &data[2 * BLOCK + 100..][..1000], "a part");
     let digest = get(&model.mounted.path("t/c/w.npy"), "sha256");
     assert_eq!(get(&model.mounted.path("t/c/w.npy"), "sha256"), digest);
-    // Blocks that were checked before are compared again: one differs.
+    // Blocks that were compared before are compared again: one differs.
     let file = fs::File::options().write(true).open(&model.source).unwrap();
     file.write_all_at(&[data[2 * BLOCK] ^ 1], 128 + 2 * BLOCK as u64).unwrap();
     file.set_modified(later).unwrap();
@@ -210,7 +210,7 @@ fn a_touched_source_is_used_while_its_checksums_hold() {
     assert_same(&part, &data[5 * BLOCK..][..1000], "another block");
     assert_eq!(support::try_get(&model.mounted.path("t/c/w.npy"), "sha256"), Err(Errno::IO));
     drop(file);
-    // With its bytes it is a source for everything, whatever its time is.
+    // With its bytes restored it serves all requests, with any time.
     fs::write(&model.source, &model.bytes).unwrap();
     set_modified(&model.source, later);
     set(&tensor, "reconstruct", "origin").unwrap();
@@ -225,7 +225,7 @@ fn a_touched_source_is_used_while_its_checksums_hold() {
     assert_same(&fs::read(mounted.path("t/c/w.npy")).unwrap(), &model.bytes, "mounted again");
 }
 
-/// A directory of the store under another path, until this is dropped.
+/// A directory of the store under another path, until it is dropped.
 struct Bound(PathBuf);
 
 impl Bound {
@@ -268,7 +268,7 @@ fn a_file_of_a_store_is_refused_as_a_source_in_place_by_any_path() {
         refused(&place, &below, "in the store itself");
         refused(&place, &bound.0, "in the store itself");
     }
-    // Nor one of another store: it changes as that store does.
+    // A file of another store is refused too: it changes with that store.
     let other = Place::new();
     refused(&other, &data, "in the tierfs store");
     let mounted = other.mount(&["--create"]);
@@ -276,7 +276,7 @@ fn a_file_of_a_store_is_refused_as_a_source_in_place_by_any_path() {
     let bound = Bound::new(&place, &other.store());
     refused(&place, &bound.0.join("tierfs.toml"), "in the tierfs store");
     drop(bound);
-    // A daemon refuses them too.
+    // A daemon refuses it too.
     refused(&other, &data, "in the tierfs store");
     mounted.unmount();
     let mounted = place.mount(&[]);

@@ -1,4 +1,4 @@
-//! Times of access, and the link counts of directories.
+//! Access times, and the link counts of directories.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,7 +9,7 @@ use support::{Fixture, Random, container_of, errno, run, utimens};
 
 const OMIT: (i64, i64) = (0, libc::UTIME_OMIT);
 
-/// Time of access and of writing, in seconds and nanoseconds.
+/// Access and modification time, in seconds and nanoseconds.
 fn times(path: &Path) -> ((i64, i64), (i64, i64)) {
     let found = fs::symlink_metadata(path).unwrap();
     ((found.atime(), found.atime_nsec()), (found.mtime(), found.mtime_nsec()))
@@ -38,7 +38,7 @@ fn an_access_time_stays_until_it_is_set_again() {
     for (number, name) in (1..).zip(others) {
         utimens(&fixture.path(name), (-number, 999_999_999), (number, 1)).unwrap();
     }
-    // A tensor has its own; that of its container is not given to it.
+    // A tensor has its own access time, independent of its container's.
     let tensor = times(&fixture.path("d/v")).0;
     assert!(tensor.0 > 1_600_000_000, "{tensor:?}");
     let mut file = File::options().append(true).open(fixture.path("d/f")).unwrap();
@@ -61,7 +61,7 @@ fn an_access_time_stays_until_it_is_set_again() {
             _ => fixture.crash(),
         }
     }
-    // One without a name has it too, and a tenant takes none.
+    // An unlinked file has one too, and a tenant takes none.
     let file = File::open(fixture.path("d/g")).unwrap();
     fs::remove_file(fixture.path("d/g")).unwrap();
     fs::remove_file(fixture.path("d/h")).unwrap();
@@ -105,7 +105,7 @@ fn the_link_count_of_a_directory_is_two_plus_its_subdirectories() {
     fs::write(path(&fixture, "a/f"), b"a file is none").unwrap();
     symlink("b", path(&fixture, "a/l")).unwrap();
     check(&fixture, &[(".", 4), ("a", 4), ("a/b", 2), ("d", 3)]);
-    // Elsewhere, in place, over an empty one, and away.
+    // To another directory, within one, over an empty one, and away.
     fs::rename(path(&fixture, "a/b"), path(&fixture, "d/b")).unwrap();
     check(&fixture, &[("a", 3), ("d", 4)]);
     fs::rename(path(&fixture, "d/b"), path(&fixture, "d/x")).unwrap();
@@ -113,7 +113,7 @@ fn the_link_count_of_a_directory_is_two_plus_its_subdirectories() {
     check(&fixture, &[("a", 3), ("d", 3)]);
     fs::remove_dir(path(&fixture, "a/c")).unwrap();
     check(&fixture, &[("a", 2), (".", 4)]);
-    // Directories of tensors are not counted, and do not say how many are in them.
+    // Directories of tensors are not counted, and their own count does not depend on their content.
     fs::write(path(&fixture, "a/m.safetensors"), container_of(&mut Random(1), &[("x/y/w", 10), ("z/w", 10)]))
         .unwrap();
     check(&fixture, &[("a", 2), ("a/x", 1), ("a/.tensors", 1), ("a/.tensors/x/y", 1)]);

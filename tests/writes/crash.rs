@@ -1,4 +1,4 @@
-//! The daemon killed at any moment while programs write: what was closed, renamed or synced before is there, whole.
+//! The daemon killed at any moment while programs write: closed, renamed or synced files are there, whole.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,16 +11,16 @@ use std::time::Duration;
 use support::{Fixture, Random, assert_same, container_of, npy_file, scale};
 
 const ROUNDS: u64 = 20;
-/// Names that each writer uses again and again.
+/// Names that each writer uses repeatedly.
 const NAMES: usize = 6;
 
-/// What may be read of a file after a crash: what was acknowledged last, and what was
-/// being made of it. `None`: it may be missing.
+/// The contents that a file may have after a crash: the one acknowledged last, and the one in progress. `None`: it may
+/// be missing.
 #[derive(Clone, Default)]
 struct Expected {
     acknowledged: Option<Vec<u8>>,
     under_way: Option<Option<Vec<u8>>>,
-    /// Bytes that are written in place are not one change: the file is only to be there.
+    /// Writing in place is not one change: the test only requires that the file exists.
     is_loose: bool,
 }
 
@@ -53,8 +53,7 @@ fn content(random: &mut Random, path: &Path) -> Vec<u8> {
     }
 }
 
-/// Changes a file in one of the ways of programs. An error ends the writer: the daemon
-/// was killed.
+/// Changes a file in one of several ways. An error ends the writer, because the daemon was killed.
 fn change(journal: &Journal, folder: &Path, path: &Path, random: &mut Random) -> io::Result<()> {
     let new = content(random, path);
     match random.below(4) {
@@ -66,7 +65,7 @@ fn change(journal: &Journal, folder: &Path, path: &Path, random: &mut Random) ->
         }
         1 => {
             begin(journal, path, Some(new.clone()), true);
-            // The standard library does not tell of errors at the close.
+            // The standard library ignores errors of close.
             let file = File::create(path)?;
             file.write_all_at(&new, 0)?;
             closed(file)?;
@@ -76,7 +75,7 @@ fn change(journal: &Journal, folder: &Path, path: &Path, random: &mut Random) ->
             let file = File::create(path)?;
             file.write_all_at(&new, 0)?;
             file.sync_all()?;
-            // Still open when the daemon is killed, perhaps: what was synced is there.
+            // Perhaps still open when the daemon is killed: the synced bytes are there.
             done(journal, path);
             return Ok(());
         }

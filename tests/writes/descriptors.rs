@@ -1,4 +1,4 @@
-//! More collections and files than a daemon may have descriptors.
+//! More collections and files than the daemon may have descriptors.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -23,7 +23,7 @@ fn more_collections_than_descriptors_are_written_read_and_remounted() {
     let path = |fixture: &Fixture, number: usize, name: &str| {
         fixture.mounted().path(format!("demo/m{number:04}")).join(name)
     };
-    // Some files stay open, one of them without its name.
+    // Some files stay open, one of them unlinked.
     let mut open = Vec::new();
     let mut nameless = None;
     for number in 0..COLLECTIONS {
@@ -79,7 +79,7 @@ fn more_collections_than_descriptors_are_written_read_and_remounted() {
     assert!(found <= 400, "{found} descriptors of a daemon that may have 512");
     let log = fixture.mounted().log();
     assert!(log.contains("limit of open files (RLIMIT_NOFILE) is 512"), "{log}");
-    // A program that reads the store without a mount has as few.
+    // A program that reads the store without a mount has the same limit.
     fixture.check();
 }
 

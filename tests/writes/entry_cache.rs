@@ -1,4 +1,4 @@
-//! Names that the kernel keeps, of tensors that come and go with their container.
+//! The kernel's cache of names of tensors, which appear and disappear with their container.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ fn lookups(mounted: &Mounted) -> u64 {
     mounted.stats()["operations"]["lookup"].as_u64().unwrap()
 }
 
-/// Whether the kernel can be told that names are old: Linux 6.16 and later.
+/// Whether the kernel supports the notification that names are out of date: Linux 6.16 and later.
 fn kernel_can_be_told() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers =
@@ -27,7 +27,7 @@ fn kernel_can_be_told() -> bool {
     (numbers.next().unwrap(), numbers.next().unwrap()) >= (6_u32, 16_u32)
 }
 
-/// The tensors in a directory, as stat shows them by their names.
+/// The sizes of the tensors in a directory, by stat of their names.
 fn sizes(directory: &Path) -> Vec<(String, u64)> {
     let directory = directory.join(".tensors");
     let mut sizes: Vec<_> = names(&directory)
@@ -66,7 +66,7 @@ fn listed_names_of_tensors_are_not_looked_up_again() {
     let before = lookups(&fixture.mounted);
     assert_eq!(sizes(&fixture.collection), expected(TENSORS, 64));
     let asked = lookups(&fixture.mounted) - before;
-    // Those on the way to the statistics are others.
+    // Lookups on the way to the statistics count too.
     assert_eq!(asked < TENSORS as u64 / 2, kernel_can_be_told(), "{asked} lookups");
 }
 
@@ -90,7 +90,7 @@ fn a_cached_name_leads_to_the_new_tensor_at_once_when_a_container_is_replaced() 
                 imported.ok();
             }
         }
-        // By names first, without a listing between.
+        // By name first, without a listing in between.
         for number in 0..TENSORS {
             let found = fs::metadata(fixture.collection.join(format!("t{number}")));
             let wanted = (number < tensors).then_some(4 * elements as u64);
@@ -154,7 +154,7 @@ fn a_program_keeps_its_working_directory_when_all_names_are_looked_up_again() {
     let open = fs::File::open(&directory).unwrap();
     let number = open.metadata().unwrap().ino();
     fs::write(&path, container(TENSORS, 64)).unwrap();
-    // Without names that the kernel has, nothing would be told.
+    // Without cached names the kernel gets no notification.
     assert_eq!(sizes(&fixture.collection), expected(TENSORS, 64));
     let new = fixture.place.write("new.safetensors", container(TENSORS, 65));
     let script = format!(

@@ -1,4 +1,4 @@
-//! The bytes of files: how they are opened, written, cut, mapped and copied.
+//! The bytes of files: open, write, truncate, map and copy.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -46,7 +46,7 @@ fn truncating_and_growing_leaves_zeros() {
     fs::write(&path, &bytes).unwrap();
     let mut wanted = bytes;
     let file = both(&path);
-    // Around pages, blocks, the end, and to nothing.
+    // Near pages, blocks and the end, and to zero.
     for to in [2_999_999, 3_000_001, 2_097_152, 2_097_153, 5000, 4_000_000, 4096, 4095, 9000, 0, 1, 100_000] {
         file.set_len(to).unwrap();
         wanted.resize(to as usize, 0);
@@ -107,7 +107,7 @@ fn an_unlinked_file_stays_usable() {
     file.set_len(3).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 3);
 
-    // The name is free for another file, which is another.
+    // The name is free, and a new file of that name is another file.
     fs::write(&path, b"new").unwrap();
     assert_ne!(fs::metadata(&path).unwrap().ino(), seen.ino());
     file.write_all_at(b"old", 0).unwrap();
@@ -151,13 +151,13 @@ fn writes_to_a_mapping_reach_other_readers() {
     let mut wanted = vec![1; 20_000];
     wanted[4090..4102].copy_from_slice(b"across pages");
     assert_same(&fs::read(&path).unwrap(), &wanted, "after msync");
-    // A write and a mapping are the same bytes at once.
+    // A write and a mapping show the same bytes at once.
     file.write_all_at(b"written", 9000).unwrap();
     map.write(9100, b"mapped");
     wanted[9000..9007].copy_from_slice(b"written");
     wanted[9100..9106].copy_from_slice(b"mapped");
     assert_same(&fs::read(&path).unwrap(), &wanted, "while both are open");
-    // The last store comes after the close of the descriptor.
+    // The last store into the mapping follows the close of the descriptor.
     drop(file);
     map.write(19_990, b"the end");
     wanted[19_990..19_997].copy_from_slice(b"the end");

@@ -1,7 +1,7 @@
-//! Random work on a disk that is full now and then, and a daemon that is killed at random moments, against a model.
+//! Random operations on a disk that is full at times, with a daemon that is killed at random moments, against a model.
 //!
-//! The model knows the bytes that each name reads as, and the versions that may be read after a kill. A call that
-//! fails changes nothing, but for a write, of which the kernel may have done the first pages.
+//! The model has the content of each name, and the versions that may be read after a kill. A failed call changes
+//! nothing, except a write, of which the kernel may have done the first pages.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +13,7 @@ use support::{Mounted, Place, Random, run, scale};
 
 const STORE_BYTES: u64 = 6 << 20;
 const FILE_BYTES_MAX: usize = 150_000;
-/// A write of at most so many bytes reaches the daemon as one request.
+/// A write of at most this many bytes reaches the daemon as one request.
 const WRITE_BYTES_MAX: usize = 16 << 10;
 const NAMES: usize = 6;
 const STEPS: usize = 120;
@@ -23,9 +23,9 @@ const ROUNDS: u32 = 20;
 /// A file of the model.
 #[derive(Clone, Default)]
 struct Modelled {
-    /// What is read now.
+    /// The present content.
     now: Vec<u8>,
-    /// What may be read after a kill: the version that is in the log, and those after it.
+    /// The versions that may be read after a kill: the logged one and the later ones.
     versions: Vec<Option<Vec<u8>>>,
 }
 
@@ -80,14 +80,14 @@ impl Work {
         }
     }
 
-    /// Notes what a call that was done has made of a file.
+    /// Records the effect of a finished call.
     fn is_now(&mut self, name: &str, now: Vec<u8>) {
         let file = self.files.entry(name.to_owned()).or_default();
         file.versions.push(Some(now.clone()));
         file.now = now;
     }
 
-    /// The log has the file as it is now.
+    /// The log has the present content.
     fn is_logged(&mut self, name: &str) {
         let file = self.files.get_mut(name).unwrap();
         file.versions = vec![Some(file.now.clone())];
@@ -98,7 +98,7 @@ impl Work {
         self.full += 1;
     }
 
-    /// What is open of a file is written to by its one descriptor.
+    /// The single descriptor of an open file writes it.
     fn descriptor(&mut self, name: &str) -> Option<&File> {
         if !self.open.contains_key(name) {
             let opened = OpenOptions::new().read(true).write(true).open(self.path(name));
@@ -140,7 +140,7 @@ impl Work {
                 if let Err(error) = written {
                     self.note(&error, "write");
                 }
-                // Some of its first bytes may be there.
+                // A prefix of it may be there.
                 let found = fs::read(self.path(name)).unwrap();
                 let old = |place: usize| now.get(place).copied().or((place < found.len()).then_some(0));
                 let count = (0..len).take_while(|place| found.get(at + place) == new.get(at + place)).count();
@@ -156,7 +156,7 @@ impl Work {
         }
     }
 
-    /// A cut is in the log, or nothing is changed.
+    /// A truncation is logged, or changes nothing.
     fn truncate(&mut self, name: &str) {
         let now = self.files[name].now.clone();
         let len = match self.random.below(4) {

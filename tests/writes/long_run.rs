@@ -1,4 +1,4 @@
-//! A daemon that has been at work for long needs no more than before.
+//! A daemon after long work needs no more resources than before.
 
 mod heavy {
     use std::fs::{self, File, OpenOptions};
@@ -10,7 +10,7 @@ mod heavy {
 
     const OPERATIONS: usize = 100_000;
     const WARM_UP: usize = 20_000;
-    /// Buffers of threads and what the allocator keeps come and go.
+    /// Buffers of threads and the reserve of the allocator vary.
     const MEMORY_MARGIN: u64 = 6 << 20;
 
     /// Resident bytes and descriptors of a process.
@@ -21,7 +21,7 @@ mod heavy {
         (kilobytes << 10, fs::read_dir(format!("/proc/{process}/fd")).unwrap().count())
     }
 
-    /// Files whose number stays the same, and one operation on them.
+    /// A fixed number of files, and one operation on them.
     struct Work {
         root: PathBuf,
         random: Random,
@@ -47,8 +47,8 @@ mod heavy {
             OpenOptions::new().read(true).write(true).open(path).unwrap()
         }
 
-        /// What the daemon needs when it rests. Data files that were replaced stay open until a sync and a later
-        /// record, so this waits for two of the syncs that come every 5 s.
+        /// The resources of the idle daemon. Data files that were replaced stay open until a sync and a later record,
+        /// so this waits for two of the periodic syncs.
         fn needs_at_rest(&self, daemon: i32) -> (u64, usize) {
             let until = Instant::now() + Duration::from_secs(12);
             let mut least = needs(daemon);
@@ -98,7 +98,7 @@ mod heavy {
                     rustix::fs::getxattr(&path, "user.tierfs.tier", &mut value).unwrap();
                 }
                 13 => {
-                    // A file whose name goes while it is open.
+                    // A file that is unlinked while it is open.
                     let file = File::create(&other).unwrap();
                     fs::remove_file(&other).unwrap();
                     file.write_all_at(b"gone", 0).unwrap();

@@ -1,7 +1,7 @@
 //! Writes through real mounts: the guarantees that a POSIX program relies on, and crashes.
 
 #![cfg(feature = "mount")]
-// The exemption of tests in clippy.toml does not reach what they call.
+// clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;

@@ -13,12 +13,12 @@ use support::{
 
 const READERS: usize = 64;
 
-/// The bytes of a version: its number all through them, as f32, which a tensor of them keeps.
+/// The bytes of a version: its number repeated as f32, so that a tensor can hold them.
 fn version(number: u32, elements: usize) -> Vec<u8> {
     (0..elements).flat_map(|_| (number as f32).to_le_bytes()).collect()
 }
 
-/// Whether `bytes` are those of one version; which one.
+/// The version number of `bytes`, if they are one version.
 fn whole_version(bytes: &[u8], what: &str) -> f32 {
     let values: Vec<f32> = bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
     let other = values.iter().position(|value| *value != values[0]);
@@ -26,8 +26,8 @@ fn whole_version(bytes: &[u8], what: &str) -> f32 {
     values[0]
 }
 
-/// The name, where its elements begin, and how many bytes it has: a plain file, an array, a container of two tensors,
-/// and these tensors themselves.
+/// The name, the offset of its elements, and its number of bytes: a plain file, an array, a container of two tensors,
+/// and these tensors.
 const SEEN: [(&str, usize, usize); 5] = [
     ("plain", 0, 40_000),
     ("array.npy", 128, 40_000),
@@ -44,8 +44,8 @@ fn container(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// A tensor whose name comes and goes twice meanwhile, with its container, cannot be opened: the kernel says that it is
-/// stale.
+/// A tensor whose name disappears and appears twice during the open, with its container, cannot be opened: the kernel
+/// answers ESTALE.
 fn opened(path: &std::path::Path) -> Option<File> {
     let is_tensor = path.ends_with("one") || path.ends_with("two") || path.ends_with("array");
     match File::open(path) {
@@ -88,7 +88,7 @@ fn sixty_four_readers_see_whole_versions_of_replaced_files_containers_and_tensor
                     let count = file.read_at(&mut found, 0).unwrap();
                     assert_eq!(count, start + bytes, "{name}");
                     let number = whole_version(&found[start..count], name);
-                    // Whoever has it open keeps that version.
+                    // Open descriptors keep that version.
                     file.read_exact_at(&mut found[..bytes], start as u64).unwrap();
                     assert_eq!(
                         whole_version(&found[..bytes], name),
@@ -119,7 +119,7 @@ fn ten_thousand_open_files_read_correctly() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(1024), maximum: Some(hard) }).unwrap();
     let fixture = Fixture::new();
     setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) }).unwrap();
-    // One in five has a data file of its own, more of them than that limit; the others share a tier file.
+    // One in five has a data file of its own, more than that limit allows; the others share a tier file.
     let bytes = |number: usize| {
         let count = if number.is_multiple_of(5) { 20_000 } else { 50 };
         let mut bytes = vec![(number % 251) as u8; count];
@@ -138,7 +138,7 @@ fn ten_thousand_open_files_read_correctly() {
         while_open <= OPEN_FILES / 5 + 100,
         "{while_open} descriptors of the daemon for {OPEN_FILES} open files"
     );
-    // Their names go: they are there while they are open.
+    // They are unlinked: they exist while they are open.
     for number in (0..OPEN_FILES).step_by(7) {
         fs::remove_file(fixture.path(&format!("f{number}"))).unwrap();
     }

@@ -1,6 +1,6 @@
 //! Random operations on a mount, compared with a naive file system in memory.
 //!
-//! `TIERFS_MODEL_OPERATIONS` and `TIERFS_MODEL_SEED` choose more, or others.
+//! `TIERFS_MODEL_OPERATIONS` and `TIERFS_MODEL_SEED` change the number and the seed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,11 +13,11 @@ const OPERATIONS: u64 = 3000;
 const REMOUNTS: u64 = 6;
 const BYTES_MAX: usize = 200_000;
 
-/// Files by number, directories and names by path. Nothing is clever.
+/// Files by number, directories and names by path. The model is simple on purpose.
 #[derive(Default)]
 struct Model {
     files: Vec<Vec<u8>>,
-    /// A file's number, or none for a directory.
+    /// A file's number; `None` for a directory.
     names: BTreeMap<String, Option<usize>>,
 }
 
@@ -202,7 +202,7 @@ impl Test {
         }
     }
 
-    /// Names, kinds, sizes and bytes of all that is there.
+    /// Names, kinds, sizes and contents of the whole tree.
     fn compare(&self, when: &str) {
         let mut found = BTreeMap::new();
         walk(&self.at(""), "", &mut found);

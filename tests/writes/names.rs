@@ -1,4 +1,4 @@
-//! Names: what can be made where, renamed, linked, listed and removed.
+//! Names: where they can be created, renamed, linked, listed and removed.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -67,7 +67,7 @@ fn hard_links_are_one_file() {
     assert_eq!((seen[0].nlink(), seen[1].nlink()), (2, 2));
     fs::write(&other, b"second").unwrap();
     assert_eq!(fs::read(&one).unwrap(), b"second");
-    // Two names of one file: nothing is done.
+    // Two names of one file: the rename does nothing.
     fs::rename(&one, &other).unwrap();
     assert!(one.exists() && other.exists());
     fs::remove_file(&one).unwrap();

@@ -1,4 +1,4 @@
-//! Pages that the kernel keeps of a tensor and of its container while both are written.
+//! Pages that the kernel caches of a tensor and of its container while both are written.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -32,17 +32,17 @@ fn fixture() -> Fixture {
     Fixture { tensor: collection.join("w"), container, at, mounted, _place: place }
 }
 
-/// To write too: the kernel reads what only readers have open by itself.
+/// Opened for writing too, because the kernel reads files that are open for reading only by passthrough.
 fn open(path: &PathBuf) -> fs::File {
     fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// Pages that the daemon is asked for while all of a file is read.
+/// Pages that the kernel requests while a whole file is read.
 fn asked(fixture: &Fixture, file: &fs::File) -> u64 {
     let count = || fixture.mounted.stats()["read_bytes"].as_u64().unwrap();
     let before = count();
     file.read_exact_at(&mut vec![0; BYTES], 0).unwrap();
-    // The statistics are less than a page themselves.
+    // The statistics themselves take less than a page.
     (count() - before) / 4096
 }
 
@@ -70,9 +70,9 @@ fn pages_dropped_during_a_write_are_read_again_after_the_close() {
     other.write_all_at(&[8; 100], fixture.at + 9000).unwrap();
     drop(other);
     assert!(asked(&fixture, &file) > 0, "of the container's write the kernel knows nothing");
-    // The sync that comes by itself may come now.
+    // A periodic sync may run now.
     wait_until("pages that are kept", || asked(&fixture, &file) == 0);
-    // A page may have been read before a write to it came, and be kept with old bytes.
+    // The kernel may have read a page before a write to it, and cache the old bytes.
     writer.write_all_at(&[9; 100], 5000).unwrap();
     drop(writer);
     assert!(asked(&fixture, &file) > 0);

@@ -1,4 +1,4 @@
-//! Owners, modes and times: what is kept, and what other users may do.
+//! Owners, modes and times, and the permissions of other users.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, chown};
@@ -82,7 +82,7 @@ fn modes_restrict_other_users() {
     nobody(&format!("echo x > {}", path("new"))).failed(2, &["Permission denied"]);
     nobody(&format!("chmod 777 {}", path("shown"))).failed(1, &["not permitted"]);
     nobody(&format!("rm -f {}", path("shown"))).failed(1, &["Permission denied"]);
-    // The sticky bit: everybody may make files, and remove his own.
+    // The sticky bit: every user may create files, and remove only their own.
     nobody(&format!("umask 027; echo his > {}", path("open/his"))).ok();
     nobody(&format!("rm -f {}", path("open/roots"))).failed(1, &["not permitted"]);
     let his = fs::metadata(fixture.path("open/his")).unwrap();
@@ -134,7 +134,7 @@ fn stat_shows_the_same_after_the_close_of_a_file_and_later() {
         let mut bytes = support::npy_file(&[1; 400_000]);
         let file = fs::File::create(&path).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
-        // The kernel may keep what it is told now.
+        // The kernel may cache attributes from now on.
         assert!(file.metadata().unwrap().blocks() > 700);
         drop(file);
         let closed = fs::metadata(&path).unwrap();
@@ -145,7 +145,7 @@ fn stat_shows_the_same_after_the_close_of_a_file_and_later() {
         support::names(&fixture.path(""));
         drop(file);
         let written = fs::metadata(&path).unwrap();
-        // What is set has the kernel ask again.
+        // Setting an attribute makes the kernel ask again.
         chown(&path, Some(written.uid()), None).unwrap();
         let asked = fs::metadata(&path).unwrap().blocks();
         assert_eq!((closed.blocks(), written.blocks()), (asked, asked), "{name}");

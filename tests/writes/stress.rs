@@ -1,4 +1,4 @@
-//! Many threads on few files: nothing may hang, and nobody sees what was never there.
+//! Many threads on few files: no call may hang, and no reader may see bytes that were never written.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -12,7 +12,7 @@ use support::{Fixture, Random, SetOnDrop, WritableMapping, container_of, goes_on
 const THREADS: u64 = 8;
 const LASTING: Duration = Duration::from_secs(20);
 
-/// Containers come and go in one directory: the kernel is told of their tensors' names meanwhile.
+/// Containers that are created and removed in one directory: the kernel is notified of their tensors' names meanwhile.
 #[test]
 fn many_threads_write_and_remove_containers_at_once() {
     let fixture = Fixture::new();
@@ -35,7 +35,7 @@ fn many_threads_write_and_remove_containers_at_once() {
                 for entry in fs::read_dir(fixture.path("")).unwrap() {
                     match fs::metadata(entry.unwrap().path()) {
                         Ok(seen) => assert_ne!(seen.mode(), 0),
-                        // It may have gone since, and come and gone again.
+                        // It may have been removed since, and created and removed again.
                         Err(error) => assert!(is_expected(&error), "{error}"),
                     }
                 }
@@ -45,7 +45,7 @@ fn many_threads_write_and_remove_containers_at_once() {
     fixture.check();
 }
 
-/// A reader of a file that is replaced by rename has one of them whole, and never an error.
+/// A reader of a file that is replaced by rename sees one whole version and never gets an error.
 #[test]
 fn a_file_replaced_by_rename_can_always_be_opened() {
     let fixture = Fixture::new();
@@ -77,7 +77,7 @@ fn a_file_replaced_by_rename_can_always_be_opened() {
     fixture.check();
 }
 
-/// What threads that take each other's files away may be told.
+/// Errors that threads may get when others remove their files.
 fn is_expected(error: &std::io::Error) -> bool {
     let known = [
         ErrorKind::NotFound,
@@ -88,8 +88,7 @@ fn is_expected(error: &std::io::Error) -> bool {
         ErrorKind::PermissionDenied,
         ErrorKind::InvalidInput,
         ErrorKind::UnexpectedEof,
-        // The kernel looks a name up again once; a tensor's name may have gone again by then,
-        // with its container.
+        // The kernel repeats a lookup once; a tensor's name may have gone again by then, with its container.
         ErrorKind::StaleNetworkFileHandle,
     ];
     known.contains(&error.kind())
@@ -116,7 +115,7 @@ fn one_operation(root: &Path, random: &mut Random, made: &[Vec<u8>]) -> std::io:
         11 => fs::remove_dir(root.join("d")),
         12 => fs::metadata(&path).map(|_| ()),
         _ => {
-            // Nobody cuts this one: that would end who has it mapped.
+            // No thread truncates this file: that would kill threads that have it mapped.
             let file = fs::OpenOptions::new().read(true).write(true).open(root.join("mapped"))?;
             let mut map = WritableMapping::of(&file, 8192, libc::MAP_SHARED);
             map.write(random.below(8000), b"mapped");

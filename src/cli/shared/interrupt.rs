@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one cancels what the command has asked for, the second one ends the command.
+//! Ctrl-C: the first one cancels the command's jobs, the second one ends the command.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::cli::INTERRUPTED;
 use crate::model::{Error, Result};
 
-/// The one that the process listens with.
+/// The flag that the process listens with.
 static LISTENING: OnceLock<Interrupt> = OnceLock::new();
 
 /// Whether the user has pressed Ctrl-C.
@@ -32,12 +32,12 @@ impl Interrupt {
         Ok(LISTENING.get_or_init(|| Interrupt(pressed)).clone())
     }
 
-    /// Whether the user has pressed it while the command listened.
+    /// Whether the user has pressed Ctrl-C while the command listened.
     pub fn was_pressed() -> bool {
         LISTENING.get().is_some_and(Interrupt::is_pressed)
     }
 
-    /// Whether the user has pressed it.
+    /// Whether the user has pressed Ctrl-C.
     pub fn is_pressed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -30,7 +30,7 @@ pub(in crate::cli) struct Job {
     pub error: String,
     /// Its result so far.
     pub text: String,
-    /// All of it, as the daemon tells it.
+    /// The whole object that the daemon printed.
     pub value: Value,
 }
 

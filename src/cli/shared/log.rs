@@ -106,12 +106,12 @@ pub(in crate::cli) enum Destination {
         /// Whether no daemon has logged to it yet.
         is_new: bool,
     },
-    /// Nowhere: no system log, and the file cannot be written.
+    /// Nowhere: there is no system log, and the file cannot be written.
     Nowhere(Error),
 }
 
 impl Destination {
-    /// The destination of a daemon that was given `--log`, or not. Fails if that file cannot be opened.
+    /// The destination of a daemon, with or without `--log`. Fails if that file cannot be opened.
     pub fn of_daemon(file: Option<&Path>) -> Result<Destination> {
         if let Some(path) = file {
             let opened =
@@ -125,7 +125,7 @@ impl Destination {
         Ok(state_file().unwrap_or_else(Destination::Nowhere))
     }
 
-    /// The file that standard error becomes.
+    /// The file that replaces standard error.
     pub fn file(&self) -> Option<&File> {
         match self {
             Destination::File(file) | Destination::StateFile { file, .. } => Some(file),
@@ -133,7 +133,7 @@ impl Destination {
         }
     }
 
-    /// A line for the user, where the destination is not the expected one. A file is named when it is
+    /// A line for the user, if the destination is not the expected one. A file is named when it is
     /// created.
     pub fn note(&self) -> Option<String> {
         match self {
@@ -162,7 +162,7 @@ impl Destination {
     }
 }
 
-/// Where daemons without `--log` would log, and whether that is the system log.
+/// The destination of daemons without `--log`, and whether it is the system log.
 pub(in crate::cli) fn expected() -> (String, bool) {
     let socket = socket();
     if SystemLog::connect(&socket).is_ok() {

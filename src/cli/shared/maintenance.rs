@@ -1,5 +1,5 @@
-//! What `tierfs compact` and `tierfs scrub` share: the request to a daemon, and the engine of a store that
-//! is not mounted.
+//! Shared by `tierfs compact` and `tierfs scrub`: the request to a daemon, and the engine of a store that is not
+//! mounted.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,8 @@ pub(in crate::cli) fn run_by_daemon(mounted: &Mounted, name: &str) -> Result<Str
     fs::read_to_string(&path).map_err(failed)
 }
 
-/// Opens a store that is not mounted. `doing` tells others who wait for its lock what this process does.
+/// Opens a store that is not mounted. `doing` tells processes that wait for its lock what this process
+/// does.
 pub(in crate::cli) fn open_engine(path: &Path, doing: &str) -> Result<Engine> {
     let note = format!("process {}, which {doing}", std::process::id());
     let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);

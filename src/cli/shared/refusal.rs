@@ -11,7 +11,7 @@ use crate::cli::shared::output::print_json;
 use crate::control::PREFIX;
 use crate::model::{Error, FILES_SHOWN_MAX, Result};
 
-/// Most bytes of the attribute that has a refusal.
+/// Largest size of the attribute with a refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
 /// A request that was refused.
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Refusal {
 struct Reason {
     code: String,
     text: String,
-    /// The command that helps, or what else does.
+    /// The command or action that helps.
     advice: Option<String>,
     count: u64,
     /// The first files, as the user would name them.
@@ -42,7 +42,7 @@ pub(in crate::cli) struct Typed<'a> {
     pub path: &'a Path,
 }
 
-/// Counts refusals, so that a new one can be told from an old one. 0 without any.
+/// Counts refusals, so that a new one can be distinguished from an old one. 0 without any.
 pub(in crate::cli) fn last_number(path: &Path) -> u64 {
     read(path).and_then(|value| value.get("number")?.as_u64()).unwrap_or(0)
 }
@@ -60,8 +60,8 @@ impl Refusal {
         Refusal { reasons: vec![reason], others: 0 }
     }
 
-    /// The reasons that the daemon has kept of the request that was just refused. `before` is the number
-    /// of the last refusal before it. Where the kernel or the system refused, the error number is the
+    /// The reasons that the daemon keeps for the request that was just refused. `before` is the number
+    /// of the last refusal before it. If the kernel or the system refused, the error number is the
     /// reason.
     pub fn of(mounted: &Mounted, typed: &Typed, before: u64, errno: Errno) -> Refusal {
         let found = read(typed.path).filter(|value| {
@@ -70,7 +70,7 @@ impl Refusal {
         found.and_then(|value| Refusal::told(mounted, typed, &value)).unwrap_or_else(|| by_number(errno))
     }
 
-    /// The reasons that the daemon has kept, if there are any newer than `before`.
+    /// The reasons that the daemon keeps, if there are any newer than `before`.
     pub fn newer(mounted: &Mounted, typed: &Typed, before: u64) -> Option<Refusal> {
         let value = read(typed.path)?;
         let is_new = value.get("number").and_then(Value::as_u64).is_some_and(|number| number > before);
@@ -108,7 +108,7 @@ impl Refusal {
             text.push_str(&format!("{start}{}{advice}", reason.text));
             if reason.count > 1 {
                 for file in reason.files.iter().take(FILES_SHOWN_MAX) {
-                    // The tensors of a container are beside it.
+                    // The tensors of a container lie beside it.
                     let places = [Some(path.as_str()), path.rsplit_once('/').map(|(above, _)| above)];
                     let mut below = places.into_iter().flatten();
                     let below = below.find_map(|place| file.strip_prefix(place)?.strip_prefix('/'));
@@ -171,7 +171,7 @@ fn name_of(mounted: &Mounted, typed: &Typed, asked: &str, path: &str) -> String 
             typed.path.join(rest.trim_start_matches('/')).display().to_string()
         }
         _ => {
-            // Beside what the user has named, if that is relative to the same directory.
+            // Relative to the user's own path, if that lies in the same directory.
             let above =
                 asked.rsplit_once('/').and_then(|(above, _)| path.strip_prefix(above)?.strip_prefix('/'));
             let beside = typed.path.parent().filter(|parent| !parent.as_os_str().is_empty());

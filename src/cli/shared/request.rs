@@ -44,13 +44,13 @@ enum Ended {
     Done(String, Value),
     /// It runs as this job.
     Queued(u64),
-    /// It was cancelled or failed, with what was done until then.
+    /// It was cancelled or failed, with the result so far.
     Stopped(Job),
     Refused(Refusal),
 }
 
-/// Makes requests for each path, in order, and prints their ends. Continues with the next path when one is
-/// refused, not after Ctrl-C.
+/// Makes requests for each path, in order, and prints their ends. Continues with the next path after a
+/// refusal, but not after Ctrl-C.
 pub(in crate::cli) fn make_all(requests: &[Request], paths: &[PathBuf], how: &How) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
     let (mut outcome, mut rows) = (Outcome::Succeeded, Vec::new());

@@ -64,7 +64,7 @@ impl Block<'_> {
     }
 
     /// The bytes of the payload, apart from its first [`HEAD_MAX`](super::HEAD_MAX), that decoding a part
-    /// looks at, in order. The others may have any value.
+    /// reads, in order. The others may have any value.
     pub fn bytes_of(&self, part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.layout.bytes_of(part)
     }

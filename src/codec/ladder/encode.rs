@@ -22,7 +22,7 @@ pub struct Split {
 /// The encodings that an encoder tries for a plane that is not constant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Low {
-    /// Nothing: its bytes stay as they are.
+    /// None: its bytes stay as they are.
     Raw,
     /// A ladder with this many low bits apart.
     Bits(u8),

@@ -102,8 +102,8 @@ impl Layout {
         &self.planes[..self.width]
     }
 
-    /// The bytes of the payload behind the header that decoding the elements `part` looks at, in order: of
-    /// planes that stay as they are, and of low bits, only those of the part.
+    /// The bytes of the payload behind the header that decoding the elements `part` reads, in order: of
+    /// raw planes and of low bits, only those of the part.
     pub(super) fn bytes_of(&self, part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let elements = self.elements;
         let each = move |plane: &Plane| match plane {

@@ -9,9 +9,9 @@ use crate::model::{CONTAINER_NAMES_MAX, Error, ErrorKind, Result, check_tensor_n
 /// The arrays of an archive, in the order of their bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archive {
-    /// Those that are tensors, each named as its file without `.npy`.
+    /// The arrays that are tensors, each named as its file without `.npy`.
     pub arrays: Vec<TensorRange>,
-    /// The names of those that are not, each with the reason.
+    /// The names of the other arrays, each with the reason.
     pub others: Vec<(String, String)>,
 }
 

@@ -12,8 +12,8 @@
 //! | TensorProto | 14 data_location | 1 if the elements are in another file |
 //!
 //! A field is a varint, number * 8 + wire type (0 varint, 1 eight bytes, 2 a length and bytes, 5 four bytes). All
-//! other fields are skipped by their length, so a file is not read but for the heads of its fields. Readers of
-//! protobuf copy bytes and lose their place, so this module walks the fields itself.
+//! other fields are skipped by their length, so only the heads of fields are read. Readers of protobuf copy bytes and
+//! lose their offset, so this module walks the fields itself.
 //!
 //! Source: `onnx.proto3` of <https://github.com/onnx/onnx>, and the protobuf encoding.
 
@@ -25,7 +25,7 @@ use crate::model::{
     CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name,
 };
 
-/// Largest number of fields that are looked at.
+/// Largest number of fields to visit.
 pub const FIELDS_MAX: u64 = 1 << 22;
 
 /// Bytes read at a time.
@@ -43,16 +43,16 @@ pub struct Entry {
     pub dtype: Dtype,
     /// Its dimensions, outermost first.
     pub shape: Shape,
-    /// Where its elements are.
+    /// Location of its elements.
     pub place: Place,
 }
 
-/// Where the elements of an initializer are.
+/// Location of the elements of an initializer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In this range of the file.
     Here(Range<u64>),
-    /// In another file, whose path is relative to the model.
+    /// In another file, with a path relative to the model.
     Beside {
         /// The path.
         location: String,
@@ -64,17 +64,15 @@ pub enum Place {
 /// The initializers of a model.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Model {
-    /// Those that are tensors, in the order of the file.
+    /// The initializers that are tensors, in the order of the file.
     pub tensors: Vec<Entry>,
-    /// The names of those that are not, each with the reason.
+    /// The names of the others, each with the reason.
     pub others: Vec<(String, String)>,
 }
 
-/// Reads the initializers of a model of `file_len` bytes. Needs memory in proportion to their number.
-///
-/// # Errors
-/// `Unsupported` for more initializers or dimensions than are supported, and more than [`FIELDS_MAX`] fields;
-/// `Invalid` for what is no model.
+/// Reads the initializers of a model of `file_len` bytes. Needs memory in proportion to their number.  #
+/// Errors `Unsupported` for more initializers or dimensions than are supported, and more than [`FIELDS_MAX`]
+/// fields; `Invalid` for a file that is not a model.
 pub fn parse(read: &mut ReadAt<'_>, file_len: u64) -> Result<Model> {
     let mut walk = Walk { read, file_len, window: Vec::new(), start: 0, fields: 0 };
     walk.model().map_err(|error| error.at("onnx model"))
@@ -279,7 +277,7 @@ fn push_size(sizes: &mut Vec<u64>, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// The initializer of a message, or why it is no tensor.
+/// The initializer of a message, or why it is not a tensor.
 fn entry(name: String, tensor: Tensor) -> Result<Result<Entry, String>> {
     let Some(dtype) = dtype_of(tensor.data_type) else {
         return Ok(Err(format!("its data type is {}", tensor.data_type)));

@@ -24,7 +24,7 @@ pub const PICKLE_BYTES_MAX: u64 = 32 << 20;
 /// Deepest nesting of dictionaries and lists.
 const DEPTH_MAX: usize = 60;
 
-/// The name of a tensor that is no part of a dictionary or list.
+/// The name of a tensor outside dictionaries and lists.
 const ONLY_NAME: &str = "tensor";
 
 /// The tensors of a checkpoint.
@@ -91,7 +91,8 @@ struct Walk<'a> {
     pickle: &'a Pickle<'a>,
     storages: &'a HashMap<&'a str, &'a zip::Entry>,
     names: HashSet<String>,
-    /// Values seen. Lists that contain a list twice can lead to far more than the pickle has.
+    /// Number of values visited. Lists that contain a list twice can expand to far more values than the
+    /// pickle has.
     steps: usize,
     found: Vec<TensorRange>,
 }
@@ -161,7 +162,7 @@ impl Walk<'_> {
     }
 }
 
-/// Tells the first tensor of each range from further names of the range.
+/// Separates the first tensor of each range from further names of the range.
 fn distinct(found: Vec<TensorRange>) -> Result<Checkpoint> {
     let mut checkpoint = Checkpoint::default();
     let mut by_range: HashMap<(u64, u64), String> = HashMap::new();

@@ -7,9 +7,9 @@
 //! | .. | 56 + 20 | zip64 end record and its locator, in archives that need them |
 //! | .. | 22 | end record, then a comment to the file's end |
 //!
-//! Source: APPNOTE.TXT 6.3.10 of PKWARE. Refused is all that readers could see differently: entries that overlap each
-//! other or the directory, bytes between the directory and its end record, local headers with another name, method or
-//! size than the directory, names that appear twice, parts on other disks.
+//! Source: APPNOTE.TXT 6.3.10 of PKWARE. Readers could interpret some archives in different ways. This one refuses
+//! them: entries that overlap each other or the directory, bytes between the directory and its end record, local
+//! headers with another name, method or size than the directory, duplicate names, parts on other disks.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -50,11 +50,11 @@ pub struct Entry {
     pub name: String,
     /// The bytes of the archive that hold it.
     pub data: Range<u64>,
-    /// Whether these are its own bytes, neither compressed nor encrypted.
+    /// Whether the entry is stored: neither compressed nor encrypted.
     pub is_stored: bool,
 }
 
-/// An entry as the central directory has it.
+/// An entry of the central directory.
 struct Listed {
     name: String,
     flags: u16,
@@ -66,11 +66,9 @@ struct Listed {
 }
 
 /// Reads the directory of an archive of `file_len` bytes, and the header of each entry. The entries are in the order of
-/// their bytes. Needs memory in proportion to the directory.
-///
-/// # Errors
-/// `Invalid` for what is damaged or ambiguous; `Unsupported` for more than [`ENTRIES_MAX`] entries, a directory of
-/// more than [`DIRECTORY_BYTES_MAX`] bytes, names that are not UTF-8, and archives of several files.
+/// their bytes. Needs memory in proportion to the directory.  # Errors `Invalid` for a damaged or ambiguous
+/// archive; `Unsupported` for more than [`ENTRIES_MAX`] entries, a directory of more than [`DIRECTORY_BYTES_MAX`]
+/// bytes, names that are not UTF-8, and archives of several files.
 pub fn entries(read: &mut ReadAt<'_>, file_len: u64) -> Result<Vec<Entry>> {
     list(read, file_len).map_err(|error| error.at("zip archive"))
 }
@@ -152,7 +150,8 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
     Ok((count, start..end))
 }
 
-/// The number of entries, start and bytes of the directory by a zip64 end record, and where that record begins.
+/// The number of entries, start and bytes of the directory from a zip64 end record, and the offset of that
+/// record.
 type LargeEnd = (u64, (u64, u64), u64);
 
 /// The zip64 end record, if its locator lies before `end`.
@@ -210,7 +209,7 @@ fn listed_entry(input: &mut Reader<'_>) -> Result<Listed> {
 fn large<const N: usize>(extra: &[u8], mut sizes: [u64; N]) -> Result<[u64; N]> {
     let mut fields = Reader::new(extra);
     let mut found = None;
-    // Programs that align data end with a few bytes that are no field.
+    // Programs that align data end with a few bytes that are not a field.
     while fields.remaining() >= 4 {
         let (id, len) = (fields.u16()?, fields.u16()?);
         let Ok(field) = fields.bytes(usize::from(len)) else { break };
@@ -268,7 +267,7 @@ fn fetch(read: &mut ReadAt<'_>, range: Range<u64>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A structure that ends early is a wrong one.
+/// A structure that ends early is malformed.
 fn damaged(error: Error) -> Error {
     match error.kind() {
         crate::model::ErrorKind::Corrupt => Error::invalid(error.to_string()),

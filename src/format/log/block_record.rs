@@ -1,5 +1,5 @@
-//! The block fields of Create and Migrate records, without the description of the object. Replay needs
-//! nothing else of them. [`record`](crate::format::log::record) documents the layout.
+//! The block fields of Create and Migrate records, without the description of the object. Replay needs no other
+//! fields. [`record`](crate::format::log::record) documents the layout.
 
 use crate::format::log::record::{Record, Stored};
 use crate::format::log::slot::RawSlot;
@@ -73,7 +73,7 @@ impl BlockRecord {
     }
 }
 
-/// The block records that a SlotRun stands for. `payload_len` tells the bytes of the payload of a block,
+/// The block records that a SlotRun represents. `payload_len` tells the bytes of the payload of a block,
 /// `array` is the array of the record.
 pub fn of_slot_run(
     record: &Record,

@@ -39,7 +39,7 @@ pub fn pieces(objects: &[Stretches]) -> Vec<Stretches> {
             for from in (0..len).step_by(FULL as usize) {
                 let mut piece = Piece::default();
                 piece.add(&cut(object, from..len.min(from + FULL)), Counting::All);
-                // The object begins a piece, whatever stands before.
+                // The object begins a piece, independent of those before.
                 end(&mut done, piece, if from == 0 { Joining::Never } else { Joining::Before });
             }
             continue;
@@ -106,7 +106,7 @@ fn bytes_of(stretches: &[Range<u64>]) -> u64 {
     stretches.iter().map(|stretch| stretch.end.saturating_sub(stretch.start)).sum()
 }
 
-/// The stretches of the bytes `wanted`, which count through all of `stretches`.
+/// The stretches of the bytes `wanted`, counted over all of `stretches`.
 fn cut(stretches: &[Range<u64>], wanted: Range<u64>) -> Stretches {
     let mut at = 0;
     let mut found = Vec::new();
@@ -148,7 +148,7 @@ mod tests {
         pieces.iter().map(|piece| bytes_of(piece)).collect()
     }
 
-    /// Stretches that touch, as one.
+    /// Joins adjacent stretches.
     fn joined(stretches: impl Iterator<Item = Range<u64>>) -> Stretches {
         let mut out: Stretches = Vec::new();
         for stretch in stretches.filter(|stretch| !stretch.is_empty()) {
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(cuts(&[1, 7 * MIB, 6 * MIB, 7 * MIB]), [7 * MIB + 1, 6 * MIB, 7 * MIB]);
     }
 
-    /// Lengths about the limits, and any others up to 40 MiB.
+    /// Lengths near the limits, and any others up to 40 MiB.
     fn object_len() -> impl Strategy<Value = u64> {
         let limits = prop::sample::select(vec![0, 1, SMALL, FULL, JOINED_MAX, 2 * FULL]);
         prop_oneof![
@@ -221,7 +221,7 @@ mod tests {
             let ends = |header: u64| -> Vec<u64> {
                 let objects = packed(&[&[header], tensors.as_slice()].concat());
                 let ends = pieces(&objects).into_iter().filter_map(|piece| piece.last().map(|last| last.end));
-                // The piece of a header alone is no cut among the tensors.
+                // The piece with only a header causes no cut among the tensors.
                 ends.map(|end| end - header).filter(|end| *end > 0).collect()
             };
             prop_assert_eq!(ends(headers.0), ends(headers.1));

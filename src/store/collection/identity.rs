@@ -1,4 +1,4 @@
-//! The identity of a collection, and what it was opened for.
+//! The identity of a collection, and the access that it was opened for.
 
 use crate::model::StoreId;
 

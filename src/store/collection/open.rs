@@ -85,7 +85,7 @@ impl Collection {
     }
 
     /// Opens a collection of which the log was read. `NotFound` if its creation never finished. The
-    /// caller has set aside what a dropped end of the log named; `notes` say so.
+    /// caller has set aside the objects that a dropped end of the log named; `notes` list them.
     pub(in crate::store) fn of_log(
         disk: &Arc<dyn Disk>,
         opened: OpenedLog,

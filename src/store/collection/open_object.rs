@@ -45,7 +45,7 @@ impl OpenObject {
     }
 
     /// Opens an object in order to give up a copy of its blocks, or of blocks that depend on them: an
-    /// outside file is the one that has the name now, whatever others have open.
+    /// outside file is opened by its present name, not shared with earlier users.
     pub fn open_by_name(collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
         OpenObject::reached(collection, object, Verify::First, Reach::ByName)
     }
@@ -142,7 +142,6 @@ pub trait Rebuild: Send + Sync {
     /// Whether there seems to be a source for an absent block, as far as can be told without reading.
     fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool;
 
-    /// Called after a corrupt payload was replaced for a reader: somebody who may write should store it
-    /// again.
+    /// Called after a corrupt payload was replaced for a reader, so that a writer stores it again.
     fn made_good(&self, open: &OpenObject, index: u32, block: &Block);
 }

@@ -23,8 +23,8 @@ use crate::store::state::freed::Freed;
 const PAGE_BYTES: u64 = 4096;
 
 impl Collection {
-    /// Frees what was written to an object that no log ever named. Bytes that the log now names under
-    /// another object's identity stay.
+    /// Frees the writes to an object that no log ever named. Bytes that the log now names under another
+    /// object's identity stay.
     pub fn discard(&self, draft: &Object) {
         let len = draft.entry.block_bytes;
         let write_state = draft.write_state();
@@ -67,7 +67,7 @@ impl Collection {
         self.punch(&holes);
     }
 
-    /// Takes what batches up to number `durable` freed, and notes the pages to give back.
+    /// Takes the space that batches up to number `durable` freed, and notes the pages to give back.
     fn reclaim_freed(&self, writer: &mut Writer, durable: u64, holes: &mut Holes) {
         if writer.freed.is_empty() {
             return;

@@ -44,7 +44,7 @@ impl Collection {
         Ok(())
     }
 
-    /// Removes what an interrupted import has left: objects without a file, and data files without an
+    /// Removes the remains of an interrupted import: objects without a file, and data files without an
     /// object. Objects whose removal does not fit the log stay until it has room.
     pub(in crate::store) fn recover(&self) -> Result<()> {
         if self.journal.lock().is_none() {

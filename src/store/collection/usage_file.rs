@@ -45,7 +45,7 @@ impl UsageFile {
     /// or of another tick length counts as empty.
     pub fn restore(files: &Files, state: &State, ticks: &Ticks) {
         let path = format!("{}/{NAME}", files.path());
-        // Only blocks with payloads are counted, whatever size an object claims.
+        // Only blocks with payloads are counted, independent of the claimed size of an object.
         let stored = |object: &Object| -> u64 {
             let blocks = object.blocks.read();
             blocks.with_payloads(0..object.layout().blocks()).map(|range| range.len() as u64).sum()

@@ -424,11 +424,11 @@ mod tests {
 
     const LIMIT: usize = 40;
 
-    /// A disk in memory of which so many files can be open, and what was done with it.
+    /// A disk in memory that can open a limited number of files, and the calls to it.
     #[derive(Default)]
     struct Few {
         disk: MemoryDisk,
-        /// Whether it says how many they are.
+        /// Whether it states its limit.
         says: bool,
         open: Arc<AtomicUsize>,
         done: Arc<Mutex<Vec<String>>>,
@@ -550,7 +550,7 @@ mod tests {
         (Descriptors::new(Arc::new(few)), watched)
     }
 
-    /// Files with their own numbers in them, synced where that is asked for.
+    /// Files that contain their own numbers, some of them synced.
     fn files(disk: &Descriptors, count: u32, is_synced: bool) -> Vec<Arc<dyn File>> {
         let made = (0..count).map(|number| {
             let file = disk.open(&number.to_string(), Open::Create).unwrap();
@@ -613,7 +613,7 @@ mod tests {
         let more = disk.open("more", Open::Create).unwrap();
         assert_eq!(done.lock()[..2], ["sync 0", "close 0"]);
         fails.store(true, Ordering::Relaxed);
-        // Some of the others are closed, which no sync has to precede.
+        // Some of the others are closed without a sync.
         assert!((0..LIMIT).all(|number| number_in(&files[number]) == number as u32));
         let rest: Vec<_> = (0..LIMIT).map_while(|n| disk.open(&format!("x{n}"), Open::Create).ok()).collect();
         assert!(rest.len() < LIMIT, "files that cannot be synced were closed");
@@ -647,7 +647,7 @@ mod tests {
     fn a_replaced_file_is_not_mistaken_for_the_old_one() {
         let (disk, _) = few(true);
         let files = files(&disk, 100, true);
-        // Behind its back. What was there is kept, so that the other one is elsewhere in memory.
+        // Without the pool's knowledge. The old file is kept, so that the new one has another identity.
         let _before = disk.pool.disk.open("0", Open::Read).unwrap();
         disk.pool.disk.remove_file("0").unwrap();
         drop(disk.pool.disk.open("0", Open::Create).unwrap());

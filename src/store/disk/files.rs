@@ -306,8 +306,9 @@ pub fn open_source(path: &Path) -> io::Result<Arc<dyn File>> {
     Ok(Arc::new(SystemFile(fs::File::open(path)?)))
 }
 
-/// Visits what is no directory below a directory of the host, or the path itself, without following symbolic
-/// links. Entries that are removed meanwhile are left out. Fails where a directory cannot be listed.
+/// Visits the entries below a directory of the host that are not directories, or the path itself, without
+/// following symbolic links. Entries that are removed meanwhile are left out. Fails where a directory cannot
+/// be listed.
 pub fn visit_files(path: &Path, visit: &mut dyn FnMut(&Path, &fs::Metadata)) -> Result<()> {
     let failed = |path: &Path, error| Error::io(path.display(), error);
     let metadata = fs::symlink_metadata(path).map_err(|error| failed(path, error))?;

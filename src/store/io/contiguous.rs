@@ -182,7 +182,7 @@ impl Collection {
     /// Opens a physical file for reading, separately from other users.
     pub fn open_backing(&self, backing: &Backing) -> Result<Arc<dyn File>> {
         if let Some(number) = backing.outside {
-            // The file that was found first, whatever has its name now.
+            // The file that was found first, even if another file has its name now.
             return self.data_file(number);
         }
         let path = backing.path();

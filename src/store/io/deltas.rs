@@ -115,7 +115,7 @@ impl OpenObject {
             read = read.and_then(|()| self.apply_deltas(index, &block, &mut base));
         }
         match read {
-            // The write repairs the corrupt block, whose content is not needed.
+            // The write repairs the corrupt block, because its content is not needed.
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Patch::None),
             read => read?,
         }

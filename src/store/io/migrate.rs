@@ -40,15 +40,14 @@ pub enum Elements {
     Other,
 }
 
-/// Writes the elements of a block to its last argument.
-/// Called on several threads.
+/// Writes the elements of a block to its last argument. Called on several threads.
 pub type Source<'a> = dyn Fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<Elements> + Sync + 'a;
 
 impl OpenObject {
     /// Stores the blocks of `range` that the aim takes as `storing` says. `source` provides their
     /// elements. Blocks written since the last batch, and those that cannot be encoded, stay as they are.
     /// A block that becomes exact and is intact in its outside file is located there again; it is not read
-    /// if that was verified before. What is packed leaves its outside file.
+    /// if that was verified before. Packed blocks leave their outside file.
     pub fn migrate(&self, range: Range<u32>, storing: Storing, source: &Source<'_>) -> Result<Migration<'_>> {
         let (aim, to) = (storing.aim, storing.tier());
         let mut migration = self.migration();
@@ -101,7 +100,7 @@ impl OpenObject {
                 if !is_there {
                     migration.blocks.push((*index, *block, stored));
                 } else if !stored.in_data {
-                    // It could not be encoded and was exact before.
+                    // The block could not be encoded and was exact before.
                     migration.touched.slots.give(stored.tier.byte(), stored.offset);
                 }
             }

@@ -66,7 +66,7 @@ pub(in crate::store) fn apply_changes(delta: &Delta, dtype: Dtype, elements: &mu
 }
 
 impl OpenObject {
-    /// Bytes of a block's payload if it were packed; `None` if packing does not pay.
+    /// Packed size of a block; `None` if packing does not pay.
     pub fn packed_len(&self, index: u32) -> Result<Option<usize>> {
         let layout = self.object.layout();
         let mut block = vec![0; layout.len(index)];
@@ -130,7 +130,7 @@ impl OpenObject {
 }
 
 impl OpenObject {
-    /// Fetches the bytes of a payload that decoding a part of a verified block looks at.
+    /// Fetches the bytes of a payload that decoding a part of a verified block reads.
     fn fetch_part(
         &self,
         index: u32,

@@ -12,7 +12,7 @@ use crate::store::state::pins::Pin;
 const CHUNK_BYTES: usize = 1 << 20;
 
 impl Collection {
-    /// Reads a copy and verifies its BLAKE3: an error says what is wrong. `Interrupted` if `stop`
+    /// Reads a copy and verifies its BLAKE3; the error describes the difference. `Interrupted` if `stop`
     /// returned true.
     pub fn check_copy(&self, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> Result<()> {
         let path = self.pinned_path(copy.number);

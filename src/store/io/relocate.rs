@@ -74,9 +74,9 @@ impl OpenObject {
         Ok(moved.len() as u64)
     }
 
-    /// Gives back the stretches of the data file that blocks of `range` have left, of which some were kept
-    /// while another name of the file needed them. Does nothing where that may still be, where somebody
-    /// reads the file directly, or while writes to the object wait for a batch.
+    /// Punches the stretches of the data file that blocks of `range` have left, and that were kept for
+    /// another name of the file. Does nothing while the file still has further names, while it is read
+    /// directly, or while writes to the object wait for a batch.
     pub fn punch_left(&self, range: Range<u32>) -> Result<()> {
         let _writing = self.object.write_state().writing.lock();
         let Some(extent) = self.object.extent().filter(|_| self.object.origin.is_none()) else {
@@ -125,8 +125,8 @@ impl OpenObject {
         blocks.filter(|(_, block)| block.epoch != DIRTY && block.stored.len > 0 && is_due(block)).collect()
     }
 
-    /// The payload of a block; `None` if it is corrupt. A corrupt payload stays where it is, for those
-    /// who can rebuild it.
+    /// The payload of a block; `None` if it is corrupt. A corrupt payload stays in place, for readers
+    /// that can rebuild it.
     fn payload(&self, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
         let mut payload = vec![0; block.stored.len as usize];
         let fetched = self.fetch(index, &block.stored, 0, &mut payload);

@@ -1,4 +1,4 @@
-//! Data files that become other names of data files with the same bytes.
+//! Makes data files other names of data files with the same bytes.
 //!
 //! The name is made first, which keeps the file from being changed in place (`sharing` 1). Then its bytes
 //! are compared, and only then a batch names objects in it.
@@ -12,10 +12,10 @@ use crate::store::disk::{File, Open};
 use crate::store::object::Object;
 use crate::store::sharing::{SharedName, is_shared};
 
-/// A file that differs from another mostly does so in one of as many samples.
+/// If two files differ, mostly one of this many samples does.
 const SAMPLES: u64 = 16;
 const SAMPLE_BYTES: u64 = 4096;
-/// Files that are compared as a whole.
+/// Number of candidates that are compared as a whole.
 const ALIKE_MAX: usize = 3;
 
 impl Collection {
@@ -37,8 +37,8 @@ impl Collection {
         known
     }
 
-    /// Makes a data file that is another name of `name`. `None` where that is not possible, or where the
-    /// file has no longer `bytes` bytes. Removed when the store is opened again, unless a committed batch
+    /// Makes a data file that is another name of `name`. `None` if that is not possible, or if the file
+    /// no longer has `bytes` bytes. Removed when the store is opened again, unless a committed batch
     /// gives it to an object by then.
     pub fn link_data_file(&self, name: &SharedName, bytes: u64) -> Result<Option<(u64, Arc<dyn File>)>> {
         let number = self.outside_number()?;
@@ -61,7 +61,7 @@ impl Collection {
     }
 
     /// Bytes of the blocks of an object that lie elsewhere while other files need its stretch of the data
-    /// file, so that this gives back no space.
+    /// file, so that moving them freed no space.
     pub fn bytes_left_to_others(&self, object: &Object) -> u64 {
         let Some(extent) = object.extent().filter(|_| object.origin.is_none()) else { return 0 };
         let layout = object.logged_layout();
@@ -72,8 +72,8 @@ impl Collection {
         if is_needed { left } else { 0 }
     }
 
-    /// Number and bytes of the data files that have further names, and the bytes that this saves if each
-    /// name counts alike.
+    /// Number and bytes of the data files with further names, and the saved bytes if each name counts
+    /// alike.
     pub fn shared_bytes(&self) -> Shared {
         let mut numbers: Vec<u64> = {
             let state = self.state();
@@ -103,14 +103,13 @@ pub struct Shared {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The bytes that they would take more if each had bytes of its own, of a file with n names
-    /// one n-th of that for each.
+    /// The saved bytes: of a file with n names, one n-th of its length for each further name.
     pub saved: u64,
 }
 
 impl OpenObject {
-    /// Whether the object's data file has further names, so that it must not be changed in place. Asked
-    /// while `Sharing::changing` is held.
+    /// Whether the object's data file has further names, so that it must not be changed in place. The
+    /// caller holds `Sharing::changing`.
     pub(in crate::store) fn is_shared(&self) -> bool {
         let Some(Ok(file)) = &self.extent else { return false };
         is_shared(&**file)

@@ -99,7 +99,7 @@ impl OpenObject {
             }
         }
         if bytes < before.bytes {
-            // The log still names what is dropped here, but no block refers to it.
+            // The log still names the dropped space, but no block refers to it.
             let count = after.blocks();
             let written = self.object.write_state().dirty.write().split_off(&count);
             let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });

@@ -115,9 +115,9 @@ impl PendingBatch {
         entries.chain(blocks).chain(others).max().unwrap_or(0)
     }
 
-    /// Applies what the records say about objects and the location of their blocks, ignoring later
-    /// changes. An object that only `known` has is created without blocks. Records that cannot be
-    /// applied are skipped.
+    /// Applies the records about objects and the location of their blocks, ignoring later changes. An
+    /// object that only `known` has is created without blocks. Records that cannot be applied are
+    /// skipped.
     pub fn apply_objects(&self, state: &mut State, known: &State) {
         let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
         let mut others = self.others.iter();

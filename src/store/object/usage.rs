@@ -102,7 +102,7 @@ impl Slot {
             let (last, created) = parted(both);
             (last > now.saturating_add(1)).then(|| joined(now, created.min(now)))
         };
-        // Of most there is nothing to change.
+        // Most reads find nothing to change.
         self.ticks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, turned).ok();
     }
 
@@ -188,7 +188,8 @@ impl Accesses {
     }
 
     /// Lets accesses of a clock that was ahead count as of now: the clock went back, and the blocks
-    /// would look used until it has come so far again. A tick more is of who looked a moment later.
+    /// would otherwise look used until it reaches that time. The tick may advance between two readings,
+    /// so one tick more is allowed.
     pub fn turn_back(&self, now: u32) {
         for slot in self.chunks.read().all().flat_map(|(_, slots)| slots) {
             slot.turn_back(now);

@@ -100,7 +100,7 @@ impl TreeRepair<'_> {
         String::from_utf8_lossy(&self.state.path(node)).into_owned()
     }
 
-    /// The owner of what is found: the owner of the collection if everything in it has the same owner,
+    /// The owner of recovered files: the owner of the collection if everything in it has the same owner,
     /// else root.
     fn owner(&self) -> (u32, u32) {
         let Some(root) = self.state.node(ROOT).map(|root| &root.entry) else { return (0, 0) };
@@ -176,7 +176,7 @@ impl TreeRepair<'_> {
             _ => true,
         };
         let mut all: BTreeMap<EntryId, NodeEntry> = refused;
-        // A complete node stays as it was, whatever later entries say.
+        // A complete node stays as it was; later entries cannot change it.
         for entry in known {
             if is_whole(self.state, &entry) || !all.contains_key(&entry.id) {
                 all.insert(entry.id, entry);
@@ -187,7 +187,7 @@ impl TreeRepair<'_> {
         }
         let (whole, broken): (Vec<_>, Vec<_>) =
             all.into_values().partition(|entry| is_whole(self.state, entry));
-        // Where the tensors of a container stay that is removed, and the name that its file had.
+        // The directory for the tensors of a removed container, and the name of its file.
         let mut places: HashMap<EntryId, (Content, Link)> = HashMap::new();
         for entry in broken {
             let content = file_of(&entry).map(|file| file.content);
@@ -241,8 +241,8 @@ impl TreeRepair<'_> {
         }))
     }
 
-    /// Adapts an entry to its objects. A tensor whose container is gone becomes a file of its own; a
-    /// file whose length differs from the tensor's is no tensor any more.
+    /// Adapts an entry to its objects. A tensor without its container becomes a file of its own; a file
+    /// with another length than its tensor becomes a plain file.
     fn fitting(&self, mut entry: NodeEntry, objects: &HashMap<EntryId, ObjectIds>) -> NodeEntry {
         let NodeType::File(file) = &mut entry.node_type else { return entry };
         let is_alone = |container: &EntryId| {

@@ -1,4 +1,4 @@
-//! Sets aside what the dropped end of a log named.
+//! Sets aside the objects that the dropped end of a log named.
 //!
 //! A log end that may once have been complete is dropped if no Commit says that it was durable: a power
 //! cut has torn it, or it was damaged after it was synced. These cases look alike, so nothing that it
@@ -62,8 +62,8 @@ pub fn open_collection(
     }
 }
 
-/// Sets aside what a dropped log end named. An error leaves everything unchanged. Returns what was
-/// done, for the event log.
+/// Sets aside what a dropped log end named. An error leaves everything unchanged. Returns a description
+/// for the event log.
 fn set_aside(
     disk: &Arc<dyn Disk>,
     store: StoreId,
@@ -92,7 +92,7 @@ fn set_aside(
 }
 
 /// Adds the objects that the records describe, and overwritten stretches of objects as objects of their
-/// own. Files of `state` keep their blocks.
+/// own. Sets aside the objects that a dropped log end named.
 pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Reasons {
     let mut found = State::default();
     dropped.apply_objects(&mut found, state);

@@ -27,7 +27,7 @@ pub struct Touched {
     /// Addresses of these in memory, so that each is listed once.
     seen: HashSet<usize>,
     pub(in crate::store) tiers: HashSet<u8>,
-    /// Slots reserved for what was written. Dropping this returns those that no batch names.
+    /// Slots reserved for the written payloads. Dropping this returns those that no batch names.
     pub(in crate::store) slots: ReservedSlots,
 }
 

@@ -51,7 +51,7 @@ impl Reservations {
         }
     }
 
-    /// Marks a data file as being written: it stays, whatever objects in it come and go.
+    /// Marks a data file as being written: it stays while objects in it are created and removed.
     pub fn hold_file(&self, number: u64) {
         self.inner.lock().files.insert(number);
     }

@@ -39,7 +39,7 @@ use crate::store::state::tree::Tree;
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
 
-/// What the log says of the collection itself.
+/// The log's information about the collection itself.
 #[derive(Debug, Default)]
 struct Header {
     number: u32,

@@ -10,7 +10,7 @@ use crate::store::state::State;
 const RECOGNIZE_AGAIN: &str = "look_again";
 
 impl State {
-    /// Whether a file's first name changed and it has not been examined since.
+    /// Whether a file's first name has changed since it was last examined.
     pub fn must_be_recognized_again(&self, node: EntryId) -> bool {
         self.setting(node, RECOGNIZE_AGAIN).is_some()
     }
@@ -22,8 +22,8 @@ impl State {
 }
 
 impl Batch {
-    /// Marks a file whose first name changes. A later batch records its type under the new name; after
-    /// a crash in between, the mark tells that this is still to do.
+    /// Marks a file whose first name changes. A later batch records its type under the new name; after a
+    /// crash in between, the mark shows that this is still to do.
     pub fn recognize_again(&mut self, node: EntryId) {
         self.entry(Entry::Setting { node, key: RECOGNIZE_AGAIN.to_owned(), value: Some(String::new()) });
     }
@@ -34,8 +34,8 @@ impl Batch {
     }
 
     /// Whether a name that the kernel may have looked up leads elsewhere or nowhere after this batch,
-    /// without a request of the kernel. Names of tensors do so where a container or its name comes or
-    /// goes.
+    /// without a request of the kernel. This concerns names of tensors if a container or its name is
+    /// added or removed.
     pub(in crate::store) fn takes_names(&self, before: &State) -> bool {
         let file = |id: EntryId| before.node(id).and_then(|node| node.file());
         let is_container = |id| file(id).is_some_and(|file| file.content.is_container());

@@ -1,4 +1,4 @@
-//! What the log says of the copy of a pinned file.
+//! The log's information about the copy of a pinned file.
 
 use parking_lot::Mutex;
 

@@ -72,8 +72,8 @@ impl State {
         [Some(node), file.and_then(|file| file.container)].into_iter().flatten()
     }
 
-    /// Whether no physical file can ever be read directly for a file, whatever is verified: it is not
-    /// pinned, and it begins inside a data file, as most do, or lies in none.
+    /// Whether no physical file can ever be read directly for a file, even if all blocks are verified:
+    /// it is not pinned, and it begins inside a data file, as most do, or lies in none.
     pub fn is_never_backed(&self, node: &Node) -> bool {
         let objects = node.file().into_iter().flat_map(|file| &file.objects);
         let first = objects.filter_map(|id| self.object(*id)).find(|object| object.bytes() > 0);

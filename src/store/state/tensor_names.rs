@@ -21,7 +21,7 @@ pub(super) struct NamedTensor {
 /// The tensors of a container, by number.
 pub(super) type NamedTensors = Arc<[NamedTensor]>;
 
-/// A name of a container. The one that sorts first has a path that several have tensors for.
+/// A name of a container. The first container in the order has a path for which several have tensors.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     is_variant: bool,
@@ -35,7 +35,7 @@ struct Container {
     tensors: NamedTensors,
 }
 
-/// The containers whose tensors are looked at.
+/// The containers whose tensors are considered.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Scope {
     /// All containers, in the directory itself: tensors have the names that no entry has.
@@ -79,7 +79,7 @@ pub(super) struct DirectoryTensors {
 }
 
 impl DirectoryTensors {
-    /// Adds the tensors of a container with this name. There is at least one.
+    /// Adds the tensors of a container with this name. The container has at least one tensor.
     pub fn insert(&mut self, name: &Arc<[u8]>, tensors: NamedTensors) {
         let Some(first) = tensors.first() else { return };
         let rank = Arc::new(Rank { is_variant: is_variant(name), name: name.clone() });
@@ -106,7 +106,7 @@ impl DirectoryTensors {
         }
     }
 
-    /// Whether no container is there.
+    /// Whether no container is left.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -123,9 +123,9 @@ impl DirectoryTensors {
         found.map_or(&[], |container| &container.tensors)
     }
 
-    /// The target of a path. Where tensors of several containers have it, or one has it and the path
-    /// of another leads through it, the container that sorts first has it. Names of containers come
-    /// before names of tensors.
+    /// The target of a path. If several containers have a tensor of this path, or the path of one leads
+    /// through that of another, the first container in the order has it. Names of containers come before
+    /// names of tensors.
     pub fn find(&self, scope: &Scope, path: &[u8]) -> Option<Leads> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         let mut above = slashes.filter_map(|at| path.get(..at));
@@ -133,7 +133,7 @@ impl DirectoryTensors {
         if leads_on { self.find_last(scope, path) } else { None }
     }
 
-    /// The same for a path whose directories lead on.
+    /// The same for a path that continues.
     fn find_last(&self, scope: &Scope, path: &[u8]) -> Option<Leads> {
         let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
         if !matches!(scope, Scope::Container(_)) && self.by_name.contains_key(first) {
@@ -153,12 +153,12 @@ impl DirectoryTensors {
         }
     }
 
-    /// Whether any path of a tensor begins so.
+    /// Whether the path of any tensor has this prefix.
     pub fn has_below(&self, scope: &Scope, prefix: &[u8]) -> bool {
         self.below(scope, prefix).next().is_some()
     }
 
-    /// The tensors whose paths begin so.
+    /// The tensors whose paths have this prefix.
     fn below<'a>(
         &'a self,
         scope: &'a Scope,
@@ -179,7 +179,7 @@ impl DirectoryTensors {
         most: usize,
     ) -> Vec<(u64, Arc<[u8]>, Leads)> {
         let mut found: Vec<(u64, Arc<[u8]>, Leads)> = Vec::new();
-        // A tensor is there once for each name of its container.
+        // A tensor appears once for each name of its container.
         let (mut tensors, mut directories) = (HashSet::new(), HashSet::new());
         let mut start = self.containers.range(..=(EntryId(after), Arc::from(&b""[..])));
         let start = start.next_back().map_or(EntryId(0), |((first, _), _)| *first);
@@ -240,8 +240,8 @@ mod tests {
 
     const CONTAINERS: [&str; 4] = ["m.safetensors", "m.fp16.safetensors", "a", "z.gguf"];
 
-    /// The definition, without regard to speed: containers in their order, each tensor where its path is
-    /// free, leads through no tensor, and is no directory.
+    /// The definition, without regard to speed: containers in their order, each tensor if its path is
+    /// free, leads through no tensor, and is not a directory.
     fn placed(containers: &BTreeMap<&str, NamedTensors>) -> BTreeMap<String, EntryId> {
         let mut order: Vec<&&str> = containers.keys().collect();
         order.sort_by_key(|name| (is_variant(name.as_bytes()), **name));

@@ -1,8 +1,8 @@
-//! The tree of names: the entries that the log has, and `.tensors` of each directory.
+//! The tree of names: the entries in the log, and `.tensors` of each directory.
 //!
 //! A directory `.tensors`, and each directory in it, has a node without an entry in the log. Its number
-//! is above those of the log and is assigned when something first leads to it. Numbers whose paths lead
-//! nowhere any more are given up.
+//! is above those of the log and is assigned when something first leads to it. Numbers are released if their paths
+//! lead nowhere any more.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,17 +22,18 @@ use crate::store::state::{ROOT, State};
 pub const TENSORS_NAME: &str = ".tensors";
 /// The lowest number of a node that the log does not have.
 pub const COMPUTED_FIRST: u64 = NUMBER_MAX + 1;
-/// Added to the number of an entry, its place in a listing: tensors have lower places.
+/// A tensor's place in a listing is its number; this is added to the number of an entry for its place,
+/// so entries follow.
 const ENTRIES_AFTER: u64 = 1 << 48;
 /// Added to the number of a container's first tensor, its place in a listing of `.tensors`.
 const CONTAINERS_AFTER: u64 = 1 << 49;
-/// So many numbers of computed directories are assigned before unused ones are given up.
+/// Computed directories get this many numbers before unused ones are released.
 const COMPUTED_KEPT: usize = 1024;
 
 /// A name in a directory: its place in listings, the name, and its node.
 pub type ListedName = (u64, Arc<[u8]>, EntryId);
 
-/// A directory that names of tensors make.
+/// A directory that exists because of the names of tensors.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct TensorDirectory {
     /// The directory of the containers.
@@ -42,7 +43,7 @@ struct TensorDirectory {
     prefix: Arc<[u8]>,
 }
 
-/// The names that the log has, the tensors of containers, and the directories that their names make.
+/// The names in the log, the tensors of containers, and the directories that their names make.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub directories: ByEntry<Directory>,
@@ -50,21 +51,21 @@ pub(super) struct Tree {
     pub links: ByEntry<SmallVec<[Link; 1]>>,
     /// The tensors of containers, by the directory of the containers.
     tensors: ByEntry<DirectoryTensors>,
-    /// The containers whose tensors are in `tensors`, by these names.
+    /// The containers with tensors in `tensors`, by these names.
     named: ByEntry<Vec<Link>>,
-    /// Containers that have other names or tensors since the batch being applied.
+    /// Containers whose names or tensors the batch being applied has changed.
     renamed: BTreeSet<EntryId>,
     /// The directories that names of tensors make. A last lock.
     computed: Mutex<ComputedDirectories>,
 }
 
-/// The computed directories that something led to.
+/// The computed directories that were looked up.
 #[derive(Debug, Default)]
 struct ComputedDirectories {
     by_number: HashMap<u64, Arc<TensorDirectory>>,
     numbers: HashMap<Arc<TensorDirectory>, u64>,
     last: u64,
-    /// The number of directories at which unused ones are given up.
+    /// The number of directories at which unused ones are released.
     most: usize,
 }
 
@@ -171,7 +172,7 @@ impl State {
         Some(later.map(|(entry, name, node)| (entry.0 + ENTRIES_AFTER, name.clone(), node)).collect())
     }
 
-    /// The tensors, and directories of tensors, that names in a directory lead to for want of an entry.
+    /// The tensors, and directories of tensors, for the names in a directory that have no entry.
     fn listed_beside(&self, directory: EntryId, after: u64, most: usize) -> Vec<ListedName> {
         let mut after = after;
         loop {
@@ -185,7 +186,7 @@ impl State {
         }
     }
 
-    /// The same, with names that entries or nearer containers have.
+    /// The same, including names that entries or nearer containers have.
     fn tensors_beside(&self, directory: EntryId, after: u64, most: usize) -> Vec<ListedName> {
         let mut found = Vec::new();
         let (mut at, mut prefix) = (directory, Vec::new());
@@ -231,7 +232,7 @@ impl State {
         listed.into_iter().map(node).collect()
     }
 
-    /// The directory above one, also of one that the log does not have.
+    /// The parent directory, also of a computed one.
     pub fn above(&self, id: EntryId) -> Option<EntryId> {
         let Some(computed) = self.computed_directory(id) else {
             return self.links(id).first().map(|(above, _)| *above);
@@ -254,13 +255,13 @@ impl State {
         })
     }
 
-    /// Whether the log does not have a node, since names of tensors make it.
+    /// Whether a node is computed: names of tensors make it, and the log does not have it.
     pub fn is_computed(id: EntryId) -> bool {
         id.0 >= COMPUTED_FIRST
     }
 
-    /// The directory of the log, and the names of directories below, at whose place a computed directory
-    /// is. `None` for one in `.tensors`.
+    /// The directory in the log, and the names of the directories below it, for the place of a computed
+    /// directory. `None` for one in `.tensors`.
     pub fn place_beside(&self, id: EntryId) -> Option<(EntryId, Vec<Vec<u8>>)> {
         let computed = self.computed_directory(id).filter(|computed| computed.scope == Scope::Beside)?;
         let names = computed.prefix.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
@@ -336,8 +337,8 @@ impl State {
         }
     }
 
-    /// A tensor's own name: what its container's header calls it; by the name of the file for those of
-    /// `.npy` and `.cgeb` files, and for a tensor that is a file.
+    /// A tensor's own name: from its container's header; from the name of the file for `.npy` and
+    /// `.cgeb` files, and for a tensor that is a file.
     pub fn tensor_name(&self, node: &Node) -> Option<Box<str>> {
         let file = node.file()?;
         let tensor = file.tensor.as_ref()?;
@@ -360,16 +361,16 @@ impl State {
         Some(above.map_or_else(|| name.to_string(), |above| format!("{above}/{name}")))
     }
 
-    /// The names of the tensors of a container whose paths lead to others: they open below the
-    /// container's directory in `.tensors` only.
+    /// The names of a container's tensors whose paths lead to others: these tensors open only below the
+    /// container's directory in `.tensors`.
     pub fn taken_names(&self, container: EntryId) -> Vec<String> {
         let Some((directory, name)) = self.links(container).first() else { return Vec::new() };
         let taken = self.tree.tensors.get(directory).into_iter().flat_map(|tensors| tensors.taken(name));
         taken.map(|tensor| String::from_utf8_lossy(&tensor.path).into_owned()).collect()
     }
 
-    /// Notes that a node of a file comes, changes or goes. The names of tensors follow at the end of the
-    /// batch.
+    /// Notes that the node of a file was added, changed or removed. The names of tensors follow at the
+    /// end of the batch.
     pub(super) fn note_file(&mut self, before: Option<&FileEntry>, id: EntryId, after: Option<&FileEntry>) {
         let name = |file: &FileEntry| file.tensor.as_ref().map(|tensor| tensor.name.clone());
         let of = |file: &FileEntry| (file.container, file.content, file.container.and_then(|_| name(file)));
@@ -381,7 +382,7 @@ impl State {
         }
     }
 
-    /// Notes that a name of a node comes or goes.
+    /// Notes that a name of a node was added or removed.
     pub(super) fn note_name(&mut self, id: EntryId) {
         let is_container =
             self.node(id).and_then(|node| node.file()).is_some_and(|file| file.content.is_container());

@@ -1,4 +1,4 @@
-//! Counts the space that the log says is in use.
+//! Counts the space in use.
 
 use std::collections::HashSet;
 use std::sync::Arc;

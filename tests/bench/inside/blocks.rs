@@ -23,9 +23,9 @@ const BLOCK: usize = 16 << 10;
 const BLOCKS: u32 = 4096;
 /// Reads of a pass.
 const READS: usize = 4000;
-/// Writes and moves of a pass: of blocks that no pass had before.
+/// Writes and moves of a pass; each is of a block that no earlier pass had.
 const CHANGES: usize = 128;
-/// Places that are looked up, over and over; a power of two.
+/// Places that are looked up repeatedly; a power of two.
 const PLACES: usize = 1 << 16;
 
 /// The rows.
@@ -97,7 +97,7 @@ impl Tensor {
         &self.raw[index * BLOCK..][..BLOCK]
     }
 
-    /// Whether every block reads as it must.
+    /// Whether every block reads correctly.
     fn check(&self, tier: Tier) -> Result<Checked> {
         let mut all = vec![0; self.raw.len()];
         self.opened.open.read(0, &mut all)?;
@@ -140,7 +140,7 @@ fn stretches() -> impl FnMut() -> usize {
     }
 }
 
-/// The block that is written in place of block `index`: another one's.
+/// The bytes that replace block `index`: those of another block.
 fn other(index: usize) -> usize {
     BLOCKS as usize - 1 - index
 }
@@ -213,7 +213,7 @@ fn migrate(place: &Rc<Place>) -> Result<Contest> {
         Ok(())
     };
     let check = |tensor: &Tensor, index: usize| {
-        // Made of what a reader saw.
+        // Made from the bytes that a reader saw.
         let before = rounded(Tier::Q8, Dtype::F32, tensor.raw(index));
         let right = rounded(Tier::Q3, Dtype::F32, &before);
         Checked::bytes("a block that was moved", &tensor.opened.block(index as u32)?, &right)
@@ -235,7 +235,7 @@ fn look_up(place: &Rc<Place>, among: u32) -> Result<Contest> {
     let opened = Opened::of(&kept, "values.npy")?;
     let cut = opened.object.layout();
     let blocks = cut.blocks().min(among);
-    // What the index says is where the bytes are.
+    // The bytes lie where the index says.
     let first = opened.object.block(0, cut).ok_or("no block")?;
     let mut payload = vec![0; first.stored.len as usize];
     let tier_file = kept.path.join("b/c/tier3.dat");

@@ -25,7 +25,7 @@ pub fn rows() -> Vec<Row> {
             "scalar" => Target::AtLeast(1.5),
             _ => Target::RatioAtLeast(0.3),
         };
-        // Of f32 the two sets of AVX-512 make the same; of bf16 no target is set.
+        // For f32 both sets of AVX-512 make the same bytes; bf16 has no target.
         let types = [(Dtype::F32, target), (Dtype::Bf16, Target::Nothing)];
         let types =
             types.into_iter().filter(|(dtype, _)| *dtype == Dtype::Bf16 || set.name() != "avx512-bf16");
@@ -71,7 +71,7 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// Elements of f32, and what they are in a tier by `absmax`.
+/// Elements of f32, and their values in a tier by `absmax`.
 pub fn payload(tier: Tier) -> Result<(Vec<u8>, Vec<u8>)> {
     payload_of(tier, Dtype::F32)
 }
@@ -108,7 +108,7 @@ fn decode(set: InstructionSet, tier: Tier, dtype: Dtype) -> Result<Contest> {
     )
 }
 
-/// Random codes of so many bits, and their stream, made bit by bit.
+/// Random codes of this many bits, and their stream, made bit by bit.
 pub fn codes(bits: u8) -> (Vec<i8>, Vec<u8>) {
     let largest = (1_i16 << (bits - 1)) - 1;
     let mut random = Random::new(5);
@@ -143,7 +143,7 @@ pub fn unpacking(bits: u8, mut codes: Vec<i8>, stream: Vec<u8>) -> Box<dyn FnMut
     })
 }
 
-/// Whether codes are packed as a loop over bits packs them, and come back.
+/// Whether packing agrees with a loop over bits, and unpacking returns the codes.
 pub fn checked_codes(bits: u8, codes: &[i8], stream: &[u8]) -> Result<Checked> {
     let mut packed = vec![0; stream_len(bits, codes.len())?];
     pack(bits, codes, &mut packed)?;

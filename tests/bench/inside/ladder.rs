@@ -13,7 +13,7 @@ use crate::values::Random;
 
 /// Elements of a block: 128 KiB of bf16.
 const ELEMENTS: usize = 64 << 10;
-/// Blocks of a pass that finds them in memory only: more than any cache holds.
+/// Blocks of a pass that reads from memory only: more than any cache holds.
 const COLD_BLOCKS: usize = 2048;
 
 /// The rows.

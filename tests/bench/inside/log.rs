@@ -1,4 +1,4 @@
-//! The log and what is kept of it in memory; chains of deltas.
+//! The log and its state in memory; chains of deltas.
 
 use std::fs;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::values::Random;
 /// Elements under a chain, and its length.
 const ELEMENTS: usize = 512;
 const LINKS: usize = 8;
-/// Elements that a delta changes: a tenth is the most that writes keep so.
+/// Elements that a delta changes: at most a tenth, as writes keep them.
 const CHANGED: usize = 51;
 
 /// The rows.
@@ -97,9 +97,9 @@ fn replayed(place: &Rc<Place>) -> Result<Contest> {
     })
 }
 
-/// Bytes that this process has from the allocator.
+/// Bytes that this process has allocated.
 fn allocated() -> u64 {
-    // SAFETY: it takes nothing and looks at the allocator's own counters.
+    // SAFETY: it takes no argument and reads the allocator's own counters.
     let counts = unsafe { libc::mallinfo2() };
     (counts.uordblks + counts.hblkhd) as u64
 }
@@ -120,7 +120,7 @@ fn memory(kept: &Rc<Kept>, name: &'static str) -> Result<Contest> {
     })
 }
 
-/// The records of a chain, and what they make of zeros: by a plain loop.
+/// The records of a chain, and their result on zeros by a plain loop.
 fn records(kind: DeltaKind) -> Result<(Vec<Vec<u8>>, Vec<u8>)> {
     let mut random = Random::new(4);
     let mut values = vec![0.0_f32; ELEMENTS];

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::table::Row;
 
-/// How long one pass goes on.
+/// The duration of one pass.
 const PASS: Duration = Duration::from_millis(20);
-/// Calls between two looks at the clock.
+/// Calls between two readings of the clock.
 const CALLS: u32 = 16;
 
-/// All of them.
+/// All rows of this module.
 pub fn rows() -> Vec<Row> {
     let mut rows = codec::rows();
     rows.extend(ladder::rows());

@@ -47,7 +47,7 @@ impl Opened {
                 .and_then(|directory| directory.get(name.as_bytes()))
                 .ok_or("no such name")?
         };
-        // Of a container the tensor comes last.
+        // The tensor is the last name of a container.
         let object = collection.objects_of(node)?.pop().ok_or("a file without objects")?;
         let open = OpenObject::open(&collection, &object, Verify::First)?;
         Ok(Opened { collection, object, open, node, _store: store, _kept: kept.clone() })

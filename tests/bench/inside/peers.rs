@@ -29,7 +29,7 @@ pub fn rows() -> Vec<Row> {
         rows.push(Row::new(name, &*what, RUVECTOR, "GB/s", ahead, move |_| {
             decode(tier, dequantized_by_ruvector(tier, bits)?)
         }));
-        // There is no type of 7 bits: the next smaller one.
+        // There is no type of 7 bits; the next smaller one serves.
         let (candle, prepare): (&str, fn(Tier) -> Result<Theirs>) = match bits {
             8 => ("Q8_0", dequantized_by_candle::<BlockQ8_0>),
             7 => ("Q6_K", dequantized_by_candle::<BlockQ6K>),
@@ -81,20 +81,20 @@ fn values(raw: &[u8]) -> Vec<f32> {
     raw.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect()
 }
 
-/// A peer's pass, and its answer.
+/// A pass of another crate, and its answer.
 struct Theirs {
     pass: Pass,
     answer: Vec<f32>,
 }
 
-/// Whether a peer does the same work: its answer is about as near to the values as ours.
+/// Whether the other crate does the same work: its answer is about as near to the values as ours.
 fn near(values: &[f32], answer: &[f32], tier: Tier) -> Result<Checked> {
     let error = |answer: &[f32]| -> f64 {
         values.iter().zip(answer).map(|(value, answer)| f64::from(value - answer).powi(2)).sum()
     };
     let mut ours = values.to_vec();
     crate::values::rounded_values(tier, &mut ours);
-    // Scales are kept in other ways, and 6 bits stand for 7.
+    // The others store scales in other ways, and have 6 bits in place of 7.
     let is_near = answer.len() == values.len() && error(answer) < 8.0 * error(&ours);
     Checked::holds("a peer's answer is near the values", is_near)
 }
@@ -173,7 +173,7 @@ fn dequantize<B: GgmlType + 'static>(dtype: Dtype) -> Result<Contest> {
     })
 }
 
-/// Codes as ruvector has them: from 0 on.
+/// Codes as ruvector has them, which begin at 0.
 fn unsigned(codes: &[i8], bits: u8) -> Vec<u32> {
     let largest = (1_i32 << (bits - 1)) - 1;
     codes.iter().map(|code| (i32::from(*code) + largest) as u32).collect()

@@ -1,4 +1,4 @@
-//! What comes in: writes through the mount, imports.
+//! Writes through the mount, and imports.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -66,8 +66,7 @@ pub fn rows() -> Vec<Row> {
 /// Bytes of the file that is moved.
 const MOVED_BYTES: u64 = 96 << 20;
 
-/// Moves a file that was imported with these options, against an import of it. A file to make exact is in
-/// q5 before.
+/// Moves a file that was imported with these options, against an import of it. A file that becomes exact begins in q5.
 fn moved(place: &Rc<Place>, options: &'static [&'static str], to: Tier) -> Result<Contest> {
     let directory = Removed(place.new_directory("moved")?);
     let path = directory.0.join("model.safetensors");
@@ -163,7 +162,7 @@ fn written(place: &Rc<Place>) -> Result<Contest> {
     Contest::new(
         checked,
         move || {
-            // It lives as long as this pass may run.
+            // The file remains for this pass only.
             let _mounted = &shown;
             pass(&ours, &content)
         },

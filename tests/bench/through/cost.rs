@@ -1,4 +1,4 @@
-//! What a mount takes: memory while it streams, time until the first byte.
+//! Costs of a mount: memory while it streams, time until the first byte.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use crate::values;
 
 /// Elements of the large tensor: 4 GiB of f32.
 const ELEMENTS: u64 = 1 << 30;
-/// So that there are 1,048,576 of them.
+/// This length makes 1,048,576 blocks.
 pub const BLOCK_BYTES: &str = "4096";
 
 /// The rows.
@@ -50,7 +50,7 @@ pub fn large(place: &Place) -> Result<Rc<Kept>> {
     })
 }
 
-/// A directory with the file that it is made of, which takes no room.
+/// A directory with the sparse file that is imported.
 fn large_source(place: &Place) -> Result<Rc<Removed>> {
     place.shared("large-source", || {
         let directory = Removed(place.new_directory("large")?);
@@ -58,7 +58,7 @@ fn large_source(place: &Place) -> Result<Rc<Removed>> {
         let elements = place.scaled(ELEMENTS);
         let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({elements},), }}");
         let file = File::create(&path)?;
-        // What is not written is a hole: zeros that take no room.
+        // Unwritten ranges are holes: zeros without allocated space.
         file.set_len(128 + 4 * elements)?;
         let mut head = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
         head.extend(format!("{header:<117}\n").into_bytes());
@@ -68,7 +68,7 @@ fn large_source(place: &Place) -> Result<Rc<Removed>> {
     })
 }
 
-/// Whether the tensor reads as the loop says.
+/// Whether the tensor equals the result of the loop.
 fn check(shown: &Shown, place: &Place) -> Result<Checked> {
     let mut head = vec![0; 4096];
     head[..4].copy_from_slice(&1_f32.to_le_bytes());
@@ -103,11 +103,11 @@ fn memory(place: &Rc<Place>) -> Result<Contest> {
         let shown = Shown::new(&place, &kept, &[])?;
         let path = shown.tensor("values.npy");
         let file = File::open(&path)?;
-        // Idle: the collection is open, nothing was read of the file.
+        // Idle: the collection is open, and the file was not read.
         fs::read_dir(shown.tensor(""))?.count();
         let process = shown.mounted.process()?;
         let idle = of_process(process, "VmRSS")?;
-        // 5 sets the largest size so far to what it is now.
+        // Writing 5 resets the peak to the present size.
         fs::write(format!("/proc/{process}/clear_refs"), "5")?;
         read::all(&file, 0, &mut vec![0; CALL])?;
         Ok(of_process(process, "VmHWM")? - idle)

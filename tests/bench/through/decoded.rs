@@ -1,4 +1,4 @@
-//! Tensors in fewer bits: everything that is read of them is decoded.
+//! Quantized tensors: every read decodes.
 
 use std::rc::Rc;
 
@@ -111,7 +111,7 @@ fn again(place: &Place, tier: Tier, dtype: Dtype) -> Result<Contest> {
     let Both { shown, .. } = both(place, tier, dtype)?;
     let source = place.source(dtype)?;
     let checked = check(&shown.tensor("n0"), 0, &source, tier, Through::Cache)?;
-    // What was just read is in the kernel's cache: this is what the second read gets.
+    // The kernel's cache has the bytes that were just read, so the second read gets these.
     let checked = checked.and(check(&shown.tensor("n0"), 0, &source, tier, Through::Cache)?);
     Contest::new(
         checked,

@@ -1,4 +1,4 @@
-//! Exact files, and pinned ones: what the kernel reads itself, and the first read that checks.
+//! Exact and pinned files: passthrough reads, and the first read, which verifies.
 
 use std::fs::{self, File};
 use std::rc::Rc;
@@ -87,7 +87,7 @@ fn verified(place: &Place, figure: Figure) -> Result<Contest> {
     let shown = place.shared("verified", || Shown::new(place, &kept, &[]))?;
     let source = place.source(Dtype::F32)?;
     let whole = read::digest(&source.path, 0, Through::Cache)?;
-    // The first read verifies; the second one is the kernel's.
+    // The first read verifies; the kernel serves the second one.
     let first = read::digest(&shown.file(), 0, Through::Cache)?;
     let checked = Checked::digest("the first read", first, whole)?;
     let again = Checked::digest("the second read", read::digest(&shown.file(), 0, Through::Cache)?, whole)?;
@@ -96,7 +96,7 @@ fn verified(place: &Place, figure: Figure) -> Result<Contest> {
     Contest::new(checked, move || figure(&shown.file()), move || figure(&source.path))
 }
 
-/// Whether the daemon is not asked when the file is read.
+/// Whether the kernel reads the file without asking the daemon.
 fn is_passed_through(shown: &Shown) -> Result<bool> {
     let bytes = || -> Result<u64> {
         let text = fs::read_to_string(shown.mounted.path(".ctl/stats.json"))?;
@@ -113,7 +113,7 @@ fn first(place: &Rc<Place>, through: Through) -> Result<Contest> {
     let source = place.source(Dtype::F32)?;
     let whole = read::digest(&source.path, 0, Through::Cache)?;
     let empty = empty(place)?;
-    // A mount that stays would make this one a second read.
+    // With the mount of an earlier pass this would be a second read.
     let place_of_mounts = place.clone();
     let fresh = move || Shown::new(&place_of_mounts, &kept, &[]);
     let shown = fresh()?;
@@ -131,8 +131,7 @@ fn first(place: &Rc<Place>, through: Through) -> Result<Contest> {
     )
 }
 
-/// The share of the data file that is in memory after a program has read the file by way of the
-/// daemon, where it is in memory already.
+/// The share of the data file in the page cache after a program has read the file, already cached, through the daemon.
 fn twice(place: &Rc<Place>) -> Result<Contest> {
     let kept = kept(place)?;
     let data = super::files(&kept.path.join("b/c/data"))?.pop().ok_or("no data file")?;
@@ -163,7 +162,7 @@ fn pinned(place: &Place, figure: Figure) -> Result<Contest> {
     let checked = check(&path, 0, &source, Tier::Q8, Through::Cache)?;
     let plain = place.shared("plain", || {
         let plain = place.new_path("plain");
-        // With large writes, as the copy was made: the kernel keeps large pages of both.
+        // With large writes, as in the copy: the kernel keeps large pages of both.
         fs::write(&plain, fs::read(&path)?)?;
         Ok(Removed(plain))
     })?;

@@ -24,7 +24,7 @@ use crate::read::{self, Through};
 use crate::table::{Checked, Row};
 use crate::values::Source;
 
-/// All of them.
+/// All rows of this module.
 pub fn rows() -> Vec<Row> {
     let mut rows = exact::rows();
     rows.extend(decoded::rows());
@@ -64,7 +64,7 @@ impl Kept {
         Ok(Kept { path, name, _removed: removed })
     }
 
-    /// Has the kernel take its files into memory: what is measured is not the disk.
+    /// Reads the files into the page cache, so that the row does not measure the disk.
     pub fn warm(&self) -> Result<()> {
         let mut buffer = vec![0; read::CALL];
         for path in files(&self.path)? {
@@ -87,7 +87,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Bytes that the files below a directory take.
+/// Allocated bytes of the files below a directory.
 pub fn bytes_on_disk(path: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;
@@ -99,7 +99,7 @@ pub fn bytes_on_disk(path: &Path) -> Result<u64> {
 
 /// A store that is mounted.
 pub struct Shown {
-    /// The mount; it goes before the store.
+    /// The mount, which is dropped before the store.
     pub mounted: Mounted,
     /// The store.
     pub kept: Rc<Kept>,
@@ -111,7 +111,7 @@ impl Shown {
         Ok(Shown { mounted: Mounted::tierfs(place, &kept.path, options)?, kept: kept.clone() })
     }
 
-    /// The file that was imported.
+    /// The imported file.
     pub fn file(&self) -> PathBuf {
         self.tensor(&self.kept.name)
     }
@@ -122,12 +122,12 @@ impl Shown {
     }
 }
 
-/// The empty daemon, its large file as long as others.
+/// The empty daemon; its large file has the length of the others.
 pub fn empty(place: &Place) -> Result<Rc<Mounted>> {
     place.shared("empty", || Mounted::empty(place, place.bytes(), small::FILES))
 }
 
-/// Whether the large file of the empty daemon is what it answers.
+/// Whether the large file of the empty daemon has the expected bytes.
 pub fn check_empty(path: &Path, bytes: u64, through: Through) -> Result<Checked> {
     let hot = crate::empty::hot();
     let mut hasher = blake3::Hasher::new();
@@ -137,7 +137,7 @@ pub fn check_empty(path: &Path, bytes: u64, through: Through) -> Result<Checked>
     Checked::digest("the empty daemon", read::digest(path, 0, through)?, hasher.finalize())
 }
 
-/// Whether a tensor, or the tensors of a container behind its header, read as they must.
+/// Whether a tensor, or all tensors of a container, read correctly.
 pub fn check(path: &Path, from: u64, source: &Source, tier: Tier, through: Through) -> Result<Checked> {
     let what = format!("{} in {}", path.display(), tier.name());
     Checked::digest(&what, read::digest(path, from, through)?, source.expected(tier)?)

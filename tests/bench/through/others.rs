@@ -1,4 +1,4 @@
-//! What others offer: compressed file systems, and programs that load models.
+//! Alternatives: compressed file systems, and programs that load models.
 
 use std::cell::RefCell;
 use std::fs;
@@ -52,10 +52,10 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// A file system of others with the file in it.
+/// Another file system with the file in it.
 struct Other {
     mounted: Mounted,
-    /// Bytes that it takes.
+    /// Allocated bytes.
     bytes: u64,
     _image: Removed,
 }
@@ -63,7 +63,7 @@ struct Other {
 type Peer = fn(&Place, &Source) -> Result<Other>;
 
 fn weights(place: &Place, tier: Tier, peer: Peer) -> Result<Contest> {
-    // They take several times as long as a mount of ours.
+    // They take several times as long as a tierfs mount.
     let source = place.shared("source", || {
         let path = place.new_path("weights.safetensors");
         Source::make(&path, Dtype::Bf16, 1, place.bytes() / 4)
@@ -130,7 +130,7 @@ fn btrfs(place: &Place, source: &Source) -> Result<Other> {
     run(Command::new("mkfs.btrfs").arg("-q").arg(&image))?;
     let mountpoint = place.new_directory("mnt")?;
     let mut command = Command::new("mount");
-    // Forced, so that all of it is compressed and not what btrfs thinks is worth it.
+    // Forced, so that btrfs compresses all of it and does not choose.
     command.args(["-t", "btrfs", "-o", "loop,compress-force=zstd:1"]).arg(&image).arg(&mountpoint);
     let mounted = Mounted::by_command(command, mountpoint);
     let mounted =
@@ -138,21 +138,21 @@ fn btrfs(place: &Place, source: &Source) -> Result<Other> {
     let copy = mounted.path(&source.path.file_name().unwrap_or_default().to_string_lossy());
     fs::copy(&source.path, &copy)?;
     run(Command::new("sync").arg("-f").arg(&copy))?;
-    // What it has allocated, its own tables among it.
+    // Allocated bytes, including its own tables.
     let output = Command::new("df").args(["--output=used", "-B1"]).arg(mounted.path("")).output()?;
     let used = String::from_utf8_lossy(&output.stdout);
     let used = used.lines().last().and_then(|line| line.trim().parse().ok()).ok_or("df says nothing")?;
     Ok(Other { mounted, bytes: used, _image: removed })
 }
 
-/// Whether the mount has verified the file before.
+/// Whether the mount has verified the file before the measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     First,
     Verified,
 }
 
-/// A Python process that loads files, and says how long it took.
+/// A Python process that loads files and prints the durations.
 struct Loader {
     child: Child,
     say: ChildStdin,
@@ -197,7 +197,7 @@ fn loaded(place: &Rc<Place>, verb: &'static str, visit: Visit) -> Result<Contest
     let loader = place.shared("loader", || Ok(RefCell::new(Loader::start()?)))?;
     let verified = Shown::new(place, &kept, &[])?;
     let expected = loader.borrow_mut().ask("digest", &source.path)?;
-    // The first read verifies the file, the second one is the kernel's.
+    // The first read verifies the file; the kernel serves the second one.
     for _ in 0..2 {
         let ours = loader.borrow_mut().ask("digest", &verified.file())?;
         Checked::bytes("what safetensors loads", ours.as_bytes(), expected.as_bytes())?;
@@ -205,7 +205,7 @@ fn loaded(place: &Rc<Place>, verb: &'static str, visit: Visit) -> Result<Contest
     let whole = read::digest(&source.path, 0, Through::Cache)?;
     let checked =
         Checked::digest("the container", read::digest(&verified.file(), 0, Through::Cache)?, whole)?;
-    // One mount at a time has a store.
+    // A store has at most one mount at a time.
     let verified = (visit == Visit::Verified).then_some(verified);
     let bytes = source.bytes() as f64;
     let speed = move |loader: &RefCell<Loader>, path: &PathBuf| -> Result<f64> {

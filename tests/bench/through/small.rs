@@ -17,7 +17,7 @@ use crate::values::Source;
 
 /// Files of a directory.
 pub const FILES: u32 = 10_000;
-/// Those that are read.
+/// Files that are read.
 const READ: u32 = 4000;
 const BYTES: u64 = 4096;
 
@@ -53,7 +53,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// Whether a pass has a mount of its own.
+/// Whether each pass has a mount of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mount {
     Fresh,
@@ -131,7 +131,7 @@ fn against_files(place: &Rc<Place>, mount: Mount) -> Result<Contest> {
     let small = small(place)?;
     let same = shown(place, &small)?;
     let right = checked(&same.tensor(""), &small.plain.0)?;
-    // One mount at a time has a store.
+    // A store has at most one mount at a time.
     let same = (mount == Mount::Same).then_some(same);
     let (place, plain) = (place.clone(), small.clone());
     Contest::new(

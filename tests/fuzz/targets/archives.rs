@@ -1,13 +1,13 @@
-//! PyTorch checkpoints, NumPy archives and ONNX models: what is read lies in the file, and so do tensors, which share no
-//! byte and have the bytes that their shapes ask for. The bytes behind the first are a pickle too, in an archive that is
-//! sound otherwise.
+//! PyTorch checkpoints, NumPy archives and ONNX models: the parser reads only inside the file, and so are tensors, which
+//! share no byte and have the bytes that their shapes ask for. The bytes behind the first are a pickle too, in an
+//! archive that is valid otherwise.
 
 use std::ops::Range;
 
 use tierfs::format::files::{npz, onnx, torch};
 use tierfs::model::{Dtype, Result, Shape};
 
-/// A reader of bytes, which counts what it reads.
+/// A reader that counts the bytes read.
 fn reader<'a>(bytes: &'a [u8], count: &'a mut u64) -> impl FnMut(&mut [u8], u64) -> Result<()> + 'a {
     move |out, at| {
         *count += out.len() as u64;

@@ -1,4 +1,4 @@
-//! A disk in memory that is full at 16 MiB a file: a log may say that a block lies anywhere.
+//! A disk in memory with at most 16 MiB a file: a log may place a block anywhere.
 
 use std::any::Any;
 use std::io;

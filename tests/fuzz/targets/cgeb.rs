@@ -1,4 +1,4 @@
-//! Records of embedding batches: read, and written anew from their parts.
+//! Records of embedding batches: parsed, and written again from their parts.
 
 use tierfs::format::files::cgeb::{ContentHash, HEADER_BYTES, Header, NewRecord, RECORD_ALIGNMENT, Record};
 

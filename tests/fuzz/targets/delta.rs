@@ -1,5 +1,5 @@
-//! Delta records: the kind, the element type, the block's elements as a u16, the record. Applied to a block, and
-//! compared with a loop that does the same; an exact difference is only read and written.
+//! Delta records: the kind, the element type, the block's elements as a u16, the record. Applies a delta to a block
+//! and compares with a loop; an exact difference is only parsed and written.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub fn check(bytes: &[u8]) {
             Some(None) => {}
         }
     }
-    // A block that ends before the last change is left as it is.
+    // A block that ends before the last change stays unchanged.
     if let Some((last, _)) = changed.last_key_value() {
         let mut short = before[..last * width].to_vec();
         assert!(delta.apply(dtype, &mut short).is_err());
@@ -37,7 +37,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// The elements that change, with their new bytes where these are given.
+/// The elements that change, with their new bytes if the delta has these.
 fn changed(changes: &Changes, width: usize) -> BTreeMap<usize, Option<&[u8]>> {
     match changes {
         Changes::Scaled { pairs, .. } => pairs.iter().map(|(index, _)| (usize::from(*index), None)).collect(),

@@ -1,4 +1,4 @@
-//! Factor records. A product that is small is computed by rows, by elements, and by a loop.
+//! Factor records. Computes a small product by rows, by elements, and by a loop.
 
 use tierfs::format::payload::factor::{Factor, FactorShape};
 
@@ -36,7 +36,7 @@ pub fn check(bytes: &[u8]) {
         });
         let (sum, sizes) = terms.fold((0.0, 0.0), |(sum, sizes), term| (sum + term, sizes + term.abs()));
         let tolerance = sizes * (rank as f64 + 3.0) * f64::from(f32::EPSILON) + f64::from(f32::MIN_POSITIVE);
-        // What passes the largest f32, or falls below the smallest on the way, has no bound.
+        // Results above the largest f32, or intermediate values below the smallest, have no bound.
         let is_tame =
             left.iter().chain(scales).chain(right).all(|v| *v == 0.0 || (1e-9..1e9).contains(&v.abs()));
         assert!(!is_tame || (f64::from(*value) - sum).abs() <= tolerance, "{value} instead of {sum}");

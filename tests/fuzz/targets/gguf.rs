@@ -1,4 +1,4 @@
-//! Headers of GGUF files, against a crate for them. A whole file; one that is short is also read as the beginning of a
+//! Headers of GGUF files, against a crate for them. A whole file; a short one is also parsed as the beginning of a
 //! long one.
 
 use std::io::Cursor;
@@ -10,7 +10,7 @@ pub fn check(bytes: &[u8]) {
     for file_len in [bytes.len() as u64, 1 << 62] {
         let Ok(Some(header)) = parse(bytes, file_len) else { continue };
         sound(&header, file_len);
-        // A longer beginning says the same, a shorter one asks for more or says it already.
+        // A longer prefix gives the same result; a shorter one asks for more or gives it already.
         let longer = [bytes, &[0xff; 100]].concat();
         assert_eq!(parse(&longer, file_len.max(longer.len() as u64)).ok().flatten().as_ref(), Some(&header));
         let half = bytes.get(..bytes.len() / 2).unwrap_or_default();
@@ -39,7 +39,7 @@ fn sound(header: &Header, file_len: u64) {
     assert!(header.metadata.start <= header.metadata.end && header.metadata.end <= header.data_start);
 }
 
-/// What the other reader takes, it reads the same.
+/// Files that the other parser accepts give the same result.
 fn agrees(bytes: &[u8], header: &Header) {
     let Ok(other) = GGUFFileReader::new(Cursor::new(bytes)) else { return };
     let tensors: &[Entry] = &header.tensors;

@@ -1,12 +1,12 @@
 //! Packed blocks: the width of an element, the number of elements, the payload. Payload, output and scratch memory end
-//! before a page that faults. Where bit 2 of the width is set, exact differences: bits 3 and 4 choose the type.
+//! just before a page that faults. If bit 2 of the width is set, exact differences: bits 3 and 4 choose the type.
 
 use tierfs::codec::InstructionSet;
 use tierfs::codec::difference::{add_difference_on, encode_difference_on};
 use tierfs::codec::ladder::{Block, Scratch};
 use tierfs::model::Dtype;
 
-/// Memory whose last byte lies before a page that faults.
+/// Memory that ends just before a page that faults.
 struct Guarded {
     mapping: *mut libc::c_void,
     mapped: usize,
@@ -37,14 +37,14 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which nobody uses any more.
+        // SAFETY: the mapping of `new`, which has no other user any more.
         unsafe { libc::munmap(self.mapping, self.mapped) };
     }
 }
 
 pub fn check(bytes: &[u8]) {
     let [kind, low, high, payload @ ..] = bytes else { return };
-    // Mostly the number of elements of the header, so that it is not refused for that alone.
+    // Mostly the number of elements in the header, so that this does not cause the refusal.
     let stated =
         payload.get(4..8).and_then(|n| n.first_chunk()).map_or(0, |n| u32::from_le_bytes(*n) as usize);
     let elements = match u16::from_le_bytes([*low, *high]) {
@@ -70,7 +70,7 @@ pub fn check(bytes: &[u8]) {
         let decoded = decoded.is_ok().then(|| out.bytes().to_vec());
         let first = whole.get_or_insert_with(|| decoded.clone());
         assert_eq!(*first, decoded, "{}", set.name());
-        // Parts are checked for themselves: where the whole is sound, they are its bytes.
+        // Parts are checked by themselves: if the whole decodes, they are its bytes.
         for (begin, end) in
             [(0, 1), (elements / 3, elements / 2), (elements - 1, elements), (elements / 7, elements)]
         {
@@ -89,7 +89,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Adds a difference to a base. Where that succeeds, the difference of the result from the base leads to it too.
+/// Adds a difference to a base. If that succeeds, the difference of the result from the base leads to the result too.
 fn check_difference(dtype: Dtype, elements: usize, payload: &[u8]) {
     if elements > 65_537 {
         return;

@@ -1,5 +1,6 @@
 //! A whole log on a disk in memory. The first byte is 0: the rest is `meta.log`. Otherwise the rest are slots and
-//! payloads after the header, which get their checksums, numbers and Commits here, since nobody guesses those.
+//! payloads after the header, which get their checksums, numbers and Commits here, since random input would never have
+//! them right.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use super::bounded::Bounded;
 
 const STORE: StoreId = StoreId(0x5707e);
 const LOG: &str = "t/c/meta.log";
-/// What is read at each end of an object.
+/// The range that is read at each end of an object.
 const PART_BYTES: u64 = 20_000;
 const NEW: &[u8] = b"\xff a name that no log has by chance";
 
@@ -36,7 +37,7 @@ pub fn check(bytes: &[u8]) {
     assert!(before.len() <= log.len(), "more than the log can say");
     read_a_little(&read);
     drop(read);
-    // Opening to write mends and takes away what has no name, and changes nothing that has one.
+    // Opening for writing repairs and removes nameless objects, and changes no named one.
     let Ok(collection) = open(&disk, store, Access::Write) else { return };
     assert!(picture(&collection) == before, "opening to write changed what is seen");
     let is_whole = collection.damage().is_none();
@@ -71,7 +72,7 @@ fn store_of(log: &[u8]) -> StoreId {
     }
 }
 
-/// A log of these slots: a header first, a Commit last, all of them intact.
+/// A log of these slots: the target adds a header and a Commit and seals all slots.
 fn sealed(mut rest: &[u8]) -> Vec<u8> {
     let mut log = Vec::new();
     let mut header = Record::Header { version: LOG_VERSION, store: STORE, generation: 1 }.to_slot();
@@ -121,7 +122,7 @@ fn sealed(mut rest: &[u8]) -> Vec<u8> {
     log
 }
 
-/// A log that is cut where its replay ended says the same.
+/// A log that is truncated where its replay ended gives the same state.
 fn ends_where_it_says(log: &[u8], store: StoreId) {
     let file = |bytes: &[u8]| {
         let file = MemoryDisk::new().open("log", Open::Create).unwrap_or_else(|error| panic!("{error}"));
@@ -158,7 +159,7 @@ fn open(disk: &Arc<dyn Disk>, store: StoreId, access: Access) -> tierfs::model::
     tierfs::store::open_collection(disk, store, ("t", "c"), access).map(Arc::new)
 }
 
-/// Every name with where it stands and what it leads to.
+/// Every name with its directory and its node.
 fn picture(collection: &Collection) -> Vec<String> {
     let state = collection.state();
     let mut names: Vec<String> = state
@@ -173,7 +174,7 @@ fn picture(collection: &Collection) -> Vec<String> {
     names
 }
 
-/// Every outcome but a panic, or memory without end, is right: the checksums are made up.
+/// Every outcome is correct except a panic or unbounded memory, because the checksums are made up.
 fn read_a_little(collection: &Arc<Collection>) {
     let nodes: Vec<EntryId> = collection.state().nodes().map(|node| node.entry.id).take(20).collect();
     for object in nodes.iter().flat_map(|node| collection.objects_of(*node).unwrap_or_default()).take(40) {

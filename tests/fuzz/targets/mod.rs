@@ -1,7 +1,8 @@
-//! Fuzz targets: what must hold of any bytes. `cargo fuzz` runs them without end, and a test runs them on the corpus.
+//! Fuzz targets: properties that must hold for any bytes. `cargo fuzz` runs them without end, and a test runs the
+//! corpus.
 //!
-//! A target panics where something does not hold. What it checks is never only that nothing panics: what is read is
-//! written as it was, or agrees with another reader, and no size passes what the bytes can hold.
+//! A target panics if a property fails. Each target checks more than the absence of a panic: it writes the parsed
+//! value again and compares, or compares with another parser, and no size exceeds the input.
 
 mod archives;
 mod bounded;
@@ -20,7 +21,7 @@ mod record;
 mod safetensors;
 mod values;
 
-/// A target: its name, as of the folder of its corpus, and its check.
+/// A target: its name, which is that of its corpus folder, and its check.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

@@ -20,7 +20,7 @@ pub fn check(bytes: &[u8]) {
     let slashes = name.char_indices().filter(|(at, letter)| *letter == '/' && !is_file(&name[..*at])).count();
     assert_eq!(path.len(), slashes + 1);
     let is_cut = path.iter().any(|component| component.contains("%~"));
-    // An empty component, and one of a single slash that could not part directories, look the same.
+    // An empty component and one of a single slash that could not separate directories look the same.
     let is_unclear = name != other && path.iter().any(|component| component == "%2F");
     if !is_cut && !is_unclear && path.join("/") != name {
         assert_eq!(original(&path), name, "{path:?}");
@@ -32,7 +32,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// What the escapes stand for.
+/// The unescaped text.
 fn original(path: &[String]) -> String {
     let parts: Vec<String> =
         path.iter().map(|part| if part == "%2F" { String::new() } else { plain(part) }).collect();

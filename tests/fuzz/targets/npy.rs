@@ -5,7 +5,7 @@ use tierfs::model::DIMENSIONS_MAX;
 
 pub fn check(bytes: &[u8]) {
     let read = |file_len| parse(bytes, file_len).ok();
-    // What a refusal of the wrong length says is the only way to learn the right one.
+    // The error for a wrong length is the only way to learn the right one.
     let said = parse(bytes, u64::MAX).err().and_then(|error| {
         let text = error.to_string();
         text.split("ends at byte ").nth(1)?.split(' ').next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! One slot of a log and its record; a slot is sealed first, since nobody guesses a checksum.
+//! One slot of a log and its record; the target seals the slot first, since random input has no right checksum.
 
 use tierfs::format::log::record::Record;
 use tierfs::format::log::slot::{RawSlot, SLOT_BYTES};
@@ -20,7 +20,7 @@ pub fn check(bytes: &[u8]) {
     let Ok(record) = Record::parse(&slot) else { return };
     assert!(record.payload_len() <= 8 * u64::from(u32::MAX));
     assert_eq!(record.payload_slots(), record.payload_len().div_ceil(SLOT_BYTES as u64));
-    // Bits that nobody reads are not kept, so the bytes may differ; what they say may not.
+    // Unused bits are not kept, so the bytes may differ; their meaning must not.
     let mut written = record.to_slot();
     written.seal(generation, sequence);
     let again = Record::parse(&written).unwrap_or_else(|error| panic!("{error}: {record:?}"));

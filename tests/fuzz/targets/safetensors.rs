@@ -1,5 +1,5 @@
-//! Headers of safetensors files, against the format's own crate. A whole file; one that is short is also read as the
-//! beginning of one as long as it says.
+//! Headers of safetensors files, against the format's own crate. A whole file; a short one is also parsed as the
+//! beginning of a file of the stated length.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub fn check(bytes: &[u8]) {
         rewritten(header);
     }
     agrees(bytes, ours);
-    // The true length of a file of which only the header is here, if its last offset says it.
+    // The true length of a file with only its header here, if the last offset tells it.
     let Some(end) = last_number(bytes) else { return };
     let Some(json) = bytes.first_chunk().map(|first| u64::from_le_bytes(*first)) else { return };
     let Some(whole) = end.checked_add(json).and_then(|end| end.checked_add(8)) else { return };
@@ -45,7 +45,7 @@ fn sound(header: &Header, file_len: u64) {
     assert_eq!(names.len(), header.tensors.len(), "a name twice");
 }
 
-/// Written anew it reads the same, but for where the tensors begin.
+/// Written again it parses to the same tensors, except for their offsets.
 fn rewritten(header: &Header) {
     let data: u64 = header.tensors.iter().map(|tensor| tensor.end - tensor.begin).sum();
     for alignment in [1, 4096] {

@@ -1,5 +1,5 @@
-//! Values that come as text: of attributes, of `tierfs.toml`, of the command line. A first line, if there is one, is
-//! the name of an attribute that is set on a file of 24 bytes; the rest is the value.
+//! Values as text: of attributes, of `tierfs.toml`, of the command line. The first line, if there is one, names an
+//! attribute that is set on a file of 24 bytes; the rest is the value.
 
 use std::sync::Arc;
 
@@ -46,7 +46,8 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Whatever is set, the file reads as before; what was taken agrees with its size, and is what is read afterwards.
+/// After any request the file reads as before; an accepted value agrees with the size of the file and is the one that
+/// is read afterwards.
 fn set_on_a_file(name: &[u8], value: &[u8]) {
     let Ok(set_one) = attribute(name) else { return };
     let (vfs, before) = vfs();
@@ -83,7 +84,7 @@ fn set_on_a_file(name: &[u8], value: &[u8]) {
             assert!(Shape::parse(text).is_none_or(|set| shape.as_ref() == Some(&set)));
         }
         "lossy" | "policy" | "encoder" | "writes" => assert_eq!(own.as_deref(), Some(text)),
-        // What a tier is asked for does nothing to bytes that are no floats.
+        // Requested tiers have no effect on bytes that are not floats.
         _ => assert_eq!(get("tier").as_deref(), Some("exact")),
     }
 }

@@ -28,12 +28,12 @@ pub(super) enum Value {
     Text(Text),
     Tuple(u32),
     List(u32),
-    /// Keys and values in turn.
+    /// Keys and values alternate.
     Dict(u32),
     Global(Global),
     Storage(u32),
     Tensor(usize),
-    /// What describes no tensor: None, booleans, floats, bytes.
+    /// A value that describes no tensor: None, a boolean, a float, bytes.
     Other,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Pickle<'a> {
     pub tensors: Vec<Stored>,
 }
 
-/// The machine that a pickle is a program of.
+/// The machine that executes a pickle's program.
 struct Machine<'a> {
     bytes: &'a [u8],
     input: Reader<'a>,
@@ -313,7 +313,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Where the values since the last mark begin. Nothing below is taken without that mark.
+    /// Where the values since the last mark begin. Nothing below is removed without that mark.
     fn bottom(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -404,7 +404,7 @@ impl<'a> Machine<'a> {
         let len = self.length(width)?;
         let start = self.input.position();
         let text = self.input.bytes(len)?;
-        // Surrogates, which Python permits, are no text.
+        // Surrogates, which Python permits, are not valid text.
         if std::str::from_utf8(text).is_err() {
             return Err(Error::unsupported("a text that is not UTF-8"));
         }

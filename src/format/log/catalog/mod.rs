@@ -109,8 +109,8 @@ pub enum Entry {
     },
     /// A data file that lies outside the store.
     Outside(OutsideFile),
-    /// Bytes of a file were written over: its digests are outdated from here on, and all else of
-    /// it is as before. A Node says the same and names every object of a container.
+    /// Bytes of a file were overwritten: its digests are outdated from here on, and nothing else
+    /// changes. A Node would express the same, but lists every object of a container.
     Written {
         /// The file.
         node: EntryId,
@@ -256,7 +256,7 @@ pub struct FileEntry {
 const _: () = assert!(size_of::<FileEntry>() <= 176);
 
 impl FileEntry {
-    /// A file that consists of these objects, and of which nothing else is known.
+    /// A file that consists of these objects and has no other properties yet.
     pub fn new(content: Content, objects: impl Into<ObjectIds>) -> FileEntry {
         FileEntry {
             content,

@@ -16,7 +16,7 @@ fn embedding(folder: &Path, text: &str) -> Result<Vec<f32>, Box<dyn Error>> {
     tokenizer.with_padding(None);
     let encoded = tokenizer.encode(text, true).map_err(|error| error.to_string())?;
     let weights = [folder.join("model.safetensors")];
-    // SAFETY: nobody writes to the file while this program runs.
+    // SAFETY: the file is not written while this program runs.
     let weights = unsafe { VarBuilder::from_mmaped_safetensors(&weights, DType::F32, &Device::Cpu)? };
     let model = BertModel::load(weights, &config)?;
     let tokens = Tensor::new(encoded.get_ids(), &Device::Cpu)?.unsqueeze(0)?;
