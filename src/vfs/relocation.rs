@@ -1,12 +1,19 @@
 //! Renames and removals of whole collections and tenants.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::model::{Error, ErrorKind, Result, check_label};
+use crate::open::OpenFile;
+use crate::store::Collection;
 use crate::vfs::change::not_here;
 use crate::vfs::located::no_name;
 use crate::vfs::tree::Vfs;
 use crate::vfs::{CONTROL_NAME, Ino, Invalidation, Place};
+
+/// Longest wait for the closes of files to arrive, and the time between two looks.
+const CLOSE_WAIT_MAX: Duration = Duration::from_millis(300);
+const CLOSE_WAIT: Duration = Duration::from_millis(5);
 
 impl Vfs {
     /// Renames a collection, also to another tenant. Fails as `Store::rename_collection` does.
@@ -80,8 +87,7 @@ impl Vfs {
                 Err(error) if error.kind() == ErrorKind::NotFound && places.len() > 1 => continue,
                 found => found?,
             };
-            let open = self.open_files.all();
-            if let Some(open) = open.iter().find(|open| Arc::ptr_eq(open.collection(), &collection)) {
+            if let Some(open) = self.still_open(&collection) {
                 let state = collection.state();
                 let path = String::from_utf8_lossy(&state.path(open.node())).into_owned();
                 let text = format!("{tenant}/{name} is in use: {path} is open; close it first");
@@ -91,6 +97,21 @@ impl Vfs {
             self.forget_collection(number);
         }
         change()
+    }
+
+    /// A file of the collection that programs have open. The kernel tells of the last close after
+    /// close(2) has returned, so one that a program has just closed is given some time.
+    fn still_open(&self, collection: &Arc<Collection>) -> Option<Arc<OpenFile>> {
+        let until = Instant::now() + CLOSE_WAIT_MAX;
+        loop {
+            let mut open = self.open_files.all().into_iter();
+            let found = open.find(|open| Arc::ptr_eq(open.collection(), collection))?;
+            if Instant::now() >= until {
+                return Some(found);
+            }
+            drop((found, open));
+            std::thread::sleep(CLOSE_WAIT);
+        }
     }
 }
 
