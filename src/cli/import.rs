@@ -21,8 +21,9 @@ use crate::ingest::{
     Action, Blocking, Listed, Plan, Request, Sum, Watch, hub_cache, parse_collection, parse_encoder,
 };
 use crate::model::{Encoder, Error, ErrorKind, MoveTo, Progress, Result, check_label};
+use crate::open::{OpenFiles, finish_renames};
 use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store};
+use crate::store::{Access, Store, Verify};
 
 /// Import files into a collection; tensors in .safetensors, .gguf and .npy files become files too.
 ///
@@ -312,6 +313,11 @@ impl Place {
                 match plan.run(&engine.store, owner, bar, Some(&finish), &mut sum) {
                     Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
                     ran => ran?,
+                }
+                let (tenant, name) = &plan.request().collection;
+                if let Ok(collection) = engine.store.collection(tenant, name) {
+                    finish_renames(&collection, &OpenFiles::default(), Verify::First);
+                    collection.sync()?;
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Recognizes files with tensors in several places: PyTorch checkpoints, NumPy archives, ONNX models.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::format::files::{TensorRange, npz, onnx, torch, zip};
@@ -11,8 +12,15 @@ use crate::store::disk::File;
 /// Names that a note quotes.
 const NAMES_QUOTED_MAX: usize = 3;
 
-/// The content of a file, its tensors, and a note about its arrays that are not tensors.
-type Found = (Content, Vec<Part>, String);
+/// A file whose content was recognized.
+pub(super) struct Found {
+    pub content: Content,
+    pub tensors: Vec<Part>,
+    /// Its arrays that are not tensors, or empty.
+    pub note: String,
+    /// The files that have further tensors of it.
+    pub data_files: Vec<String>,
+}
 
 /// The suffixes of PyTorch checkpoints. Many programs write files with the last one.
 const CHECKPOINTS: [&str; 4] = [".pt", ".pth", ".ckpt", ".bin"];
@@ -70,7 +78,7 @@ pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Resu
     ))
 }
 
-fn part(TensorRange { name, dtype, shape, begin, end }: TensorRange) -> Part {
+pub(super) fn part(TensorRange { name, dtype, shape, begin, end }: TensorRange) -> Part {
     let tensor = PartTensor { own_name: name.clone(), name, dtype, shape };
     Part { begin, end, tensor: Some(tensor) }
 }
@@ -81,32 +89,35 @@ fn of_checkpoint(checkpoint: torch::Checkpoint) -> Found {
         (name.to_owned(), format!("it has the bytes of {of}"))
     });
     let note = note(&shared.collect::<Vec<_>>());
-    (Content::Torch, checkpoint.tensors.into_iter().map(part).collect(), note)
+    let tensors = checkpoint.tensors.into_iter().map(part).collect();
+    Found { content: Content::Torch, tensors, note, data_files: Vec::new() }
 }
 
 fn of_arrays(archive: npz::Archive) -> Found {
     let note = note(&archive.others);
-    (Content::Npz, archive.arrays.into_iter().map(part).collect(), note)
+    let tensors = archive.arrays.into_iter().map(part).collect();
+    Found { content: Content::Npz, tensors, note, data_files: Vec::new() }
 }
 
 fn of_model(model: onnx::Model) -> Found {
-    let mut others = model.others;
-    let mut parts = Vec::new();
+    let mut tensors = Vec::new();
+    let mut data_files = BTreeSet::new();
     for onnx::Entry { name, dtype, shape, place } in model.tensors {
         match place {
             onnx::Place::Here(range) => {
-                parts.push(part(TensorRange { name, dtype, shape, begin: range.start, end: range.end }))
+                tensors.push(part(TensorRange { name, dtype, shape, begin: range.start, end: range.end }))
             }
             onnx::Place::Beside { location, .. } => {
-                others.push((name, format!("its bytes are in {}", quoted_name(&location))));
+                data_files.insert(location);
             }
         }
     }
-    (Content::Onnx, parts, note(&others))
+    let data_files = data_files.into_iter().collect();
+    Found { content: Content::Onnx, tensors, note: note(&model.others), data_files }
 }
 
 /// A note on the arrays of a file that are not tensors: their names, each with the reason.
-fn note(others: &[(String, String)]) -> String {
+pub(super) fn note(others: &[(String, String)]) -> String {
     let shown = others.iter().take(NAMES_QUOTED_MAX);
     let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(name))).collect();
     match others.len() {

@@ -8,7 +8,7 @@ use crate::ingest::archives;
 use crate::ingest::blocking::Blocking;
 use crate::ingest::packing::packed_tier;
 use crate::ingest::parts::{Part, PartTensor, Recognized};
-use crate::ingest::recognize::{plain, recognize};
+use crate::ingest::recognize::{plain, recognize_at};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, publish, room};
@@ -50,7 +50,8 @@ pub fn arrive(
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
     // Content that takes reading the whole file is recognized at the close.
     let name = if is_scanned(name) { b"" } else { name };
-    let (recognized, why) = match recognize(source, name) {
+    let path = collection.state().path(node);
+    let (recognized, why) = match recognize_at((collection, &path), source, name) {
         Ok(recognized) => {
             let note = recognized.note.clone();
             (recognized, note)

@@ -28,7 +28,8 @@ pub fn import_file(
 ) -> Result<Report> {
     let outside = outside(collection, source, origin, options)?;
     let source = outside.as_ref().map_or(source, |(_, file)| file);
-    let (recognized, note) = recognize_import(source, &target.name, options.strict)?;
+    let (recognized, note) =
+        recognize_import((collection, target.path().as_bytes()), source, &target.name, options.strict)?;
     let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
     let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
     let tier_of = |tensor: &PartTensor| {

@@ -59,10 +59,14 @@ impl Plan {
     pub fn of(request: Request, store: &Path) -> Result<Plan> {
         let options = request.options()?;
         let mounts = Mounts::read()?;
-        let walked = match request.shard_of {
+        let mut walked = match request.shard_of {
             Some(_) => shards(&request.paths, &mounts)?,
             None => files(&request.paths, &request.revisions(), &mounts)?,
         };
+        if request.shard_of.is_none() {
+            // Models say which tensors their data files have.
+            walked.found.sort_by_key(|found| !found.target.name.ends_with(b".onnx"));
+        }
         if request.delete && walked.roots.is_empty() {
             return Err(Error::invalid("only an import of a directory can remove what that no longer has"));
         }

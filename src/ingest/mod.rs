@@ -12,6 +12,7 @@ mod batch;
 mod blocking;
 #[cfg(feature = "mount")]
 mod compare;
+mod data_files;
 mod diagnose;
 mod drafts;
 #[cfg(feature = "mount")]
@@ -53,6 +54,7 @@ pub use batch::check_batch;
 pub use blocking::Blocking;
 #[cfg(feature = "mount")]
 pub use compare::node_at;
+pub use data_files::{has_data_files, is_data_file, mark_data_files};
 #[cfg(feature = "mount")]
 pub use hub::{HubCache, HubRepository, hub_cache};
 pub use import_file::import_file;
@@ -61,7 +63,7 @@ pub use import_job::{Plan, Watch};
 pub use options::{Options, Origin, Report};
 pub use parents::Parents;
 pub use parts::{Part, PartTensor, Recognized};
-pub use recognize::recognize;
+pub use recognize::{recognize, recognize_at};
 #[cfg(feature = "mount")]
 pub use request::{Request, parse_collection, parse_encoder};
 pub use shards::import_shards;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, NodeType};
 use crate::format::log::record::Record;
 use crate::ingest::Origin;
+use crate::ingest::data_files::put_data_files;
 use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, PERMISSIONS, Result};
 use crate::store::Batch;
 use crate::store::allow_until_written;
@@ -106,6 +107,11 @@ impl<'a> Names<'a> {
 
     pub fn entries(&mut self, entries: impl Iterator<Item = Entry>) {
         entries.for_each(|entry| self.batch.entry(entry));
+    }
+
+    /// Records the data files of the file `node` in `directory`.
+    pub fn data_files(&mut self, place: (EntryId, EntryId), data_files: &[String]) {
+        put_data_files(self.batch, self.state, place, data_files);
     }
 
     /// Allows lossy moves of an imported file, because the user still has the source.

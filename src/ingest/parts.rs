@@ -21,6 +21,8 @@ pub struct Recognized {
     pub records: Option<Arc<Runs>>,
     /// A remark on parts of the file that are not tensors, or empty.
     pub note: String,
+    /// The paths of files that have further tensors, relative to its directory.
+    pub data_files: Vec<String>,
 }
 
 /// A range of a file that becomes one object.

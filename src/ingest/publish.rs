@@ -57,6 +57,7 @@ pub(super) fn publish(
         names.replace(parent, &file_name)?;
         let node = names.number();
         let named = file.name(&mut names, node, why);
+        names.data_files((parent, node), &file.data_files);
         names.entries(provenance.iter().map(|provenance| provenance.entry(node)));
         names.name(parent, &file_name, node);
         names.finish();
@@ -90,13 +91,14 @@ pub(super) fn publish_over(
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
-        state.links(node).first().ok_or_else(gone)?;
+        let (directory, _) = *state.links(node).first().ok_or_else(gone)?;
         let entry = &before.entry;
         let owner = (entry.uid, entry.gid);
         let origin = Origin { mode: entry.mode, owner, atime: entry.atime, mtime, sha256: None };
         let mut names = Names::new(batch, state, &origin);
         names.empty(before);
         file.name(&mut names, node, why);
+        names.data_files((directory, node), &file.data_files);
         names.finish();
         Ok(())
     };
@@ -118,6 +120,8 @@ struct Arrived {
     parents: Vec<TensorId>,
     /// Where the records of an embedding batch lie.
     records: Option<Arc<Runs>>,
+    /// The paths of the files with further tensors.
+    data_files: Vec<String>,
 }
 
 impl Arrived {
@@ -137,6 +141,7 @@ impl Arrived {
             digests: std::mem::take(&mut stored_parts.digests),
             parents: Vec::new(),
             records: recognized.records,
+            data_files: recognized.data_files,
         };
         let (tenant, name) = (collection.tenant(), collection.name());
         let id = TensorId::below(tenant, name, directory);

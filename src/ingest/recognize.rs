@@ -7,9 +7,11 @@ use crate::format::files::{gguf, npy, safetensors};
 use crate::format::log::catalog::Content;
 use crate::ingest::archives;
 use crate::ingest::batch::scan;
+use crate::ingest::data_files;
 use crate::ingest::diagnose::{diagnose, pointer_note};
 use crate::ingest::parts::{Part, PartTensor, Recognized, read};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape, TensorNames};
+use crate::store::Collection;
 use crate::store::disk::File;
 
 /// Bytes of a GGUF file in the first read.
@@ -22,14 +24,32 @@ pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     by_name(source, bytes, name).map_err(|error| diagnose(source, name, error))
 }
 
+/// Recognizes a file of a collection, by its name and as [`data_files`](crate::ingest::data_files) do. `path` is
+/// where it is or will be.
+pub fn recognize_at(
+    (collection, path): (&Arc<Collection>, &[u8]),
+    source: &Arc<dyn File>,
+    name: &[u8],
+) -> Result<Recognized> {
+    let recognized = recognize(source, name)?;
+    match data_files::tensors_in(collection, path, recognized.bytes) {
+        Some(found) if recognized.content == Content::Plain && !found.tensors.is_empty() => {
+            let whole = of_tensors(found.content, recognized.bytes, found.tensors)?;
+            Ok(Recognized { note: found.note, ..whole })
+        }
+        _ => Ok(recognized),
+    }
+}
+
 /// Recognizes a file for an import. Without `strict`, a valid file that this program cannot take apart
 /// is kept as a plain file. Returns also the note about such a file, or an empty one.
 pub(super) fn recognize_import(
+    (collection, path): (&Arc<Collection>, &[u8]),
     source: &Arc<dyn File>,
     name: &[u8],
     strict: bool,
 ) -> Result<(Recognized, String)> {
-    match recognize(source, name) {
+    match recognize_at((collection, path), source, name) {
         Ok(recognized) if recognized.content == Content::Plain => {
             match pointer_note(source, recognized.bytes)? {
                 Some(note) if strict => Err(Error::invalid(note)),
@@ -56,6 +76,7 @@ pub(super) fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
         parts: cover(bytes, Vec::new())?,
         records: None,
         note: String::new(),
+        data_files: Vec::new(),
     })
 }
 
@@ -65,23 +86,28 @@ fn by_name(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Recognized
     if let Some(stem) = stem {
         return batch(source, bytes, stem);
     }
-    let mut note = String::new();
-    let (content, tensors) =
-        if let Some((content, tensors, found)) = archives::recognize(source, bytes, name)? {
-            note = found;
-            (content, tensors)
-        } else if text.ends_with(".safetensors") {
-            (Content::Safetensors, safetensors_tensors(source, bytes)?)
-        } else if text.ends_with(".gguf") {
-            (Content::Gguf, gguf_tensors(source, bytes)?)
-        } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
-            (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
-        } else {
-            (Content::Plain, Vec::new())
-        };
+    let (mut note, mut data_files) = (String::new(), Vec::new());
+    let (content, tensors) = if let Some(found) = archives::recognize(source, bytes, name)? {
+        (note, data_files) = (found.note, found.data_files);
+        (found.content, found.tensors)
+    } else if text.ends_with(".safetensors") {
+        (Content::Safetensors, safetensors_tensors(source, bytes)?)
+    } else if text.ends_with(".gguf") {
+        (Content::Gguf, gguf_tensors(source, bytes)?)
+    } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
+        (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
+    } else {
+        (Content::Plain, Vec::new())
+    };
+    Ok(Recognized { note, data_files, ..of_tensors(content, bytes, tensors)? })
+}
+
+/// A container with these tensors.
+pub(super) fn of_tensors(content: Content, bytes: u64, tensors: Vec<Part>) -> Result<Recognized> {
     // Rejects impossible names before anything is stored.
     TensorNames::new(tensors.iter().filter_map(|part| Some(part.tensor.as_ref()?.name.as_str())))?;
-    Ok(Recognized { content, bytes, parts: cover(bytes, tensors)?, records: None, note })
+    let parts = cover(bytes, tensors)?;
+    Ok(Recognized { content, bytes, parts, records: None, note: String::new(), data_files: Vec::new() })
 }
 
 /// Recognizes an embedding batch, which is read and checked whole.
@@ -112,7 +138,8 @@ fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
         begin = end;
     }
     let records = Some(Arc::new(runs));
-    Ok(Recognized { content: Content::Cgeb, bytes, parts, records, note: String::new() })
+    let (note, data_files) = (String::new(), Vec::new());
+    Ok(Recognized { content: Content::Cgeb, bytes, parts, records, note, data_files })
 }
 
 fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {

@@ -37,7 +37,8 @@ pub fn import_shards(
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
         let (content, parts) = (Content::Plain, vec![whole]);
-        let recognized = Recognized { content, bytes, parts, records: None, note: String::new() };
+        let recognized =
+            Recognized { content, bytes, parts, records: None, note: String::new(), data_files: Vec::new() };
         let how = store_parts::How::plain(options);
         let stored_parts = store_parts::store_parts(
             &mut uncommitted,

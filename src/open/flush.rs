@@ -8,7 +8,8 @@ use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
 use crate::ingest::{
-    Bytes, Recognized, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized, recognize, share,
+    Bytes, Recognized, arrive, arrive_as, is_data_file, is_recorded, is_scanned, may_be_recognized,
+    recognize, recognize_at, share,
 };
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::open::Changes;
@@ -126,7 +127,7 @@ impl OpenFile {
             && file.content != Content::Tensor;
         let is_other = layout.is_other || cut.is_some();
         let recognized = if is_new || self.must_be_recognized_again(layout, is_other, file, &name) {
-            let found = recognize(&source, &name);
+            let found = recognize_at((&self.collection, &self.path()), &source, &name);
             // Many programs use the suffix of a checkpoint; their files stay plain.
             let stays = |found: &Recognized| {
                 !is_new && (found.content, file.content) == (Content::Plain, Content::Plain)
@@ -195,14 +196,15 @@ impl OpenFile {
         let Some(file) = node.file() else { return Ok(changes) };
         let may_be = match file.content {
             Content::Part | Content::Tensor => false,
-            Content::Plain => may_be_recognized(&name),
+            Content::Plain => may_be_recognized(&name) || self.is_data_file(),
             Content::Safetensors
             | Content::Npy
             | Content::Gguf
             | Content::Cgeb
             | Content::Torch
             | Content::Npz
-            | Content::Onnx => true,
+            | Content::Onnx
+            | Content::OnnxData => true,
         };
         if !may_be {
             return Ok(changes);
@@ -210,7 +212,8 @@ impl OpenFile {
         let bytes = layout.bytes();
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
         let is_plain = file.content == Content::Plain;
-        let found = recognize(&source, &name).map(|recognized| {
+        let path = self.path();
+        let found = recognize_at((&self.collection, &path), &source, &name).map(|recognized| {
             let note = recognized.note.clone();
             (recognized, note)
         });
@@ -302,6 +305,17 @@ impl OpenFile {
         Some((node, name.unwrap_or_default()))
     }
 
+    /// The path of its first name, below the collection.
+    fn path(&self) -> Vec<u8> {
+        self.collection.state().path(self.node)
+    }
+
+    /// Whether a model says that it has tensors.
+    fn is_data_file(&self) -> bool {
+        let state = self.collection.state();
+        is_data_file(&state, &state.path(self.node))
+    }
+
     /// The container of a tensor, or the tensors of a container.
     fn related(&self, node: &Node) -> Vec<EntryId> {
         let Some(file) = node.file() else { return Vec::new() };
@@ -321,14 +335,15 @@ impl OpenFile {
     ) -> bool {
         match file.content {
             Content::Part | Content::Tensor => false,
-            Content::Plain => may_be_recognized(name) && !is_scanned(name),
+            Content::Plain => may_be_recognized(name) && !is_scanned(name) || self.is_data_file(),
             Content::Cgeb => is_other,
             Content::Safetensors
             | Content::Npy
             | Content::Gguf
             | Content::Torch
             | Content::Npz
-            | Content::Onnx => {
+            | Content::Onnx
+            | Content::OnnxData => {
                 let state = self.collection.state();
                 let mut others =
                     layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());

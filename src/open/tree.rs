@@ -2,7 +2,7 @@
 
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
-use crate::ingest::may_be_recognized;
+use crate::ingest::{is_data_file, mark_data_files, may_be_recognized};
 use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result, SET_GROUP_ID};
 use crate::open::Changes;
 use crate::open::renamed::has_other_suffix;
@@ -179,11 +179,11 @@ pub fn rename(
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
         put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
         batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
-        mark(batch, node, from, to);
+        mark(batch, state, node, from, to);
         if let [first, next, ..] = state.links(id)
             && *first == (from.0, from.1.into())
         {
-            mark(batch, node, from, (next.0, &next.1));
+            mark(batch, state, node, from, (next.0, &next.1));
         }
         for parent in [from.0, to.0] {
             touch_directory(batch, state, parent);
@@ -203,7 +203,7 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
             if let [first, next, ..] = state.links(id)
                 && *first == (parent, name.into())
             {
-                mark(batch, node, (parent, name), (next.0, &next.1));
+                mark(batch, state, node, (parent, name), (next.0, &next.1));
             }
             let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
             batch.node(entry);
@@ -228,11 +228,14 @@ pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) {
 }
 
 /// Marks a file whose first name changes, where its content may be recognized differently.
-fn mark(batch: &mut Batch, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
-    let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
-    if has_other_suffix(from.1, to.1) && node.file().is_some_and(may_be) {
+fn mark(batch: &mut Batch, state: &State, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
+    let Some(file) = node.file() else { return };
+    let is_other = file.content.is_container() || may_be_recognized(to.1);
+    let has_data = file.content == Content::OnnxData || is_data_file(state, &state.path_of_name(to.0, to.1));
+    if is_other && has_other_suffix(from.1, to.1) || has_data {
         batch.recognize_again(node.entry.id);
     }
+    mark_data_files(batch, state, node.entry.id, to.0);
 }
 
 fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {

@@ -53,7 +53,7 @@ pub use sharing::SharedName;
 pub use space::files::Touched;
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
-pub use state::node_settings::{LOSSY, PACK, allow_until_written};
+pub use state::node_settings::{DATA_FILES, LOSSY, PACK, allow_until_written};
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited};

@@ -323,6 +323,7 @@ impl Vfs {
             let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
             changes.merge(self.look_at_renamed(&open_file)?);
         }
+        changes.merge(self.data_files_recognized(collection, node));
         Ok(self.forget(collection, changes, None))
     }
 

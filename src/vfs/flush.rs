@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::model::{ErrorKind, Result};
+use crate::ingest::has_data_files;
+use crate::model::{EntryId, ErrorKind, Result};
 use crate::open::{self, Changes, OpenFile};
 use crate::store::{Access, Collection};
 use crate::vfs::Invalidation;
@@ -27,7 +28,20 @@ impl Vfs {
         let written = open_file.is_changed().then(|| open_file.node());
         let mut changes = self.with_room(|| flush(open_file))?;
         changes.nodes.extend(written.filter(|_| open_file.may_be_stale()));
-        Ok(self.forget(open_file.collection(), changes, written))
+        let collection = open_file.collection();
+        if let Some(node) = written {
+            changes.merge(self.data_files_recognized(collection, node));
+        }
+        Ok(self.forget(collection, changes, written))
+    }
+
+    /// Recognizes the data files of a model again that was written or renamed.
+    pub(super) fn data_files_recognized(&self, collection: &Arc<Collection>, model: EntryId) -> Changes {
+        if has_data_files(&collection.state(), model) {
+            open::finish_renames(collection, &self.open_files, self.verify)
+        } else {
+            Changes::default()
+        }
     }
 
     /// Whether a file has writes that are not in the log yet.

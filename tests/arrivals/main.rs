@@ -9,6 +9,7 @@ mod archives;
 mod block_checksums;
 mod changed_containers;
 mod concurrent_changes;
+mod data_files;
 mod durability_marks;
 mod full_disk;
 mod full_store;

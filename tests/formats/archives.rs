@@ -412,9 +412,9 @@ fn a_model_has_the_initializers_that_onnx_loads() {
     let data = golden("models/beside.weights");
     for (name, _, _, bytes) in loaded("model.onnx") {
         let entry = beside.tensors.iter().find(|entry| entry.name == name).unwrap();
-        let Place::Beside { location, offset } = &entry.place else { panic!("{entry:?}") };
+        let Place::Beside { location, range } = &entry.place else { panic!("{entry:?}") };
         assert_eq!(location, "beside.weights");
-        assert_eq!(hex(&data[*offset as usize..][..bytes.len() / 2]), bytes);
+        assert_eq!(hex(&data[range.start as usize..range.end as usize]), bytes);
     }
 }
 
@@ -428,6 +428,29 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     }
     out.push(length as u8);
     [&out[..], bytes].concat()
+}
+
+/// A model with an initializer of 8 bytes in another file.
+fn beside(location: &str, more: &[(&str, &str)]) -> Vec<u8> {
+    let pairs = [("location", location)].into_iter().chain(more.iter().copied());
+    let pairs = pairs
+        .flat_map(|(key, value)| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat()));
+    let rest =
+        [&field(8, b"w")[..], &[2 << 3, 1, 1 << 3, 2, 14 << 3, 1], &pairs.collect::<Vec<_>>()].concat();
+    field(7, &field(5, &rest))
+}
+
+#[test]
+fn a_location_is_a_path_below_the_directory_of_the_model() {
+    for (text, wanted) in [("w", "w"), ("./a/./w", "a/w"), ("...", "..."), ("a b", "a b")] {
+        let found = model(&beside(text, &[("offset", "8"), ("length", "8")])).unwrap();
+        assert_eq!(found.tensors[0].place, Place::Beside { location: wanted.to_owned(), range: 8..16 });
+    }
+    for text in ["", ".", "..", "/w", "../w", "a/../w", "a//w", "a/", "a\0", "a\nb"] {
+        let found = model(&beside(text, &[])).unwrap();
+        assert!(found.tensors.is_empty(), "{text:?}");
+        assert!(found.others[0].1.contains("is no path below the model"), "{found:?}");
+    }
 }
 
 #[test]
@@ -453,6 +476,10 @@ fn hostile_protobufs_are_refused_within_bounds() {
         (initializer(&[&name, &f32, &size.repeat(9), &raw]), "dimensions"),
         (initializer(&[&field(8, &[b'n'; 5000]), &f32, &size, &raw]), "5000 bytes"),
         (initializer(&[&name, &f32, &size, &[14 << 3, 1]]), "another file"),
+        (beside("w", &[("offset", "18446744073709551615")]), "past the end of every file"),
+        (beside("w", &[("offset", "-1")]), "no number"),
+        (beside("w", &[("length", "9")]), "does not fit its shape"),
+        (beside("w", &[("location", "v")]), "twice"),
         (field(7, &[field(5, &name), field(5, &name)].concat()), "twice"),
         ([&field(7, b"")[..], &[8, 1].repeat((onnx::FIELDS_MAX + 1) as usize)].concat(), "fields"),
     ] {

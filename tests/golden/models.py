@@ -82,12 +82,28 @@ initializers = [numpy_helper.from_array(array, name) for name, array in arrays.i
 initializers.append(helper.make_tensor("listed", TensorProto.FLOAT, [2], [1.0, 2.0]))
 model = helper.make_model(helper.make_graph(nodes, "demo", ends[:1], ends[1:], initializers))
 model.ir_version, model.opset_import[0].version = 10, 20
-onnx.save_model(model, FOLDER / "model.onnx")
-loaded = onnx.load(FOLDER / "model.onnx").graph.initializer
 kinds = {"float32": "f32", "int64": "i64", "float16": "f16"}
-expected["model.onnx"] = [
-    (tensor.name, kinds[array.dtype.name], "x".join(map(str, array.shape)), array.tobytes().hex())
-    for tensor, array in ((tensor, numpy_helper.to_array(tensor)) for tensor in loaded if tensor.name != "listed")
-]
+
+
+def initializers(name):
+    loaded = onnx.load(FOLDER / name).graph.initializer
+    return [
+        (tensor.name, kinds[array.dtype.name], "x".join(map(str, array.shape)), array.tobytes().hex())
+        for tensor, array in ((tensor, numpy_helper.to_array(tensor)) for tensor in loaded if tensor.name != "listed")
+    ]
+
+
+onnx.save_model(model, FOLDER / "model.onnx")
+expected["model.onnx"] = initializers("model.onnx")
+# The package appends to data files that are there.
+for name in ("beside.weights", "counts.onnx.data"):
+    (FOLDER / name).unlink(missing_ok=True)
 onnx.save_model(model, FOLDER / "beside.onnx", save_as_external_data=True, location="beside.weights", size_threshold=0)
+expected["beside.onnx"] = initializers("beside.onnx")
+# More than a file that is copied when it arrives.
+counts = [numpy_helper.from_array(np.arange(size, dtype="f4"), f"counts.{size}") for size in (3000, 2500)]
+model = helper.make_model(helper.make_graph(nodes, "demo", ends[:1], ends[1:], counts))
+onnx.save_model(model, FOLDER / "counts.onnx", save_as_external_data=True, location="counts.onnx.data", size_threshold=0)
+for tensor in onnx.load(FOLDER / "counts.onnx").graph.initializer:
+    assert numpy_helper.to_array(tensor).tobytes() == np.arange(tensor.dims[0], dtype="f4").tobytes()
 (FOLDER / "models.json").write_text(json.dumps(expected, indent=0) + "\n")

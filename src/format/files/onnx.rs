@@ -8,8 +8,10 @@
 //! | TensorProto | 2 data_type | i32, see `dtype_of` |
 //! | TensorProto | 8 name | text |
 //! | TensorProto | 9 raw_data | the elements, little-endian |
-//! | TensorProto | 13 external_data | key (1) and value (2), texts; several |
+//! | TensorProto | 13 external_data | key (1) and value (2), texts; several: `location`, `offset`, `length` |
 //! | TensorProto | 14 data_location | 1 if the elements are in another file |
+//!
+//! A location is a path relative to the directory of the model. One that leads out of that directory is refused.
 //!
 //! A field is a varint, number * 8 + wire type (0 varint, 1 eight bytes, 2 a length and bytes, 5 four bytes). All
 //! other fields are skipped by their length, so only the heads of fields are read. Readers of protobuf copy bytes and
@@ -52,12 +54,12 @@ pub struct Entry {
 pub enum Place {
     /// In this range of the file.
     Here(Range<u64>),
-    /// In another file, with a path relative to the model.
+    /// In another file.
     Beside {
-        /// The path.
+        /// Its path below the directory of the model: names joined by slashes, none of them `.` or `..`.
         location: String,
-        /// The first byte.
-        offset: u64,
+        /// The range of that file. It may be shorter.
+        range: Range<u64>,
     },
 }
 
@@ -293,13 +295,25 @@ fn entry(name: String, tensor: Tensor) -> Result<Result<Entry, String>> {
             let found = raw.end - raw.start;
             return Err(Error::invalid(format!("raw_data of {found} bytes for shape ({shape}) of {dtype}")));
         }
-        (true, None, Some(location)) if tensor.length.is_none_or(|length| length == bytes) => {
-            Place::Beside { location, offset: tensor.offset }
+        (true, None, Some(text)) if tensor.length.is_none_or(|length| length == bytes) => {
+            let end = tensor.offset.checked_add(bytes);
+            let end = end.ok_or_else(|| Error::invalid("a place past the end of every file"))?;
+            let Some(location) = below(&text) else {
+                return Ok(Err(format!("{:?} is no path below the model", quoted_name(&text))));
+            };
+            Place::Beside { location, range: tensor.offset..end }
         }
         (true, ..) => return Err(Error::invalid("its place in another file does not fit its shape")),
         (false, None, _) => return Ok(Err("it has no raw_data".to_owned())),
     };
     Ok(Ok(Entry { name, dtype, shape, place }))
+}
+
+/// A location as names joined by slashes. `None` if it leads out of the directory of the model, or to no file.
+fn below(location: &str) -> Option<String> {
+    let names: Vec<&str> = location.split('/').filter(|name| *name != ".").collect();
+    let is_name = |name: &&str| !name.is_empty() && *name != ".." && !name.contains(char::is_control);
+    (!names.is_empty() && names.iter().all(is_name)).then(|| names.join("/"))
 }
 
 /// The element type with a number in `TensorProto.DataType`.

@@ -53,7 +53,7 @@ pub struct State {
     header: Header,
     pub(in crate::store) nodes: Set<Node>,
     tree: Tree,
-    pub(in crate::store) settings: Settings<'static>,
+    pub(in crate::store) settings: Settings,
     objects: Set<Object>,
     /// The pins, with their copies.
     pub(in crate::store) pins: Pins,

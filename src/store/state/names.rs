@@ -5,9 +5,7 @@ use crate::format::log::catalog::{Entry, NodeType};
 use crate::model::EntryId;
 use crate::store::batch::Batch;
 use crate::store::state::State;
-
-/// Setting of a file whose first name changed and that has not been examined since.
-const RECOGNIZE_AGAIN: &str = "look_again";
+use crate::store::state::node_settings::RECOGNIZE_AGAIN;
 
 impl State {
     /// Whether a file's first name has changed since it was last examined.

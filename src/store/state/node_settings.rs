@@ -1,7 +1,7 @@
 //! Settings of nodes as recorded in the log.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::EntryId;
@@ -10,6 +10,10 @@ use crate::store::state::State;
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
+/// Setting of a file whose first name changed and that has not been examined since.
+pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
+/// Setting of a model: the paths of the files with further tensors, relative to its directory, in lines.
+pub const DATA_FILES: &str = "data_files";
 /// Setting that says how exact blocks of arriving tensors are stored.
 pub const PACK: &str = "pack";
 /// Its value that allows a reduction.
@@ -18,9 +22,24 @@ const ALLOW: &str = "allow";
 /// of bytes written over them. It reads as `allow`.
 const UNTIL_WRITTEN: &str = "until_written";
 
-/// The settings of all nodes, by node and key. One map, because many nodes have one setting each, and a
-/// map with one entry takes half a kilobyte.
-pub(in crate::store) type Settings<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
+/// Keys that few nodes have and that are asked for at every change of a file.
+const RARE_KEYS: [&str; 2] = [RECOGNIZE_AGAIN, DATA_FILES];
+
+/// The settings of all nodes.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Settings {
+    /// By node and key. One map, because many nodes have one setting each, and a map with one entry
+    /// takes half a kilobyte.
+    all: ByNode<'static>,
+    /// The nodes with a setting of each of [`RARE_KEYS`].
+    rare: [BTreeSet<EntryId>; RARE_KEYS.len()],
+}
+
+type ByNode<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
+
+fn rare(key: &str) -> Option<usize> {
+    RARE_KEYS.iter().position(|rare| *rare == key)
+}
 
 impl State {
     /// A node's own setting.
@@ -31,16 +50,23 @@ impl State {
 
     /// A node's own setting, as recorded in the log.
     fn logged_setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
-        let settings: &Settings<'a> = &self.settings;
+        let settings: &ByNode<'a> = &self.settings.all;
         settings.get(&(node, Cow::Borrowed(key))).map(AsRef::as_ref)
     }
 
     /// Applies a setting of a node; `None` removes it.
     pub(in crate::store) fn set(&mut self, node: EntryId, key: String, value: Option<String>) {
+        if let Some(nodes) = rare(&key).and_then(|place| self.settings.rare.get_mut(place)) {
+            if value.is_some() {
+                nodes.insert(node)
+            } else {
+                nodes.remove(&node)
+            };
+        }
         let key = (node, Cow::Owned(key));
         match value {
-            Some(value) => self.settings.insert(key, value.into()),
-            None => self.settings.remove(&key),
+            Some(value) => self.settings.all.insert(key, value.into()),
+            None => self.settings.all.remove(&key),
         };
     }
 
@@ -58,14 +84,19 @@ impl State {
     }
 
     /// The nodes that have a setting of their own, with its value, in arbitrary order.
-    pub fn set_nodes(&self, key: &str) -> impl Iterator<Item = (EntryId, &str)> {
-        let of_key = self.settings.iter().filter(move |((_, own), _)| own == key);
-        of_key.map(|((node, _), value)| (*node, value.as_ref()))
+    pub fn set_nodes<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (EntryId, &'a str)> {
+        let few = rare(key).and_then(|place| self.settings.rare.get(place));
+        let all = few.is_none().then(|| self.settings.all.iter()).into_iter().flatten();
+        let of_key = all.filter(move |((_, own), _)| own == key);
+        let of_key = of_key.map(|((node, _), value)| (*node, value.as_ref()));
+        let few = few.into_iter().flatten();
+        // Only one of the two has any.
+        of_key.chain(few.filter_map(move |node| Some((*node, self.logged_setting(*node, key)?))))
     }
 
     /// All of a node's own settings.
     pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
-        let after = self.settings.range((node, Cow::Borrowed(""))..);
+        let after = self.settings.all.range((node, Cow::Borrowed(""))..);
         let own = after.take_while(move |((of, _), _)| *of == node);
         own.map(|((_, key), value)| (key.as_ref(), value.as_ref()))
     }

@@ -60,11 +60,18 @@ pub fn check_npz(bytes: &[u8]) {
 pub fn check_onnx(bytes: &[u8]) {
     let mut read = 0;
     let Ok(found) = onnx::parse(&mut reader(bytes, &mut read), bytes.len() as u64) else { return };
-    let here = found.tensors.into_iter().filter_map(|entry| match entry.place {
-        onnx::Place::Here(range) => Some((entry.dtype, entry.shape, range)),
-        onnx::Place::Beside { .. } => None,
-    });
-    sound(here, bytes.len());
+    let mut here = Vec::new();
+    for onnx::Entry { dtype, shape, place, .. } in found.tensors {
+        match place {
+            onnx::Place::Here(range) => here.push((dtype, shape, range)),
+            onnx::Place::Beside { location, range } => {
+                let is_name = |name: &str| !name.contains('\n') && !["", ".", ".."].contains(&name);
+                assert!(location.split('/').all(is_name), "{location:?}");
+                assert_eq!(range.end.checked_sub(range.start), dtype.bytes_of(shape.elements()));
+            }
+        }
+    }
+    sound(here.into_iter(), bytes.len());
 }
 
 /// A checkpoint with a pickle and a storage of 4096 bytes.

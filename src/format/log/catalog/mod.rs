@@ -17,7 +17,7 @@
 //! | 9 Written | node u64, mtime i64 (ns), ctime i64 (ns) |
 //!
 //! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
-//! container, 5 cgeb, 6 gguf, 7 torch, 8 npz, 9 onnx), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
+//! container, 5 cgeb, 6 gguf, 7 torch, 8 npz, 9 onnx, 10 data file of an onnx), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
 //! list of u64, parent tensor_id u128), container: optional node
 //! u64, digests: u8 (0 not taken, 1 sha256 32 bytes and blake3 32 bytes, 2 blake3 32 bytes,
 //! 3 outdated), error: optional (maximum f32, sum of squares f64, elements u64), why text.
@@ -294,6 +294,8 @@ pub enum Content {
     Npz,
     /// An ONNX model.
     Onnx,
+    /// A file beside an ONNX model that has tensors of it.
+    OnnxData,
 }
 
 /// The description of a tensor.
@@ -374,7 +376,7 @@ impl Measured {
 }
 
 impl Content {
-    pub(super) const ALL: [Content; 10] = [
+    pub(super) const ALL: [Content; 11] = [
         Content::Plain,
         Content::Tensor,
         Content::Safetensors,
@@ -385,6 +387,7 @@ impl Content {
         Content::Torch,
         Content::Npz,
         Content::Onnx,
+        Content::OnnxData,
     ];
 
     pub(super) fn code(self) -> u8 {
@@ -399,6 +402,7 @@ impl Content {
             Content::Torch => 7,
             Content::Npz => 8,
             Content::Onnx => 9,
+            Content::OnnxData => 10,
         }
     }
 
