@@ -20,6 +20,8 @@
 //! | IQ4_XS | 256 | d, u16 of upper bits of 6-bit s, 4 bytes of nibbles of s, nibbles q | (d (s - 32)) table\[q\] |
 //! | MXFP4 | 32 | a power of two e, nibbles q | 2^(e - 128) (twice the e2m1 value of q) |
 
+use std::marker::PhantomData;
+
 use half::f16;
 
 use super::arch::{InstructionSet, Job, Kernel};
@@ -64,19 +66,19 @@ impl InstructionSet {
             )));
         }
         match dtype {
-            Dtype::Q4_0 => self.run(Dequantize { blocks, out, decode: q4_0 }),
-            Dtype::Q4_1 => self.run(Dequantize { blocks, out, decode: q4_1 }),
-            Dtype::Q5_0 => self.run(Dequantize { blocks, out, decode: q5_0 }),
-            Dtype::Q5_1 => self.run(Dequantize { blocks, out, decode: q5_1 }),
-            Dtype::Q8_0 => self.run(Dequantize { blocks, out, decode: q8_0 }),
-            Dtype::Q2_K => self.run(Dequantize { blocks, out, decode: q2_k }),
-            Dtype::Q3_K => self.run(Dequantize { blocks, out, decode: q3_k }),
-            Dtype::Q4_K => self.run(Dequantize { blocks, out, decode: q4_k }),
-            Dtype::Q5_K => self.run(Dequantize { blocks, out, decode: q5_k }),
-            Dtype::Q6_K => self.run(Dequantize { blocks, out, decode: q6_k }),
-            Dtype::IQ4_NL => self.run(Dequantize { blocks, out, decode: iq4_nl }),
-            Dtype::IQ4_XS => self.run(Dequantize { blocks, out, decode: iq4_xs }),
-            Dtype::MXFP4 => self.run(Dequantize { blocks, out, decode: mxfp4 }),
+            Dtype::Q4_0 => self.run(Dequantize::<Q40, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q4_1 => self.run(Dequantize::<Q41, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q5_0 => self.run(Dequantize::<Q50, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q5_1 => self.run(Dequantize::<Q51, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q8_0 => self.run(Dequantize::<Q80, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q2_K => self.run(Dequantize::<Q2K, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q3_K => self.run(Dequantize::<Q3K, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q4_K => self.run(Dequantize::<Q4K, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q5_K => self.run(Dequantize::<Q5K, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q6_K => self.run(Dequantize::<Q6K, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ4_NL => self.run(Dequantize::<Iq4Nl, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ4_XS => self.run(Dequantize::<Iq4Xs, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::MXFP4 => self.run(Dequantize::<Mxfp4, _, _> { blocks, out, decoder: PhantomData }),
             _ => return Err(Error::invalid(format!("{dtype} blocks are not decoded"))),
         }
         Ok(())
@@ -89,15 +91,50 @@ const SMALL: usize = 32;
 const LARGE: usize = 256;
 
 /// Decodes blocks of `BYTES` bytes to `VALUES` values each. The lengths have been checked.
-struct Dequantize<'a, F, const BYTES: usize, const VALUES: usize> {
+struct Dequantize<'a, D, const BYTES: usize, const VALUES: usize> {
     blocks: &'a [u8],
     out: &'a mut [u8],
-    decode: F,
+    decoder: PhantomData<D>,
 }
 
-impl<F, const BYTES: usize, const VALUES: usize> Job for Dequantize<'_, F, BYTES, VALUES>
+/// Decodes a block. A trait, because a function that is passed as a value is not always inlined, and would then be
+/// compiled for no instruction set. Nor are `array::map` and `array::from_fn`, so this file has loops; only tables, which
+/// no set looks up in, are faster by `map`.
+trait Decoder<const BYTES: usize, const VALUES: usize> {
+    fn decode(block: &[u8; BYTES]) -> [f32; VALUES];
+}
+
+macro_rules! decoders {
+    ($($name:ident: $bytes:literal to $values:ident by $function:ident,)*) => {$(
+        struct $name;
+        impl Decoder<$bytes, $values> for $name {
+            #[inline(always)]
+            fn decode(block: &[u8; $bytes]) -> [f32; $values] {
+                $function(block)
+            }
+        }
+    )*};
+}
+
+decoders! {
+    Q40: 18 to SMALL by q4_0,
+    Q41: 20 to SMALL by q4_1,
+    Q50: 22 to SMALL by q5_0,
+    Q51: 24 to SMALL by q5_1,
+    Q80: 34 to SMALL by q8_0,
+    Q2K: 84 to LARGE by q2_k,
+    Q3K: 110 to LARGE by q3_k,
+    Q4K: 144 to LARGE by q4_k,
+    Q5K: 176 to LARGE by q5_k,
+    Q6K: 210 to LARGE by q6_k,
+    Iq4Nl: 18 to SMALL by iq4_nl,
+    Iq4Xs: 136 to LARGE by iq4_xs,
+    Mxfp4: 17 to SMALL by mxfp4,
+}
+
+impl<D, const BYTES: usize, const VALUES: usize> Job for Dequantize<'_, D, BYTES, VALUES>
 where
-    F: Fn(&[u8; BYTES]) -> [f32; VALUES],
+    D: Decoder<BYTES, VALUES>,
 {
     type Output = ();
 
@@ -105,7 +142,7 @@ where
     fn run<K: Kernel>(self, _: K) {
         let outs = self.out.chunks_exact_mut(VALUES * 4);
         for (block, out) in self.blocks.as_chunks().0.iter().zip(outs) {
-            let values = (self.decode)(block);
+            let values = D::decode(block);
             for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
                 *bytes = value.to_le_bytes();
             }
@@ -136,49 +173,84 @@ fn half(block: &mut &[u8]) -> f32 {
 /// The low four bits of 16 bytes, then the high four.
 #[inline(always)]
 fn nibbles(bytes: &[u8; 16]) -> [u8; SMALL] {
-    std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
+    let mut out = [0; SMALL];
+    let (low, high) = out.split_at_mut(16);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        (*low, *high) = (byte & 15, byte >> 4);
+    }
+    out
 }
 
 /// The same, with a fifth bit each.
 #[inline(always)]
 fn five_bits(bytes: &[u8; 16], fifth: &[u8; 4]) -> [u8; SMALL] {
-    let (low, fifth) = (nibbles(bytes), u32::from_le_bytes(*fifth));
-    std::array::from_fn(|i| low[i] | ((fifth >> i & 1) as u8) << 4)
+    let (mut out, fifth) = (nibbles(bytes), u32::from_le_bytes(*fifth));
+    for (i, code) in out.iter_mut().enumerate() {
+        *code |= ((fifth >> i & 1) as u8) << 4;
+    }
+    out
+}
+
+/// Values `d (code + offset)`.
+#[inline(always)]
+fn scaled(d: f32, codes: [u8; SMALL], offset: i8) -> [f32; SMALL] {
+    let mut out = [0.0; SMALL];
+    for (value, code) in out.iter_mut().zip(&codes) {
+        *value = d * f32::from(*code as i8 + offset);
+    }
+    out
+}
+
+/// Values `d code + m`.
+#[inline(always)]
+fn moved(d: f32, codes: [u8; SMALL], m: f32) -> [f32; SMALL] {
+    let mut out = [0.0; SMALL];
+    for (value, code) in out.iter_mut().zip(&codes) {
+        *value = d * f32::from(*code) + m;
+    }
+    out
+}
+
+/// Values `d table[code]` of codes of four bits.
+#[inline(always)]
+fn looked_up(d: f32, codes: [u8; SMALL], table: &[i8; 16]) -> [f32; SMALL] {
+    let codes = codes.map(|code| table[usize::from(code & 15)] as u8);
+    scaled(d, codes, 0)
 }
 
 #[inline(always)]
 fn q4_0(block: &[u8; 18]) -> [f32; SMALL] {
     let block = &mut block.as_slice();
     let d = half(block);
-    nibbles(take(block)).map(|q| d * f32::from(q as i8 - 8))
+    scaled(d, nibbles(take(block)), -8)
 }
 
 #[inline(always)]
 fn q4_1(block: &[u8; 20]) -> [f32; SMALL] {
     let block = &mut block.as_slice();
     let (d, m) = (half(block), half(block));
-    nibbles(take(block)).map(|q| d * f32::from(q) + m)
+    moved(d, nibbles(take(block)), m)
 }
 
 #[inline(always)]
 fn q5_0(block: &[u8; 22]) -> [f32; SMALL] {
     let block = &mut block.as_slice();
     let (d, fifth) = (half(block), take(block));
-    five_bits(take(block), fifth).map(|q| d * f32::from(q as i8 - 16))
+    scaled(d, five_bits(take(block), fifth), -16)
 }
 
 #[inline(always)]
 fn q5_1(block: &[u8; 24]) -> [f32; SMALL] {
     let block = &mut block.as_slice();
     let (d, m, fifth) = (half(block), half(block), take(block));
-    five_bits(take(block), fifth).map(|q| d * f32::from(q) + m)
+    moved(d, five_bits(take(block), fifth), m)
 }
 
 #[inline(always)]
 fn q8_0(block: &[u8; 34]) -> [f32; SMALL] {
     let block = &mut block.as_slice();
     let d = half(block);
-    take::<SMALL>(block).map(|q| f32::from(q as i8) * d)
+    scaled(d, *take(block), 0)
 }
 
 #[inline(always)]
@@ -186,16 +258,47 @@ fn q2_k(block: &[u8; 84]) -> [f32; LARGE] {
     let block = &mut block.as_slice();
     let (scales, codes) = (take::<16>(block), take::<64>(block));
     let (d, dmin) = (half(block), half(block));
+    let codes = two_bits(codes);
     let mut out = [0.0; LARGE];
-    for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let (scale, min) = (d * f32::from(scales[i] & 15), dmin * f32::from(scales[i] >> 4));
-        // 32 bytes hold 128 values: the lowest two bits of each, then the next two.
-        let (first, shift) = (i / 8 * 32 + i % 2 * 16, i % 8 / 2 * 2);
-        for (value, code) in out.iter_mut().zip(&codes[first..first + 16]) {
-            *value = scale * f32::from(code >> shift & 3) - min;
+    let rows = out.as_chunks_mut::<SMALL>().0.iter_mut().zip(codes.as_chunks::<SMALL>().0);
+    for ((out, codes), [one, other]) in rows.zip(scales.as_chunks::<2>().0) {
+        let (scale, min) = (halves(one & 15, other & 15), halves(one >> 4, other >> 4));
+        for (((value, code), scale), min) in out.iter_mut().zip(codes).zip(scale).zip(min) {
+            *value = d * scale * f32::from(*code) - dmin * min;
         }
     }
     out
+}
+
+/// A value for each of 32 codes, of which 16 have the same. Loops over 16 codes do not become vectors.
+#[inline(always)]
+fn halves(one: u8, other: u8) -> [f32; SMALL] {
+    let mut out = [f32::from(one); SMALL];
+    out[16..].fill(f32::from(other));
+    out
+}
+
+/// Codes of two bits. 32 bytes hold 128: the lowest two bits of each, then the next two.
+#[inline(always)]
+fn two_bits(bytes: &[u8; 64]) -> [u8; LARGE] {
+    let mut out = [0; LARGE];
+    for (bytes, out) in bytes.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<128>().0) {
+        // Constant shifts, so that they become vectors of bytes.
+        let rows = out.as_chunks_mut::<32>().0;
+        shifted::<0>(bytes, &mut rows[0]);
+        shifted::<2>(bytes, &mut rows[1]);
+        shifted::<4>(bytes, &mut rows[2]);
+        shifted::<6>(bytes, &mut rows[3]);
+    }
+    out
+}
+
+/// Two bits of each byte.
+#[inline(always)]
+fn shifted<const BY: u8>(bytes: &[u8; 32], out: &mut [u8; 32]) {
+    for (out, byte) in out.iter_mut().zip(bytes) {
+        *out = byte >> BY & 3;
+    }
 }
 
 #[inline(always)]
@@ -222,15 +325,17 @@ fn q3_k(block: &[u8; 110]) -> [f32; LARGE] {
 /// The eight scales and minima, of 6 bits, of a Q4_K or Q5_K block.
 #[inline(always)]
 fn scales_and_minima(packed: &[u8; 12]) -> [(f32, f32); 8] {
-    std::array::from_fn(|i| {
+    let mut out = [(0.0, 0.0); 8];
+    for (i, out) in out.iter_mut().enumerate() {
         let (scale, min) = if i < 4 {
             (packed[i] & 63, packed[4 + i] & 63)
         } else {
             let low = packed[4 + i];
             (low & 15 | packed[i - 4] >> 2 & 48, low >> 4 | packed[i] >> 2 & 48)
         };
-        (f32::from(scale), f32::from(min))
-    })
+        *out = (f32::from(scale), f32::from(min));
+    }
+    out
 }
 
 #[inline(always)]
@@ -271,16 +376,24 @@ fn q6_k(block: &[u8; 210]) -> [f32; LARGE] {
     let block = &mut block.as_slice();
     let (low, high, scales) = (take::<128>(block), take::<64>(block), take::<16>(block));
     let d = half(block);
+    let mut codes = two_bits(high);
+    // 64 bytes of nibbles hold 128: the low four bits of each, then the high four.
+    for (low, codes) in low.as_chunks::<64>().0.iter().zip(codes.as_chunks_mut::<128>().0) {
+        let (first, second) = codes.split_at_mut(64);
+        for (code, low) in first.iter_mut().zip(low) {
+            *code = *code << 4 | low & 15;
+        }
+        for (code, low) in second.iter_mut().zip(low) {
+            *code = *code << 4 | low >> 4;
+        }
+    }
     let mut out = [0.0; LARGE];
-    for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let scale = d * f32::from(scales[i] as i8);
-        // 64 bytes of nibbles and 32 of upper bits hold 128 values.
-        let (part, row, half) = (i / 8, i % 8 / 2, i % 2 * 16);
-        let low = &low[part * 64 + row % 2 * 32 + half..][..16];
-        let high = &high[part * 32 + half..][..16];
-        for (value, (low, high)) in out.iter_mut().zip(low.iter().zip(high)) {
-            let code = low >> (row / 2 * 4) & 15 | (high >> (row * 2) & 3) << 4;
-            *value = scale * f32::from(code as i8 - 32);
+    let rows = out.as_chunks_mut::<SMALL>().0.iter_mut().zip(codes.as_chunks::<SMALL>().0);
+    for ((out, codes), [one, other]) in rows.zip(scales.as_chunks::<2>().0) {
+        let mut scale = [d * f32::from(*one as i8); SMALL];
+        scale[16..].fill(d * f32::from(*other as i8));
+        for ((value, code), scale) in out.iter_mut().zip(codes).zip(scale) {
+            *value = scale * f32::from(*code as i8 - 32);
         }
     }
     out
@@ -293,7 +406,7 @@ const NONLINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25
 fn iq4_nl(block: &[u8; 18]) -> [f32; SMALL] {
     let block = &mut block.as_slice();
     let d = half(block);
-    nibbles(take(block)).map(|q| d * f32::from(NONLINEAR[usize::from(q & 15)]))
+    looked_up(d, nibbles(take(block)), &NONLINEAR)
 }
 
 #[inline(always)]
@@ -306,7 +419,7 @@ fn iq4_xs(block: &[u8; 136]) -> [f32; LARGE] {
         let scale = low[i / 2] >> (i % 2 * 4) & 15 | ((high >> (2 * i) & 3) as u8) << 4;
         let scale = d * f32::from(scale as i8 - 32);
         let Some(codes) = codes[i * 16..].first_chunk() else { continue };
-        *out = nibbles(codes).map(|q| scale * f32::from(NONLINEAR[usize::from(q & 15)]));
+        *out = looked_up(scale, nibbles(codes), &NONLINEAR);
     }
     out
 }
@@ -321,5 +434,5 @@ fn mxfp4(block: &[u8; 17]) -> [f32; SMALL] {
     // Half of 2^(e - 127), since the table has doubled values. The two smallest are subnormal.
     let bits = if exponent < 2 { 0x0020_0000 << exponent } else { u32::from(exponent - 1) << 23 };
     let d = f32::from_bits(bits);
-    nibbles(take(block)).map(|q| d * f32::from(E2M1[usize::from(q & 15)]))
+    looked_up(d, nibbles(take(block)), &E2M1)
 }
