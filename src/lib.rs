@@ -4,7 +4,7 @@
 //! them as files. The modules form layers, lowest first; imports go downwards only
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
-//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `engine`
+//! `model` < `codec`, `format` < `store` < `stream`, `remote` < `ingest` < `engine`
 //! < `open`, `view` < `vfs` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
@@ -18,6 +18,10 @@ pub mod format;
 pub mod store;
 
 pub mod stream;
+
+#[cfg(feature = "remote")]
+#[deny(clippy::indexing_slicing)]
+pub mod remote;
 
 #[deny(clippy::indexing_slicing)]
 pub mod ingest;

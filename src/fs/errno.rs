@@ -42,6 +42,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         ErrorKind::OtherDevice => Errno::EXDEV,
         ErrorKind::Busy => Errno::EBUSY,
         ErrorKind::Denied => Errno::EPERM,
+        ErrorKind::Forbidden => Errno::EACCES,
         ErrorKind::Absent => Errno::from_i32(libc::ENODATA),
         ErrorKind::ReadOnly => Errno::EROFS,
         ErrorKind::Full => Errno::ENOSPC,

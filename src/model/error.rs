@@ -40,6 +40,8 @@ pub enum ErrorKind {
     Busy,
     /// Not allowed, for example because precision would be lost.
     Denied,
+    /// The host or the remote does not let this process do it.
+    Forbidden,
     /// The data is absent and cannot be rebuilt.
     Absent,
     /// The store, or a part of it, accepts no writes.
@@ -73,6 +75,7 @@ impl ErrorKind {
             ErrorKind::OtherDevice => "other collection",
             ErrorKind::Busy => "busy",
             ErrorKind::Denied => "denied",
+            ErrorKind::Forbidden => "forbidden",
             ErrorKind::Absent => "absent",
             ErrorKind::ReadOnly => "read-only",
             ErrorKind::Full => "no space",
@@ -146,6 +149,8 @@ impl Error {
             io::ErrorKind::FileTooLarge => ErrorKind::TooLarge,
             io::ErrorKind::QuotaExceeded => ErrorKind::Quota,
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+            io::ErrorKind::PermissionDenied => ErrorKind::Forbidden,
+            io::ErrorKind::StaleNetworkFileHandle => ErrorKind::Gone,
             _ => ErrorKind::Io,
         };
         let text = shortened(format!("{doing}: {}", plain(&source)));

@@ -10,6 +10,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("format", 1),
     ("store", 2),
     ("stream", 3),
+    ("remote", 3),
     ("ingest", 4),
     ("engine", 5),
     ("open", 6),
@@ -32,6 +33,10 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("cudarc", &["src/gpu/"], "call src/gpu"),
     ("oxhttp", &["src/control/http.rs"], "let src/control/http.rs answer requests"),
     ("prometheus_client", &["src/control/metrics.rs"], "add the metric to src/control/metrics.rs"),
+    ("object_store", &["src/remote/"], "call src/remote"),
+    ("tokio", &["src/remote/"], "use threads; src/remote has the only asynchronous code"),
+    ("reqwest", &["src/remote/"], "call src/remote"),
+    ("rustls", &["src/remote/"], "call src/remote"),
     ("crc_fast", &["src/format/checksum.rs"], "call `checksum::of`"),
     ("crc32c", &["src/format/checksum.rs"], "call `checksum::of` or `checksum::joined`"),
 ];

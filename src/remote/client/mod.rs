@@ -1,0 +1,558 @@
+//! The client of an object storage: requests with deadlines, retries and a bounded number at a time.
+//!
+//! Each function blocks its thread. The requests run on two threads of their own ([`runtime`]).
+
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload};
+
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::failure::Failure;
+use crate::remote::client::window::{Class, Window};
+
+pub mod failure;
+mod observed;
+pub mod runtime;
+pub mod url;
+pub mod window;
+
+/// Times after which a request is repeated, doubled or given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// Without a byte for this long, a second request is made, and the first one to answer wins.
+    pub stall: Duration,
+    /// Without a byte for this long, a request is given up.
+    pub silence: Duration,
+    /// An upload, or a deletion, takes no longer than this.
+    pub upload: Duration,
+    /// Without progress for this long, the error is returned.
+    pub total: Duration,
+    /// The pause before the first repetition. Each further one is three times as long, up to
+    /// [`Deadlines::pause_max`].
+    pub pause: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Deadlines {
+        Deadlines {
+            stall: Duration::from_secs(5),
+            silence: Duration::from_secs(10),
+            upload: Duration::from_secs(120),
+            total: Duration::from_secs(60),
+            pause: Duration::from_millis(200),
+            pause_max: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Counts since the client was made.
+#[derive(Default, Debug)]
+pub struct Counts {
+    /// Requests sent, repetitions and second requests included.
+    pub requests: AtomicU64,
+    /// Repetitions after a failure.
+    pub retries: AtomicU64,
+    /// Second requests beside a slow first one.
+    pub hedges: AtomicU64,
+    /// Bytes of objects received.
+    pub received: AtomicU64,
+    /// Bytes of objects sent.
+    pub sent: AtomicU64,
+}
+
+/// A hedge is allowed while at most one request in this many was one.
+const REQUESTS_A_HEDGE: u64 = 20;
+
+/// An object's key below the prefix, its bytes, and the time of its last change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectListed {
+    /// The key below the prefix.
+    pub key: String,
+    /// Bytes.
+    pub len: u64,
+    /// Seconds since 1970.
+    pub modified: i64,
+}
+
+/// The outcome of creating an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Put {
+    /// It was created.
+    Created,
+    /// It exists already.
+    Exists,
+}
+
+/// Objects below a prefix of a bucket. Clones share the limits and the counts.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    objects: Arc<dyn ObjectStore>,
+    /// With its final slash, or empty.
+    prefix: String,
+    place: String,
+    deadlines: Deadlines,
+    window: Arc<Window>,
+    counts: Counts,
+}
+
+/// A request and the parts of its answer.
+type Body = BoxStream<'static, std::result::Result<Part, Failure>>;
+
+/// A part of an answer.
+enum Part {
+    /// The length of the whole object; it comes first.
+    Len(u64),
+    Bytes(Bytes),
+}
+
+impl Client {
+    /// The remote at `url`: `s3://BUCKET/PREFIX` or `file:///DIRECTORY`, and `gs://`, `az://` where the
+    /// program has these features.
+    pub fn open(url: &str) -> Result<Client> {
+        let window = Arc::new(Window::default());
+        let (objects, prefix) = url::open(url)?;
+        Ok(Client::made(objects, &prefix, url, Deadlines::default(), window))
+    }
+
+    /// The objects of `objects`. `place` names the remote in messages.
+    pub fn over(objects: Arc<dyn ObjectStore>, prefix: &str, place: &str, deadlines: Deadlines) -> Client {
+        Client::made(objects, prefix, place, deadlines, Arc::default())
+    }
+
+    fn made(
+        objects: Arc<dyn ObjectStore>,
+        prefix: &str,
+        place: &str,
+        deadlines: Deadlines,
+        window: Arc<Window>,
+    ) -> Client {
+        let prefix = match prefix.trim_matches('/') {
+            "" => String::new(),
+            prefix => format!("{prefix}/"),
+        };
+        let place = place.trim_end_matches('/').to_owned();
+        let shared = Shared { objects, prefix, place, deadlines, window, counts: Counts::default() };
+        Client { shared: Arc::new(shared) }
+    }
+
+    /// The remote's URL, for messages.
+    pub fn place(&self) -> &str {
+        &self.shared.place
+    }
+
+    /// What was sent and received.
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// The requests in flight.
+    pub fn window(&self) -> &Window {
+        &self.shared.window
+    }
+
+    /// An object of at most `len_max` bytes; `None` if there is none with this key.
+    pub fn get(&self, key: &str, len_max: u64) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        let whole = Wanted { range: None, len_max };
+        let fetched = runtime::wait(self.fetch(key, whole, Class::Demand, |chunk| {
+            bytes.extend_from_slice(&chunk);
+            Ok(())
+        }))?;
+        match fetched {
+            Ok(()) => Ok(Some(bytes)),
+            Err(Failure::NotFound) => Ok(None),
+            Err(failure) => Err(self.error("reading", key, failure)),
+        }
+    }
+
+    /// A range of an object; `None` if there is none with this key.
+    pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        let wanted = Wanted { len_max: range.end, range: Some(range) };
+        let fetched = runtime::wait(self.fetch(key, wanted, Class::Demand, |chunk| {
+            bytes.extend_from_slice(&chunk);
+            Ok(())
+        }))?;
+        match fetched {
+            Ok(()) => Ok(Some(bytes)),
+            Err(Failure::NotFound) => Ok(None),
+            Err(failure) => Err(self.error("reading", key, failure)),
+        }
+    }
+
+    /// Creates an object, which must not exist yet. A creation that is repeated after a lost answer says
+    /// `Exists`.
+    pub fn create(&self, key: &str, bytes: Bytes) -> Result<Put> {
+        match self.upload(key, bytes, PutMode::Create)? {
+            Ok(()) => Ok(Put::Created),
+            Err(Failure::Exists) => Ok(Put::Exists),
+            Err(failure) => Err(self.error("creating", key, failure)),
+        }
+    }
+
+    /// Creates an object or replaces it.
+    pub fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
+        self.upload(key, bytes, PutMode::Overwrite)?.map_err(|failure| self.error("writing", key, failure))
+    }
+
+    fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<(), Failure>> {
+        let len = bytes.len() as u64;
+        let deadline = self.shared.deadlines.upload;
+        let put = || {
+            let (objects, path) = (self.shared.objects.clone(), self.path(key));
+            let (payload, options) = (PutPayload::from_bytes(bytes.clone()), PutOptions::from(mode.clone()));
+            async move {
+                let path = path?;
+                let put = tokio::time::timeout(deadline, objects.put_opts(&path, payload, options));
+                put.await.map_err(|_| Failure::slow("the upload timed out"))?.map_err(Failure::from)?;
+                Ok(())
+            }
+        };
+        let done = runtime::wait(async {
+            let _permit = self.shared.window.enter(Class::Demand, len).await;
+            self.repeated(put).await
+        })?;
+        if done.is_ok() {
+            self.shared.counts.sent.fetch_add(len, Ordering::Relaxed);
+        }
+        Ok(done)
+    }
+
+    /// Removes objects. Those that do not exist are skipped.
+    pub fn delete(&self, keys: &[String]) -> Result<()> {
+        let deadline = self.shared.deadlines.upload;
+        let delete = || {
+            let objects = self.shared.objects.clone();
+            let paths: Vec<_> = keys.iter().map(|key| self.path(key)).collect();
+            async move {
+                let paths = paths.into_iter().collect::<std::result::Result<Vec<Path>, Failure>>()?;
+                let mut deleted = objects.delete_stream(stream::iter(paths).map(Ok).boxed());
+                let all = async {
+                    while let Some(deleted) = deleted.next().await {
+                        match deleted.map_err(Failure::from) {
+                            Ok(_) | Err(Failure::NotFound) => {}
+                            Err(failure) => return Err(failure),
+                        }
+                    }
+                    Ok(())
+                };
+                tokio::time::timeout(deadline, all)
+                    .await
+                    .map_err(|_| Failure::slow("the deletion timed out"))?
+            }
+        };
+        let done = runtime::wait(async {
+            let _permit = self.shared.window.enter(Class::Demand, 0).await;
+            self.repeated(delete).await
+        })?;
+        let first = keys.first().map_or("", String::as_str);
+        done.map_err(|failure| self.error("removing", first, failure))
+    }
+
+    /// The objects whose keys begin with `below` and a slash, those after `after` only, in the order of the
+    /// keys.
+    pub fn list(&self, below: &str, after: Option<&str>) -> Result<Vec<ObjectListed>> {
+        let list = || {
+            let (shared, path, after) =
+                (self.shared.clone(), self.path(below), after.map(|key| self.path(key)));
+            async move {
+                let path = path?;
+                let mut listed = match after.transpose()? {
+                    Some(after) => shared.objects.list_with_offset(Some(&path), &after),
+                    None => shared.objects.list(Some(&path)),
+                };
+                let mut found = Vec::new();
+                while let Some(object) = shared.soon(listed.next()).await? {
+                    let object = object.map_err(Failure::from)?;
+                    let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
+                    let Some(key) = key.map(str::to_owned) else { continue };
+                    let modified = object.last_modified.timestamp();
+                    found.push(ObjectListed { key, len: object.size, modified });
+                }
+                Ok(found)
+            }
+        };
+        let done = runtime::wait(async {
+            let _permit = self.shared.window.enter(Class::Demand, 0).await;
+            self.repeated(list).await
+        })?;
+        let mut found = done.map_err(|failure| self.error("listing", below, failure))?;
+        found.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        Ok(found)
+    }
+
+    /// The first parts of the keys that begin with `below` and a slash, where another slash follows them.
+    pub fn directories(&self, below: &str) -> Result<Vec<String>> {
+        let list = || {
+            let (shared, path) = (self.shared.clone(), self.path(below));
+            async move {
+                let path = path?;
+                let listed = shared.soon(shared.objects.list_with_delimiter(Some(&path))).await?;
+                let found = listed.map_err(Failure::from)?.common_prefixes;
+                Ok(found.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect::<Vec<_>>())
+            }
+        };
+        let done = runtime::wait(async {
+            let _permit = self.shared.window.enter(Class::Demand, 0).await;
+            self.repeated(list).await
+        })?;
+        let mut found = done.map_err(|failure| self.error("listing", below, failure))?;
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Passes an object, or a range of one, to `sink` in order. A body that ends early is continued where it
+    /// ended, so that `sink` gets each byte once.
+    pub(in crate::remote) async fn fetch(
+        &self,
+        key: &str,
+        wanted: Wanted,
+        class: Class,
+        mut sink: impl FnMut(Bytes) -> std::io::Result<()> + Send,
+    ) -> std::result::Result<(), Failure> {
+        let mut reading = Reading::of(&wanted);
+        let expected = wanted.range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
+        let _permit = self.shared.window.enter(class, expected).await;
+        let mut pauses = Pauses::new(self.shared.deadlines);
+        loop {
+            let before = reading.at;
+            let failure = match self.read_on(key, &mut reading, &mut sink).await {
+                Ok(()) => {
+                    self.shared.window.succeeded();
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            if reading.at > before {
+                pauses = Pauses::new(self.shared.deadlines);
+            }
+            self.pause(failure, &mut pauses).await?;
+        }
+    }
+
+    /// Reads on until the end of what is wanted. Returns at the first failure.
+    async fn read_on(
+        &self,
+        key: &str,
+        reading: &mut Reading,
+        sink: &mut (impl FnMut(Bytes) -> std::io::Result<()> + Send),
+    ) -> std::result::Result<(), Failure> {
+        let deadlines = self.shared.deadlines;
+        let mut body = self.body(key, reading)?;
+        while !reading.is_done() {
+            let next = match tokio::time::timeout(deadlines.stall, body.next()).await {
+                Ok(next) => next,
+                Err(_) if self.may_hedge() => {
+                    self.shared.counts.hedges.fetch_add(1, Ordering::Relaxed);
+                    let mut second = self.body(key, reading)?;
+                    let both = select(Box::pin(body.next()), Box::pin(second.next()));
+                    let first = match tokio::time::timeout(deadlines.silence, both).await {
+                        Ok(Either::Left((next, _))) => (next, true),
+                        Ok(Either::Right((next, _))) => (next, false),
+                        Err(_) => return Err(Failure::slow("the server sends nothing")),
+                    };
+                    if !first.1 {
+                        body = second;
+                    }
+                    first.0
+                }
+                Err(_) => {
+                    let silence = deadlines.silence.saturating_sub(deadlines.stall);
+                    let next = tokio::time::timeout(silence, body.next()).await;
+                    next.map_err(|_| Failure::slow("the server sends nothing"))?
+                }
+            };
+            match next.ok_or_else(|| Failure::Transient("the body ended early".to_owned()))?? {
+                Part::Len(len) => reading.learn(len)?,
+                Part::Bytes(chunk) => {
+                    let len = chunk.len() as u64;
+                    reading.advance(len)?;
+                    self.shared.counts.received.fetch_add(len, Ordering::Relaxed);
+                    sink(chunk).map_err(Failure::Local)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn may_hedge(&self) -> bool {
+        let counts = &self.shared.counts;
+        let (requests, hedges) =
+            (counts.requests.load(Ordering::Relaxed), counts.hedges.load(Ordering::Relaxed));
+        hedges.saturating_mul(REQUESTS_A_HEDGE) <= requests
+    }
+
+    /// A request for what is left, and its answer. It is sent when the stream is first polled.
+    fn body(&self, key: &str, reading: &Reading) -> std::result::Result<Body, Failure> {
+        self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
+        let (shared, path, at) = (self.shared.clone(), self.path(key)?, reading.at);
+        let range = reading.end.map(|end| GetRange::Bounded(at..end));
+        let request = async move {
+            let answer = shared.objects.get_opts(&path, GetOptions::new().with_range(range)).await?;
+            let len = answer.meta.size;
+            let bytes = answer.into_stream().map_ok(Part::Bytes).map_err(Failure::from);
+            Ok::<_, Failure>(stream::once(async move { Ok(Part::Len(len)) }).chain(bytes))
+        };
+        Ok(stream::once(request).try_flatten().boxed())
+    }
+
+    /// Repeats a request that may be repeated until it succeeds or fails for good.
+    async fn repeated<T, Sent>(&self, request: impl Fn() -> Sent) -> std::result::Result<T, Failure>
+    where
+        Sent: Future<Output = std::result::Result<T, Failure>>,
+    {
+        let mut pauses = Pauses::new(self.shared.deadlines);
+        loop {
+            self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
+            match request().await {
+                Ok(done) => {
+                    self.shared.window.succeeded();
+                    return Ok(done);
+                }
+                Err(failure) => self.pause(failure, &mut pauses).await?,
+            }
+        }
+    }
+
+    /// Waits before a repetition, or returns the failure if there shall be none.
+    async fn pause(&self, failure: Failure, pauses: &mut Pauses) -> std::result::Result<(), Failure> {
+        if failure.is_overload() {
+            self.shared.window.slow_down();
+        }
+        let pause = if failure.is_transient() { pauses.next() } else { None };
+        let Some(pause) = pause else { return Err(failure) };
+        log::debug!("{}: a request is repeated: {failure}", self.shared.place);
+        self.shared.counts.retries.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    fn path(&self, key: &str) -> std::result::Result<Path, Failure> {
+        let whole = format!("{}{key}", self.shared.prefix);
+        Path::parse(&whole).map_err(|error| Failure::Refused(error.to_string()))
+    }
+
+    /// The error for users. `doing` says what was done to the object `key`.
+    pub(in crate::remote) fn error(&self, doing: &str, key: &str, failure: Failure) -> Error {
+        let text = format!("{doing} {}/{key}: {failure}", self.shared.place);
+        match failure {
+            Failure::NotFound => Error::new(ErrorKind::NotFound, text),
+            Failure::Exists => Error::new(ErrorKind::Exists, text),
+            Failure::Denied(_) => Error::new(
+                ErrorKind::Forbidden,
+                format!(
+                    "{text}; check the key, its rights on the bucket, and the clock of this machine (tierfs doctor {})",
+                    self.shared.place
+                ),
+            ),
+            Failure::WrongLength(_) => Error::corrupt(text),
+            Failure::Local(error) => Error::io(doing, error),
+            Failure::Refused(_) => Error::new(ErrorKind::Io, text),
+            Failure::Transient(_) | Failure::Overload(_) => Error::new(
+                ErrorKind::Io,
+                format!("{text}; the remote did not answer for {} s", self.shared.deadlines.total.as_secs()),
+            ),
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for an answer without a body, at most as long as a server may be silent.
+    async fn soon<T>(&self, answer: impl Future<Output = T>) -> std::result::Result<T, Failure> {
+        tokio::time::timeout(self.deadlines.silence, answer)
+            .await
+            .map_err(|_| Failure::slow("the server does not answer"))
+    }
+}
+
+/// The bytes wanted of an object.
+#[derive(Clone, Debug)]
+pub(in crate::remote) struct Wanted {
+    /// This range; `None` for the whole object.
+    pub range: Option<Range<u64>>,
+    /// A longer object is an error.
+    pub len_max: u64,
+}
+
+/// How far an object was read.
+struct Reading {
+    at: u64,
+    /// The end of what is wanted, once it is known.
+    end: Option<u64>,
+    len_max: u64,
+}
+
+impl Reading {
+    fn of(wanted: &Wanted) -> Reading {
+        let (at, end) = wanted.range.as_ref().map_or((0, None), |range| (range.start, Some(range.end)));
+        Reading { at, end, len_max: wanted.len_max }
+    }
+
+    fn is_done(&self) -> bool {
+        self.end.is_some_and(|end| self.at >= end)
+    }
+
+    /// The object has `len` bytes.
+    fn learn(&mut self, len: u64) -> std::result::Result<(), Failure> {
+        match self.end {
+            Some(end) if end <= len => {}
+            None if len <= self.len_max => self.end = Some(len),
+            _ => return Err(Failure::WrongLength(len)),
+        }
+        Ok(())
+    }
+
+    /// `len` further bytes have arrived.
+    fn advance(&mut self, len: u64) -> std::result::Result<(), Failure> {
+        self.at = self.at.saturating_add(len);
+        match self.end {
+            Some(end) if self.at <= end => Ok(()),
+            _ => Err(Failure::Refused("the server sent more than was asked for".to_owned())),
+        }
+    }
+}
+
+/// The pauses before repetitions.
+struct Pauses {
+    deadlines: Deadlines,
+    since: Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new(deadlines: Deadlines) -> Pauses {
+        Pauses { deadlines, since: Instant::now(), next: deadlines.pause }
+    }
+
+    /// The next pause, half to all of its length at random; `None` once it is time to give up.
+    fn next(&mut self) -> Option<Duration> {
+        if self.since.elapsed() >= self.deadlines.total {
+            return None;
+        }
+        let pause = self.next;
+        self.next = pause.saturating_mul(3).min(self.deadlines.pause_max);
+        Some(pause.mul_f64(0.5 + 0.5 * random()))
+    }
+}
+
+/// A number from 0 to 1 that differs from call to call.
+fn random() -> f64 {
+    let hash = RandomState::new().build_hasher().finish();
+    hash as f64 / u64::MAX as f64
+}

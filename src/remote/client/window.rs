@@ -1,0 +1,256 @@
+//! How many requests are made at a time.
+//!
+//! The limit grows by one with each window of successes and is halved when the server has too much to do, as
+//! TCP does with its segments.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+const LIMIT_START: usize = 8;
+const LIMIT_MAX: usize = 128;
+/// Bytes of all requests in flight.
+const BYTES_MAX: u64 = 1 << 30;
+/// Failures within this time count as one.
+const HALVED_EVERY: Duration = Duration::from_secs(1);
+
+/// Which of two waiting requests comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Somebody waits for the bytes.
+    Demand,
+    /// Somebody may want them soon. One in four places is left for demands.
+    Ahead,
+}
+
+/// The requests in flight, and those that wait.
+#[derive(Default)]
+pub struct Window {
+    state: Mutex<State>,
+}
+
+struct State {
+    limit: usize,
+    active: usize,
+    bytes: u64,
+    /// Successes since the limit last changed.
+    succeeded: usize,
+    halved: Option<Instant>,
+    demands: VecDeque<Waiting>,
+    ahead: VecDeque<Waiting>,
+}
+
+struct Waiting {
+    bytes: u64,
+    enter: oneshot::Sender<Permit>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            limit: LIMIT_START,
+            active: 0,
+            bytes: 0,
+            succeeded: 0,
+            halved: None,
+            demands: VecDeque::new(),
+            ahead: VecDeque::new(),
+        }
+    }
+}
+
+/// A place in the window, until it is dropped.
+pub struct Permit {
+    window: Arc<Window>,
+    bytes: u64,
+}
+
+impl Window {
+    /// Waits for a place.
+    pub async fn enter(self: &Arc<Window>, class: Class, bytes: u64) -> Permit {
+        loop {
+            let waiting = {
+                let mut state = self.state.lock();
+                if state.queue(class).is_empty() && state.has_room(class, bytes) {
+                    state.take(bytes);
+                    return Permit { window: self.clone(), bytes };
+                }
+                let (enter, waiting) = oneshot::channel();
+                state.queue(class).push_back(Waiting { bytes, enter });
+                waiting
+            };
+            if let Ok(permit) = waiting.await {
+                return permit;
+            }
+        }
+    }
+
+    /// Gives free places to those that wait. A permit whose request was cancelled is dropped, which comes
+    /// here again.
+    fn admit(self: &Arc<Window>) {
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                state.next()
+            };
+            let Some(next) = next else { return };
+            drop(next.enter.send(Permit { window: self.clone(), bytes: next.bytes }));
+        }
+    }
+
+    /// The most requests at a time, and those in flight.
+    pub fn limit_and_active(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.limit, state.active)
+    }
+
+    pub(super) fn succeeded(&self) {
+        let mut state = self.state.lock();
+        state.succeeded += 1;
+        // An idle client learns nothing about the server.
+        if state.succeeded >= state.limit {
+            state.succeeded = 0;
+            state.limit = (state.limit + 1).min(LIMIT_MAX);
+        }
+    }
+
+    pub(super) fn slow_down(&self) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        if state.halved.is_none_or(|halved| now.duration_since(halved) >= HALVED_EVERY) {
+            state.limit = (state.limit / 2).max(1);
+            state.succeeded = 0;
+            state.halved = Some(now);
+        }
+    }
+}
+
+impl State {
+    fn queue(&mut self, class: Class) -> &mut VecDeque<Waiting> {
+        match class {
+            Class::Demand => &mut self.demands,
+            Class::Ahead => &mut self.ahead,
+        }
+    }
+
+    /// Whether a request of `bytes` fits. One always does.
+    fn has_room(&self, class: Class, bytes: u64) -> bool {
+        let limit = match class {
+            Class::Demand => self.limit,
+            Class::Ahead => (self.limit - self.limit / 4).max(1),
+        };
+        self.active == 0 || (self.active < limit && self.bytes.saturating_add(bytes) <= BYTES_MAX)
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.active += 1;
+        self.bytes += bytes;
+    }
+
+    /// Takes a place for the first request that waits, demands first.
+    fn next(&mut self) -> Option<Waiting> {
+        for class in [Class::Demand, Class::Ahead] {
+            let Some(bytes) = self.queue(class).front().map(|waiting| waiting.bytes) else { continue };
+            if self.has_room(class, bytes) {
+                self.take(bytes);
+                return self.queue(class).pop_front();
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        {
+            let mut state = self.window.state.lock();
+            state.active = state.active.saturating_sub(1);
+            state.bytes = state.bytes.saturating_sub(self.bytes);
+        }
+        self.window.admit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::{BYTES_MAX, Class, LIMIT_START, Permit, Window};
+    use crate::remote::client::runtime::wait;
+
+    /// Enters at once, or not at all.
+    fn entered(window: &Arc<Window>, class: Class, bytes: u64) -> Option<Permit> {
+        wait(async { tokio::time::timeout(Duration::from_millis(20), window.enter(class, bytes)).await.ok() })
+            .unwrap()
+    }
+
+    #[test]
+    fn demands_find_a_place_where_requests_ahead_do_not() {
+        let window = Arc::new(Window::default());
+        let ahead: Vec<Permit> =
+            std::iter::from_fn(|| entered(&window, Class::Ahead, 1)).take(LIMIT_START).collect();
+        assert_eq!(ahead.len(), LIMIT_START - LIMIT_START / 4);
+        let demands: Vec<Permit> =
+            std::iter::from_fn(|| entered(&window, Class::Demand, 1)).take(LIMIT_START).collect();
+        assert_eq!(ahead.len() + demands.len(), LIMIT_START);
+        // Those that gave up while they waited have left no trace.
+        drop(demands);
+        drop(ahead);
+        assert_eq!(window.limit_and_active(), (LIMIT_START, 0));
+        assert!(entered(&window, Class::Ahead, 1).is_some());
+    }
+
+    #[test]
+    fn bytes_in_flight_are_bounded_but_one_request_always_fits() {
+        let window = Arc::new(Window::default());
+        let large = entered(&window, Class::Demand, BYTES_MAX + 1).unwrap();
+        assert!(entered(&window, Class::Demand, 1).is_none());
+        drop(large);
+        assert!(entered(&window, Class::Demand, 1).is_some());
+    }
+
+    #[test]
+    fn the_limit_grows_with_each_window_of_successes_and_failures_in_a_row_halve_it_once() {
+        let window = Arc::new(Window::default());
+        (0..LIMIT_START + LIMIT_START + 1).for_each(|_| window.succeeded());
+        assert_eq!(window.limit_and_active().0, LIMIT_START + 2);
+        window.slow_down();
+        window.slow_down();
+        assert_eq!(window.limit_and_active().0, (LIMIT_START + 2) / 2);
+    }
+
+    #[test]
+    fn a_freed_place_goes_to_the_demand_that_waits_before_requests_ahead() {
+        let window = Arc::new(Window::default());
+        let taken: Vec<Permit> =
+            (0..LIMIT_START).map(|_| entered(&window, Class::Demand, 0).unwrap()).collect();
+        let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let waiting: Vec<_> = [Class::Ahead, Class::Demand]
+            .into_iter()
+            .map(|class| {
+                let (window, order) = (window.clone(), order.clone());
+                let waits = crate::remote::client::runtime::spawn(async move {
+                    let permit = window.enter(class, 0).await;
+                    order.lock().push(class);
+                    drop(permit);
+                });
+                waits.unwrap()
+            })
+            .collect();
+        while {
+            let state = window.state.lock();
+            state.demands.len() + state.ahead.len() < 2
+        } {
+            std::thread::yield_now();
+        }
+        drop(taken);
+        for one in waiting {
+            wait(one).unwrap().unwrap();
+        }
+        assert_eq!(*order.lock(), [Class::Demand, Class::Ahead]);
+    }
+}

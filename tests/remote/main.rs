@@ -1,0 +1,9 @@
+//! Stores on object storage, compared with the stores that they were pushed from: on a bucket in memory whose requests
+//! fail, and on the directory of a file system.
+
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![cfg(feature = "remote")]
+
+mod client;
+mod faulty;
