@@ -52,8 +52,16 @@ pub fn encode_difference_on(
         return Ok(false);
     }
     let mut differences = std::mem::take(&mut scratch.elements);
-    differences.resize(block.len(), 0);
-    set.run(Subtract { is_wide: width == 4, base, block, out: &mut differences });
+    differences.clear();
+    differences.extend_from_slice(block);
+    let wide = |x, base| upper(x, base, x, subtract);
+    set.run(EachElement {
+        is_wide: width == 4,
+        elements: &mut differences,
+        others: base,
+        narrow: subtract,
+        wide,
+    });
     let encoded = encode_on(set, &split, &differences, out, scratch);
     scratch.elements = differences;
     encoded.map(|()| true)
@@ -89,7 +97,14 @@ pub fn add_difference_on(
     let memory = scratch.take(parsed.scratch_len());
     let decoded = parsed.decode(set, 0..elements, &mut differences, memory);
     if decoded.is_ok() {
-        set.run(Add { is_wide: width == 4, differences: &differences, block });
+        let wide = |base, z| upper(base, z, z, add);
+        set.run(EachElement {
+            is_wide: width == 4,
+            elements: block,
+            others: &differences,
+            narrow: add,
+            wide,
+        });
     }
     scratch.elements = differences;
     decoded
@@ -125,59 +140,31 @@ fn upper(a: u32, b: u32, low: u32, apply: impl Fn(u16, u16) -> u16) -> u32 {
     u32::from(apply((a >> 16) as u16, (b >> 16) as u16)) << 16 | (low & 0xffff)
 }
 
-/// Loops that the compiler makes vectors of, with the instructions of each set.
-struct Subtract<'a> {
+/// Replaces each element by a function of it and of the other one at its place, with the instructions of each set: `narrow`
+/// for elements of two bytes, `wide` for elements of four.
+struct EachElement<'a, N, W> {
     is_wide: bool,
-    base: &'a [u8],
-    block: &'a [u8],
-    out: &'a mut [u8],
+    elements: &'a mut [u8],
+    others: &'a [u8],
+    narrow: N,
+    wide: W,
 }
 
-impl Job for Subtract<'_> {
+impl<N: Fn(u16, u16) -> u16, W: Fn(u32, u32) -> u32> Job for EachElement<'_, N, W> {
     type Output = ();
 
     #[inline(always)]
     fn run<K: Kernel>(self, _: K) {
-        let Subtract { is_wide, base, block, out } = self;
+        let EachElement { is_wide, elements, others, narrow, wide } = self;
         if is_wide {
-            let from = base.as_chunks::<4>().0.iter().zip(block.as_chunks::<4>().0);
-            for (out, (base, x)) in out.as_chunks_mut::<4>().0.iter_mut().zip(from) {
-                let (base, x) = (u32::from_le_bytes(*base), u32::from_le_bytes(*x));
-                *out = upper(x, base, x, subtract).to_le_bytes();
+            for (element, other) in elements.as_chunks_mut::<4>().0.iter_mut().zip(others.as_chunks::<4>().0)
+            {
+                *element = wide(u32::from_le_bytes(*element), u32::from_le_bytes(*other)).to_le_bytes();
             }
             return;
         }
-        let from = base.as_chunks::<2>().0.iter().zip(block.as_chunks::<2>().0);
-        for (out, (base, x)) in out.as_chunks_mut::<2>().0.iter_mut().zip(from) {
-            *out = subtract(u16::from_le_bytes(*x), u16::from_le_bytes(*base)).to_le_bytes();
-        }
-    }
-}
-
-/// As [`Subtract`].
-struct Add<'a> {
-    is_wide: bool,
-    differences: &'a [u8],
-    block: &'a mut [u8],
-}
-
-impl Job for Add<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<K: Kernel>(self, _: K) {
-        let Add { is_wide, differences, block } = self;
-        if is_wide {
-            let from = differences.as_chunks::<4>().0;
-            for (element, z) in block.as_chunks_mut::<4>().0.iter_mut().zip(from) {
-                let (base, z) = (u32::from_le_bytes(*element), u32::from_le_bytes(*z));
-                *element = upper(base, z, z, add).to_le_bytes();
-            }
-            return;
-        }
-        let from = differences.as_chunks::<2>().0;
-        for (element, z) in block.as_chunks_mut::<2>().0.iter_mut().zip(from) {
-            *element = add(u16::from_le_bytes(*element), u16::from_le_bytes(*z)).to_le_bytes();
+        for (element, other) in elements.as_chunks_mut::<2>().0.iter_mut().zip(others.as_chunks::<2>().0) {
+            *element = narrow(u16::from_le_bytes(*element), u16::from_le_bytes(*other)).to_le_bytes();
         }
     }
 }
