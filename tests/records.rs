@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tierfs::format::log::block_record::{BlockRecord, is_next_slot, of_slot_run, slot_run_array};
 use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
-    NUMBER_MAX, NodeEntry, NodeType, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry,
+    NUMBER_MAX, NodeEntry, NodeType, ObjectEntry, OutsideFile, Parent, RecordedDigests, TensorEntry,
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
@@ -372,7 +372,7 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
     let digests = prop_oneof![
         Just(Digests::NotTaken),
         any::<([u8; 32], Option<[u8; 32]>)>()
-            .prop_map(|(blake3, sha256)| Digests::Taken(Box::new(Taken { blake3, sha256 }))),
+            .prop_map(|(blake3, sha256)| Digests::Recorded(Box::new(RecordedDigests { blake3, sha256 }))),
         Just(Digests::Outdated),
     ];
     let error = (0.0_f32..1e9, 0.0_f64..1e90, any::<u64>())

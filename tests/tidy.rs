@@ -26,6 +26,7 @@ fn check(path: &str, text: &str) -> Vec<Finding> {
         findings.extend(rules::layering(&source));
         findings.extend(rules::foreign_names(&source));
         findings.extend(rules::shape_of_the_file(&source));
+        findings.extend(rules::old_names(&source));
     }
     findings
 }
@@ -58,6 +59,7 @@ fn the_sources_are_tidy() {
     let mut findings: Vec<Finding> = files().flat_map(|(path, text)| check(path, text)).collect();
     let sources: Vec<Source> = files().map(|(path, text)| Source::new(path, text)).collect();
     findings.extend(structure::check(&sources));
+    findings.extend(sources.iter().flat_map(rules::fragments));
     let report: Vec<String> = findings.iter().map(Finding::to_string).collect();
     assert!(report.is_empty(), "{} things to mend:\n{}", report.len(), report.join("\n"));
 }

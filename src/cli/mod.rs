@@ -31,7 +31,6 @@ mod stat;
 mod status;
 mod tier;
 mod umount;
-mod unpin;
 mod verify;
 
 use std::process::ExitCode;
@@ -66,8 +65,8 @@ enum Command {
     Tier(tier::Args),
     Pack(pack::Pack),
     Unpack(pack::Unpack),
-    Pin(pin::Args),
-    Unpin(unpin::Args),
+    Pin(pin::Pin),
+    Unpin(pin::Unpin),
     Evict(evict::Args),
     Set(set::Args),
     Get(get::Args),
@@ -112,7 +111,7 @@ const EXIT_STATUSES: [(u8, &str); 5] = [
     (FAILED, "Something was refused or failed, or was done in part; standard error says what."),
     (2, "The arguments are wrong, and nothing was done."),
     (CORRUPT, "Stored bytes are corrupt, healed or not."),
-    (INTERRUPTED, "Ctrl-C or SIGTERM ended the work; the output says what was done until then."),
+    (INTERRUPTED, "Ctrl-C or SIGTERM ended the work; the output reports the finished part."),
 ];
 
 fn exit_statuses() -> String {

@@ -1,4 +1,4 @@
-//! `tierfs pin`.
+//! `tierfs pin` and `tierfs unpin`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,22 @@ use crate::store::disk::files::visit_files;
 ///
 /// Example: tierfs pin /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
-pub(super) struct Args {
+pub(super) struct Pin {
+    #[command(flatten)]
+    what: What,
+}
+
+/// Unpin files and remove their copies.
+///
+/// Example: tierfs unpin /mnt/acme/llama/model.safetensors
+#[derive(clap::Args)]
+pub(super) struct Unpin {
+    #[command(flatten)]
+    what: What,
+}
+
+#[derive(clap::Args)]
+struct What {
     /// Files, directories, collections, tenants or mount points
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -24,10 +39,10 @@ pub(super) struct Args {
     how: How,
 }
 
-impl Args {
+impl Pin {
     pub fn run(self) -> Result<Outcome> {
-        if !self.how.json {
-            for path in &self.paths {
+        if !self.what.how.json {
+            for path in &self.what.paths {
                 // A path that cannot be pinned is refused below.
                 let places = targets(path).unwrap_or_default();
                 let bytes = places.iter().map(|(_, path)| bytes_to_copy(path)).sum();
@@ -36,7 +51,19 @@ impl Args {
                 }
             }
         }
-        make_all(&[Request { name: "pin", value: "1", words: "pin" }], &self.paths, &self.how)
+        self.what.request("pin", "1")
+    }
+}
+
+impl Unpin {
+    pub fn run(self) -> Result<Outcome> {
+        self.what.request("unpin", "0")
+    }
+}
+
+impl What {
+    fn request(self, words: &str, value: &str) -> Result<Outcome> {
+        make_all(&[Request { name: "pin", value, words }], &self.paths, &self.how)
     }
 }
 

@@ -1,11 +1,13 @@
-//! The control files `sync`, `jobs`, `config` and `policy`.
+//! The control files `sync`, `jobs`, `config`, `policy` and `remove`, and the reasons of refused renames.
 
-use crate::control::context::Context;
+use std::ffi::OsStr;
+
+use crate::control::context::{Context, Mounted, no_file};
 use crate::control::jobs::Of;
 use crate::engine;
 use crate::model::{Error, Result};
 use crate::store::{Access, ROOT};
-use crate::vfs::Invalidation;
+use crate::vfs::{Ino, Invalidation, Located, Scope};
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
 /// that a close meanwhile does not wait for all of them.
@@ -56,4 +58,30 @@ pub(super) fn policy(context: &Context) -> Result<String> {
 pub(super) fn set_policy(context: &Context, text: &str) -> Result<Invalidation> {
     engine::set_setting(context.collection()?, ROOT, &engine::POLICY, text)?;
     Ok(Invalidation::default())
+}
+
+/// Removes the named collection with everything in it.
+pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
+    let Scope::Tenant(tenant) = &context.view.scope else { return Err(no_file()) };
+    context.mounted.vfs.remove_collection(tenant, name)
+}
+
+/// Keeps the reason why a tenant or a collection was not renamed, for programs that ask for it.
+pub fn note_refused_rename(
+    mounted: &Mounted,
+    user: u32,
+    (parent, name): (Ino, &[u8]),
+    to: &OsStr,
+    error: &Error,
+) {
+    if !matches!(mounted.vfs.locate(parent), Ok(Located::Root | Located::Tenant(_))) {
+        return;
+    }
+    let Ok((ino, located)) = mounted.vfs.lookup(parent, name) else { return };
+    let path = match &located {
+        Located::Node(view) => view.path(),
+        Located::Tenant(tenant) => tenant.clone(),
+        _ => return,
+    };
+    mounted.refusals.note((ino, user), &path, &format!("rename to {}", to.display()), error);
 }

@@ -5,7 +5,7 @@ use crate::control::context::{Context, Mounted, no_file};
 use crate::control::import;
 use crate::control::maintenance::{COMPACT, SCRUB};
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, hottest, maintenance, metrics, prefetch, quota, relocation, status};
+use crate::control::{actions, blocks, hottest, maintenance, metrics, prefetch, quota, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
@@ -133,7 +133,7 @@ pub const TENANT_FILES: &[File] = &[
     acting("quota", QUOTA_HELP, quota::of_tenant, quota::set_of_tenant),
     File {
         show: None,
-        act: Some(relocation::remove),
+        act: Some(actions::remove),
         ..shown(
             "remove",
             "write the name of a collection to remove it with everything in it",

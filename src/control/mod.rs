@@ -22,13 +22,13 @@ mod prefetch;
 mod process;
 mod quota;
 mod refusals;
-mod relocation;
 mod sets;
 mod status;
 mod text;
 mod totals;
 mod visibility;
 
+pub use actions::note_refused_rename;
 pub use attributes::{
     ATTRIBUTES, Attribute, Cost, PREFIX, Reader, attribute, listed, refusal_attribute, values,
 };
@@ -44,6 +44,5 @@ pub use import::IMPORT;
 pub use jobs::{Job, Jobs, Of, Report};
 pub use measure::{Tally, tally};
 pub use refusals::{Asker, Refusals};
-pub use relocation::note_refused_rename;
 pub use sets::{Acts, Asked, set};
 pub use text::Text;

@@ -6,7 +6,6 @@ use crate::format::checksum;
 use crate::format::log::catalog::{Digests, Extent, FileEntry};
 use crate::ingest::archives;
 use crate::ingest::blocking::Blocking;
-use crate::ingest::packing::packed_tier;
 use crate::ingest::parts::{Part, PartTensor, Recognized};
 use crate::ingest::recognize::{plain, recognize_at};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
@@ -82,7 +81,7 @@ pub fn arrive_as(
         Err(error) => return Err(error),
     };
     let packs = collection.packs(&collection.state(), node);
-    let tier_of = |tensor: &PartTensor| packed_tier(tensor, Blocking::default()).filter(|_| packs);
+    let tier_of = |tensor: &PartTensor| tensor.packed_tier(Blocking::default()).filter(|_| packs);
     let is_packed =
         recognized.parts.iter().filter_map(|part| part.tensor.as_ref()).any(|it| tier_of(it).is_some());
     let mut uncommitted = Uncommitted::new(collection);

@@ -1,11 +1,11 @@
-//! Imports one file: recognizes it, reserves quota, stores its parts, publishes its name.
+//! Imports one file: recognizes it, reserves quota, stores its parts, publishes its name. Several files can become the
+//! shards of one tensor.
 
 use std::sync::Arc;
 
-use crate::format::log::catalog::OutsideFile;
+use crate::format::log::catalog::{Content, OutsideFile};
 use crate::ingest::options::{Options, Origin, Report};
-use crate::ingest::packing::packed_tier;
-use crate::ingest::parts::{PartTensor, Recognized};
+use crate::ingest::parts::{Part, PartTensor, Recognized};
 use crate::ingest::provenance::Provenance;
 use crate::ingest::recognize::recognize_import;
 use crate::ingest::target::Target;
@@ -13,7 +13,7 @@ use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{publish, room, store_parts};
 use crate::model::{Error, Kept, KeptBy, MoveTo, Progress, Result, Tier};
 use crate::store::disk::File;
-use crate::store::{Collection, ROOT, Settings};
+use crate::store::{Collection, ROOT, Settings, Use};
 use crate::stream::Digester;
 
 /// Imports one file. On an error nothing of it appears.
@@ -34,7 +34,7 @@ pub fn import_file(
     let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
     let tier_of = |tensor: &PartTensor| {
         let tier = encoded_tier.and_then(|to| tier_of(to, tensor, settings));
-        tier.or_else(|| packed_tier(tensor, options.blocking).filter(|_| packs))
+        tier.or_else(|| tensor.packed_tier(options.blocking).filter(|_| packs))
     };
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
     let mut uncommitted = Uncommitted::new(collection);
@@ -124,4 +124,52 @@ fn outside(
     let outside = Arc::new(OutsideFile { file, path: path.clone(), bytes, mtime: origin.mtime });
     let opened = collection.open_outside(&outside)?;
     Ok(Some((outside, opened)))
+}
+
+/// Imports files as the shards of one tensor of bytes, in the order given. On an error nothing
+/// appears.
+pub fn import_shards(
+    collection: &Arc<Collection>,
+    target: &Target,
+    sources: &[Arc<dyn File>],
+    origin: &Origin,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    let lengths = sources.iter().map(|source| source.len());
+    let bytes = lengths.sum::<std::io::Result<u64>>();
+    let bytes = bytes.map_err(|error| Error::io("asking for a shard's size", error))?;
+    let whole = Use::exact(bytes).and(Use::FILE);
+    let more = room::more_than_there(&collection.state(), target, whole);
+    let _held = collection.meter().reserve(more)?;
+    let mut uncommitted = Uncommitted::new(collection);
+    let mut shards = Vec::with_capacity(sources.len());
+    let mut report = Report { tensors: 1, ..Report::default() };
+    for (place, source) in sources.iter().enumerate() {
+        let bytes = source.len().map_err(|error| Error::io("asking for a shard's size", error))?;
+        if bytes == 0 {
+            return Err(Error::invalid(format!("shard {} is empty", place + 1)));
+        }
+        let whole = Part { begin: 0, end: bytes, tensor: None };
+        let (content, parts) = (Content::Plain, vec![whole]);
+        let recognized =
+            Recognized { content, bytes, parts, records: None, note: String::new(), data_files: Vec::new() };
+        let how = store_parts::How::plain(options);
+        let stored_parts = store_parts::store_parts(
+            &mut uncommitted,
+            collection,
+            source,
+            &recognized,
+            &|_| None,
+            how,
+            progress,
+        )?;
+        report.bytes += bytes;
+        report.stored += stored_parts.stored();
+        shards.push(stored_parts);
+    }
+    let parents = options.parents.as_ref();
+    let has_parent = publish::publish_shards(uncommitted, collection, target, origin, shards, parents)?;
+    report.children = u64::from(has_parent);
+    Ok(report)
 }

@@ -28,7 +28,6 @@ mod links;
 mod manifest;
 mod names;
 mod options;
-mod packing;
 mod parents;
 mod parts;
 mod provenance;
@@ -39,7 +38,6 @@ mod removal;
 #[cfg(feature = "mount")]
 mod request;
 mod room;
-mod shards;
 mod share;
 mod store_parts;
 #[cfg(feature = "mount")]
@@ -57,7 +55,7 @@ pub use compare::node_at;
 pub use data_files::{has_data_files, is_data_file, mark_data_files};
 #[cfg(feature = "mount")]
 pub use hub::{HubCache, HubRepository, hub_cache};
-pub use import_file::import_file;
+pub use import_file::{import_file, import_shards};
 #[cfg(feature = "mount")]
 pub use import_job::{Plan, Watch};
 pub use options::{Options, Origin, Report};
@@ -66,7 +64,6 @@ pub use parts::{Part, PartTensor, Recognized};
 pub use recognize::{recognize, recognize_at};
 #[cfg(feature = "mount")]
 pub use request::{Request, parse_collection, parse_encoder};
-pub use shards::import_shards;
 pub use share::share;
 #[cfg(feature = "mount")]
 pub use sum::{Action, Listed, Sum};

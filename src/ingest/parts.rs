@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::Content;
-use crate::model::{Dtype, Error, Result, Shape};
+use crate::ingest::blocking::Blocking;
+use crate::model::{Dtype, Error, Result, Shape, Tier, packs, packs_blocks_of};
 use crate::store::disk::File;
 
 /// The content of a file.
@@ -47,6 +48,15 @@ pub struct PartTensor {
     pub dtype: Dtype,
     /// Shape.
     pub shape: Shape,
+}
+
+impl PartTensor {
+    /// The tier of an exact tensor that arrives where the setting says to pack, if it is packed too.
+    pub(super) fn packed_tier(&self, blocking: Blocking) -> Option<Tier> {
+        let bytes = self.dtype.bytes_of(self.shape.elements())?;
+        let is_packed = packs(self.dtype) && packs_blocks_of(blocking.block_bytes(self.dtype, bytes));
+        is_packed.then_some(Tier::Packed)
+    }
 }
 
 /// Reads bytes of a file.

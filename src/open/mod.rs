@@ -11,7 +11,6 @@ mod file;
 mod flush;
 mod layout;
 mod page_cache;
-mod renamed;
 mod source;
 mod table;
 mod tree;
@@ -19,6 +18,8 @@ mod tree;
 pub use attributes::{SetAttr, has_setid, set_attr, set_tensor};
 pub use changes::Changes;
 pub use file::OpenFile;
-pub use renamed::{finish_renames, has_other_suffix};
 pub use table::OpenFiles;
-pub use tree::{create, inherited, link, make_directory, remove_directory, rename, symlink, unlink};
+pub use tree::{
+    create, finish_renames, has_other_suffix, inherited, link, make_directory, remove_directory, rename,
+    symlink, unlink,
+};

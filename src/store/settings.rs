@@ -85,16 +85,16 @@ impl Settings {
         let keep: Vec<String> =
             self.keep.iter().map(|part| toml::Value::from(part.as_str()).to_string()).collect();
         format!(
-            "# A tierfs store. Made by tierfs; settings may be changed while it is not mounted.\n\
+            "# The settings of a tierfs store. Edit them while the store is not mounted.\n\
              format = {FORMAT_VERSION}\n\
              uuid = \"{}\"\n\n\
-             # Tensors whose names contain one of these stay exact unless all are asked for.\n\
+             # Tensors with one of these in their names stay exact, unless a move has :all.\n\
              keep = [{}]\n\n\
-             # So many files at most are read by the kernel without the daemon at the same time.\n\
+             # Maximum number of files that the kernel reads by passthrough at the same time.\n\
              passthrough_files_max = {}\n\n\
-             # Tensors that arrive are packed (\"ladder\") or not (\"none\") where no setting pack says it.\n\
+             # Default of the setting pack for arriving tensors: none, or ladder for packed ones.\n\
              pack = \"{}\"\n\n\
-             # A file that arrives twice is stored once: none, tenant (among the files of a tenant) or store.\n\
+             # Which files share equal bytes: none, tenant (the files of one tenant) or store.\n\
              share = \"{}\"\n\n{}",
             self.store,
             keep.join(", "),
@@ -215,15 +215,16 @@ impl Rules {
     /// The text for the end of `tierfs.toml`.
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "# Tiers of tensors with the policy auto change once in so many seconds, by so many bytes at most.\n\
+            "# Policy auto: seconds of a tick, and maximum bytes that a tick moves.\n\
              tick_seconds = {}\n\
              pass_bytes = {}\n\
-             # A tensor stays so long in its tier before it goes further down, and so long unused before it is absent.\n\
+             # Seconds that a tensor stays in its tier before it moves further down.\n\
              hold_seconds = {}\n\
-             # An exact tensor that is unused so long is packed, before it goes to any other tier; 0: never.\n\
+             # Seconds without an access after which an exact tensor is packed; 0 for never.\n\
              pack_idle = {}\n\
+             # Seconds without an access after which a tensor may become absent.\n\
              idle_seconds = {}\n\
-             # Bytes in q7 from which the least recently used go to q5; 0: no matter how many.\n\
+             # Stored bytes in q7 above which the least recently used tensors move to q5; 0 for no limit.\n\
              warm_byte_cap = {}\n",
             self.tick_seconds,
             self.pass_bytes,
@@ -233,7 +234,7 @@ impl Rules {
             self.warm_byte_cap
         );
         if self.limits.is_empty() {
-            text.push_str("# What a tier may hold: limits.q8 = { bytes = 1000000000, blocks = 0 }\n");
+            text.push_str("# Capacities of tiers: limits.q8 = { bytes = 1000000000, blocks = 0 }\n");
         }
         for (tier, limit) in &self.limits {
             let Limit { bytes, blocks } = limit;

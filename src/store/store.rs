@@ -216,7 +216,7 @@ impl Store {
                         }
                         // Readers of dependent blocks get an error.
                         Err(error) => {
-                            log::warn!("{}: what it has to do with is not there: {error}", found.path());
+                            log::warn!("{}: a related collection is missing: {error}", found.path());
                             if !self.was_removed(&relative, &error) {
                                 found.keep_parents_of(&relative);
                             }

@@ -125,7 +125,7 @@ impl Tenants {
             return tenant.clone();
         }
         let entry = read(&*self.disk, name).unwrap_or_else(|error| {
-            log::warn!("{name}: only who runs the mount may use this tenant: {error}");
+            log::warn!("{name}: only the user who runs the mount may use this tenant: {error}");
             TenantEntry { mode: CLOSED_MODE, ..TenantEntry::default() }
         });
         let meter = Meter::new(name, None, entry.limits);

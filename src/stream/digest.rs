@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::{Digests, Taken};
+use crate::format::log::catalog::{Digests, RecordedDigests};
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::store::Object;
@@ -49,7 +49,7 @@ impl Digester {
 
     /// The digests of all bytes.
     pub fn finish(self) -> Digests {
-        Digests::Taken(Box::new(Taken {
+        Digests::Recorded(Box::new(RecordedDigests {
             blake3: *self.blake3.finalize().as_bytes(),
             sha256: self.sha256.map(|sha256| sha256.finalize().into()),
         }))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use tierfs::format::log::catalog::{Digests, Taken};
+use tierfs::format::log::catalog::{Digests, RecordedDigests};
 use tierfs::ingest::{Blocking, Options, Origin, import_file, import_shards};
 use tierfs::model::{Error, ErrorKind, Silent};
 use tierfs::store::Collection;
@@ -144,7 +144,10 @@ fn digests_equal_those_of_the_imported_bytes() {
         import(&collection, "x", &bytes, &Options::default()).unwrap();
         let node = find(&collection, "x").unwrap();
         let blake3 = *blake3::hash(&bytes).as_bytes();
-        assert_eq!(node.file().unwrap().digests, Digests::Taken(Box::new(Taken { blake3, sha256: None })));
+        assert_eq!(
+            node.file().unwrap().digests,
+            Digests::Recorded(Box::new(RecordedDigests { blake3, sha256: None }))
+        );
         // The SHA-256 is computed only where it is compared; a file with another one is refused.
         let import = |name: &str, sha256: [u8; 32]| {
             let origin = Origin { sha256: Some(sha256), ..origin() };
@@ -154,8 +157,8 @@ fn digests_equal_those_of_the_imported_bytes() {
         };
         import("y", sha256).unwrap();
         let node = find(&collection, "y").unwrap();
-        let taken = Taken { blake3, sha256: Some(sha256) };
-        assert_eq!(node.file().unwrap().digests, Digests::Taken(Box::new(taken)));
+        let taken = RecordedDigests { blake3, sha256: Some(sha256) };
+        assert_eq!(node.file().unwrap().digests, Digests::Recorded(Box::new(taken)));
         assert_eq!(import("z", [0; 32]).unwrap_err().kind(), ErrorKind::Invalid);
         assert!(find(&collection, "z").is_none());
     });

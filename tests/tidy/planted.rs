@@ -1,7 +1,7 @@
 //! The checker against planted violations, and against what only looks like one.
 
 use crate::check;
-use crate::rules::{CODE_LINES_MAX, ERRNO_FILE, INTRINSICS_FOLDER, UNFINISHED};
+use crate::rules::{CODE_LINES_MAX, ERRNO_FILE, INTRINSICS_FOLDER, SHORT_FILE_LINES, UNFINISHED, fragments};
 use crate::source::{Finding, Source};
 use crate::structure::{CYCLE_FILES_MAX, IMPL_FOLDERS_MAX, SHARED_FIELDS_MAX};
 
@@ -120,6 +120,32 @@ fn the_length_limit_ignores_unit_tests() {
     assert_one("src/store/mod.rs", &format!("#[cfg(test)]\nuse a::B;\n{too_long}"), 1, "split it");
     assert_none("src/store/tests.rs", &too_long);
     assert_none("tests/mounted.rs", &too_long);
+}
+
+#[test]
+fn names_of_earlier_versions_are_found() {
+    assert_none("src/store/mod.rs", "// Live\nconst A: &str = \"settle\";\nstruct Lively;\nfn settled() {}");
+    assert_one("src/store/mod.rs", "struct Live;", 2, "write OpenFile");
+    assert_one("src/vfs/mod.rs", "fn f(file: &File) { file.settle() }", 2, "write flush");
+    assert_one("src/store/mod.rs", "use a::{Link, Pending};", 2, "write Reservations");
+    assert_one("src/store/log/held.rs", "struct A;", 1, "write pending_batch");
+    assert_one("src/store/known/mod.rs", "", 1, "write write");
+}
+
+#[test]
+fn short_files_of_functions_alone_are_found() {
+    let found =
+        |path: &str, body: &str| fragments(&Source::new(path, &format!("//! A module.\n{body}\n"))).len();
+    let functions = "impl Collection {\n    pub fn f() {}\n}";
+    assert_eq!(found("src/store/io/part.rs", functions), 1);
+    assert_eq!(found("src/store/io/part.rs", "pub fn f() {}"), 1);
+    assert_eq!(found("src/store/io/part.rs", &format!("{functions}{}", "\n".repeat(SHORT_FILE_LINES))), 0);
+    assert_eq!(found("src/store/io/mod.rs", functions), 0);
+    assert_eq!(found("tests/mounted.rs", functions), 0);
+    for own in ["struct A;", "enum A {}", "trait A {}", "const A: u8 = 1;", "static A: u8 = 1;"] {
+        assert_eq!(found("src/store/io/part.rs", &format!("{own}\n{functions}")), 0, "{own}");
+    }
+    assert_eq!(found("src/store/io/part.rs", "pub use a::B;"), 0);
 }
 
 #[test]

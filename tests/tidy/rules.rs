@@ -56,6 +56,53 @@ pub const UNFINISHED: &[&str] = &[
     concat!("expect(dead", "_code)"),
 ];
 
+/// Names of earlier versions that must not return, each with the name that replaced it.
+const OLD_NAMES: &[(&str, &str)] = &[
+    ("Live", "OpenFile"),
+    ("LiveTable", "OpenFiles"),
+    ("settle", "flush"),
+    ("Forgetter", "Invalidator"),
+    ("owed", "pending_invalidations"),
+    ("let_go", "drop_cached, forget or release"),
+    ("Rare", "WriteState"),
+    ("Pending", "Reservations"),
+    ("TakenSlots", "ReservedSlots"),
+    ("Cut", "BlockLayout"),
+    ("Taken", "StoredParts or RecordedDigests"),
+    ("Told", "NameWatcher or ReportedBlocks"),
+    ("ask_for", "mark_requested_by_kernel"),
+    ("bell", "Waker"),
+    ("rope", "wake_handle"),
+];
+
+/// Names of earlier modules that must not return, each with the name that replaced it.
+const OLD_MODULES: &[(&str, &str)] = &[
+    ("ahead", "verify_on_open"),
+    ("beside", "embedding_index"),
+    ("edit", "open"),
+    ("emptied", "implied_directories"),
+    ("given", "page_cache"),
+    ("held", "pending_batch"),
+    ("known", "write"),
+    ("many", "import_job"),
+    ("namespace", "vfs"),
+    ("placing", "apply_blocks"),
+    ("rounded", "scaled_delta"),
+    ("take", "store_parts"),
+    ("unnamed", "uncommitted"),
+];
+
+/// A file with fewer lines is a table, a type, a subcommand or a folder's face.
+pub const SHORT_FILE_LINES: usize = 60;
+
+/// Short files of functions alone, which have no neighbour to be part of.
+const SHORT_FILES: &[&str] = &[
+    // Below delta.rs and difference.rs, which both use it.
+    "src/format/payload/element.rs",
+    // Takes the place of reading.rs in a build without CUDA.
+    "src/gpu/absent.rs",
+];
+
 fn height(layer: &str) -> Option<u8> {
     LAYERS.iter().find(|(name, _)| *name == layer).map(|(_, height)| *height)
 }
@@ -170,6 +217,42 @@ pub fn shape_of_the_file(source: &Source) -> Vec<Finding> {
         findings.push(source.finding(0, what));
     }
     findings
+}
+
+/// Names of earlier versions do not return.
+pub fn old_names(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (old, new) in OLD_NAMES {
+        let what = format!("`{old}` is a name of earlier versions; write {new}");
+        findings.extend(words(&source.code, old).map(|at| source.finding(at, what.clone())));
+    }
+    let module = source.path.trim_end_matches("/mod.rs").trim_end_matches(".rs");
+    let module = module.rsplit('/').next().unwrap_or_default();
+    if let Some((old, new)) = OLD_MODULES.iter().find(|(old, _)| *old == module) {
+        findings.push(source.finding(0, format!("`{old}` is a module of earlier versions; write {new}")));
+    }
+    findings
+}
+
+/// A short file is not a fragment of an idea.
+pub fn fragments(source: &Source) -> Vec<Finding> {
+    let is_face = ["/mod.rs", "/lib.rs", "/main.rs"].iter().any(|end| source.path.ends_with(end));
+    let defines = ["struct", "enum", "trait", "const", "static", "macro_rules"];
+    let is_own = defines.iter().any(|kind| words(&source.code, kind).next().is_some());
+    let has_functions = words(&source.code, "fn").next().is_some();
+    let lines = source.text.lines().count();
+    if !source.is_product_code()
+        || source.is_unit_test_file()
+        || is_face
+        || is_own
+        || !has_functions
+        || lines >= SHORT_FILE_LINES
+        || SHORT_FILES.contains(&source.path)
+    {
+        return Vec::new();
+    }
+    let what = format!("{lines} lines of functions alone; move them to a neighbour, or to their type");
+    vec![source.finding(0, what)]
 }
 
 /// No unfinished work, no ignored result.

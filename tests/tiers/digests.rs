@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use tierfs::format::log::catalog::{Digests, Entry, NodeType, Taken};
+use tierfs::format::log::catalog::{Digests, Entry, NodeType, RecordedDigests};
 use tierfs::store::ROOT;
 use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;
@@ -278,7 +278,7 @@ fn a_sha256_is_shown_only_for_bytes_with_the_imported_blake3() {
         let node = collection.state().directory(ROOT).unwrap().get(b"data.bin").unwrap();
         let mut entry = collection.state().node(node).unwrap().entry.clone();
         let NodeType::File(file) = &mut entry.node_type else { panic!("no file") };
-        file.digests = Digests::Taken(Box::new(Taken { blake3: [7; 32], sha256: None }));
+        file.digests = Digests::Recorded(Box::new(RecordedDigests { blake3: [7; 32], sha256: None }));
         let written = collection.commit(Touched::default(), |batch, _| {
             batch.entry(Entry::Node(Box::new(entry)));
             Ok(())

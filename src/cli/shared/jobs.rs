@@ -148,6 +148,15 @@ pub(in crate::cli) fn wait_for_new(
     }
 }
 
+/// Has the daemon do the work of the control file `name` on all collections, and waits. Returns one line
+/// per collection.
+pub(in crate::cli) fn run_by_daemon(mounted: &Mounted, name: &str) -> Result<String> {
+    let path = mounted.mountpoint.join(".ctl").join(name);
+    let failed = |error| Error::io(path.display(), error);
+    wait_for_new(mounted, name, || fs::write(&path, "start").map_err(failed))?;
+    fs::read_to_string(&path).map_err(failed)
+}
+
 /// A bar of bytes on a terminal; hidden elsewhere.
 pub(in crate::cli) fn new_bar() -> ProgressBar {
     let is_shown = std::io::stderr().is_terminal();

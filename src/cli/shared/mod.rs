@@ -4,7 +4,6 @@ pub(in crate::cli) mod folder;
 pub(in crate::cli) mod interrupt;
 pub(in crate::cli) mod jobs;
 pub(in crate::cli) mod log;
-pub(in crate::cli) mod maintenance;
 pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod process;

@@ -1,11 +1,15 @@
-//! Finds mounted tierfs file systems in /proc/self/mountinfo.
+//! Finds mounted tierfs file systems in /proc/self/mountinfo, and opens stores that are not mounted.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::engine::Engine;
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::files::FileDisk;
+use crate::store::{Access, Store};
 
 /// A mounted tierfs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -164,4 +168,12 @@ pub(in crate::cli) fn mounts_of(path: Option<&Path>) -> Result<Vec<Mounted>> {
         Error::new(ErrorKind::NotFound, text)
     };
     Ok(vec![mount_of(path)?.ok_or_else(none)?])
+}
+
+/// Opens a store that is not mounted. `doing` tells processes that wait for its lock what this process
+/// does.
+pub(in crate::cli) fn open_engine(path: &Path, doing: &str) -> Result<Engine> {
+    let note = format!("process {}, which {doing}", std::process::id());
+    let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
+    Ok(Engine::new(Arc::new(store.map_err(|error| with_mounts(error, path))?)))
 }

@@ -1,15 +1,18 @@
-//! Allocates space for payloads: slots, data files and their numbers.
+//! Allocates space for payloads: slots, data files and their numbers. Writes payloads and records to slots.
 
 use std::sync::Arc;
 
-use crate::format::log::record::Stored;
+use crate::format::checksum;
+use crate::format::log::record::{Record, Stored};
+use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
 use crate::store::disk::File;
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
-use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
+use crate::store::object::factors::{FACTOR_FILE, place_of_factor};
+use crate::store::object::links::{DELTA_FILE, place_of, place_of_stored};
 use crate::store::object::parts::Part;
 use crate::store::space::files::Touched;
 use crate::store::space::slots::{SLOT_ALIGN, Slots};
@@ -92,6 +95,19 @@ impl Collection {
             .map_err(|error| Error::io(format!("writing {}", self.files.payload_path(number)), error))?;
         touched.file(&file);
         Ok(offset)
+    }
+
+    /// Stores the factorization of a whole object. Returns the record that describes it.
+    pub fn write_factor(&self, factor: &Factor, rank: u32, touched: &mut Touched) -> Result<Record> {
+        let record = factor.write();
+        let offset = self.write_record(FACTOR_FILE, &record, touched)?;
+        let (len, checksum) = (record.len() as u64, checksum::of(&record));
+        Ok(Record::Factor { object: factor.object, block: WHOLE_TENSOR, offset, len, rank, checksum })
+    }
+
+    /// Stores a delta. Returns its offset in `delta.dat`.
+    pub fn write_delta(&self, record: &[u8], touched: &mut Touched) -> Result<u64> {
+        self.write_record(DELTA_FILE, record, touched)
     }
 
     /// Determines the free space of all tier files, once.

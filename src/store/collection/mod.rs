@@ -5,7 +5,6 @@ pub(in crate::store) mod commit;
 pub(in crate::store) mod digest_cache;
 pub(in crate::store) mod identity;
 pub(in crate::store) mod journal;
-pub(in crate::store) mod limits;
 pub(in crate::store) mod lineage;
 pub(in crate::store) mod open;
 pub(in crate::store) mod open_object;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::OutsideFile;
+use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::clock::Ticks;
@@ -40,11 +39,11 @@ use crate::store::log::replay::Damage;
 use crate::store::object::Object;
 use crate::store::quota::{Limits, Meter};
 use crate::store::settings::PACKS;
-use crate::store::space::files::Files;
+use crate::store::space::files::{Files, Touched};
 use crate::store::space::reservations::Reservations;
-use crate::store::state::State;
 use crate::store::state::node::Node;
 use crate::store::state::node_settings::PACK;
+use crate::store::state::{ROOT, State};
 
 /// A collection of a store.
 pub struct Collection {
@@ -69,6 +68,9 @@ pub struct Collection {
 
 /// The objects of a file, and the layout of the records if it is an embedding batch.
 pub type Parts = (Vec<Arc<Object>>, Option<Arc<Runs>>);
+
+/// Setting of a collection's own directory that holds its limits.
+const LIMITS_SETTING: &str = "quota";
 
 impl Collection {
     /// A collection with this state and log.
@@ -319,5 +321,39 @@ impl Collection {
             || self.path(),
             |below| format!("{}/{}", self.path(), String::from_utf8_lossy(&below)),
         )
+    }
+
+    /// The meter of its use.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+
+    /// Counts its use for its tenant too.
+    pub(in crate::store) fn metered(mut self, above: Arc<Meter>) -> Collection {
+        let path = self.path();
+        let kept = self.state.get_mut();
+        let limits = match kept.setting(ROOT, LIMITS_SETTING).map(|text| Limits::default().changed(text)) {
+            Some(Ok(limits)) => limits,
+            Some(Err(error)) => {
+                log::warn!("{path}: ignoring unreadable quota: {error}");
+                Limits::default()
+            }
+            None => Limits::default(),
+        };
+        let used = kept.used();
+        self.meter = Meter::new(&path, Some(above), limits);
+        self.meter.set_used(used);
+        self
+    }
+
+    /// Sets the limits, durably.
+    pub fn set_limits(&self, limits: Limits) -> Result<()> {
+        self.commit(Touched::default(), |batch, _| {
+            let value = (!limits.are_none()).then(|| limits.to_text());
+            batch.entry(Entry::Setting { node: ROOT, key: LIMITS_SETTING.to_owned(), value });
+            Ok(())
+        })?;
+        self.meter.set_limits(limits);
+        Ok(())
     }
 }

@@ -15,7 +15,8 @@ use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
-use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
+use crate::store::object::factors::place_of_factor;
+use crate::store::object::links::{place_of, place_of_stored};
 use crate::store::sharing::is_shared;
 use crate::store::state::freed::Freed;
 

@@ -23,7 +23,7 @@ use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 /// Holder named in the error when several processes share the store.
-const READERS: &str = "those who read it";
+const READERS: &str = "read-only processes";
 
 /// Opening a pipe must not block.
 const NOT_WAITING: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -272,7 +272,7 @@ impl Disk for FileDisk {
             // overwrites the one before and uses its space.
             let written = file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
             if let Err(error) = written {
-                log::warn!("the lock does not say who has the store: {error}");
+                log::warn!("the lock does not name its holder: {error}");
             }
         }
         Ok(Box::new(file))

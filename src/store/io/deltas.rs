@@ -9,7 +9,7 @@ use crate::store::collection::open_object::OpenObject;
 use crate::store::io::packed::apply_changes;
 use crate::store::io::scaled_delta::{Writes, scaled};
 use crate::store::object::blocks::Block;
-use crate::store::object::links::{DELTA_FILE, LINKS_MAX, Link};
+use crate::store::object::links::{DELTA_FILE, DeltaLink, LINKS_MAX};
 use crate::store::space::files::Touched;
 
 /// A block of which more than one element in this many changed is rewritten.
@@ -48,7 +48,7 @@ impl OpenObject {
     }
 
     /// Applies one delta to the elements of its base block.
-    pub fn apply_link(&self, index: u32, link: &Link, elements: &mut [u8]) -> Result<()> {
+    pub fn apply_link(&self, index: u32, link: &DeltaLink, elements: &mut [u8]) -> Result<()> {
         let place = || {
             let path = self.collection.files.payload_path(DELTA_FILE);
             format!("{path} at byte {}, block {index} of object {}", link.offset, self.object.entry.id)
@@ -106,7 +106,7 @@ impl OpenObject {
         let links = deltas.as_ref().map_or(0, |links| links.len());
         // The ninth patch merges everything written since the block was encoded.
         let is_merged = links == LINKS_MAX && writes == Writes::Exact;
-        let is_scaled = |link: &Link| link.kind == DeltaKind::Scaled;
+        let is_scaled = |link: &DeltaLink| link.kind == DeltaKind::Scaled;
         if is_merged && deltas.is_some_and(|links| links.iter().any(is_scaled)) {
             return Ok(Patch::None);
         }

@@ -11,7 +11,7 @@ use crate::store::clock::now_seconds;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::packed::encode_packed;
 use crate::store::object::blocks::Block;
-use crate::store::object::links::Link;
+use crate::store::object::links::DeltaLink;
 use crate::store::space::files::Touched;
 
 impl OpenObject {
@@ -61,7 +61,7 @@ impl OpenObject {
         &self,
         index: u32,
         block: &Block,
-        seen: Option<Arc<[Link]>>,
+        seen: Option<Arc<[DeltaLink]>>,
         elements: &[u8],
     ) -> Result<bool> {
         let checksum = checksum::of(elements);

@@ -14,7 +14,6 @@ pub(in crate::store) mod rebuild;
 pub(in crate::store) mod relocate;
 pub(in crate::store) mod scaled_delta;
 pub(in crate::store) mod share;
-pub(in crate::store) mod side_records;
 pub(in crate::store) mod verify;
 pub(in crate::store) mod write;
 pub(in crate::store) mod zeros;

@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use crate::format::checksum;
 use crate::format::log::record::Stored;
+use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::events::EventKind;
 use crate::store::object::blocks::{Block, DIRTY};
+use crate::store::object::factors::{FACTOR_FILE, FactorLink};
 
 /// Bytes compared with zeros at a time.
 const HOLE_BYTES: u64 = 1 << 20;
@@ -92,7 +94,7 @@ impl OpenObject {
             chunk.resize((end - at).min(HOLE_BYTES) as usize, 0);
             extent.read_exact_at(&mut chunk, at).map_err(failed)?;
             if chunk.iter().any(|byte| *byte != 0) {
-                log::warn!("{}: bytes where nobody wrote; it is read as zeros", self.file_place(&hole));
+                log::warn!("{}: bytes in a range that was never written; it reads as zeros", self.file_place(&hole));
                 return Ok(());
             }
             found = extent.next_data(at + chunk.len() as u64).map_err(failed)?;
@@ -165,6 +167,31 @@ impl OpenObject {
 
     pub(in crate::store) fn place(&self, index: u32, stored: &Stored) -> String {
         format!("{}, block {index} of object {}", self.file_place(stored), self.object.entry.id)
+    }
+
+    /// Verifies the object's factorization, once since the store was opened.
+    pub(in crate::store) fn check_factor(&self, link: &FactorLink) -> Result<()> {
+        let mut checked = self.object.write_state().factor_checked.lock();
+        if *checked != link.epoch {
+            self.read_factor(link)?;
+            *checked = link.epoch;
+        }
+        Ok(())
+    }
+
+    /// Reads and verifies the object's factorization.
+    pub fn read_factor(&self, link: &FactorLink) -> Result<Factor> {
+        let place = || {
+            let path = self.collection.files.payload_path(FACTOR_FILE);
+            format!("{path} at byte {}, object {}", link.offset, self.object.entry.id)
+        };
+        let read = self.collection.files.read_record(FACTOR_FILE, (link.offset, link.len), link.checksum);
+        let factor = Factor::parse(&read.map_err(|error| error.at(place()))?);
+        let factor = factor.map_err(|error| error.at(place()))?;
+        if factor.object != self.object.entry.id || factor.block != WHOLE_TENSOR {
+            return Err(Error::corrupt(format!("{}: the factors are of another object", place())));
+        }
+        Ok(factor)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::store::log::LOG_NAME;
 use crate::store::log::append::Log;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, Blocks};
-use crate::store::object::links::FactorLink;
+use crate::store::object::factors::FactorLink;
 use crate::store::object::origin::OriginRun;
 use crate::store::object::parts::Part;
 use crate::store::state::{ROOT, State};

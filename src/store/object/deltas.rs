@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use crate::model::{Error, Result, Tier};
 use crate::store::object::blocks::Block;
-use crate::store::object::links::{LINKS_MAX, Link};
+use crate::store::object::links::{DeltaLink, LINKS_MAX};
 use crate::store::object::{Object, lies_in_a_file};
 
 impl Object {
     /// The deltas on a block of this epoch, in order.
-    pub fn deltas(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
+    pub fn deltas(&self, index: u32, epoch: u64) -> Option<Arc<[DeltaLink]>> {
         self.existing_write_state()?.deltas.read().get(&(index, epoch)).cloned()
     }
 
@@ -36,9 +36,9 @@ impl Object {
         &self,
         index: u32,
         base_epoch: u64,
-        link: Link,
+        link: DeltaLink,
         chain_len: u16,
-    ) -> Result<Vec<Link>> {
+    ) -> Result<Vec<DeltaLink>> {
         let block = self.blocks.read().get(index, self.layout());
         let is_absent = |block: &Block| block.stored.tier == Tier::Absent && self.entry.parent.is_some();
         let (epoch, link) = match block {
@@ -46,7 +46,7 @@ impl Object {
                 (Some(base_epoch), link)
             }
             Some(block) if is_absent(&block) && chain_len == 1 => {
-                (Some(block.epoch), Link { is_on_parent: true, ..link })
+                (Some(block.epoch), DeltaLink { is_on_parent: true, ..link })
             }
             _ => (None, link),
         };
@@ -77,7 +77,7 @@ impl Object {
 
     /// Ends the chain of a block that is rewritten. The chain no longer counts as stored, and stays
     /// until [`forget_deltas`](Self::forget_deltas) for readers of the old block.
-    pub(in crate::store) fn end_deltas(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
+    pub(in crate::store) fn end_deltas(&self, index: u32, epoch: u64) -> Option<Arc<[DeltaLink]>> {
         let links = self.deltas(index, epoch)?;
         let bytes: u64 = links.iter().map(|link| u64::from(link.len)).sum();
         self.add_linked(0_u64.wrapping_sub(bytes));
@@ -104,7 +104,7 @@ impl Object {
     }
 
     /// All deltas of all blocks.
-    pub(in crate::store) fn links(&self) -> Vec<Link> {
+    pub(in crate::store) fn links(&self) -> Vec<DeltaLink> {
         let Some(write_state) = self.existing_write_state() else { return Vec::new() };
         write_state.deltas.read().values().flat_map(|links| links.iter().copied()).collect()
     }

@@ -5,10 +5,33 @@
 //!    sequence number. It does not cover blocks that became absent later.
 //! 2. It exists as long as a block of the object is absent.
 
+use crate::format::log::record::Record;
+use crate::format::payload::factor::WHOLE_TENSOR;
 use crate::model::{Error, Result, Tier};
 use crate::store::object::blocks::Block;
-use crate::store::object::links::{FactorLink, IsEnded};
 use crate::store::object::{Object, lies_in_a_file};
+
+/// Number of `factor.dat` among the payload files.
+pub(in crate::store) const FACTOR_FILE: u8 = 5;
+
+/// The factorization of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FactorLink {
+    /// The sequence number of its record.
+    pub epoch: u64,
+    /// Byte offset of its record in `factor.dat`.
+    pub offset: u64,
+    /// Bytes of the record.
+    pub len: u64,
+    /// Number of products in the sum.
+    pub rank: u32,
+    /// CRC32C of the record.
+    pub checksum: u32,
+}
+
+/// Whether a factorization was ended and waits for its last reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store) struct IsEnded(pub bool);
 
 impl Object {
     /// The object's factorization, including one that was ended but still has readers.
@@ -55,4 +78,19 @@ impl Object {
             *factor = None;
         }
     }
+}
+
+/// The factorization in a Factor record with sequence number `epoch`; `None` for other records.
+pub(in crate::store) fn factor_link_of(record: &Record, epoch: u64) -> Option<FactorLink> {
+    match *record {
+        Record::Factor { block: WHOLE_TENSOR, offset, len, rank, checksum, .. } => {
+            Some(FactorLink { epoch, offset, len, rank, checksum })
+        }
+        _ => None,
+    }
+}
+
+/// File number, offset and length of a factorization.
+pub(in crate::store) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
+    (FACTOR_FILE, link.offset, link.len)
 }

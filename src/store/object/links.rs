@@ -1,20 +1,17 @@
-//! Where the records of deltas and factorizations lie, in `delta.dat` and `factor.dat`.
+//! Where the records of deltas lie in `delta.dat`.
 
 use crate::format::log::record::{Record, Stored};
 use crate::format::payload::delta::{DeltaKind, HEAD_BYTES};
-use crate::format::payload::factor::WHOLE_TENSOR;
 use crate::model::{Dtype, ObjectId};
 
 /// Maximum number of links in a chain.
 pub const LINKS_MAX: usize = 8;
 /// Number of `delta.dat` among the payload files.
 pub(in crate::store) const DELTA_FILE: u8 = 4;
-/// Number of `factor.dat` among the payload files.
-pub(in crate::store) const FACTOR_FILE: u8 = 5;
 
 /// A delta on a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Link {
+pub struct DeltaLink {
     /// Byte offset of its record in `delta.dat`.
     pub offset: u64,
     /// Bytes of the record.
@@ -30,7 +27,7 @@ pub struct Link {
     pub is_on_parent: bool,
 }
 
-impl Link {
+impl DeltaLink {
     /// Number of elements that the delta lists.
     pub(in crate::store) fn changes(&self, dtype: Dtype) -> u32 {
         let value_bytes = match self.kind {
@@ -42,27 +39,8 @@ impl Link {
     }
 }
 
-/// The factorization of an object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FactorLink {
-    /// The sequence number of its record.
-    pub epoch: u64,
-    /// Byte offset of its record in `factor.dat`.
-    pub offset: u64,
-    /// Bytes of the record.
-    pub len: u64,
-    /// Number of products in the sum.
-    pub rank: u32,
-    /// CRC32C of the record.
-    pub checksum: u32,
-}
-
-/// Whether a factorization was ended and waits for its last reader.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store) struct IsEnded(pub bool);
-
 /// The link of a Delta record; `None` for other records and unknown kinds.
-pub(in crate::store) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, u16, Link)> {
+pub(in crate::store) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, u16, DeltaLink)> {
     let Record::Delta { object, block, base_epoch, offset, len, chain_len, checksum, kind, .. } = *record
     else {
         return None;
@@ -73,31 +51,16 @@ pub(in crate::store) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, 
         block,
         base_epoch,
         chain_len,
-        Link { offset, len, checksum, kind, base_epoch, is_on_parent: false },
+        DeltaLink { offset, len, checksum, kind, base_epoch, is_on_parent: false },
     ))
 }
 
-/// The factorization in a Factor record with sequence number `epoch`; `None` for other records.
-pub(in crate::store) fn factor_link_of(record: &Record, epoch: u64) -> Option<FactorLink> {
-    match *record {
-        Record::Factor { block: WHOLE_TENSOR, offset, len, rank, checksum, .. } => {
-            Some(FactorLink { epoch, offset, len, rank, checksum })
-        }
-        _ => None,
-    }
-}
-
 /// File number, offset and length of a delta.
-pub(in crate::store) fn place_of(link: &Link) -> (u8, u64, u64) {
+pub(in crate::store) fn place_of(link: &DeltaLink) -> (u8, u64, u64) {
     (DELTA_FILE, link.offset, u64::from(link.len))
 }
 
 /// File number, offset and length of a payload in a tier file.
 pub(in crate::store) fn place_of_stored(stored: &Stored) -> (u8, u64, u64) {
     (stored.tier.byte(), stored.offset, u64::from(stored.len))
-}
-
-/// File number, offset and length of a factorization.
-pub(in crate::store) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
-    (FACTOR_FILE, link.offset, link.len)
 }

@@ -34,7 +34,7 @@ use crate::format::log::record::Stored;
 use crate::model::{Dtype, EntryId, Error, Result, Tier};
 use crate::store::object::blocks::{Block, BlockLayout, Blocks, DIRTY, Run};
 use crate::store::object::checked::Checked;
-use crate::store::object::links::Link;
+use crate::store::object::links::DeltaLink;
 use crate::store::object::origin::Origin;
 use crate::store::object::parts::Part;
 use crate::store::object::usage::Accesses;
@@ -95,7 +95,7 @@ pub(in crate::store) struct Counts {
 const _: () = assert!(size_of::<Object>() <= 336);
 
 /// A block, its epoch, and the deltas on it in that epoch.
-pub(in crate::store) type OldDeltas = (u32, u64, Arc<[Link]>);
+pub(in crate::store) type OldDeltas = (u32, u64, Arc<[DeltaLink]>);
 
 impl Object {
     /// An object without blocks.

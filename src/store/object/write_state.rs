@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::{Mutex, RwLock};
 
 use crate::format::log::record::Stored;
-use crate::store::object::links::{FactorLink, IsEnded, Link};
+use crate::store::object::factors::{FactorLink, IsEnded};
+use crate::store::object::links::DeltaLink;
 
 /// State that most objects never need.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl ReportedBlocks {
 }
 
 /// The deltas on encoded blocks, by block and epoch.
-pub(in crate::store) type DeltasByBlock = HashMap<(u32, u64), Arc<[Link]>>;
+pub(in crate::store) type DeltasByBlock = HashMap<(u32, u64), Arc<[DeltaLink]>>;
 
 /// State that only writers use.
 #[derive(Debug)]

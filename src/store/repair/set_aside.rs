@@ -56,7 +56,7 @@ pub fn open_collection(
         Err(error) => {
             let opened = OpenedLog::read(disk, store, place, Access::Read)?;
             let collection = Collection::of_log(disk, opened, Vec::new())?;
-            collection.poison(error.at("setting aside what the dropped end of meta.log named"));
+            collection.poison(error.at("setting aside the objects that the dropped end of meta.log named"));
             Ok(collection)
         }
     }

@@ -11,7 +11,8 @@ use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::object::Object;
-use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
+use crate::store::object::factors::FACTOR_FILE;
+use crate::store::object::links::DELTA_FILE;
 use crate::store::space::outside::Outside;
 use crate::store::space::reservations::ReservedSlots;
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::log::record::Record;
-use crate::store::object::links::{DELTA_FILE, FACTOR_FILE, place_of_stored};
+use crate::store::object::factors::FACTOR_FILE;
+use crate::store::object::links::{DELTA_FILE, place_of_stored};
 use crate::store::space::slots::SLOT_ALIGN;
 
 /// File number, offset and length of a slot.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::format::log::record::Stored;
 use crate::store::object::Object;
-use crate::store::object::links::{FactorLink, Link};
+use crate::store::object::factors::FactorLink;
+use crate::store::object::links::DeltaLink;
 use crate::store::state::pinned_copy::PinnedCopy;
 
 /// Space freed by a batch.
@@ -15,9 +16,9 @@ pub(in crate::store) enum Freed {
     /// A block's stretch in the object's data file.
     Stretch { object: Arc<Object>, stored: Stored },
     /// Deltas in `delta.dat`.
-    Links(Vec<Link>),
+    Links(Vec<DeltaLink>),
     /// The deltas of a rewritten block, still reachable under the old epoch.
-    Deltas { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
+    Deltas { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[DeltaLink]> },
     /// A factorization that was replaced.
     Factor(FactorLink),
     /// The factorization of an object without absent blocks.

@@ -179,7 +179,7 @@ impl State {
 /// same bytes are stored again.
 fn is_other_content(before: &FileEntry, after: &FileEntry) -> bool {
     match (&before.digests, &after.digests) {
-        (Digests::Taken(before), Digests::Taken(after)) => before != after,
+        (Digests::Recorded(before), Digests::Recorded(after)) => before != after,
         (one, other) => one != other || before.objects != after.objects,
     }
 }

@@ -366,7 +366,7 @@ impl<'a> Machine<'a> {
         let list = match self.stack.last().filter(|_| self.stack.len() > self.bottom()) {
             Some(Value::Dict(list)) if is_dict && items.len().is_multiple_of(2) => *list,
             Some(Value::List(list)) if !is_dict => *list,
-            _ => return Err(wrong("items of what is no list or dictionary")),
+            _ => return Err(wrong("items of a value that is not a list or dictionary")),
         };
         if let Some(list) = self.lists.get_mut(list as usize) {
             list.extend(items);
@@ -447,7 +447,7 @@ impl<'a> Machine<'a> {
     fn call(&mut self) -> Result<()> {
         let (arguments, called) = (self.pop()?, self.pop()?);
         let (Value::Global(called), Value::Tuple(_)) = (called, arguments) else {
-            return Err(Error::unsupported("a call of what is no known name"));
+            return Err(Error::unsupported("a call of an unknown name"));
         };
         let arguments = self.items(arguments).unwrap_or_default().to_vec();
         let tensor = |dtype| (arguments.as_slice(), dtype);
@@ -518,10 +518,10 @@ impl<'a> Machine<'a> {
             [Value::Text(kind), Value::Global(Global::Storage(dtype)), Value::Text(key), _, Value::Int(_)],
         ) = self.items(id)
         else {
-            return Err(Error::unsupported("a reference to what is no storage"));
+            return Err(Error::unsupported("a reference to something that is not a storage"));
         };
         if text_of(self.bytes, *kind) != "storage" {
-            return Err(Error::unsupported("a reference to what is no storage"));
+            return Err(Error::unsupported("a reference to something that is not a storage"));
         }
         let stored = (*key, *dtype);
         self.count(1)?;

@@ -7,7 +7,7 @@
 //! | kind | payload of version 1; of a Node, of version 5 |
 //! |---|---|
 //! | 1 Collection | number u32, created_at u64 (s), last_entry u64 |
-//! | 2 Object | object_id u128, tensor_id u128 at creation, seed_id u128, creation u64, dtype u8, bytes u64, block_bytes u32, home: optional (data file u64, offset u64) |
+//! | 2 Object | object_id u128, tensor_id u128 at creation, seed_id u128, creation u64, dtype u8, bytes u64, block_bytes u32, extent: optional (data file u64, offset u64) |
 //! | 3 Node | node u64, mode u32, uid u32, gid u32, atime i64 (ns), mtime i64 (ns), ctime i64 (ns), created_at u64 (s), what u8, then by what: 0 directory: nothing; 1 symlink: target text; 2 file: see below |
 //! | 4 Node removed | node u64 |
 //! | 5 Name | parent node u64, entry u64, name text, node u64 |
@@ -313,7 +313,7 @@ pub struct TensorEntry {
 
 /// Recorded digests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Taken {
+pub struct RecordedDigests {
     /// BLAKE3.
     pub blake3: [u8; 32],
     /// SHA-256, recorded only if the import compared it.
@@ -327,7 +327,7 @@ pub enum Digests {
     #[default]
     NotTaken,
     /// Recorded with the original bytes.
-    Taken(Box<Taken>),
+    Recorded(Box<RecordedDigests>),
     /// A part of the file was overwritten since, so the original bytes no longer exist.
     Outdated,
 }
@@ -336,7 +336,7 @@ impl Digests {
     /// The recorded BLAKE3.
     pub fn blake3(&self) -> Option<[u8; 32]> {
         match self {
-            Digests::Taken(taken) => Some(taken.blake3),
+            Digests::Recorded(taken) => Some(taken.blake3),
             Digests::NotTaken | Digests::Outdated => None,
         }
     }
@@ -344,7 +344,7 @@ impl Digests {
     /// The recorded SHA-256.
     pub fn sha256(&self) -> Option<[u8; 32]> {
         match self {
-            Digests::Taken(taken) => taken.sha256,
+            Digests::Recorded(taken) => taken.sha256,
             Digests::NotTaken | Digests::Outdated => None,
         }
     }

@@ -5,7 +5,7 @@ use crate::format::log::catalog::records::{put_records, read_records, records_of
 use crate::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE, NODE_VERSION,
     NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT, OBJECT_WITH_PARENT_VERSION,
-    ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry,
+    ObjectEntry, ObjectIds, OutsideFile, Parent, RecordedDigests, TensorEntry,
 };
 use crate::format::values::{
     read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
@@ -327,7 +327,7 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
 fn write_digests(out: &mut Writer, digests: &Digests) {
     match digests {
         Digests::NotTaken => out.u8(0),
-        Digests::Taken(taken) => match &taken.sha256 {
+        Digests::Recorded(taken) => match &taken.sha256 {
             Some(sha256) => out.u8(1).bytes(sha256).bytes(&taken.blake3),
             None => out.u8(2).bytes(&taken.blake3),
         },
@@ -338,8 +338,11 @@ fn write_digests(out: &mut Writer, digests: &Digests) {
 fn read_digests(bytes: &mut Reader<'_>) -> Result<Digests> {
     Ok(match bytes.u8()? {
         0 => Digests::NotTaken,
-        1 => Digests::Taken(Box::new(Taken { sha256: Some(bytes.array()?), blake3: bytes.array()? })),
-        2 => Digests::Taken(Box::new(Taken { sha256: None, blake3: bytes.array()? })),
+        1 => Digests::Recorded(Box::new(RecordedDigests {
+            sha256: Some(bytes.array()?),
+            blake3: bytes.array()?,
+        })),
+        2 => Digests::Recorded(Box::new(RecordedDigests { sha256: None, blake3: bytes.array()? })),
         3 => Digests::Outdated,
         byte => return Err(Error::unsupported(format!("digests of kind {byte}"))),
     })
