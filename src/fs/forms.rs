@@ -82,7 +82,7 @@ impl Adapter {
             OpenAccMode::O_RDONLY => Ok(view),
             _ => Err(Error::new(
                 ErrorKind::ReadOnly,
-                "forms are made of what is stored; write to the file itself",
+                "forms are computed from the stored bytes; write to the file itself",
             )),
         }
     }

@@ -135,7 +135,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let (known, told) = (vfs.clone(), mounted.clone());
     let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), stack_depth);
     let failed = |error| {
-        let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
+        let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
         Error::io(text, error)
     };
     let names = adapter.names.clone();

@@ -142,7 +142,7 @@ fn ask_the_daemon(real: &Path, offset: u64, len: u64) -> Result<(), String> {
 fn read_extents(list: &Path) -> Result<String, String> {
     let file = fs::File::open(list).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            "only who runs the mount may read .ctl/extents and the files of the store".to_owned()
+            "only the user who runs the mount may read .ctl/extents and the files of the store".to_owned()
         }
         _ => format!("{}: {error}", list.display()),
     })?;

@@ -266,7 +266,7 @@ fn commands_read_a_store_that_is_mounted_read_only_and_agree_with_the_mount() {
     run([OsStr::new("fsck"), place.store().as_ref()]).ok();
     place.try_import("demo/more", &[&place.path("model")], &[]).failed(
         1,
-        &["those who read it", mounted.mountpoint.to_str().unwrap(), second.mountpoint.to_str().unwrap()],
+        &["read-only processes", mounted.mountpoint.to_str().unwrap(), second.mountpoint.to_str().unwrap()],
     );
 }
 
