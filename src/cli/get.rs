@@ -30,7 +30,8 @@ impl Args {
         let mut settings = tree.attributes(Cost::Small)?;
         settings.retain(|(name, _)| is_set(name));
         if settings.is_empty() {
-            let text = format!("{}: only collections and their files and directories have settings", tree.place());
+            let text =
+                format!("{}: only collections and their files and directories have settings", tree.place());
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         if self.json {

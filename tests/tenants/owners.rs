@@ -132,7 +132,11 @@ fn a_tenant_of_an_older_store_belongs_to_the_mount_owner_and_a_damaged_file_clos
         assert_eq!(owner_of(&mounted.path(tenant)), (0, 0, 0o700));
         let line = format!("ls {tenant}");
         as_user(ALICE, ALICE, &mounted.mountpoint, &line).failed(2, &["Permission denied"]);
-        assert!(mounted.log().contains(&format!("{tenant}: only the user who runs the mount")), "{}", mounted.log());
+        assert!(
+            mounted.log().contains(&format!("{tenant}: only the user who runs the mount")),
+            "{}",
+            mounted.log()
+        );
         // The user who runs the mount repairs it.
         chown(mounted.path(tenant), Some(ALICE), Some(ALICE)).unwrap();
         as_user(ALICE, ALICE, &mounted.mountpoint, &format!("mkdir {tenant}/d")).ok();

@@ -94,7 +94,10 @@ impl OpenObject {
             chunk.resize((end - at).min(HOLE_BYTES) as usize, 0);
             extent.read_exact_at(&mut chunk, at).map_err(failed)?;
             if chunk.iter().any(|byte| *byte != 0) {
-                log::warn!("{}: bytes in a range that was never written; it reads as zeros", self.file_place(&hole));
+                log::warn!(
+                    "{}: bytes in a range that was never written; it reads as zeros",
+                    self.file_place(&hole)
+                );
                 return Ok(());
             }
             found = extent.next_data(at + chunk.len() as u64).map_err(failed)?;
