@@ -315,7 +315,9 @@ impl Place {
                     ran => ran?,
                 }
                 let (tenant, name) = &plan.request().collection;
-                if let Ok(collection) = engine.store.collection(tenant, name) {
+                let imported = engine.store.collection(tenant, name).ok();
+                // A dry run opens the store to read only.
+                if let Some(collection) = imported.filter(|found| found.access() == Access::Write) {
                     finish_renames(&collection, &OpenFiles::default(), Verify::First);
                     collection.sync()?;
                 }
