@@ -22,6 +22,7 @@ fn check(path: &str, text: &str) -> Vec<Finding> {
     let source = Source::new(path, text);
     let mut findings = rules::habits(&source);
     findings.extend(rules::test_names(&source));
+    findings.extend(rules::headless_comments(&source));
     if source.is_product_code() {
         findings.extend(rules::layering(&source));
         findings.extend(rules::foreign_names(&source));

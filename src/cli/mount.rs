@@ -81,7 +81,7 @@ pub(super) struct Args {
     nonempty: bool,
 }
 
-/// How long a mount that is asked to end waits until nobody uses it.
+/// How long a mount that is asked to end waits for its users to finish.
 const PATIENCE: Duration = Duration::from_secs(5);
 const READY: &str = "ready";
 /// The signals that end a mount.

@@ -1,11 +1,11 @@
-//! What the daemon uses of the machine, as `/proc` tells.
+//! Resource usage of the daemon, from `/proc`.
 
 use std::fs;
 
 /// Ticks a second of the times in `/proc`, on every architecture (USER_HZ).
 const TICKS: f64 = 100.0;
 
-/// What the daemon uses of the machine. A value is 0 where `/proc` does not tell it.
+/// Resource usage of the daemon. A value is 0 if `/proc` does not have it.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Usage {
     /// Bytes of its memory that are present.

@@ -8,7 +8,7 @@ const OWNER_LISTS: u32 = 0o500;
 /// Mode bits that let any other user do so, whatever the user's groups.
 const OTHERS_LIST: u32 = 0o055;
 
-/// What decides whether a user may see the name of a collection.
+/// The owners and modes that decide whether a user may see the name of a collection.
 #[derive(Clone)]
 pub(super) struct Visibility {
     tenant: String,

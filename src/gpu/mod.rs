@@ -100,6 +100,6 @@ pub struct Presence {
     pub what: &'static str,
     /// A description, or the missing part.
     pub found: Result<String, String>,
-    /// What to do if it is missing.
+    /// Advice if it is missing.
     pub advice: &'static str,
 }

@@ -394,7 +394,7 @@ impl Vfs {
         Ok(Invalidation::default())
     }
 
-    /// Releases the unlinked files that nobody has open: they use space, because the kernel could
+    /// Releases the unlinked files that no program has open: they use space, because the kernel could
     /// still open them. Whether there were any.
     pub fn release_unlinked(&self) -> bool {
         let is_idle = |_: &Ino, file: &mut UnlinkedFile| Arc::strong_count(&file.open_file) == 1;

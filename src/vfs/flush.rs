@@ -135,7 +135,7 @@ impl Vfs {
     }
 
     /// Retries a request that found the disk full, once, after reclaiming space: unlinked files that
-    /// nobody has open, and released space of any collection that is not durable yet. No lower layer
+    /// no program has open, and released space of any collection that is not durable yet. No lower layer
     /// retries, except `Collection::record`, which retries the append.
     pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         work().or_else(|error| match error.kind() {

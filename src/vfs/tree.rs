@@ -35,7 +35,7 @@ pub struct Vfs {
     pub(super) open_files: OpenFiles,
     /// Unlinked files that the kernel may still open.
     pub(super) unlinked: Mutex<HashMap<Ino, UnlinkedFile>>,
-    /// Files that differ from the log although nobody may have them open.
+    /// Files that differ from the log although they may be closed.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// Invalidations that jobs and slow requests have queued so far.
     pub(super) pending_invalidations: Mutex<Invalidation>,

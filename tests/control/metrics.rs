@@ -117,7 +117,7 @@ fn the_last_bucket_of_each_histogram_is_named_as_the_format_says_and_counts_all(
     assert_eq!(all, count(&shown, "read"));
 }
 
-/// A port that nobody listens to.
+/// A port without a listener.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

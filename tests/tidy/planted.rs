@@ -133,6 +133,18 @@ fn names_of_earlier_versions_are_found() {
 }
 
 #[test]
+fn comments_without_a_subject_are_found() {
+    assert_one("src/store/mod.rs", "/// What a read returns.\npub fn f() {}", 2, "begins with `What`");
+    assert_one(
+        "tests/mounted.rs",
+        "struct A {\n    /// Who may read it.\n    a: u8,\n}",
+        3,
+        "begins with `Who`",
+    );
+    assert_none("src/store/mod.rs", "/// Whether it is open. What follows is no beginning.\npub fn f() {}");
+}
+
+#[test]
 fn short_files_of_functions_alone_are_found() {
     let found =
         |path: &str, body: &str| fragments(&Source::new(path, &format!("//! A module.\n{body}\n"))).len();

@@ -234,6 +234,25 @@ pub fn old_names(source: &Source) -> Vec<Finding> {
     findings
 }
 
+/// A comment names its subject first.
+pub fn headless_comments(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut at = 0;
+    for line in source.text.lines() {
+        let text = line.trim_start();
+        let comment = text.strip_prefix("//! ").or_else(|| text.strip_prefix("/// ")).unwrap_or_default();
+        if let Some(word) =
+            ["What ", "Who ", "Whose ", "Whoever "].iter().find(|word| comment.starts_with(**word))
+        {
+            let what =
+                format!("a comment begins with `{}`; name the thing, then say what it does", word.trim_end());
+            findings.push(source.finding(at, what));
+        }
+        at += line.len() + 1;
+    }
+    findings
+}
+
 /// A short file is not a fragment of an idea.
 pub fn fragments(source: &Source) -> Vec<Finding> {
     let is_face = ["/mod.rs", "/lib.rs", "/main.rs"].iter().any(|end| source.path.ends_with(end));

@@ -156,7 +156,7 @@ impl Client {
         &self.shared.place
     }
 
-    /// What was sent and received.
+    /// Counts of requests and bytes sent and received.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
     }

@@ -49,7 +49,7 @@ impl HttpService for Service {
     }
 }
 
-/// What stands in the element `Code` of an answer: letters and digits only.
+/// The text of the element `Code` of an answer: letters and digits only.
 fn code_of(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));

@@ -20,9 +20,9 @@ const HALVED_EVERY: Duration = Duration::from_secs(1);
 /// Which of two waiting requests comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// Somebody waits for the bytes.
+    /// A reader waits for the bytes.
     Demand,
-    /// Somebody may want them soon. One in four places is left for demands.
+    /// A reader may want them soon. One in four places is left for demands.
     Ahead,
 }
 
