@@ -1,8 +1,8 @@
 //! Decodes the quantized blocks of ggml, as GGUF files have them, to f32.
 //!
-//! Source: `ggml-common.h` and `ggml-quants.c` of <https://github.com/ggml-org/ggml>. The values agree bit for bit
-//! with `dequantize` of the Python package `gguf` 0.19. Numbers are little-endian; d, m and dmin are f16; "nibbles"
-//! are the low four bits of each byte, then the high four.
+//! Source: `ggml-common.h` and `ggml-quants.c` of <https://github.com/ggml-org/ggml>. The values agree bit
+//! for bit with `dequantize` of the Python package `gguf` 0.19. Numbers are little-endian; d, m and dmin are
+//! f16; "nibbles" are the low four bits of each byte, then the high four.
 //!
 //! | type | values | fields of a block | value |
 //! |---|---|---|---|
@@ -258,13 +258,14 @@ fn q2_k(block: &[u8; 84]) -> [f32; LARGE] {
     let block = &mut block.as_slice();
     let (scales, codes) = (take::<16>(block), take::<64>(block));
     let (d, dmin) = (half(block), half(block));
-    let codes = two_bits(codes);
     let mut out = [0.0; LARGE];
-    let rows = out.as_chunks_mut::<SMALL>().0.iter_mut().zip(codes.as_chunks::<SMALL>().0);
-    for ((out, codes), [one, other]) in rows.zip(scales.as_chunks::<2>().0) {
+    let rows = out.as_chunks_mut::<SMALL>().0.iter_mut().zip(scales.as_chunks::<2>().0);
+    for (i, (out, [one, other])) in rows.enumerate() {
         let (scale, min) = (halves(one & 15, other & 15), halves(one >> 4, other >> 4));
+        // 32 bytes hold 128 values: the lowest two bits of each, then the next two.
+        let codes = &codes[i / 4 * 32..][..32];
         for (((value, code), scale), min) in out.iter_mut().zip(codes).zip(scale).zip(min) {
-            *value = d * scale * f32::from(*code) - dmin * min;
+            *value = d * scale * f32::from(code >> (i % 4 * 2) & 3) - dmin * min;
         }
     }
     out
@@ -276,29 +277,6 @@ fn halves(one: u8, other: u8) -> [f32; SMALL] {
     let mut out = [f32::from(one); SMALL];
     out[16..].fill(f32::from(other));
     out
-}
-
-/// Codes of two bits. 32 bytes hold 128: the lowest two bits of each, then the next two.
-#[inline(always)]
-fn two_bits(bytes: &[u8; 64]) -> [u8; LARGE] {
-    let mut out = [0; LARGE];
-    for (bytes, out) in bytes.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<128>().0) {
-        // Constant shifts, so that they become vectors of bytes.
-        let rows = out.as_chunks_mut::<32>().0;
-        shifted::<0>(bytes, &mut rows[0]);
-        shifted::<2>(bytes, &mut rows[1]);
-        shifted::<4>(bytes, &mut rows[2]);
-        shifted::<6>(bytes, &mut rows[3]);
-    }
-    out
-}
-
-/// Two bits of each byte.
-#[inline(always)]
-fn shifted<const BY: u8>(bytes: &[u8; 32], out: &mut [u8; 32]) {
-    for (out, byte) in out.iter_mut().zip(bytes) {
-        *out = byte >> BY & 3;
-    }
 }
 
 #[inline(always)]
@@ -376,24 +354,18 @@ fn q6_k(block: &[u8; 210]) -> [f32; LARGE] {
     let block = &mut block.as_slice();
     let (low, high, scales) = (take::<128>(block), take::<64>(block), take::<16>(block));
     let d = half(block);
-    let mut codes = two_bits(high);
-    // 64 bytes of nibbles hold 128: the low four bits of each, then the high four.
-    for (low, codes) in low.as_chunks::<64>().0.iter().zip(codes.as_chunks_mut::<128>().0) {
-        let (first, second) = codes.split_at_mut(64);
-        for (code, low) in first.iter_mut().zip(low) {
-            *code = *code << 4 | low & 15;
-        }
-        for (code, low) in second.iter_mut().zip(low) {
-            *code = *code << 4 | low >> 4;
-        }
-    }
     let mut out = [0.0; LARGE];
-    let rows = out.as_chunks_mut::<SMALL>().0.iter_mut().zip(codes.as_chunks::<SMALL>().0);
-    for ((out, codes), [one, other]) in rows.zip(scales.as_chunks::<2>().0) {
+    let rows = out.as_chunks_mut::<SMALL>().0.iter_mut().zip(scales.as_chunks::<2>().0);
+    for (i, (out, [one, other])) in rows.enumerate() {
         let mut scale = [d * f32::from(*one as i8); SMALL];
         scale[16..].fill(d * f32::from(*other as i8));
-        for ((value, code), scale) in out.iter_mut().zip(codes).zip(scale) {
-            *value = scale * f32::from(*code as i8 - 32);
+        // 64 bytes of nibbles and 32 of upper bits hold 128 values.
+        let (part, row) = (i / 4, i % 4);
+        let low = &low[part * 64 + row % 2 * 32..][..32];
+        let high = &high[part * 32..][..32];
+        for ((value, scale), (low, high)) in out.iter_mut().zip(scale).zip(low.iter().zip(high)) {
+            let code = low >> (row / 2 * 4) & 15 | (high >> (row * 2) & 3) << 4;
+            *value = scale * f32::from(code as i8 - 32);
         }
     }
     out
