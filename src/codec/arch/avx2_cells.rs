@@ -33,6 +33,24 @@ static EXPANSIONS: [[u8; 8]; 256] = {
     table
 };
 
+/// For each eight bits, the shuffle that puts the bytes whose bits are set at the beginning. 0x80 gives a zero.
+static COMPRESSIONS: [[u8; 8]; 256] = {
+    let mut table = [[0x80; 8]; 256];
+    let mut mask = 0;
+    while mask < 256 {
+        let (mut bit, mut next) = (0, 0);
+        while bit < 8 {
+            if mask >> bit & 1 == 1 {
+                table[mask][next] = bit;
+                next += 1;
+            }
+            bit += 1;
+        }
+        mask += 1;
+    }
+    table
+};
+
 /// All bits of the bytes whose bits are set in `mask`.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -107,6 +125,20 @@ fn look_up(codes: __m256i, table: __m128i) -> __m256i {
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes)
 }
 
+/// The place of each byte, of which the bits of `mask` count, in `symbols`; their number if it is none of them.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn code_of(bytes: __m256i, symbols: &[u8], mask: u8) -> __m256i {
+    let bytes = _mm256_and_si256(bytes, _mm256_set1_epi8(mask.cast_signed()));
+    let mut codes = _mm256_set1_epi8(symbols.len() as i8);
+    // From the last, so that the first of equal ones counts.
+    for (code, symbol) in symbols.iter().enumerate().rev() {
+        let is_equal = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(symbol.cast_signed()));
+        codes = _mm256_blendv_epi8(codes, _mm256_set1_epi8(code as i8), is_equal);
+    }
+    codes
+}
+
 /// Bit `j` of each byte, `up` = 7 - j.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -177,13 +209,9 @@ impl Cells for Avx2 {
     }
 
     #[inline(always)]
-    fn look_up_any(self, bytes: [__m256i; 2], table: &[u8; 256]) -> [__m256i; 2] {
-        let mut out = [0; 64];
-        self.store_bytes(bytes, &mut out);
-        for byte in &mut out {
-            *byte = table[usize::from(*byte)];
-        }
-        self.load_bytes(&out)
+    fn codes(self, bytes: [__m256i; 2], symbols: &[u8], mask: u8, _: &[u8; 256]) -> [__m256i; 2] {
+        // Comparisons, because a table of 256 bytes takes a load for each byte.
+        with_proof!(self, [code_of(bytes[0], symbols, mask), code_of(bytes[1], symbols, mask)])
     }
 
     #[inline(always)]
@@ -215,15 +243,23 @@ impl Cells for Avx2 {
 
     #[inline(always)]
     fn compress_bytes(self, bytes: [__m256i; 2], mask: u64, out: &mut [u8; 64]) {
+        if mask == 0 {
+            return;
+        }
         let mut stored = [0; 64];
         self.store_bytes(bytes, &mut stored);
-        let mut left = mask;
-        for byte in out {
-            if left == 0 {
-                break;
-            }
-            *byte = stored[left.trailing_zeros() as usize % 64];
-            left &= left - 1;
+        let mut at = 0;
+        for (i, eight) in stored.as_chunks::<8>().0.iter().enumerate() {
+            let bits = (mask >> (8 * i)) as u8;
+            // At most 8 bytes came of each of the eights before, so there is room for eight.
+            let Some(place) = out.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<8>()) else { break };
+            // SAFETY: the references cover 8 bytes each; `self` proves AVX2, hence SSSE3.
+            *place = unsafe {
+                let order = _mm_loadl_epi64(COMPRESSIONS[usize::from(bits)].as_ptr().cast());
+                let source = _mm_loadl_epi64(eight.as_ptr().cast());
+                _mm_cvtsi128_si64(_mm_shuffle_epi8(source, order)).to_le_bytes()
+            };
+            at += bits.count_ones() as usize;
         }
     }
 

@@ -109,7 +109,7 @@ impl<const BF16: bool> Cells for Avx512<BF16> {
     }
 
     #[inline(always)]
-    fn look_up_any(self, bytes: __m512i, table: &[u8; 256]) -> __m512i {
+    fn codes(self, bytes: __m512i, _: &[u8], _: u8, table: &[u8; 256]) -> __m512i {
         let mut quarters = [bytes; 4];
         for (quarter, table) in quarters.iter_mut().zip(table.as_chunks().0) {
             *quarter = self.load_bytes(table);

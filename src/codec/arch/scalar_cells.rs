@@ -72,7 +72,7 @@ impl Cells for Scalar {
     }
 
     #[inline(always)]
-    fn look_up_any(self, bytes: [u8; 64], table: &[u8; 256]) -> [u8; 64] {
+    fn codes(self, bytes: [u8; 64], _: &[u8], _: u8, table: &[u8; 256]) -> [u8; 64] {
         bytes.map(|byte| table[usize::from(byte)])
     }
 

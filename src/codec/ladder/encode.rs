@@ -491,17 +491,18 @@ fn append_ladder<K: Kernel>(
         let count = (1 << width) - 1;
         // Bytes with different low bits have the code of their symbol.
         let mut codes = [count as u8; 256];
-        for (code, symbol) in steps.symbols[first..first + count].iter().enumerate().rev() {
+        let symbols = &steps.symbols[first..first + count];
+        for (code, symbol) in symbols.iter().enumerate().rev() {
             codes[usize::from(*symbol)..][..1 << steps.low].fill(code as u8);
         }
         // The last level's escapes have lost their low bits too.
         let source = if j == 0 { plane } else { &*this };
         let mask = 0xff << steps.low;
         match width {
-            1 => append_level::<K, 1>(kernel, source, len, &codes, mask, next, out),
-            2 => append_level::<K, 2>(kernel, source, len, &codes, mask, next, out),
-            3 => append_level::<K, 3>(kernel, source, len, &codes, mask, next, out),
-            _ => append_level::<K, 4>(kernel, source, len, &codes, mask, next, out),
+            1 => append_level::<K, 1>(kernel, source, len, (symbols, &codes), mask, next, out),
+            2 => append_level::<K, 2>(kernel, source, len, (symbols, &codes), mask, next, out),
+            3 => append_level::<K, 3>(kernel, source, len, (symbols, &codes), mask, next, out),
+            _ => append_level::<K, 4>(kernel, source, len, (symbols, &codes), mask, next, out),
         }
         std::mem::swap(&mut this, &mut next);
         (len, first) = (steps.escapes[j], first + count);
@@ -533,7 +534,7 @@ fn append_level<K: Kernel, const WIDTH: usize>(
     kernel: K,
     source: &[u8],
     len: usize,
-    codes: &[u8; 256],
+    (symbols, codes): (&[u8], &[u8; 256]),
     mask: u8,
     next: &mut [u8],
     out: &mut Vec<u8>,
@@ -543,7 +544,7 @@ fn append_level<K: Kernel, const WIDTH: usize>(
     for (i, bytes) in source.as_chunks::<CELL>().0.iter().take(len.div_ceil(CELL)).enumerate() {
         let valid = valid_bits(len - i * CELL);
         let bytes = kernel.load_bytes(bytes);
-        let words = kernel.bits_of_bytes::<WIDTH>(kernel.look_up_any(bytes, codes));
+        let words = kernel.bits_of_bytes::<WIDTH>(kernel.codes(bytes, symbols, mask, codes));
         let words = words.map(|word| word & valid);
         out.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
         let escapes = words.into_iter().fold(u64::MAX, |all, word| all & word);

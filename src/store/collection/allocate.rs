@@ -18,6 +18,9 @@ use crate::store::space::files::Touched;
 use crate::store::space::slots::{SLOT_ALIGN, Slots};
 use crate::store::state::freed::Freed;
 
+/// Payloads of so many bytes are written back at once, so that little is left for the sync.
+const WRITEBACK_BYTES: usize = 1 << 20;
+
 impl Collection {
     /// Reserves a free slot of a tier file.
     pub(in crate::store) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
@@ -36,43 +39,34 @@ impl Collection {
         Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
     }
 
-    /// Writes payloads of a tier, each to a slot of its own. `payloads` is their concatenation, `lens`
-    /// the length of each. Returns the offset of each. `touched` owns the slots until a batch names
-    /// them.
-    pub fn write_payloads(
-        &self,
-        tier: Tier,
-        payloads: &[u8],
-        lens: &[usize],
-        touched: &mut Touched,
-    ) -> Result<Vec<u64>> {
+    /// Writes payloads of a tier, each to a slot of its own. Returns the offset of each. `touched` owns the
+    /// slots until a batch names them.
+    pub fn write_payloads(&self, tier: Tier, payloads: &[&[u8]], touched: &mut Touched) -> Result<Vec<u64>> {
         let number = tier.byte();
         let slot_of = |len: usize| (len as u64).next_multiple_of(SLOT_ALIGN);
-        let total: u64 = lens.iter().map(|&len| slot_of(len)).sum();
-        if lens.is_empty() {
+        let total: u64 = payloads.iter().map(|payload| slot_of(payload.len())).sum();
+        if payloads.is_empty() {
             return Ok(Vec::new());
         }
         let start = self.take_slot_of(number, total)?;
         let mut slot = start;
-        for &len in lens {
-            touched.slots.take(&self.reservations, (number, slot, slot_of(len)));
-            slot += slot_of(len);
+        for payload in payloads {
+            touched.slots.take(&self.reservations, (number, slot, slot_of(payload.len())));
+            slot += slot_of(payload.len());
         }
         let file = self.files.payload_file(number)?;
         let mut bytes = Vec::with_capacity(total as usize);
-        let mut offsets = Vec::with_capacity(lens.len());
-        let mut rest = payloads;
-        for &len in lens {
-            let (payload, after) = rest
-                .split_at_checked(len)
-                .ok_or_else(|| Error::invalid("payloads shorter than their lengths"))?;
+        let mut offsets = Vec::with_capacity(payloads.len());
+        for payload in payloads {
             offsets.push(start + bytes.len() as u64);
             bytes.extend_from_slice(payload);
             bytes.resize(bytes.len().next_multiple_of(SLOT_ALIGN as usize), 0);
-            rest = after;
         }
-        file.write_at(&bytes, start)
-            .map_err(|error| Error::io(format!("writing {}", self.files.tier_path(number)), error))?;
+        let mut written = file.write_at(&bytes, start);
+        if bytes.len() >= WRITEBACK_BYTES {
+            written = written.and_then(|()| file.begin_sync(start, total));
+        }
+        written.map_err(|error| Error::io(format!("writing {}", self.files.tier_path(number)), error))?;
         if touched.tiers.insert(number) {
             touched.files.push(file);
         }

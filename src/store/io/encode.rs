@@ -33,8 +33,8 @@ impl Collection {
             return Ok((stored.collect::<Result<_>>()?, measured));
         }
         if tier.code_bits().is_none() {
-            let lens: Vec<usize> = blocks().map(<[u8]>::len).collect();
-            let offsets = self.write_payloads(Tier::Exact, elements, &lens, touched)?;
+            let payloads: Vec<&[u8]> = blocks().collect();
+            let offsets = self.write_payloads(Tier::Exact, &payloads, touched)?;
             let stored = blocks().zip(offsets).map(|(block, offset)| exact(block, offset));
             return Ok((stored.collect(), measured));
         }
@@ -46,15 +46,9 @@ impl Collection {
                 Ok((block, payload, encoded))
             })
             .collect::<Result<_>>()?;
-        let mut payloads = Vec::with_capacity(elements.len());
-        let mut lens = Vec::with_capacity(encoded.len());
-        for (_, payload, result) in &encoded {
-            if result.is_ok() {
-                payloads.extend_from_slice(payload);
-                lens.push(payload.len());
-            }
-        }
-        let mut offsets = self.write_payloads(tier, &payloads, &lens, touched)?.into_iter();
+        let encodable = encoded.iter().filter(|(_, _, result)| result.is_ok());
+        let payloads: Vec<&[u8]> = encodable.map(|(_, payload, _)| payload.as_slice()).collect();
+        let mut offsets = self.write_payloads(tier, &payloads, touched)?.into_iter();
         let mut stored = Vec::with_capacity(encoded.len());
         for (block, payload, result) in &encoded {
             match result {
@@ -80,7 +74,7 @@ impl Collection {
 
     /// Stores one block exactly.
     pub(in crate::store) fn store_exact(&self, block: &[u8], touched: &mut Touched) -> Result<Stored> {
-        let offsets = self.write_payloads(Tier::Exact, block, &[block.len()], touched)?;
+        let offsets = self.write_payloads(Tier::Exact, &[block], touched)?;
         let offset = offsets.first().ok_or_else(|| Error::invalid("no offset for a payload"))?;
         Ok(exact(block, *offset))
     }

@@ -91,8 +91,7 @@ impl OpenObject {
             return Ok(false);
         }
         let mut touched = Touched::default();
-        let lens = [payload.len()];
-        let offsets = self.collection.write_payloads(stored.tier, payload, &lens, &mut touched)?;
+        let offsets = self.collection.write_payloads(stored.tier, &[payload], &mut touched)?;
         let Some(&offset) = offsets.first() else { return Ok(false) };
         let (stored, before) = (Stored { offset, in_data: false, ..stored }, block.stored.tier);
         self.collection.record(touched, |batch, _| {

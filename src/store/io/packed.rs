@@ -176,18 +176,23 @@ impl Collection {
         block_bytes: usize,
         touched: &mut Touched,
     ) -> Result<Vec<Option<Stored>>> {
-        let packed: Vec<Option<Vec<u8>>> = elements
+        let packed: Vec<Option<(Vec<u8>, u32)>> = elements
             .par_chunks(block_bytes.max(1))
-            .map(|block| encode_packed(dtype, block))
+            .map(|block| {
+                let payload = encode_packed(dtype, block)?;
+                Ok(payload.map(|payload| {
+                    let checksum = checksum::of(&payload);
+                    (payload, checksum)
+                }))
+            })
             .collect::<Result<_>>()?;
-        let lens: Vec<usize> = packed.iter().flatten().map(Vec::len).collect();
-        let payloads: Vec<u8> = packed.iter().flatten().flatten().copied().collect();
-        let mut offsets = self.write_payloads(Tier::Packed, &payloads, &lens, touched)?.into_iter();
-        let stored = packed.iter().map(|payload| {
-            let Some(payload) = payload else { return Ok(None) };
+        let payloads: Vec<&[u8]> = packed.iter().flatten().map(|(payload, _)| payload.as_slice()).collect();
+        let mut offsets = self.write_payloads(Tier::Packed, &payloads, touched)?.into_iter();
+        let stored = packed.iter().map(|packed| {
+            let Some((payload, checksum)) = packed else { return Ok(None) };
             let offset = offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
-            let (checksum, len) = (checksum::of(payload), payload.len() as u32);
-            Ok(Some(Stored { checksum, len, ..Stored::in_slot(Tier::Packed, offset) }))
+            let len = payload.len() as u32;
+            Ok(Some(Stored { checksum: *checksum, len, ..Stored::in_slot(Tier::Packed, offset) }))
         });
         stored.collect()
     }
