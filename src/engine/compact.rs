@@ -79,6 +79,25 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     Ok(done)
 }
 
+/// Moves the blocks of exact objects back to their data files, so that the kernel can read those without the daemon.
+/// Blocks stay where they are while somebody reads the data file directly or shares it, and on a full disk.
+pub(super) fn return_to_extents(
+    collection: &Arc<Collection>,
+    objects: &[Arc<Object>],
+    progress: &dyn Progress,
+) -> Result<()> {
+    for object in objects.iter().filter(|object| is_exact(object)) {
+        let returned = each_step(collection, object, &Uncounted(progress), &mut |open, range| {
+            open.return_to_extent(range).map(|_| ())
+        });
+        match returned {
+            Err(error) if error.kind() == ErrorKind::Full && collection.poisoned().is_none() => return Ok(()),
+            returned => leave_damaged(collection, object, returned, &mut HashSet::new())?,
+        }
+    }
+    Ok(())
+}
+
 /// Goes on after an error of a single object, because the others may be intact.
 fn leave_damaged(
     collection: &Collection,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use crate::engine::compact::return_to_extents;
 use crate::engine::reconstruct::{has_exact_source, precision, read_exact};
 use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused, refused_for};
 use crate::engine::results::Moved;
@@ -65,9 +66,11 @@ impl Engine {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
         let planned = self.plan(collection, node, to, moved)?;
+        let objects = planned.iter().flat_map(|planned| planned.target.objects.clone()).collect::<Vec<_>>();
         let done = self.run(collection, planned, to.0, progress, moved).and_then(|()| match to.0.aim {
             Aim::Pack => take_in(collection, node, progress, moved),
-            _ => Ok(()),
+            Aim::Unpack => return_to_extents(collection, &objects, progress),
+            Aim::Tier(_) => Ok(()),
         });
         // Also after a failed or cancelled move, which may have moved some tensors.
         if let Ok(targets) = targets(collection, node) {

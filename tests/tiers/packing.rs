@@ -10,6 +10,8 @@ use support::{
     refused_set, run, safetensors_file, set, usage,
 };
 
+use crate::healing::{fields, flip, verified};
+
 const ELEMENTS: usize = 300_000;
 
 fn tierfs(words: &[&str], path: &Path) -> Answer {
@@ -162,10 +164,11 @@ fn packing_and_unpacking_change_no_byte_no_time_and_no_digest() {
     tierfs(&["unpack"], &file).ok();
     assert_same(&fs::read(&file).unwrap(), &bytes, "the unpacked file");
     assert_eq!((metadata(), get(&file, "blake3")), (times, digest));
-    // A compaction returns the blocks to their data file, which the kernel reads by passthrough.
-    mounted.job(".ctl/compact", "start");
+    // The blocks are back in their data file, which the kernel reads by passthrough at once.
+    let blocks = fs::read_to_string(mounted.path("t/c/.ctl/blocks/m.safetensors")).unwrap();
+    assert!(blocks.contains("file=data/") && !blocks.contains("tier0.dat"), "{blocks}");
     let opens = mounted.counter("passthrough_opens");
-    assert_same(&fs::read(&file).unwrap(), &bytes, "the compacted file");
+    assert_same(&fs::read(&file).unwrap(), &bytes, "the unpacked file");
     assert!(mounted.counter("passthrough_opens") > opens);
     mounted.unmount();
     support::fsck(&place.store());
@@ -363,4 +366,54 @@ fn a_tensor_that_is_written_while_it_is_packed_and_unpacked_reads_as_written() {
     });
     assert_same(&fs::read(&file).unwrap(), &bytes, "the file at the end");
     fixture.check();
+}
+
+#[test]
+fn damaged_packed_blocks_are_healed_from_a_pinned_copy_and_without_one_only_they_are_lost() {
+    let place = Place::new();
+    let bytes = container(&mut Random(12));
+    place.import("t/c", &[&place.write("m.safetensors", &bytes)], &["--pack"]);
+    let mounted = place.mount(&[]);
+    let file = mounted.path("t/c/m.safetensors");
+    let metrics = fs::read_to_string(mounted.path(".ctl/metrics")).unwrap();
+    let of_tier = |line: &&str| line.starts_with("tierfs_blocks{") && line.contains("tier=\"packed\"");
+    let packed_blocks = metrics.lines().find(of_tier).and_then(|line| line.rsplit_once("} "));
+    let blocks = fields(&mounted, "w", "epoch").len();
+    assert_eq!(packed_blocks.unwrap().1.parse::<f64>().unwrap() as usize, blocks);
+    tierfs(&["pin"], &file).ok();
+    flip(&mounted, "w", &[1, 2]);
+    assert_eq!(verified(&mounted, "w"), format!("corrupt 2 of {blocks}"));
+    mounted.job("t/c/.ctl/scrub", "start");
+    let scrubbed = fs::read_to_string(mounted.path("t/c/.ctl/scrub")).unwrap();
+    assert!(scrubbed.contains("2 corrupt, 2 healed"), "{scrubbed}");
+    assert_eq!(verified(&mounted, "w"), "ok");
+    assert_eq!(mounted.stats()["healed"], 2);
+    tierfs(&["unpin"], &file).ok();
+    assert_reads_as(&file, &bytes);
+    // Without another source.
+    tierfs(&["pack"], &file).ok();
+    assert_eq!(fields(&mounted, "w", "encoding"), vec!["ladder"; blocks]);
+    flip(&mounted, "w", &[3]);
+    mounted.job("t/c/.ctl/scrub", "start");
+    let scrubbed = fs::read_to_string(mounted.path("t/c/.ctl/scrub")).unwrap();
+    assert!(scrubbed.contains("1 corrupt, 0 healed"), "{scrubbed}");
+    assert_eq!(verified(&mounted, "w"), format!("corrupt 1 of {blocks}"));
+    mounted.unmount();
+    assert_eq!(run(["fsck".as_ref(), place.store().as_os_str()]).code, Some(3));
+    run(["fsck".as_ref(), "--repair".as_ref(), place.store().as_os_str()]);
+    let mounted = place.mount(&[]);
+    let weights = &bytes[bytes.len() - (2 * ELEMENTS + 130_000)..][..2 * ELEMENTS];
+    let block_bytes = 16 << 10;
+    assert_eq!(weights.len().div_ceil(block_bytes), blocks);
+    let w = File::open(mounted.path("t/c/w")).unwrap();
+    for (index, wanted) in weights.chunks(block_bytes).enumerate() {
+        let mut found = vec![0; wanted.len()];
+        let read = w.read_exact_at(&mut found, (index * block_bytes) as u64);
+        if index == 3 {
+            assert!(read.is_err(), "a damaged block is an error");
+        } else {
+            read.unwrap();
+            assert_same(&found, wanted, &format!("block {index}"));
+        }
+    }
 }
