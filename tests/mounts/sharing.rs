@@ -243,6 +243,36 @@ fn a_damaged_block_is_damaged_in_both_and_repaired_for_one_alone() {
     assert_same(&read(&mounted, "t/b/new.safetensors"), &bytes, "after the repair");
 }
 
+#[test]
+fn two_files_that_share_a_data_file_are_read_by_the_kernel_at_once() {
+    let (place, bytes) = two(101);
+    let mounted = place.mount(&[]);
+    let paths = ["t/a/m.safetensors", "t/b/m.safetensors"];
+    paths.iter().for_each(|path| assert_same(&read(&mounted, path), &bytes, path));
+    let before = mounted.counter("passthrough_opens");
+    let files = paths.map(|path| fs::File::open(mounted.path(path)).unwrap());
+    assert_eq!(mounted.counter("passthrough_opens") - before, 2);
+    let both = |context: &str| {
+        for file in &files {
+            let mut found = vec![0; bytes.len()];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert_same(&found, &bytes, context);
+        }
+    };
+    both("both open");
+    // An open file keeps its bytes whatever becomes of the other.
+    fs::remove_file(mounted.path(paths[0])).unwrap();
+    both("one removed");
+    fs::write(mounted.path("t/a/new.safetensors"), &bytes).unwrap();
+    both("one arrived again");
+    drop(files);
+    let file = fs::OpenOptions::new().write(true).open(mounted.path(paths[1])).unwrap();
+    file.write_all_at(&[9; 100_000], 500_000).unwrap();
+    drop(file);
+    assert_same(&read(&mounted, "t/a/new.safetensors"), &bytes, "the other written");
+    assert_same(&read(&mounted, paths[1])[500_000..600_000], &[9; 100_000], "the written one");
+}
+
 /// One of the two files, and its expected content.
 struct Side {
     path: &'static str,
@@ -255,12 +285,38 @@ impl Side {
         assert_same(&read(mounted, self.path), &self.bytes, &format!("{context}: {}", self.path));
     }
 
+    /// After damage to a data file: what can be read is right. A damaged file is removed and written anew. Whether it
+    /// was.
+    fn mend(&mut self, mounted: &Mounted, source: &[u8], context: &str) -> bool {
+        let path = mounted.path(self.path);
+        let file = fs::File::open(&path).unwrap();
+        let mut is_damaged = false;
+        for (place, wanted) in self.bytes.chunks(4096).enumerate() {
+            let mut found = vec![0; wanted.len()];
+            match file.read_exact_at(&mut found, place as u64 * 4096) {
+                Ok(()) => assert_same(&found, wanted, context),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{context}");
+                    is_damaged = true;
+                }
+            }
+        }
+        drop(file);
+        if is_damaged {
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, source).unwrap();
+            self.bytes = source.to_vec();
+            self.check(mounted, context);
+        }
+        is_damaged
+    }
+
     /// Changes the file in some way. The file after a lossy move is read back.
-    fn step(&mut self, mounted: &Mounted, random: &mut Random, source: &[u8]) -> String {
+    fn step(&mut self, (place, mounted): (&Place, &Mounted), random: &mut Random, source: &[u8]) -> String {
         let path = mounted.path(self.path);
         let open = || fs::OpenOptions::new().write(true).open(&path).unwrap();
         let control = format!("{}/.ctl/compact", self.collection);
-        match random.below(9) {
+        match random.below(10) {
             0 | 1 => {
                 let (at, len) = (random.below(self.bytes.len() + 1), 1 + random.below(200_000));
                 let new = random.bytes(len);
@@ -299,6 +355,15 @@ impl Side {
                 self.bytes = source.to_vec();
                 format!("discarded ({gone:?}), removed and written anew")
             }
+            8 => {
+                let out = place.path(&format!("out{}", random.below(1 << 30)));
+                let arguments =
+                    [std::ffi::OsString::from("export"), place.store().into(), self.collection.into()];
+                answer(tierfs().args(arguments).arg(&out)).ok();
+                assert_same(&fs::read(out.join("m.safetensors")).unwrap(), &self.bytes, "the export");
+                fs::remove_dir_all(out).unwrap();
+                "exported".to_owned()
+            }
             7 => {
                 let moved = path.with_file_name("moved.safetensors");
                 fs::rename(&path, &moved).unwrap();
@@ -324,7 +389,7 @@ fn whatever_happens_to_one_file_the_other_stays_intact() {
         let mut history = Vec::new();
         for step in 0..24 {
             let which = random.below(2);
-            let did = sides[which].step(&mounted, &mut random, &source);
+            let did = sides[which].step((&place, &mounted), &mut random, &source);
             history.push(format!("{}: {did}", sides[which].collection));
             let context = format!("seed {seed}, {history:#?}");
             sides.iter().for_each(|side| side.check(&mounted, &context));
@@ -342,8 +407,23 @@ fn whatever_happens_to_one_file_the_other_stays_intact() {
                 }
                 fsck(&place.store());
                 run(["fsck".as_ref(), "--repair".as_ref(), place.store().as_os_str()]);
+                let hurt = (random.below(2) == 0).then(|| {
+                    let (data, _) = data_files(&place.store(), sides[which].collection).remove(0);
+                    let at = random.below(fs::metadata(&data).unwrap().len().max(1) as usize) as u64;
+                    let file = fs::OpenOptions::new().read(true).write(true).open(&data).unwrap();
+                    let mut byte = [0];
+                    if file.read_at(&mut byte, at).unwrap() == 1 {
+                        file.write_all_at(&[byte[0] ^ 16], at).unwrap();
+                    }
+                    format!("byte {at} of {} damaged", data.display())
+                });
                 mounted = place.mount(&[]);
-                sides.iter().for_each(|side| side.check(&mounted, &format!("{context}, mounted again")));
+                let context = format!("{context}, mounted again, {hurt:?}");
+                if hurt.is_some() {
+                    let mended = sides.each_mut().map(|side| side.mend(&mounted, &source, &context));
+                    history.push(format!("{hurt:?}, mended {mended:?}"));
+                }
+                sides.iter().for_each(|side| side.check(&mounted, &context));
             }
         }
     }
