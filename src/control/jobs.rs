@@ -20,7 +20,6 @@ pub struct Job {
     request: String,
     path: String,
     user: u32,
-    bytes: u64,
     counted: Counted,
     state: Mutex<State>,
 }
@@ -96,33 +95,39 @@ impl Of {
 impl Job {
     /// A job of a user on a path. `bytes` is the amount to process, 0 if unknown.
     pub fn new(request: String, path: String, user: u32, bytes: u64) -> Job {
-        let (counted, state) = (Counted::default(), Mutex::new(State::Waiting));
-        Job { request, path, user, bytes, counted, state }
+        let counted = Counted { bytes: bytes.into(), ..Counted::default() };
+        Job { request, path, user, counted, state: Mutex::new(State::Waiting) }
     }
 
     fn line(&self, number: u64) -> String {
-        let done = self.counted.done.load(Ordering::Relaxed);
+        let [done, bytes] = self.bytes();
         let state = match &*self.state.lock() {
             State::Waiting => "waiting".to_owned(),
             State::Running(since) => {
                 let percent = (done * 100)
-                    .checked_div(self.bytes)
+                    .checked_div(bytes)
                     .map_or(String::new(), |part| format!(" {}%", part.min(100)));
-                format!("running{percent} {done} of {} bytes, {} s", self.bytes, since.elapsed().as_secs())
+                format!("running{percent} {done} of {bytes} bytes, {} s", since.elapsed().as_secs())
             }
             State::Ended(ended) => ended.text(),
         };
         format!("{number} {} {} {state}\n", self.request, self.path)
     }
 
+    /// Logical bytes that are finished, and all of them.
+    fn bytes(&self) -> [u64; 2] {
+        [&self.counted.done, &self.counted.bytes].map(|bytes| bytes.load(Ordering::Relaxed))
+    }
+
     fn to_json(&self, number: u64) -> Value {
+        let [done, bytes] = self.bytes();
         let mut value = json!({
             "job": number,
             "request": self.request,
             "path": self.path,
             "user": self.user,
-            "done_bytes": self.counted.done.load(Ordering::Relaxed),
-            "bytes": self.bytes,
+            "done_bytes": done,
+            "bytes": bytes,
         });
         let more = match &*self.state.lock() {
             State::Waiting => json!({ "state": "waiting" }),
@@ -218,10 +223,20 @@ impl Jobs {
         self.add(job, Some(Box::new(work))).0
     }
 
-    /// Runs a job on this thread. Fails as the job does.
+    /// Runs a job on this thread. Fails as the job does. One that is refused has changed nothing and is not
+    /// listed any more: its caller has the reasons.
     pub fn run(&self, job: Job, work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()>) -> Result<()> {
         let (_, job) = self.add(job, None);
-        self.perform(&job, work, &|| ())
+        let done = self.perform(&job, work, &|| ());
+        if done.as_ref().is_err_and(|error| !error.refusals().is_empty()) {
+            self.forget(&job);
+            self.note_change();
+        }
+        done
+    }
+
+    fn forget(&self, job: &Arc<Job>) {
+        self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, job));
     }
 
     fn perform(
@@ -239,7 +254,7 @@ impl Jobs {
         let done = done.unwrap_or_else(|_| bug());
         flushed();
         if done.is_ok() && report.text.is_empty() {
-            self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, job));
+            self.forget(job);
         }
         let (state, error) = match &done {
             Ok(()) => ("done", String::new()),
@@ -352,7 +367,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::{Job, Jobs, Of, Report};
-    use crate::model::{Error, ErrorKind, Progress, Result};
+    use crate::model::{Cause, Error, ErrorKind, Progress, Refusal, Result};
 
     fn job() -> Job {
         Job::new("tier=q8".to_owned(), "t/c".to_owned(), 1000, 100)
@@ -424,5 +439,9 @@ mod tests {
         let listed: serde_json::Value = serde_json::from_str(&jobs.json(Of::All)).unwrap();
         assert_eq!((&listed[0]["state"], &listed[0]["text"]), (&"done".into(), &"1 tensor".into()));
         assert_eq!((&listed[1]["state"], &listed[1]["error"]), (&"failed".into(), &"no such tier".into()));
+        let refusal = Refusal { path: "t/c/w".to_owned(), cause: Cause::Pinned };
+        let refused = jobs.run(job(), |_, _| Err(Error::refused(vec![refusal])));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(jobs.text(Of::All).lines().count(), 2, "the caller has the reasons");
     }
 }

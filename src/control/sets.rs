@@ -7,9 +7,9 @@ use crate::control::context::Mounted;
 use crate::control::context::ROOT_USER;
 use crate::control::files::note_event;
 use crate::control::jobs::{Job, Report};
-use crate::engine::{self, Consent, Evict, Moved, Reconstruct, Setting};
+use crate::engine::{self, Consent, Evict, Moved, Reconstruct, Setting, Sources};
 use crate::format::log::catalog::NodeType;
-use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, human};
+use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human};
 use crate::open;
 use crate::store::{EventKind, State};
 use crate::vfs::{FileView, Ino, Vfs};
@@ -57,10 +57,9 @@ impl Asked {
     fn work(
         self,
         request: String,
-        bytes: u64,
         work: impl FnOnce(&Asked, &dyn Progress, &mut Report) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let job = Job::new(request.clone(), self.view.path(), self.user, bytes);
+        let job = Job::new(request.clone(), self.view.path(), self.user, 0);
         let mounted = self.mounted.clone();
         if !self.is_directory() {
             return mounted.jobs.run(job, move |progress, report| work(&self, progress, report));
@@ -181,8 +180,12 @@ fn set_tier(asked: &Asked, text: &str) -> Result<()> {
     let (tier, consent) = Consent::split(text);
     let to = (MoveTo::parse(tier)?, consent);
     asked.vfs().flush_all(&asked.view.collection)?;
-    let (bytes, _) = asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), to)?;
-    change(asked, format!("tier={text}"), bytes, move |asked, progress, moved| {
+    if asked.is_directory() {
+        // The request is only queued, so what the log tells is refused now.
+        let sources = (Sources::Logged, &Silent as &dyn Progress);
+        asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), to, sources)?;
+    }
+    change(asked, format!("tier={text}"), move |asked, progress, moved| {
         asked.vfs().engine().set_tier(&asked.view.collection, asked.node(), to, progress, moved)
     })
 }
@@ -193,8 +196,9 @@ fn plan(asked: &Asked, text: &str) -> Result<()> {
     let to = (MoveTo::parse(tier)?, consent);
     asked.vfs().flush_all(&asked.view.collection)?;
     let job = Job::new(format!("plan={text}"), asked.view.path(), asked.user, 0);
-    asked.mounted.jobs.run(job, |_, report| {
-        let (_, moved) = asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), to)?;
+    asked.mounted.jobs.run(job, |progress, report| {
+        let (engine, collection) = (asked.vfs().engine(), &asked.view.collection);
+        let moved = engine.check_tier(collection, asked.node(), to, (Sources::Read, progress))?;
         *report = Report { text: moved.summary.would_text(), result: moved.summary.to_json() };
         Ok(())
     })
@@ -205,7 +209,7 @@ fn evict(asked: &Asked, text: &str) -> Result<()> {
     let what = Evict::from_name(name).ok_or_else(|| invalid_value("evict", text, "cache, 1 or discard"))?;
     // Lineage parents may be in other collections.
     asked.vfs().flush_everything()?;
-    change(asked, format!("evict={text}"), 0, move |asked, progress, moved| {
+    change(asked, format!("evict={text}"), move |asked, progress, moved| {
         let (collection, node) = (&asked.view.collection, asked.node());
         asked.vfs().engine().evict(collection, node, (what, consent), progress, moved)
     })
@@ -218,7 +222,7 @@ fn set_pin(asked: &Asked, text: &str) -> Result<()> {
         _ => return Err(invalid_value("pin", text, "0 or 1")),
     };
     asked.vfs().flush_all(&asked.view.collection)?;
-    asked.clone().work(format!("pin={text}"), 0, move |asked, progress, report| {
+    asked.clone().work(format!("pin={text}"), move |asked, progress, report| {
         let (engine, collection, node) = (asked.vfs().engine(), &asked.view.collection, asked.node());
         let done =
             if is_pin { engine.pin(collection, node, progress)? } else { engine.unpin(collection, node)? };
@@ -238,11 +242,10 @@ fn set_pin(asked: &Asked, text: &str) -> Result<()> {
 fn change(
     asked: &Asked,
     request: String,
-    bytes: u64,
     act: impl FnOnce(&Asked, &dyn Progress, &mut Moved) -> Result<()> + Send + 'static,
 ) -> Result<()> {
     let cause = request.clone();
-    asked.clone().work(request, bytes, move |asked, progress, report| {
+    asked.clone().work(request, move |asked, progress, report| {
         let mut moved = Moved::default();
         let done = act(asked, progress, &mut moved);
         // A failed or cancelled request may have changed some tensors.

@@ -343,9 +343,7 @@ fn write_copy(
             hasher.update(here);
             at += len as u64;
             progress.advance(len as u64);
-            if progress.is_cancelled() {
-                return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
-            }
+            progress.check()?;
         }
         collection.finish_pinned(number, &file)?;
         Ok(*hasher.finalize().as_bytes())

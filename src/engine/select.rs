@@ -81,6 +81,12 @@ pub fn targets(collection: &Collection, node: EntryId) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
+/// Whether a node is a tensor, rather than a file or directory with several.
+pub(super) fn is_tensor(collection: &Collection, node: EntryId) -> bool {
+    let state = collection.state();
+    state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
+}
+
 /// The tensor of a node, if it is one.
 pub(super) fn target_of(state: &State, node: EntryId) -> Option<Target> {
     target(state, state.node(node)?)

@@ -76,6 +76,8 @@ impl Running {
 /// Progress of a job, with a flag to cancel it.
 #[derive(Default)]
 pub struct Counted {
+    /// Logical bytes to process; 0 while they are unknown.
+    pub bytes: AtomicU64,
     /// Logical bytes that are finished.
     pub done: AtomicU64,
     /// Set to cancel the job.
@@ -83,6 +85,10 @@ pub struct Counted {
 }
 
 impl Progress for Counted {
+    fn expect(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
     fn advance(&self, bytes: u64) {
         self.done.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use support::{Mounted, Place, Random, container_of, ended, npy_file, tierfs, wait_until};
 
@@ -29,6 +29,40 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // SAFETY: the call takes numbers only.
         unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    }
+}
+
+/// Delays every open of a file by the daemon until this value is dropped, so a job that needs the file cannot end earlier.
+/// The daemon does not wait for leases of files in place.
+struct Held(Child);
+
+impl Held {
+    fn opens_of(place: &Place, path: &Path, mounted: &Mounted) -> Held {
+        let log = place.path("strace");
+        let daemon = mounted.daemon().unwrap().to_string();
+        let mut command = Command::new("strace");
+        command.args([
+            "-f",
+            "-p",
+            &daemon,
+            "-e",
+            "trace=openat",
+            "-e",
+            "inject=openat:delay_enter=600s",
+            "-P",
+        ]);
+        command.arg(path).stdin(Stdio::null()).stderr(File::create(&log).unwrap());
+        let held = Held(command.spawn().unwrap());
+        wait_until("strace", || fs::read_to_string(&log).unwrap().contains(" attached"));
+        held
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: kill takes two numbers. The program lets go of the daemon before it ends.
+        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
+        ended(&mut self.0, "strace");
     }
 }
 
@@ -93,21 +127,52 @@ fn ctrl_c_ends_an_import_into_a_mount_and_says_what_was_imported() {
 #[test]
 fn ctrl_c_ends_a_move_and_says_what_was_moved() {
     let place = Place::new();
-    // Enough for the move to take seconds, while Ctrl-C cancels it within its first tenths of a second.
-    let names: Vec<String> = (0..400).map(|number| format!("t{number:03}")).collect();
-    let tensors: Vec<_> = names.iter().map(|name| (name.as_str(), 1 << 18)).collect();
-    place.write("m.safetensors", container_of(&mut Random(3), &tensors));
-    place.import("t/c", &[&place.path("m.safetensors")], &[]);
+    place.write("copied/a.safetensors", container_of(&mut Random(3), &[("a", 1 << 16)]));
+    let source = place.write("b.safetensors", container_of(&mut Random(4), &[("b", 1 << 16), ("c", 4096)]));
+    place.import("t/c", &[&place.path("copied/a.safetensors")], &[]);
+    place.import("t/c", &[&source], &["--in-place"]);
     let mounted = place.mount(&[]);
-    let before = fs::read(mounted.path("t/c/t399")).unwrap();
-    let running = Running::start(&place, &["tier", "q5:all", "--lossy", "mnt/t/c/m.safetensors"]);
-    let (code, out, err) = running.interrupted(&mounted, ());
+    // The tensors move in the order of their paths, and those of b are read from the outside file.
+    let held = Held::opens_of(&place, &source, &mounted);
+    let running = Running::start(&place, &["tier", "q5:all", "--lossy", "mnt/t/c"]);
+    let jobs = || fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
+    wait_until("the first tensor", || support::get(&mounted.path("t/c/a"), "tier") == "q5");
+    let (code, out, err) = running.interrupted(&mounted, held);
     assert_eq!(code, Some(130), "{out}{err}");
     let last = err.lines().last().unwrap();
-    assert!(last.starts_with("mnt/t/c/m.safetensors: cancelled: "), "{err}");
-    assert!(last.ends_with("not changed"), "{err}");
-    assert_eq!(support::get(&mounted.path("t/c/t399"), "tier"), "exact");
-    assert!(fs::read(mounted.path("t/c/t399")).unwrap() == before, "the last tensor was not reached");
+    assert!(last.starts_with("mnt/t/c: cancelled: 1 of 3 tensors now q5, "), "{err}");
+    assert!(last.ends_with("; 2 not changed"), "{err}");
+    assert!(jobs().lines().last().unwrap().contains(" cancelled: 1 of 3"), "{}", jobs());
+    for tensor in ["b", "c"] {
+        assert_eq!(support::get(&mounted.path("t/c").join(tensor), "tier"), "exact");
+    }
+    assert!(fs::read(mounted.path("t/c/b.safetensors")).unwrap() == fs::read(&source).unwrap());
+    mounted.unmount();
+    support::fsck(&place.store());
+}
+
+#[test]
+fn ctrl_c_ends_the_check_of_a_source_before_anything_moves() {
+    let place = Place::new();
+    let source = place.write("m.safetensors", container_of(&mut Random(5), &[("a", 1 << 16), ("b", 4096)]));
+    place.import("t/c", &[&source], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    for words in [
+        // Without consent a loss of precision depends on the source.
+        ["tier", "q5:all", "mnt/t/c/m.safetensors"].as_slice(),
+        &["tier", "q5:all", "mnt/t/c/a"],
+        &["tier", "q5:all", "mnt/t"],
+        &["tier", "q5:all", "--dry-run", "mnt/t/c/m.safetensors"],
+    ] {
+        let held = Held::opens_of(&place, &source, &mounted);
+        let (code, out, err) = Running::start(&place, words).interrupted(&mounted, held);
+        assert_eq!(code, Some(130), "{words:?}: {out}{err}");
+        let last = err.lines().last().unwrap();
+        assert!(last.ends_with(" not changed") || last.ends_with(": cancelled; nothing was done"), "{err}");
+        for tensor in ["a", "b"] {
+            assert_eq!(support::get(&mounted.path("t/c").join(tensor), "tier"), "exact", "{words:?}");
+        }
+    }
     mounted.unmount();
     support::fsck(&place.store());
 }

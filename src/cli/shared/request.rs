@@ -160,9 +160,9 @@ fn make(mounted: &Mounted, path: &Path, request: &Request, interrupt: &Interrupt
         }
         if interrupt.is_pressed() && !is_told {
             is_told = true;
-            eprintln!("tierfs: cancelling job {}; press Ctrl-C again to leave now", job.number);
-            if let Err(error) = jobs::cancel(mounted, job.number) {
-                eprintln!("tierfs: {error}");
+            match jobs::cancel(mounted, job.number) {
+                Ok(_) => eprintln!("tierfs: cancelling job {}; press Ctrl-C again to leave now", job.number),
+                Err(error) => eprintln!("tierfs: {error}"),
             }
         }
         bar.set_length(job.value.get("bytes").and_then(Value::as_u64).unwrap_or(0));

@@ -10,12 +10,12 @@ use crate::engine::reconstruct::setting::Reconstruct;
 use crate::engine::reconstruct::{Gives, Way};
 use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused, refused_for};
 use crate::engine::results::Moved;
-use crate::engine::select::{Target, targets};
+use crate::engine::select::{Target, is_tensor, targets};
 use crate::engine::settings::Consent;
 use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::Measured;
-use crate::model::{Aim, Cause, EntryId, Error, ErrorKind, Progress, Result, Tier};
+use crate::model::{Aim, Cause, EntryId, ErrorKind, Progress, Result, Tier};
 use crate::store::{Collection, Object, OpenObject};
 
 /// The bytes to evict.
@@ -65,10 +65,7 @@ impl Engine {
             return Ok(());
         }
         collection.check_writable()?;
-        let is_one = {
-            let state = collection.state();
-            state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
-        };
+        let is_one = is_tensor(collection, node);
         let mut targets = targets(collection, node)?;
         targets.iter_mut().for_each(|target| target.consent = consent);
         let mut refused = Refused::default();
@@ -99,9 +96,9 @@ impl Engine {
                 }
             }
             progress.advance(target.bytes());
-            if progress.is_cancelled() {
+            if let Err(cancelled) = progress.check() {
                 moved.summary.measure(collection, &targets);
-                return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
+                return Err(cancelled);
             }
         }
         collection.sync()?;

@@ -118,6 +118,11 @@ pub(super) fn has_exact_source(open: &OpenObject, index: u32, block: &Block) -> 
     WAYS.iter().filter(|way| way.gives == Gives::Exact).any(is_sound)
 }
 
+/// Whether a block should have an exact source besides its payload, by the log.
+pub(super) fn expects_exact_source(open: &OpenObject, index: u32, block: &Block) -> bool {
+    WAYS.iter().any(|way| way.gives == Gives::Exact && (way.is_there)(open, index, block))
+}
+
 /// Verifies that a block can be read without the copies of pinned files. The error states why not.
 pub(super) fn check_without_copy(open: &OpenObject, index: u32, block: &Block) -> Result<()> {
     if block.stored.tier != Tier::Absent {

@@ -70,6 +70,11 @@ impl OpenObject {
         }
     }
 
+    /// An object to ask about its blocks. No file is opened, so blocks in a data file cannot be read.
+    pub fn unread(collection: &Arc<Collection>, object: &Arc<Object>) -> OpenObject {
+        OpenObject::over(collection, object, None, Verify::First, Reach::Shared)
+    }
+
     /// Opens another object in the same way as this one.
     pub fn open_same_way(&self, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
         OpenObject::reached(collection, object, self.verify, self.reach)

@@ -57,11 +57,11 @@ impl OpenObject {
             .stored_blocks(range, layout)
             .filter(|(index, block)| self.is_due(*index, block, aim))
             .collect();
-        let mut elements = Vec::new();
         for group in due.chunk_by(|before, next| before.0 + 1 == next.0) {
             let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
             let (begin, end) = (layout.start(*first), layout.start(*last) + layout.len(*last) as u64);
-            elements.resize((end - begin) as usize, 0);
+            // The system provides zeroed pages when they are first used: blocks that stay in an outside file use none.
+            let mut elements = vec![0; (end - begin) as usize];
             let block_bytes = layout.block_bytes as usize;
             // Location of a block's elements in its outside file: they need not be stored.
             let parts = group.par_iter().zip(elements.par_chunks_mut(block_bytes.max(1)));

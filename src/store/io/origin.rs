@@ -10,9 +10,17 @@
 //! 4. A copy of a block is given up for an outside file only after the block was read from it under its
 //!    present name: `open_by_name`.
 
+use std::cell::RefCell;
+
 use crate::format::checksum;
 use crate::model::{Error, Result};
 use crate::store::collection::open_object::OpenObject;
+
+thread_local! {
+    /// The block that this thread compares. A block is as long as the limit from which the allocator asks the system,
+    /// which is slower than the comparison.
+    static ELEMENTS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 impl OpenObject {
     /// Reads the imported content of a block into `out`, which has the block's length. `false` if the
@@ -48,7 +56,10 @@ impl OpenObject {
     /// are those of [`read_origin`](Self::read_origin).
     pub fn has_origin(&self, index: u32) -> Result<bool> {
         let Some(place) = self.object.origin_place(index) else { return Ok(false) };
-        self.read_origin(index, &mut vec![0; place.len as usize])
+        ELEMENTS.with_borrow_mut(|elements| {
+            elements.resize(place.len as usize, 0);
+            self.read_origin(index, elements)
+        })
     }
 
     /// Whether earlier verifications of the data file's content are still valid.
