@@ -14,6 +14,7 @@ use crate::ingest::{
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::open::Changes;
 use crate::open::file::OpenFile;
+use crate::open::hub::name_to_recognize;
 use crate::open::layout::Layout;
 use crate::open::source::StreamFile;
 use crate::open::tree::remove_parts;
@@ -296,13 +297,12 @@ impl OpenFile {
         Ok(number)
     }
 
-    /// The node and its first name. `None` once the node is gone.
+    /// The node and the name that tells its format. `None` once the node is gone.
     fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
         let state = self.collection.state();
         let node = state.node(self.node)?.clone();
         // A tensor of a container has no name of its own.
-        let name = state.links(self.node).first().map(|(_, name)| name.to_vec());
-        Some((node, name.unwrap_or_default()))
+        Some((node, name_to_recognize(&state, self.node).unwrap_or_default()))
     }
 
     /// The path of its first name, below the collection.

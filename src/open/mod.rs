@@ -9,6 +9,7 @@ mod attributes;
 mod changes;
 mod file;
 mod flush;
+mod hub;
 mod layout;
 mod page_cache;
 mod source;
@@ -18,6 +19,7 @@ mod tree;
 pub use attributes::{SetAttr, has_setid, set_attr, set_tensor};
 pub use changes::Changes;
 pub use file::OpenFile;
+pub use hub::blob_of_link;
 pub use table::OpenFiles;
 pub use tree::{
     create, finish_renames, has_other_suffix, inherited, link, make_directory, remove_directory, rename,

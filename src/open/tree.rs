@@ -9,6 +9,7 @@ use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType
 use crate::format::log::record::Record;
 use crate::ingest::{is_data_file, mark_data_files, may_be_recognized};
 use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result, SET_GROUP_ID};
+use crate::open::hub::mark_blob;
 use crate::open::{Changes, OpenFile, OpenFiles};
 use crate::store::Batch;
 use crate::store::Collection;
@@ -62,6 +63,9 @@ fn make(
         let above = state.node(parent).map_or((0, 0), |above| (above.entry.mode, above.entry.gid));
         let (mode, owner) = inherited(above, mode, owner, &node_type);
         let id = EntryId(state.last_entry() + 1);
+        if let NodeType::Symlink(target) = &node_type {
+            mark_blob(batch, state, (parent, name), target);
+        }
         batch.node(NodeEntry::new(id, mode, owner, now_nanoseconds(), node_type));
         batch.mark_requested_by_kernel(parent, name);
         put_name(batch, parent, name, EntryId(id.0 + 1), id);
@@ -182,6 +186,9 @@ pub fn rename(
         put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
         batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
         mark(batch, state, node, from, to);
+        if let NodeType::Symlink(target) = &node.entry.node_type {
+            mark_blob(batch, state, to, target);
+        }
         if let [first, next, ..] = state.links(id)
             && *first == (from.0, from.1.into())
         {

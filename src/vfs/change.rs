@@ -232,7 +232,9 @@ impl Vfs {
         owner: (u32, u32),
     ) -> Result<(Ino, Located)> {
         let directory = self.directory_to_add(parent, name)?;
-        self.with_room(|| open::symlink(&directory.collection, directory.node, name, target, owner))?;
+        let collection = &directory.collection;
+        let link = self.with_room(|| open::symlink(collection, directory.node, name, target, owner))?;
+        self.queue_invalidation(self.forget(collection, self.look_at_blob(collection, link)?, None));
         self.found_in(&directory, name)
     }
 
@@ -324,6 +326,7 @@ impl Vfs {
             changes.merge(self.look_at_renamed(&open_file)?);
         }
         changes.merge(self.data_files_recognized(collection, node));
+        changes.merge(self.look_at_blob(collection, node)?);
         Ok(self.forget(collection, changes, None))
     }
 

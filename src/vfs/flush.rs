@@ -134,6 +134,17 @@ impl Vfs {
         })
     }
 
+    /// Recognizes the blob of a hub cache that a new link leads to, if its name may tell more.
+    pub(super) fn look_at_blob(&self, collection: &Arc<Collection>, link: EntryId) -> Result<Changes> {
+        let blob = {
+            let state = collection.state();
+            open::blob_of_link(&state, link).filter(|blob| state.must_be_recognized_again(*blob))
+        };
+        let Some(blob) = blob else { return Ok(Changes::default()) };
+        let open_file = self.open_files.open(collection, blob, self.verify);
+        self.look_at_renamed(&open_file.inspect_err(|_| collection.invalidate_all_names())?)
+    }
+
     /// Retries a request that found the disk full, once, after reclaiming space: unlinked files that
     /// no program has open, and released space of any collection that is not durable yet. No lower layer
     /// retries, except `Collection::record`, which retries the append.

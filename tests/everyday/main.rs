@@ -8,5 +8,6 @@
 mod both;
 mod collections;
 mod copies;
+mod hub;
 mod interrupt;
 mod names;

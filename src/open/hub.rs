@@ -1,0 +1,83 @@
+//! Blobs of a hub cache that was copied into a mount, as `ingest/hub.rs` describes it. A blob is named after its
+//! digest, so the names of the links to it tell its format.
+
+use crate::format::log::catalog::{Content, NodeType};
+use crate::ingest::may_be_recognized;
+use crate::model::EntryId;
+use crate::store::{Batch, ROOT, State};
+
+const BLOBS: &[u8] = b"blobs";
+const SNAPSHOTS: &[u8] = b"snapshots";
+
+/// The name by which a file is recognized: for a blob that of a link below `snapshots`, the first in the order of bytes
+/// that has the suffix of a container; for any other file its own.
+pub(super) fn name_to_recognize(state: &State, node: EntryId) -> Option<Vec<u8>> {
+    let (directory, name) = state.links(node).first()?;
+    Some(name_of_link(state, (*directory, name), node).unwrap_or_else(|| name.to_vec()))
+}
+
+fn name_of_link(state: &State, (directory, name): (EntryId, &[u8]), blob: EntryId) -> Option<Vec<u8>> {
+    let (repository, _) = state.links(directory).first().filter(|(_, name)| **name == *BLOBS)?;
+    if may_be_recognized(name) {
+        return None;
+    }
+    let snapshots = state.directory(*repository)?.get(SNAPSHOTS)?;
+    let mut found: Option<&[u8]> = None;
+    state.walk(snapshots, &mut |visited| {
+        if let NodeType::Symlink(target) = &visited.node.entry.node_type
+            && target.ends_with(name)
+            && may_be_recognized(visited.name)
+            && found.is_none_or(|found| **visited.name < *found)
+            && target_of(state, visited.directory, target) == Some(blob)
+        {
+            found = Some(visited.name);
+        }
+        true
+    });
+    found.map(<[u8]>::to_vec)
+}
+
+/// The blob that a link leads to, if the link is one of a snapshot.
+pub fn blob_of_link(state: &State, link: EntryId) -> Option<EntryId> {
+    let NodeType::Symlink(target) = &state.node(link)?.entry.node_type else { return None };
+    state.links(link).iter().find_map(|(directory, _)| target_of(state, *directory, target))
+}
+
+/// Marks the plain blob that a link in `directory` leads to, since the link's name may tell its format.
+pub(super) fn mark_blob(
+    batch: &mut Batch,
+    state: &State,
+    (directory, name): (EntryId, &[u8]),
+    target: &[u8],
+) {
+    let is_plain = |blob: &EntryId| {
+        state.node(*blob).and_then(|node| node.file()).is_some_and(|file| file.content == Content::Plain)
+    };
+    if may_be_recognized(name)
+        && let Some(blob) = target_of(state, directory, target).filter(is_plain)
+    {
+        batch.recognize_again(blob);
+    }
+}
+
+/// The blob that `target` leads to from a directory of a snapshot: `blobs` stands beside `snapshots`.
+fn target_of(state: &State, directory: EntryId, target: &[u8]) -> Option<EntryId> {
+    let mut at = directory;
+    let mut is_snapshot = false;
+    let mut parts = target.split(|byte| *byte == b'/');
+    let blobs = loop {
+        match parts.next()? {
+            b".." if at == ROOT => return None,
+            b".." => {
+                let (above, name) = state.links(at).first()?;
+                is_snapshot = **name == *SNAPSHOTS;
+                at = *above;
+            }
+            name if is_snapshot && name == BLOBS => break state.directory(at)?.get(name)?,
+            _ => return None,
+        }
+    };
+    let name = parts.next()?;
+    let blob = state.directory(blobs)?.get(name)?;
+    (parts.next().is_none() && state.node(blob)?.file().is_some()).then_some(blob)
+}
