@@ -2,10 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +18,7 @@ use crate::cli::shared::folder::{Draft, Folder};
 use crate::cli::shared::output::{human, print};
 use crate::cli::shared::tree::Tree;
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::without_zeros;
 use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Vfs};
 use crate::view::{Form, Shows};
 
@@ -295,11 +295,11 @@ fn entry(source: &Source<'_>, (folder, name): (&Folder, &OsStr), sum: &mut (u64,
     Ok(())
 }
 
-/// Writes all bytes to a draft, syncs it and then gives it its name. Returns the number of bytes.
+/// Writes all bytes to a draft, with holes for long zeros, syncs it and then gives it its name. Returns the number of bytes.
 fn write(
     source: &Source<'_>,
     read: &Read<'_>,
-    (draft, mut file): (Draft<'_>, File),
+    (draft, file): (Draft<'_>, File),
     name: &OsStr,
 ) -> Result<u64> {
     let failed = |error| Error::io(draft.path().display(), error);
@@ -308,9 +308,12 @@ fn write(
     loop {
         let count = read(at, &mut chunk)?;
         let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
-        file.write_all(bytes).map_err(failed)?;
+        for (from, stretch) in without_zeros(bytes) {
+            file.write_all_at(stretch, at + from).map_err(failed)?;
+        }
         at += count as u64;
     }
+    file.set_len(at).map_err(failed)?;
     file.set_permissions(fs::Permissions::from_mode(source.mode & 0o777)).map_err(failed)?;
     let times = fs::FileTimes::new().set_accessed(time(source.atime)).set_modified(time(source.mtime));
     file.set_times(times).map_err(failed)?;

@@ -263,7 +263,7 @@ pub(super) fn take(
         let mut extent = None;
         let mut own = None;
         if tier.is_none() && bytes > GATHERED_BYTES_MAX {
-            let (number, file) = uncommitted.create_data_file()?;
+            let (number, file) = uncommitted.create_data_file(bytes)?;
             into.touched.file(&file);
             extent = Some(Extent { file: number, offset: 0 });
             own = Some(file);

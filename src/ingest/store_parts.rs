@@ -16,7 +16,7 @@ use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Touched;
-use crate::store::disk::File;
+use crate::store::disk::{File, without_zeros};
 use crate::stream::Digester;
 
 /// Bytes of the source that are stored at a time, while as many are read.
@@ -167,10 +167,9 @@ pub(super) fn store_parts(
     intake.data = if let Some(number) = outside {
         Data::Outside(number)
     } else if exact && recognized.bytes > GATHERED_BYTES_MAX {
-        let (id, file) = uncommitted.create_data_file()?;
-        intake.touched.file(&file);
         // Parts that go to another tier stay holes in the file.
-        file.set_len(recognized.bytes).map_err(|error| Error::io("making room for it", error))?;
+        let (id, file) = uncommitted.create_data_file(recognized.bytes)?;
+        intake.touched.file(&file);
         Data::Own(id, file)
     } else {
         Data::None
@@ -369,10 +368,12 @@ pub(super) fn checksums(chunk: &[u8], block_bytes: u32) -> Vec<u32> {
     blocks.map(checksum::of).collect()
 }
 
-/// Writes exact blocks into a data file. It starts writeback at once, while the next blocks are read,
-/// so that little is left for the sync at the end.
+/// Writes exact blocks into a data file, which has its length and no other bytes there. Long zeros stay holes. It starts
+/// writeback at once, while the next blocks are read, so that little is left for the sync at the end.
 pub(super) fn write(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> Result<()> {
-    let written = file.write_at(chunk, at).and_then(|()| file.begin_sync(at, chunk.len() as u64));
+    let mut stretches = without_zeros(chunk);
+    let written = stretches.try_for_each(|(from, stretch)| file.write_at(stretch, at + from));
+    let written = written.and_then(|()| file.begin_sync(at, chunk.len() as u64));
     written.map_err(|error| Error::io("writing its data file", error))
 }
 

@@ -22,11 +22,12 @@ impl<'a> Uncommitted<'a> {
         Uncommitted { collection, data_files: Vec::new(), objects: Vec::new() }
     }
 
-    /// Creates a data file and returns its number.
-    pub fn create_data_file(&mut self) -> Result<(u64, Arc<dyn File>)> {
-        let made = self.collection.create_data_file()?;
-        self.data_files.push(made.0);
-        Ok(made)
+    /// Creates a data file of `bytes` zeros and returns its number.
+    pub fn create_data_file(&mut self, bytes: u64) -> Result<(u64, Arc<dyn File>)> {
+        let (number, file) = self.collection.create_data_file()?;
+        self.data_files.push(number);
+        file.set_len(bytes).map_err(|error| Error::io("making room for it", error))?;
+        Ok((number, file))
     }
 
     /// Creates a data file as another name of one that may have the same `bytes` bytes, and returns its

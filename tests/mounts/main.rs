@@ -25,3 +25,4 @@ mod ranges;
 mod real_model;
 mod refusals;
 mod sharing;
+mod sparse;

@@ -185,6 +185,27 @@ pub trait Disk: Send + Sync {
     }
 }
 
+/// Bytes of zeros that become a hole of a new file. File systems allocate smaller units.
+const HOLE_BYTES: usize = 64 << 10;
+static ZEROS: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
+
+/// The stretches of `bytes` to write into a new file, with their offsets: it reads as zeros where nothing was
+/// written, so long zeros are left out.
+pub fn without_zeros(bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut pieces = bytes.chunks(HOLE_BYTES).peekable();
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while pieces.next_if(|piece| **piece == ZEROS).is_some() {
+            at += HOLE_BYTES;
+        }
+        let begin = at;
+        while let Some(piece) = pieces.next_if(|piece| **piece != ZEROS) {
+            at += piece.len();
+        }
+        bytes.get(begin..at).filter(|stretch| !stretch.is_empty()).map(|stretch| (begin as u64, stretch))
+    })
+}
+
 /// Removes a file, if it is there.
 pub fn remove_if_present(disk: &dyn Disk, path: &str) -> io::Result<()> {
     match disk.remove_file(path) {
@@ -207,4 +228,36 @@ pub fn replace_file(disk: &dyn Disk, draft: &str, path: &str, bytes: &[u8]) -> i
     write_new(disk, draft, bytes)?.sync_data()?;
     disk.rename(draft, path)?;
     disk.sync_directory(path.rsplit_once('/').map_or("", |(directory, _)| directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HOLE_BYTES, without_zeros};
+
+    #[test]
+    fn what_is_written_without_zeros_reads_as_the_whole() {
+        for (pieces, end) in
+            [("", 0), ("0", 0), ("1", 5), ("0110", 0), ("1001", 7), ("00", 9), ("010", HOLE_BYTES - 1)]
+        {
+            let mut bytes = Vec::new();
+            for piece in pieces.chars() {
+                bytes.resize(bytes.len() + HOLE_BYTES, 0);
+                if piece == '1' {
+                    *bytes.last_mut().unwrap() = 1;
+                }
+            }
+            bytes.resize(bytes.len() + end, 0);
+            let (mut file, mut count) = (vec![0; bytes.len()], 0);
+            for (at, stretch) in without_zeros(&bytes) {
+                file[at as usize..][..stretch.len()].copy_from_slice(stretch);
+                count += stretch.len();
+            }
+            assert!(file == bytes, "{pieces} and {end}");
+            assert_eq!(
+                count,
+                pieces.matches('1').count() * HOLE_BYTES + end,
+                "only pieces of zeros are left out"
+            );
+        }
+    }
 }
