@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::imports::{Way, each_way};
+use crate::imports::{self, Way, each_way};
 use support::{Place, Random, assert_same, container_of, minilm, run};
 
 const FIRST: &str = "1111111111111111111111111111111111111111";
@@ -124,20 +124,33 @@ fn a_hub_cache_becomes_a_collection_for_each_model() {
             assert_eq!(names, ["acme--tiny", "sentence-transformers--all-MiniLM-L6-v2"]);
         });
         assert_eq!(stored(way, "acme/acme--tiny"), tiny_container().len() as u64, "each blob once");
-        let before = stored(way, model);
-        let since = Instant::now();
-        let said = way.import("acme", &hub, &[]).ok();
-        let second = since.elapsed();
-        assert_eq!(
-            said,
-            format!(
-                "acme/acme--tiny: nothing new; 3 files unchanged\n{model}: nothing new; 3 files unchanged\n"
-            )
-        );
-        assert_eq!(stored(way, model), before);
+        let contents = || {
+            let mut files = imports::stored(&way.place);
+            // Usage that the mount counts, which reads above have changed.
+            files.retain(|path, _| !path.ends_with("access"));
+            files
+        };
+        let before = contents();
+        // The shortest of three, since other tests run beside.
+        let again = (0..3).map(|_| {
+            let since = Instant::now();
+            let said = way.import("acme", &hub, &[]).ok();
+            let second = since.elapsed();
+            assert_eq!(
+                said,
+                format!(
+                    "acme/acme--tiny: nothing new; 3 files unchanged\n{model}: nothing new; 3 files unchanged\n"
+                )
+            );
+            second
+        });
+        let second = again.min().unwrap();
+        let after = contents();
+        for path in before.keys().chain(after.keys()) {
+            assert!(before.get(path) == after.get(path), "{} was written", path.display());
+        }
         println!("first {first:?}, second {second:?}");
-        // An import through a mount waits for its job and polls it ten times a second.
-        assert!(way.mounted.is_some() || second * 10 < first, "{second:?} after {first:?}");
+        assert!(second * 10 < first, "{second:?} after {first:?}");
         let sum = way.import("acme", &hub, &["--json"]).json();
         assert_eq!(sum["collections"][0]["unchanged"], 3);
         assert_eq!(sum["skipped"].as_array().unwrap().len(), 1);

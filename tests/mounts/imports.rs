@@ -84,7 +84,7 @@ fn model(place: &Place) -> PathBuf {
 }
 
 /// Every file of a store but its lock.
-fn stored(place: &Place) -> BTreeMap<PathBuf, (Vec<u8>, i64)> {
+pub fn stored(place: &Place) -> BTreeMap<PathBuf, (Vec<u8>, i64)> {
     let files = files_below(&place.store()).into_iter().filter(|path| path != Path::new("lock"));
     let read = |path: PathBuf| {
         let file = place.store().join(&path);
