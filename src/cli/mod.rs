@@ -30,6 +30,7 @@ mod shared;
 mod stat;
 mod status;
 mod tier;
+mod top;
 mod umount;
 mod verify;
 
@@ -71,6 +72,7 @@ enum Command {
     Set(set::Args),
     Get(get::Args),
     Status(status::Args),
+    Top(top::Args),
     Jobs(jobs::Args),
     Cancel(cancel::Args),
     Verify(verify::Args),
@@ -147,6 +149,7 @@ pub fn main() -> ExitCode {
         Command::Set(args) => args.run(),
         Command::Get(args) => args.run(),
         Command::Status(args) => args.run(),
+        Command::Top(args) => args.run(),
         Command::Jobs(args) => args.run(),
         Command::Cancel(args) => args.run(),
         Command::Verify(args) => args.run(),

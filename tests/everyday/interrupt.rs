@@ -1,36 +1,12 @@
 //! Ctrl-C while the daemon works: the job ends, and the command reports the finished and the unfinished files.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use support::{Mounted, Place, Random, container_of, ended, npy_file, tierfs, wait_until};
 
-const F_SETSIG: i32 = 10;
-
-/// A lease on a file: an opener waits until the lease is released, so a job that needs the file cannot end earlier.
-struct Lease(File);
-
-impl Lease {
-    fn on(path: &Path) -> Lease {
-        let file = File::options().read(true).write(true).open(path).unwrap();
-        // SAFETY: both calls take numbers only. An open raises a signal that is ignored by default.
-        let taken = unsafe {
-            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
-            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
-        };
-        assert_eq!(taken, 0, "a lease on {}: {}", path.display(), std::io::Error::last_os_error());
-        Lease(file)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // SAFETY: the call takes numbers only.
-        unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
-    }
-}
+use crate::lease::Lease;
 
 /// Delays every open of a file by the daemon until this value is dropped, so a job that needs the file cannot end earlier.
 /// The daemon does not wait for leases of files in place.

@@ -10,4 +10,6 @@ mod collections;
 mod copies;
 mod hub;
 mod interrupt;
+mod lease;
 mod names;
+mod top;

@@ -31,6 +31,7 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
         "take parsed values as arguments; src/cli parses the command line",
     ),
     ("cudarc", &["src/gpu/"], "call src/gpu"),
+    ("ratatui", &["src/cli/top/"], "let src/cli/top draw it"),
     ("oxhttp", &["src/control/http.rs"], "let src/control/http.rs answer requests"),
     ("prometheus_client", &["src/control/metrics.rs"], "add the metric to src/control/metrics.rs"),
     ("object_store", &["src/remote/"], "call src/remote"),

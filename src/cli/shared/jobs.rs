@@ -68,7 +68,8 @@ impl Job {
         }
     }
 
-    fn number_of(&self, key: &str) -> u64 {
+    /// A number of its value; 0 without one of that name.
+    pub fn number_of(&self, key: &str) -> u64 {
         self.value.get(key).and_then(Value::as_u64).unwrap_or(0)
     }
 }
@@ -80,8 +81,12 @@ pub(in crate::cli) fn jobs(mounted: &Mounted) -> Result<Vec<Job>> {
 
 /// The jobs in a list.
 pub(in crate::cli) fn jobs_in(list: &JobList) -> Vec<Job> {
-    let value: Value = serde_json::from_slice(&list.text).unwrap_or_default();
-    value.as_array().map_or(Vec::new(), |jobs| jobs.iter().filter_map(Job::of).collect())
+    jobs_of(&serde_json::from_slice(&list.text).unwrap_or_default())
+}
+
+/// The jobs in the content of a list.
+pub(in crate::cli) fn jobs_of(list: &Value) -> Vec<Job> {
+    list.as_array().map_or(Vec::new(), |jobs| jobs.iter().filter_map(Job::of).collect())
 }
 
 /// The number of the last job; 0 without any.

@@ -1,0 +1,709 @@
+//! The picture that `tierfs top` draws, from the samples of the last minutes.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
+
+use crate::cli::shared::jobs::Job;
+use crate::cli::shared::output::{human, human_part};
+use crate::cli::top::feed::{Sample, Tensor, Times};
+
+/// Samples to keep: the longest sparkline.
+const SAMPLES_MAX: usize = 121;
+/// Samples over which percentiles are taken.
+const WINDOW: usize = 10;
+const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const HELP: &str = " q quit   s sort requests   h sort tensors   ↑↓ choose a job   c cancel it";
+
+/// The order of requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RequestOrder {
+    Rate,
+    Slowest,
+    Name,
+}
+
+/// The order of tensors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TensorOrder {
+    Score,
+    Accesses,
+    Bytes,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    Nothing,
+    Leave,
+    /// To cancel the job of this number.
+    Cancel(u64),
+}
+
+/// A key, apart from the library that reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Key {
+    Letter(char),
+    Up,
+    Down,
+    Escape,
+}
+
+/// The state of the view.
+pub(super) struct Screen {
+    title: String,
+    samples: VecDeque<Sample>,
+    requests: RequestOrder,
+    tensors: TensorOrder,
+    /// The number of the chosen job.
+    chosen: Option<u64>,
+    /// The number of the job that `y` cancels.
+    asked: Option<u64>,
+    /// Told in the last line until the next key.
+    note: Option<String>,
+}
+
+impl Screen {
+    /// A view of a mount.
+    pub fn new(title: String) -> Screen {
+        Screen {
+            title,
+            samples: VecDeque::new(),
+            requests: RequestOrder::Rate,
+            tensors: TensorOrder::Score,
+            chosen: None,
+            asked: None,
+            note: None,
+        }
+    }
+
+    /// Adds the newest sample. After another mount of the store the counts begin anew.
+    pub fn add(&mut self, sample: Sample) {
+        if self.samples.back().is_some_and(|last| last.requests() > sample.requests()) {
+            self.samples.clear();
+        }
+        self.samples.push_back(sample);
+        if self.samples.len() > SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+        let listed = self.jobs();
+        if !listed.iter().any(|job| Some(job.number) == self.chosen) {
+            self.chosen = listed.first().map(|job| job.number);
+        }
+    }
+
+    /// Shows a text in the last line.
+    pub fn tell(&mut self, note: String) {
+        self.note = Some(note);
+    }
+
+    /// What a key does.
+    pub fn press(&mut self, key: Key) -> Wish {
+        self.note = None;
+        if let Some(number) = self.asked.take() {
+            return if key == Key::Letter('y') { Wish::Cancel(number) } else { Wish::Nothing };
+        }
+        match key {
+            Key::Letter('q') | Key::Escape => return Wish::Leave,
+            Key::Letter('s') => {
+                self.requests = match self.requests {
+                    RequestOrder::Rate => RequestOrder::Slowest,
+                    RequestOrder::Slowest => RequestOrder::Name,
+                    RequestOrder::Name => RequestOrder::Rate,
+                }
+            }
+            Key::Letter('h') => {
+                self.tensors = match self.tensors {
+                    TensorOrder::Score => TensorOrder::Accesses,
+                    TensorOrder::Accesses => TensorOrder::Bytes,
+                    TensorOrder::Bytes => TensorOrder::Score,
+                }
+            }
+            Key::Up | Key::Letter('k') => self.choose(-1),
+            Key::Down | Key::Letter('j') => self.choose(1),
+            Key::Letter('c') => {
+                let jobs = self.jobs();
+                let chosen = jobs.iter().find(|job| Some(job.number) == self.chosen && !job.has_ended());
+                self.asked = chosen.map(|job| job.number);
+                if self.asked.is_none() {
+                    self.note = Some("no job that waits or runs is chosen".to_owned());
+                }
+            }
+            Key::Letter(_) => {}
+        }
+        Wish::Nothing
+    }
+
+    fn choose(&mut self, step: isize) {
+        let jobs = self.jobs();
+        let at = jobs.iter().position(|job| Some(job.number) == self.chosen).unwrap_or(0);
+        let next = at.saturating_add_signed(step).min(jobs.len().saturating_sub(1));
+        self.chosen = jobs.get(next).map(|job| job.number);
+    }
+
+    /// Jobs that run or wait, then those that have ended, the last one first.
+    fn jobs(&self) -> Vec<&Job> {
+        let jobs = self.samples.back().map_or(&[][..], |sample| &sample.jobs);
+        let mut jobs: Vec<&Job> = jobs.iter().collect();
+        jobs.sort_by_key(|job| match job.state.as_str() {
+            "running" => (0, job.number),
+            "waiting" => (1, job.number),
+            _ => (2, u64::MAX - job.number),
+        });
+        jobs
+    }
+
+    /// Draws the picture.
+    pub fn draw(&self, frame: &mut Frame) {
+        let area = frame.area();
+        let tiers = self.samples.back().map_or(0, |sample| sample.tiers.len());
+        let middle = if area.height >= 36 { tiers.clamp(5, 8) as u16 + 2 } else { 6 };
+        let rows = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Fill(1),
+            Constraint::Length(middle),
+            Constraint::Fill(1),
+            Constraint::Length(1),
+        ]);
+        let [head, requests, middle, below, foot] = rows.areas(area);
+        let [tiers, daemon] = Layout::horizontal([Constraint::Fill(1); 2]).areas(middle);
+        let [tensors, jobs] = Layout::horizontal([Constraint::Fill(1); 2]).areas(below);
+        self.draw_head(frame, head);
+        self.draw_foot(frame, foot);
+        let Some(sample) = self.samples.back() else { return };
+        self.draw_requests(frame, requests);
+        draw_tiers(frame, tiers, sample);
+        self.draw_daemon(frame, daemon, sample);
+        self.draw_tensors(frame, tensors, sample);
+        self.draw_jobs(frame, jobs);
+    }
+
+    fn draw_head(&self, frame: &mut Frame, area: Rect) {
+        let mut line = vec![" tierfs top ".bold().reversed(), " ".into()];
+        let sample = self.samples.back();
+        match sample.map_or(0, |sample| sample.problems) {
+            0 => {}
+            1 => line.push(" 1 problem ".red().bold()),
+            problems => line.push(format!(" {problems} problems ").red().bold()),
+        }
+        if let Some(sample) = sample {
+            let count = |name: &str, noun: &str| match sample.count(name) {
+                1 => format!("1 {noun}"),
+                count => format!("{count} {noun}s"),
+            };
+            let (collections, files) = (count("collections", "collection"), count("files", "file"));
+            line.push(format!(" up {}, {collections}, {files} ", duration(sample.uptime)).into());
+        }
+        line.push(format!(" {}", self.title).dim());
+        frame.render_widget(Line::from(line), area);
+    }
+
+    fn draw_foot(&self, frame: &mut Frame, area: Rect) {
+        let line = match (self.asked, &self.note) {
+            (Some(number), _) => format!(" cancel job {number}? y cancels it, any other key does not").bold(),
+            (None, Some(note)) => format!(" {note}").yellow(),
+            (None, None) => HELP.dim(),
+        };
+        frame.render_widget(Line::from(line), area);
+    }
+
+    /// The last interval, or the time since the mount began if there is one sample only: its seconds, and the
+    /// sample before it.
+    fn interval(&self) -> (f64, Option<&Sample>) {
+        let last = self.samples.back();
+        let before = self.samples.len().checked_sub(2).and_then(|place| self.samples.get(place));
+        let seconds = match (last, before) {
+            (Some(last), Some(before)) => last.at - before.at,
+            // The mount counts whole seconds.
+            (Some(last), None) => last.uptime.max(1.0),
+            _ => 0.0,
+        };
+        (seconds.max(1e-3), before)
+    }
+
+    /// Requests of a kind during the window of the percentiles.
+    fn recent(&self, operation: &str) -> Times {
+        let Some(now) = self.samples.back().and_then(|sample| sample.operations.get(operation)) else {
+            return Times::default();
+        };
+        let first = self.samples.len().saturating_sub(WINDOW + 1);
+        match self.samples.get(first).filter(|_| self.samples.len() > 1) {
+            Some(sample) => sample.operations.get(operation).map_or(now.clone(), |before| now.since(before)),
+            None => now.clone(),
+        }
+    }
+
+    /// The numbers of requests of a kind between neighbouring samples, the last ones at most.
+    fn counts(&self, operation: &str, at_most: usize) -> Vec<u64> {
+        let count = |sample: &Sample| sample.operations.get(operation).map_or(0, |times| times.count);
+        let counts: Vec<u64> = self.samples.iter().map(count).collect();
+        let steps: Vec<u64> = counts.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
+        steps[steps.len().saturating_sub(at_most)..].to_vec()
+    }
+
+    fn draw_requests(&self, frame: &mut Frame, area: Rect) {
+        let Some(last) = self.samples.back() else { return };
+        let (seconds, before) = self.interval();
+        let since = |name: &str| {
+            let now = last.operations.get(name).map_or(0, |times| times.count);
+            let earlier =
+                before.and_then(|sample| sample.operations.get(name)).map_or(0, |times| times.count);
+            now.saturating_sub(earlier) as f64 / seconds
+        };
+        let mut rows: Vec<(&String, f64, Times)> = last
+            .operations
+            .iter()
+            .filter(|(_, times)| times.count > 0)
+            .map(|(name, _)| (name, since(name), self.recent(name)))
+            .collect();
+        match self.requests {
+            // Equal rates have the order of all counts.
+            RequestOrder::Rate => rows.sort_by(|one, other| {
+                let all = |name: &String| last.operations.get(name).map_or(0, |times| times.count);
+                other.1.total_cmp(&one.1).then(all(other.0).cmp(&all(one.0)))
+            }),
+            RequestOrder::Slowest => {
+                let slow = |times: &Times| times.percentile(0.99).unwrap_or(0.0);
+                rows.sort_by(|one, other| slow(&other.2).total_cmp(&slow(&one.2)));
+            }
+            RequestOrder::Name => {}
+        }
+        let order = match self.requests {
+            RequestOrder::Rate => "by rate",
+            RequestOrder::Slowest => "slowest first",
+            RequestOrder::Name => "by name",
+        };
+        let bytes = |name: &str| {
+            let key = match name {
+                "read" => "read_bytes",
+                "write" => "written_bytes",
+                _ => return String::new(),
+            };
+            let more = last.number(key) - before.map_or(0.0, |sample| sample.number(key));
+            format!("{}/s", human((more.max(0.0) / seconds) as u64))
+        };
+        let sparks = usize::from(area.width.saturating_sub(2 + 11 + 8 + 11 + 7 * 3 + 6));
+        let rows = rows.iter().map(|(name, rate, times)| {
+            let time = |share: f64| right(times.percentile(share).map_or("-".to_owned(), latency));
+            Row::new([
+                Cell::from(name.as_str()),
+                right(number(*rate)),
+                right(bytes(name)),
+                time(0.5),
+                time(0.9),
+                time(0.99),
+                Cell::from(spark(&self.counts(name, sparks)).cyan()),
+            ])
+        });
+        let widths = [11, 8, 11, 7, 7, 7].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
+        let table = Table::new(rows, widths)
+            .header(header(["request", ">a second", ">bytes", ">p50", ">p90", ">p99", "history"]))
+            .block(Block::bordered().title(format!(" Requests, {order} ")));
+        frame.render_widget(table, area);
+    }
+
+    fn draw_daemon(&self, frame: &mut Frame, area: Rect, sample: &Sample) {
+        let (seconds, before) = self.interval();
+        let (opens, passed) = (sample.number("opens"), sample.number("passthrough_opens"));
+        let share = if opens > 0.0 { (passed / opens).min(1.0) } else { 0.0 };
+        let cpu = sample.number("cpu_seconds") - before.map_or(0.0, |sample| sample.number("cpu_seconds"));
+        let room = usize::from(area.width.saturating_sub(2 + 13 + 6));
+        let lines = vec![
+            named("passthrough", format!("{:>4.0} % {}", share * 100.0, bar(share, room))),
+            named(
+                "memory",
+                format!(
+                    "{}, {} descriptors",
+                    human(sample.count("resident_bytes")),
+                    sample.count("descriptors")
+                ),
+            ),
+            named("processor", format!("{:.0} % of one", (cpu / seconds).max(0.0) * 100.0)),
+            named(
+                "pins, logs",
+                format!("{}, {}", human(sample.count("pinned_bytes")), human(sample.count("log_bytes"))),
+            ),
+            named(
+                "failures",
+                format!(
+                    "{} errors, {} corrupt, {} healed",
+                    sample.count("errors"),
+                    sample.count("corrupt"),
+                    sample.count("healed")
+                ),
+            ),
+            named("open", format!("{} collections", sample.count("open_collections"))),
+        ];
+        let block = Block::bordered().title(" Daemon ");
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+
+    fn draw_tensors(&self, frame: &mut Frame, area: Rect, sample: &Sample) {
+        let mut tensors: Vec<&Tensor> = sample.hottest.iter().collect();
+        let order = match self.tensors {
+            TensorOrder::Score => "by score",
+            TensorOrder::Accesses => {
+                tensors.sort_by_key(|tensor| Reverse(tensor.accesses));
+                "by accesses"
+            }
+            TensorOrder::Bytes => {
+                tensors.sort_by_key(|tensor| Reverse(tensor.stored));
+                "by stored bytes"
+            }
+        };
+        let room = usize::from(area.width.saturating_sub(2 + 6 + 8 + 9 + 3));
+        let rows = tensors.iter().map(|tensor| {
+            Row::new([
+                Cell::from(end_of(&tensor.path, room)),
+                Cell::from(tensor.tier.as_str()).style(tier_style(&tensor.tier)),
+                right(match self.tensors {
+                    TensorOrder::Accesses => tensor.accesses.to_string(),
+                    _ => format!("{:.1}", tensor.score),
+                }),
+                right(human(tensor.stored)),
+            ])
+        });
+        let third = if self.tensors == TensorOrder::Accesses { ">accesses" } else { ">score" };
+        let widths =
+            [Constraint::Fill(1), Constraint::Length(6), Constraint::Length(8), Constraint::Length(9)];
+        let table = Table::new(rows, widths)
+            .header(header(["tensor", "tier", third, ">stored"]))
+            .block(Block::bordered().title(format!(" Hottest tensors, {order} ")));
+        frame.render_widget(table, area);
+    }
+
+    fn draw_jobs(&self, frame: &mut Frame, area: Rect) {
+        let jobs = self.jobs();
+        // Two equal columns besides the number and the request.
+        let room = usize::from(area.width.saturating_sub(2 + 2 + 4 + 8 + 3)) / 2;
+        let rows = jobs.iter().map(|job| {
+            let state = match job.state.as_str() {
+                "running" => progress(job, room),
+                "waiting" => "waiting".dim(),
+                "failed" => job.ended_text().red(),
+                "cancelled" => "cancelled".yellow(),
+                _ => job.ended_text().green(),
+            };
+            Row::new([
+                right(job.number.to_string()),
+                Cell::from(job.request.as_str()),
+                Cell::from(end_of(&job.path, room)),
+                Cell::from(state),
+            ])
+        });
+        let widths = [Constraint::Length(4), Constraint::Length(8), Constraint::Fill(1), Constraint::Fill(1)];
+        let table = Table::new(rows, widths)
+            .header(header([">job", "request", "path", "progress"]))
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+            .highlight_symbol("> ")
+            .block(Block::bordered().title(" Jobs "));
+        let chosen = jobs.iter().position(|job| Some(job.number) == self.chosen);
+        let mut state = TableState::new().with_selected(chosen);
+        frame.render_stateful_widget(table, area, &mut state);
+    }
+}
+
+fn draw_tiers(frame: &mut Frame, area: Rect, sample: &Sample) {
+    let all: u64 = sample.tiers.iter().map(|(_, bytes)| bytes.stored).sum();
+    let logical: u64 = sample.tiers.iter().map(|(_, bytes)| bytes.logical).sum();
+    let shown = usize::from(area.height.saturating_sub(2));
+    let mut tiers: Vec<_> = sample.tiers.iter().collect();
+    if tiers.len() > shown {
+        // The largest ones, in the order of all.
+        let mut sizes: Vec<u64> = tiers.iter().map(|(_, bytes)| bytes.stored.max(bytes.logical)).collect();
+        sizes.sort_by_key(|size| Reverse(*size));
+        let least = sizes.get(shown.saturating_sub(1)).copied().unwrap_or(0);
+        tiers.retain(|(_, bytes)| bytes.stored.max(bytes.logical) >= least);
+    }
+    let room = usize::from(area.width.saturating_sub(2 + 7 + 7 + 19));
+    let lines: Vec<Line> = tiers
+        .iter()
+        .map(|(name, bytes)| {
+            let share = if all > 0 { bytes.stored as f64 / all as f64 } else { 0.0 };
+            Line::from(vec![
+                Span::styled(format!("{name:<7}"), tier_style(name)),
+                format!("{:>4.0} % ", share * 100.0).into(),
+                Span::styled(bar(share, room), tier_style(name)),
+                format!("{:>19}", human_part(bytes.stored, bytes.logical)).into(),
+            ])
+        })
+        .collect();
+    let title = format!(" Tiers: {} stored ", human_part(all, logical));
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
+}
+
+fn named(name: &str, text: String) -> Line<'static> {
+    Line::from(vec![format!("{name:<13}").dim(), text.into()])
+}
+
+/// Names of columns; a leading `>` aligns to the right.
+fn header<const N: usize>(names: [&'static str; N]) -> Row<'static> {
+    let cell = |name: &'static str| match name.strip_prefix('>') {
+        Some(name) => right(name.to_owned()),
+        None => Cell::from(name),
+    };
+    Row::new(names.map(cell)).style(Style::new().add_modifier(Modifier::DIM))
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Line::from(text).alignment(Alignment::Right))
+}
+
+fn tier_style(tier: &str) -> Style {
+    Style::new().fg(match tier {
+        "exact" => Color::Blue,
+        "packed" => Color::Cyan,
+        "q8" => Color::Green,
+        "q7" => Color::LightGreen,
+        "q5" => Color::Yellow,
+        "q3" | "q3x" => Color::LightRed,
+        "absent" => Color::DarkGray,
+        _ => Color::Magenta,
+    })
+}
+
+fn progress(job: &Job, room: usize) -> Span<'static> {
+    let (done, all) = (job.number_of("done_bytes"), job.number_of("bytes"));
+    if all == 0 {
+        return human(done).into();
+    }
+    let share = (done as f64 / all as f64).min(1.0);
+    format!("{:>3.0} % {}", share * 100.0, bar(share, room.saturating_sub(6))).cyan()
+}
+
+/// A horizontal bar in eighths of a column.
+fn bar(share: f64, columns: usize) -> String {
+    const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+    let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
+    let (whole, part) = (eighths / 8, eighths % 8);
+    let mut text = "█".repeat(whole);
+    if whole < columns {
+        text.push(EIGHTHS[part]);
+    }
+    let rest = columns.saturating_sub(whole + 1);
+    text + &" ".repeat(rest)
+}
+
+/// One column for each number, the largest one full.
+fn spark(counts: &[u64]) -> String {
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let column = |count: &u64| match (most, *count) {
+        (0, _) | (_, 0) => ' ',
+        (most, count) => SPARKS[((count as f64 / most as f64) * 7.0).round() as usize],
+    };
+    counts.iter().map(column).collect()
+}
+
+/// The end of a path that fits into this many columns.
+fn end_of(path: &str, columns: usize) -> String {
+    let letters = path.chars().count();
+    if letters <= columns {
+        return path.to_owned();
+    }
+    let skipped = letters + 1 - columns.max(1);
+    format!("…{}", path.chars().skip(skipped).collect::<String>())
+}
+
+fn number(value: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        value if value < 10.0 => format!("{value:.1}"),
+        value if value < 100_000.0 => format!("{value:.0}"),
+        value => format!("{:.0}k", value / 1000.0),
+    }
+}
+
+fn latency(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
+        seconds if seconds < 0.1 => format!("{:.1} ms", seconds * 1e3),
+        seconds if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
+        seconds => format!("{seconds:.1} s"),
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, minutes) => format!("{minutes} min"),
+        (0, hours, minutes) => format!("{hours} h {minutes} min"),
+        (days, hours, _) => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use serde_json::{Value, json};
+
+    use super::{Key, Screen, Wish, bar, end_of, latency, spark};
+    use crate::cli::top::feed::Sample;
+    use crate::cli::top::plain;
+
+    /// A fixed feed: the control files of a mount at a second of a minute.
+    fn feed(second: u64) -> [Value; 3] {
+        let reads = second * second * 10;
+        let times = |count: u64, microseconds: f64| {
+            let bounds = [1e-6, 4e-6, 16e-6, 64e-6, 256e-6, 1_024e-6, 4_096e-6];
+            let counts = [0, 0, 0, count / 2, count * 9 / 10, count, count];
+            let buckets: Vec<_> = bounds.iter().zip(counts).collect();
+            json!({ "seconds": count as f64 * microseconds * 1e-6, "buckets": buckets })
+        };
+        let stats = json!({
+            "store": "5f0e", "uptime_seconds": 3_700 + second, "tenants": 1, "collections": 2, "files": 131,
+            "log_bytes": 160_000, "pinned_bytes": 4_194_304,
+            "tiers": {
+                "q5": { "blocks": 700, "logical_bytes": 70 << 20, "stored_bytes": 12 << 20 },
+                "exact": { "blocks": 90, "logical_bytes": 20 << 20, "stored_bytes": 20 << 20 },
+                "packed": { "blocks": 40, "logical_bytes": 10 << 20, "stored_bytes": 7 << 20 },
+                "absent": { "blocks": 4, "logical_bytes": 1 << 20, "stored_bytes": 0 },
+                "q8": { "blocks": 4, "logical_bytes": 1 << 20, "stored_bytes": 278_528 },
+            },
+            "operations": { "read": reads, "lookup": 40 + second, "open": 7, "write": 0, "statfs": 2 },
+            "operation_times": {
+                "read": times(reads, 90.0), "lookup": times(40 + second, 20.0), "open": times(7, 30.0),
+                "statfs": times(2, 5.0),
+            },
+            "opens": 7, "passthrough_opens": 5, "reads": reads, "read_bytes": reads * 131_072,
+            "written_bytes": 0, "errors": 1, "corrupt": 0, "healed": 0,
+            "resident_bytes": 55_000_000, "cpu_seconds": 12.0 + second as f64 * 0.37, "descriptors": 23,
+            "open_collections": 2, "problems": ["acme/llama: torn end"],
+        });
+        let jobs = json!([
+            { "job": 1, "request": "tier=q5", "path": "acme/minilm", "state": "done", "seconds": 2.5,
+              "text": "37 of 104 tensors now q5", "done_bytes": 90, "bytes": 90 },
+            { "job": 2, "request": "scrub", "path": "/", "state": "running", "seconds": 3.0,
+              "done_bytes": 40 << 20, "bytes": 100 << 20 },
+            { "job": 3, "request": "tier=q3", "path": "acme/a-collection-with-a-long-name/model.safetensors",
+              "state": "waiting", "done_bytes": 0, "bytes": 10 << 20 },
+            { "job": 4, "request": "compact", "path": "acme/minilm", "state": "failed", "error": "no space" },
+        ]);
+        let tensor = |path: &str, tier: &str, score: f64, accesses: u64, bytes: u64| {
+            json!({ "path": path, "tier": tier, "score": score, "accesses": accesses, "bytes": bytes * 4,
+                    "bytes_stored": bytes })
+        };
+        let hottest = json!([
+            tensor("acme/minilm/encoder.layer.0.attention.self.query.weight", "q5", 912.5, 40, 101_376),
+            tensor("acme/minilm/embeddings.word_embeddings.weight", "exact", 640.0, 12, 46_881_792),
+            tensor("acme/x/\u{1b}[31mred\u{7}\n", "mixed", 0.5, 99, 17),
+        ]);
+        [stats, jobs, hottest]
+    }
+
+    fn screen(seconds: std::ops::Range<u64>) -> Screen {
+        let mut screen = Screen::new("/mnt (/srv/store)".to_owned());
+        for second in seconds {
+            let [stats, jobs, hottest] = feed(second);
+            screen.add(Sample::of(&stats, &jobs, &hottest, second as f64));
+        }
+        screen
+    }
+
+    fn drawn(screen: &Screen, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        plain(terminal.backend().buffer())
+    }
+
+    /// Compares a picture with the one in tests/golden. TIERFS_BLESS=1 writes it, to be looked at.
+    fn is_golden(name: &str, picture: &str) {
+        let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("TIERFS_BLESS").is_some() {
+            std::fs::write(&path, picture).unwrap();
+        }
+        assert_eq!(picture, std::fs::read_to_string(&path).unwrap(), "{path}");
+    }
+
+    #[test]
+    fn a_fixed_feed_makes_the_expected_picture_on_a_small_terminal() {
+        is_golden("top-80x24.txt", &drawn(&screen(0..30), 80, 24));
+    }
+
+    #[test]
+    fn a_fixed_feed_makes_the_expected_picture_on_a_large_terminal() {
+        is_golden("top-200x60.txt", &drawn(&screen(0..30), 200, 60));
+    }
+
+    #[test]
+    fn any_size_and_no_samples_are_drawn_too() {
+        for (width, height) in [(1, 1), (3, 2), (20, 5), (40, 12), (500, 3), (79, 200)] {
+            drawn(&screen(0..3), width, height);
+            drawn(&screen(0..0), width, height);
+        }
+    }
+
+    #[test]
+    fn control_characters_of_names_do_not_reach_the_terminal() {
+        let picture = drawn(&screen(0..3), 200, 60);
+        assert!(picture.contains("acme/x/[31mred"), "{picture}");
+        assert!(picture.chars().all(|letter| letter == '\n' || !letter.is_control()));
+    }
+
+    #[test]
+    fn keys_change_the_orders() {
+        let mut screen = screen(0..30);
+        let first = |screen: &Screen, title: &str| {
+            let picture = drawn(screen, 200, 60);
+            let lines: Vec<&str> = picture.lines().collect();
+            let at =
+                lines.iter().position(|line| line.contains(title)).unwrap_or_else(|| panic!("{picture}"));
+            lines[at + 2].trim_start_matches('│').trim_start().split(' ').next().unwrap().to_owned()
+        };
+        assert_eq!(first(&screen, "Requests, by rate"), "read");
+        assert_eq!(
+            first(&screen, "tensors, by score"),
+            "acme/minilm/encoder.layer.0.attention.self.query.weight"
+        );
+        for key in ['s', 's', 'h'] {
+            assert_eq!(screen.press(Key::Letter(key)), Wish::Nothing);
+        }
+        assert_eq!(first(&screen, "Requests, by name"), "lookup");
+        assert_eq!(first(&screen, "tensors, by accesses"), "acme/x/[31mred");
+        screen.press(Key::Letter('h'));
+        assert_eq!(first(&screen, "tensors, by stored"), "acme/minilm/embeddings.word_embeddings.weight");
+        screen.press(Key::Letter('s'));
+        assert_eq!(first(&screen, "Requests, by rate"), "read");
+    }
+
+    #[test]
+    fn a_chosen_job_is_cancelled_after_a_question() {
+        let mut screen = screen(0..3);
+        assert_eq!(screen.press(Key::Letter('c')), Wish::Nothing);
+        assert!(drawn(&screen, 80, 24).contains("cancel job 2?"));
+        assert_eq!(screen.press(Key::Letter('n')), Wish::Nothing);
+        assert!(!drawn(&screen, 80, 24).contains("cancel job"));
+        screen.press(Key::Down);
+        screen.press(Key::Letter('c'));
+        assert_eq!(screen.press(Key::Letter('y')), Wish::Cancel(3));
+        // A job that has ended cannot be cancelled.
+        for _ in 0..9 {
+            screen.press(Key::Down);
+        }
+        assert_eq!(screen.press(Key::Letter('c')), Wish::Nothing);
+        assert!(drawn(&screen, 80, 24).contains("no job that waits or runs"));
+        assert_eq!(screen.press(Key::Letter('y')), Wish::Nothing);
+        assert_eq!(screen.press(Key::Letter('q')), Wish::Leave);
+        assert_eq!(screen.press(Key::Escape), Wish::Leave);
+    }
+
+    #[test]
+    fn parts_of_the_picture_have_the_length_that_they_should() {
+        assert_eq!(bar(0.0, 4), "    ");
+        assert_eq!(bar(0.5, 4), "██  ");
+        assert_eq!(bar(1.0, 4), "████");
+        assert_eq!(bar(0.03125, 4), "▏   ");
+        assert_eq!(bar(1.0, 0), "");
+        assert_eq!(spark(&[0, 1, 7, 14]), " ▂▅█");
+        assert_eq!(end_of("a/long/path", 5), "…path");
+        assert_eq!(end_of("path", 4), "path");
+        assert_eq!(["12 µs", "1.5 ms", "250 ms", "2.0 s"], [12e-6, 1.5e-3, 0.25, 2.0].map(latency));
+    }
+}
