@@ -1,6 +1,6 @@
 # Each target runs the script of its name under scripts/, which also works without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long suites loaders fuzz bench gpu build wheel deb install uninstall fmt lint setup clean
+.PHONY: help demo test test-long suites loaders fuzz bench quality pictures gpu build wheel deb install uninstall fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ fuzz: ## Run each fuzz target for a minute
 
 bench: ## Measure against files, an empty daemon and peers, as root; writes docs/BENCHMARKS.md. 15 minutes
 	@scripts/bench.sh
+
+quality: ## Measure the precision of each tier on real models, as root; writes docs/TIERS.md. 10 minutes
+	@scripts/quality.sh
+
+pictures: ## Make the pictures of tierfs top and tierfs report in docs/plots, as root
+	@scripts/pictures.sh
 
 gpu: ## Read tensors into GPU memory, compare them there and measure, on a machine with a GPU
 	@scripts/gpu.sh

@@ -23,6 +23,7 @@ mod mount;
 mod mv;
 mod pack;
 mod pin;
+mod report;
 mod rm;
 mod scrub;
 mod set;
@@ -73,6 +74,7 @@ enum Command {
     Get(get::Args),
     Status(status::Args),
     Top(top::Args),
+    Report(report::Args),
     Jobs(jobs::Args),
     Cancel(cancel::Args),
     Verify(verify::Args),
@@ -150,6 +152,7 @@ pub fn main() -> ExitCode {
         Command::Get(args) => args.run(),
         Command::Status(args) => args.run(),
         Command::Top(args) => args.run(),
+        Command::Report(args) => args.run(),
         Command::Jobs(args) => args.run(),
         Command::Cancel(args) => args.run(),
         Command::Verify(args) => args.run(),

@@ -8,4 +8,5 @@ mod blocks;
 mod events;
 mod files;
 mod metrics;
+mod report;
 mod settings;

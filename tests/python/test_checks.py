@@ -150,5 +150,31 @@ class Checks(unittest.TestCase):
         self.assert_rejects(run("npy.py", "check", sources, self.mounted), "type_f2: byte 100")
 
 
+class Pages(unittest.TestCase):
+    """The reader of the pages of tierfs report."""
+
+    GOOD = ('<!DOCTYPE html><html><head><meta charset="utf-8"><link rel="icon" href="data:,"><style>b{}</style></head><body><svg>'
+            '<rect class="q5 e0 a1 nx" width="2" height="3"><title>t</title></rect></svg><details><summary>m</summary>'
+            '<table><tr><td>a &lt;b&gt;</td></tr></table></details></body></html>')
+
+    def read(self, text: str) -> subprocess.CompletedProcess:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "page.html")
+            path.write_text(text)
+            return run("report.py", path)
+
+    def test_a_page_is_read(self) -> None:
+        found = json.loads(self.read(self.GOOD).stdout)
+        self.assertEqual(found["tables"], [[["a <b>"]]])
+        self.assertEqual(found["owners"], ["m"])
+        self.assertEqual(found["cells"], [["q5", "e0", "a1", "nx"]])
+
+    def test_scripts_handlers_requests_and_open_elements_are_found(self) -> None:
+        for bad in ["<script>1</script>", "<b onclick=x>y</b>", "<img src=x>", '<i style="background:url(x)">y</i>', "</div>", "<i>"]:
+            done = self.read(self.GOOD.replace("<svg>", bad + "<svg>"))
+            self.assertNotEqual(done.returncode, 0, bad)
+        self.assertNotEqual(self.read(self.GOOD.replace("b{}", "@import 'x'")).returncode, 0)
+
+
 if __name__ == "__main__":
     unittest.main()

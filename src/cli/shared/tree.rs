@@ -3,12 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::shared::mounts::mount_of;
-use crate::control::{self, ATTRIBUTES, Cost, PREFIX};
+use crate::control::{self, ATTRIBUTES, Cost, Mounted, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
@@ -20,7 +20,7 @@ pub(in crate::cli) enum Tree {
     /// An unmounted store and a path below it.
     Store {
         /// The store's tree.
-        vfs: Box<Vfs>,
+        vfs: Arc<Vfs>,
         /// The path below the store.
         below: Vec<u8>,
     },
@@ -58,7 +58,7 @@ impl Tree {
             opened => opened?,
         };
         let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, (0, 0), control::controls());
-        Ok(Tree::Store { vfs: Box::new(vfs), below: below.as_bytes().to_vec() })
+        Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() })
     }
 
     /// The entries of a directory, sorted by name; for a file, the file itself.
@@ -142,6 +142,51 @@ impl Tree {
             },
             Tree::Mount(path) => mount_attributes(path, most),
         }
+    }
+
+    /// Reads a file from an offset until the buffer is full or the file ends. Returns the number of bytes.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        match self {
+            Tree::Store { vfs, below } => match vfs.walk(below)?.1 {
+                Located::Node(view) => vfs.open(&view)?.read(offset, out),
+                _ => Err(Error::invalid(format!("{} is not a file of a collection", self.place()))),
+            },
+            Tree::Mount(path) => {
+                let failed = |error| Error::io(path.display(), error);
+                let file = fs::File::open(path).map_err(failed)?;
+                let mut done = 0;
+                while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+                    match file.read_at(rest, offset + done as u64).map_err(failed)? {
+                        0 => break,
+                        count => done += count,
+                    }
+                }
+                Ok(done)
+            }
+        }
+    }
+
+    /// The text of a control file, by its path below the place of the tree, which is a store or a mount point.
+    pub fn control(&self, path: &str) -> Result<String> {
+        let (vfs, place) = match self {
+            Tree::Store { vfs, below } => (vfs, [below.as_slice(), b"/", path.as_bytes()].concat()),
+            Tree::Mount(mountpoint) => {
+                let path = mountpoint.join(path);
+                return fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error));
+            }
+        };
+        let Located::Control(view) = vfs.walk(&place)?.1 else {
+            return Err(Error::new(ErrorKind::NotFound, format!("{path} is no control file")));
+        };
+        let mounted = Mounted::new(vfs.clone(), vfs.store().place(), toml::Table::new());
+        let text = control::show(&mounted, &view, vfs.owner().0)?;
+        let (mut bytes, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            let count = text.read(bytes.len() as u64, &mut chunk)?;
+            let Some(more) = chunk.get(..count).filter(|more| !more.is_empty()) else { break };
+            bytes.extend_from_slice(more);
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// The path, for messages.

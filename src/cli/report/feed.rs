@@ -1,0 +1,296 @@
+//! What a report tells: totals from control files, tensors from attributes, and samples of their bytes.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+use rayon::prelude::*;
+use serde_json::Value;
+
+use crate::cli::report::measure::Measured;
+use crate::cli::shared::tree::{Row, Tree};
+use crate::control::Cost;
+use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
+use crate::store::TENSORS_NAME;
+
+/// Bytes of a piece of a sample: elements of a block of the largest kind.
+const PIECE_BYTES: u64 = 64 << 10;
+/// Pieces of a tensor, in the middle of equal parts: the first and the last rows of embeddings are often unlike the
+/// others.
+const PIECES: u64 = 4;
+/// Tensors that are measured together.
+const TOGETHER: usize = 64;
+
+/// All that a report tells.
+pub(super) struct Feed {
+    /// The store, or the mount point.
+    pub place: String,
+    /// The store's uuid.
+    pub store: String,
+    /// `stats.json`.
+    pub tiers: Vec<(String, Bytes)>,
+    /// Number of files.
+    pub files: u64,
+    /// Bytes of copies of pinned files.
+    pub pinned: u64,
+    /// Bytes of logs.
+    pub logs: u64,
+    pub collections: Vec<Collection>,
+    pub problems: Vec<String>,
+    /// The last scrub, a line a collection, as `/.ctl/scrub` has it; empty if it may not be read.
+    pub scrub: String,
+    pub models: Vec<Model>,
+}
+
+/// Bytes of a tier.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct Bytes {
+    pub logical: u64,
+    pub stored: u64,
+}
+
+/// A collection.
+pub(super) struct Collection {
+    pub path: String,
+    pub files: u64,
+    pub shared: u64,
+    pub tiers: Vec<(String, Bytes)>,
+}
+
+/// A container, or a file that is a tensor.
+pub(super) struct Model {
+    /// TENANT/COLLECTION/FILE.
+    pub path: String,
+    pub tensors: Vec<Tensor>,
+}
+
+/// A tensor.
+#[derive(Default)]
+pub(super) struct Tensor {
+    pub name: String,
+    pub dtype: String,
+    pub shape: String,
+    pub tier: String,
+    pub bits: f64,
+    pub bytes: u64,
+    pub stored: u64,
+    /// The RMS error against the source, in units of the values.
+    pub error: f64,
+    pub accesses: u64,
+    pub score: f64,
+    pub why: String,
+    /// `None` if it was not sampled.
+    pub measured: Option<Measured>,
+    /// Why its bytes could not be read.
+    pub unread: Option<String>,
+}
+
+impl Tensor {
+    /// The RMS error relative to the RMS of the values, if both are known.
+    pub fn relative_error(&self) -> Option<f64> {
+        if self.error == 0.0 {
+            return Some(0.0);
+        }
+        let rms = self.measured.as_ref().map(Measured::rms).filter(|rms| *rms > 0.0)?;
+        Some(self.error / rms)
+    }
+
+    /// The cosine to the source, from the relative error: decoded values and differences of the best encoder
+    /// are nearly orthogonal.
+    pub fn cosine(&self) -> Option<f64> {
+        self.relative_error().map(|error| 1.0 / (1.0 + error * error).sqrt())
+    }
+}
+
+impl Feed {
+    /// Asks a store or a mount at `place`. `samples` tells whether bytes of tensors are read.
+    pub fn of(tree: &mut Tree, place: String, samples: bool) -> Result<Feed> {
+        let stats: Value = serde_json::from_str(&tree.control(".ctl/stats.json")?)
+            .map_err(|error| Error::invalid(format!("stats.json: {error}")))?;
+        let unsigned = |key: &str| stats.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let mut collections = Vec::new();
+        for share in stats.get("shares").and_then(Value::as_array).into_iter().flatten() {
+            let path = share.get("path").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let status = tree.control(&format!("{path}/.ctl/status"))?;
+            let shared = status.lines().find_map(|line| line.strip_prefix("shared bytes "));
+            collections.push(Collection {
+                files: share.get("files").and_then(Value::as_u64).unwrap_or(0),
+                shared: shared.and_then(|text| text.trim().parse().ok()).unwrap_or(0),
+                tiers: tiers(share),
+                path,
+            });
+        }
+        let mut models = Vec::new();
+        for collection in &collections {
+            let names: Vec<&str> = collection.path.split('/').collect();
+            names.iter().for_each(|name| tree.enter(OsStr::new(name)));
+            models_below(tree, &collection.path, samples, &mut models)?;
+            names.iter().for_each(|_| tree.leave());
+        }
+        let problems = stats.get("problems").and_then(Value::as_array).into_iter().flatten();
+        Ok(Feed {
+            place,
+            store: stats.get("store").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            tiers: tiers(&stats),
+            files: unsigned("files"),
+            pinned: unsigned("pinned_bytes"),
+            logs: unsigned("log_bytes"),
+            collections,
+            problems: problems.filter_map(Value::as_str).map(str::to_owned).collect(),
+            scrub: tree.control(".ctl/scrub").unwrap_or_default(),
+            models,
+        })
+    }
+}
+
+/// The bytes by tier of an object, most precise first.
+fn tiers(value: &Value) -> Vec<(String, Bytes)> {
+    let unsigned = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let rows = value.get("tiers").and_then(Value::as_object).into_iter().flatten();
+    let mut found: Vec<_> = rows
+        .map(|(name, tally)| {
+            let (logical, stored) = (unsigned(tally, "logical_bytes"), unsigned(tally, "stored_bytes"));
+            (name.clone(), Bytes { logical, stored })
+        })
+        .collect();
+    found.sort_by_key(|(name, _)| rank(name));
+    found
+}
+
+/// The place of a tier among the others, from the most precise one.
+pub(super) fn rank(tier: &str) -> usize {
+    let names = ["exact", "packed", "mixed"].into_iter().chain(Tier::ENCODED.map(Tier::name));
+    names.chain(["absent"]).position(|name| name == tier).unwrap_or(usize::MAX)
+}
+
+/// Adds the files with tensors in the directory of the tree and below. Iterates instead of recursing because
+/// a user may have created a very deep tree.
+fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Model>) -> Result<()> {
+    let rows = tree.rows()?;
+    let mut open = vec![(path.to_owned(), rows.into_iter())];
+    while let Some((path, rows)) = open.last_mut() {
+        let Some(row) = rows.next() else {
+            open.pop();
+            if !open.is_empty() {
+                tree.leave();
+            }
+            continue;
+        };
+        let path = format!("{path}/{}", row.name.to_string_lossy());
+        if row.is_directory {
+            tree.enter(&row.name);
+            let rows = tree.rows()?.into_iter();
+            open.push((path, rows));
+            continue;
+        }
+        tree.enter(OsStr::new(TENSORS_NAME));
+        tree.enter(&row.name);
+        match tree.rows() {
+            Ok(rows) => {
+                let mut tensors = tensors_below(tree, rows)?;
+                if samples {
+                    sample(tree, &mut tensors);
+                }
+                if !tensors.is_empty() {
+                    models.push(Model { path, tensors });
+                }
+            }
+            // A file without tensors.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => {}
+            Err(error) => return Err(error),
+        }
+        tree.leave();
+        tree.leave();
+    }
+    Ok(())
+}
+
+/// The tensors below the directory of the tree, whose entries are `rows`, with their attributes.
+fn tensors_below(tree: &mut Tree, rows: Vec<Row>) -> Result<Vec<Tensor>> {
+    let mut tensors = Vec::new();
+    let mut open = vec![(String::new(), rows.into_iter())];
+    while let Some((path, rows)) = open.last_mut() {
+        let Some(row) = rows.next() else {
+            open.pop();
+            if !open.is_empty() {
+                tree.leave();
+            }
+            continue;
+        };
+        let name = row.name.to_string_lossy();
+        let path = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };
+        tree.enter(&row.name);
+        if row.is_directory {
+            let rows = tree.rows()?.into_iter();
+            open.push((path, rows));
+            continue;
+        }
+        let attributes: BTreeMap<&str, String> = tree.attributes(Cost::Small)?.into_iter().collect();
+        tree.leave();
+        tensors.push(tensor(path, &attributes));
+    }
+    Ok(tensors)
+}
+
+fn tensor(name: String, attributes: &BTreeMap<&str, String>) -> Tensor {
+    let text = |key: &str| attributes.get(key).cloned().unwrap_or_default();
+    let unsigned = |key: &str| text(key).parse().unwrap_or(0);
+    let float = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite()).unwrap_or(0.0);
+    Tensor {
+        name,
+        dtype: text("dtype"),
+        shape: text("shape"),
+        tier: text("tier"),
+        bits: float(&text("bits")),
+        bytes: unsigned("bytes"),
+        stored: unsigned("bytes_stored"),
+        error: text("error").split_once("rms=").map_or(0.0, |(_, rms)| float(rms)),
+        accesses: text("access").split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0),
+        score: float(&text("score")),
+        why: text("why"),
+        measured: None,
+        unread: None,
+    }
+}
+
+/// Reads pieces of the tensors below the directory of the tree, and measures them.
+fn sample(tree: &mut Tree, tensors: &mut [Tensor]) {
+    for some in tensors.chunks_mut(TOGETHER) {
+        let mut pieces: Vec<Result<Vec<Vec<u8>>>> = Vec::with_capacity(some.len());
+        for tensor in some.iter() {
+            tensor.name.split('/').for_each(|name| tree.enter(OsStr::new(name)));
+            pieces.push(pieces_of(tree, tensor));
+            tensor.name.split('/').for_each(|_| tree.leave());
+        }
+        some.par_iter_mut().zip(pieces).for_each(|(tensor, pieces)| {
+            match (pieces, Dtype::from_name(&tensor.dtype)) {
+                (Ok(pieces), Some(dtype)) => {
+                    let mut sum = Measured::default();
+                    pieces.iter().for_each(|piece| sum.add(Measured::of(dtype, piece)));
+                    tensor.measured = (sum.bytes > 0).then_some(sum);
+                }
+                (Ok(_), None) => {}
+                (Err(error), _) => tensor.unread = Some(error.to_string()),
+            }
+        });
+    }
+}
+
+/// Evenly spaced pieces of the tensor at the place of the tree; all of it if it is short.
+fn pieces_of(tree: &Tree, tensor: &Tensor) -> Result<Vec<Vec<u8>>> {
+    let starts: Vec<u64> = if tensor.bytes <= PIECES * PIECE_BYTES {
+        (0..tensor.bytes.div_ceil(PIECE_BYTES)).map(|piece| piece * PIECE_BYTES).collect()
+    } else {
+        // At multiples of the length, so that elements and groups are whole.
+        let places = tensor.bytes / PIECE_BYTES;
+        (0..PIECES).map(|piece| places * (2 * piece + 1) / (2 * PIECES) * PIECE_BYTES).collect()
+    };
+    let mut pieces = Vec::with_capacity(starts.len());
+    for start in starts {
+        let len = (tensor.bytes - start).min(PIECE_BYTES);
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let read = tree.read(start, &mut bytes)?;
+        bytes.truncate(read);
+        pieces.push(bytes);
+    }
+    Ok(pieces)
+}
