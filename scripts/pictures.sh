@@ -37,7 +37,7 @@ for round in 1 2 3 4; do
     for layer in $(seq 0 "$round"); do
         cat mnt/acme/minilm-q5/.tensors/encoder.layer."$layer".* >/dev/null
     done
-    "$tierfs" evict cache mnt/acme/minilm-q5 >/dev/null 2>&1 || true
+    "$tierfs" set evict=cache mnt/acme/minilm-q5 >/dev/null
 done
 "$tierfs" scrub mnt >/dev/null
 

@@ -43,7 +43,7 @@ lines = open(sys.argv[1], encoding="utf-8").read().rstrip("\n").split("\n")
 plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
 columns = max(len(line) for line in plain)
 print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {columns * WIDTH + 20:.0f} {len(lines) * HEIGHT + 20}" '
-      'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="14" xml:space="preserve">'
+      'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="14">'
       f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/>')
 state = {}
 for row, line in enumerate(lines):
@@ -58,7 +58,8 @@ for row, line in enumerate(lines):
         if text.strip():
             more = ' font-weight="bold"' if 1 in style else ""
             more += ' opacity="0.6"' if 2 in style and 7 not in style else ""
-            shown = html.escape("".join(c for c in text if unicodedata.category(c) != "Cc"))
+            # Spaces in a row would be joined.
+            shown = html.escape("".join(c for c in text if unicodedata.category(c) != "Cc").replace(" ", "\u00a0"))
             print(f'<text x="{x:.1f}" y="{y}" fill="{ink}" textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"{more}>{shown}</text>')
         at += len(text)
 print("</svg>")
