@@ -1,6 +1,6 @@
 //! A store: collections of checksummed blocks on a disk.
 //!
-//! The rooms, each of which may use those before it: `disk`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`.
+//! The rooms, each of which may use those before it: `disk`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`.
 
 mod batch;
 mod clock;
@@ -15,6 +15,7 @@ mod relocation;
 mod repair;
 mod settings;
 mod sharing;
+mod snapshot;
 mod space;
 mod state;
 #[expect(clippy::module_inception, reason = "the store itself, beside its rooms")]
@@ -50,6 +51,11 @@ pub use repair::set_aside::open_collection;
 pub use repair::{Lost, Repaired, repair};
 pub use settings::{Limit, PACKS, Rules, Settings, Share};
 pub use sharing::SharedName;
+pub use snapshot::canonical::Canonical;
+pub use snapshot::disk::SnapshotDisk;
+pub use snapshot::freeze::Frozen;
+pub use snapshot::payloads::CanonicalFile;
+pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
 pub use space::files::Touched;
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};

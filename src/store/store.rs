@@ -24,7 +24,8 @@ use crate::store::settings::{PACKS, Settings};
 use crate::store::sharing::Sharing;
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 
-const SETTINGS_NAME: &str = "tierfs.toml";
+/// Name of the file that makes a directory a store.
+pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
 /// Files of the store, which no tenant's directory may be named after.
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
 /// Default permission bits of a tenant or a collection.
@@ -237,7 +238,10 @@ impl Store {
     }
 
     fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
-        let collection = open_collection(&self.disk, self.id(), (&key.0, &key.1), self.access)?;
+        let path = format!("{}/{}", key.0, key.1);
+        let still = self.disk.still(&path).map_err(|error| Error::io(format!("opening {path}"), error))?;
+        let disk = still.map_or_else(|| self.disk.clone(), |still| Arc::new(Descriptors::new(still)));
+        let collection = open_collection(&disk, self.id(), (&key.0, &key.1), self.access)?;
         Ok(self.keep(open, key, collection))
     }
 
@@ -297,6 +301,16 @@ impl Store {
         let mut open = self.open.lock();
         let collection = Collection::create(&self.disk, self.id(), (tenant, name), number, owner, mode)?;
         Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
+    }
+
+    /// Forgets an open collection, so that its next use opens it again. Who has it goes on with it. Only
+    /// for a store that is only read.
+    pub fn forget(&self, tenant: &str, name: &str) {
+        if self.access == Access::Read {
+            self.open.lock().remove(&(tenant.to_owned(), name.to_owned()));
+            self.tenants.forget(tenant);
+            self.services.invalidate_all_names();
+        }
     }
 
     /// Sets the provider of other sources of blocks. Only the first call has an effect.

@@ -13,7 +13,8 @@ use crate::model::{Error, MODE_BITS, Result};
 use crate::store::disk::{Disk, Open, remove_if_present, replace_file};
 use crate::store::quota::{Limits, Meter};
 
-const FILE_NAME: &str = ".tenant.toml";
+/// Name of the file.
+pub(in crate::store) const FILE_NAME: &str = ".tenant.toml";
 const DRAFT_NAME: &str = ".tenant.toml.new";
 /// Maximum size of the file. A longer one is not ours.
 const FILE_BYTES_MAX: u64 = 4096;
@@ -38,7 +39,7 @@ impl Default for TenantEntry {
 }
 
 impl TenantEntry {
-    fn to_text(self) -> String {
+    pub(in crate::store) fn to_text(self) -> String {
         let mut text = "# A tenant of a tierfs store. Made by tierfs.\n".to_owned();
         if let Some((owner, group)) = self.owner {
             text.push_str(&format!("owner = {owner}\ngroup = {group}\n"));

@@ -27,6 +27,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[(
         ("io", 9),
         ("repair", 10),
         ("store", 11),
+        ("snapshot", 12),
         ("relocation", 12),
     ],
 )];

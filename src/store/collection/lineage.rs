@@ -25,7 +25,7 @@ use crate::store::state::by_id::ByObject;
 use crate::store::state::{ROOT, State};
 
 /// Prefix of the settings, followed by the parent and the collection with children.
-const CHILDREN_OF: &str = "children of ";
+pub(in crate::store) const CHILDREN_OF: &str = "children of ";
 /// Separator between the two.
 const IN: &str = " in ";
 

@@ -70,7 +70,7 @@ pub struct Collection {
 pub type Parts = (Vec<Arc<Object>>, Option<Arc<Runs>>);
 
 /// Setting of a collection's own directory that holds its limits.
-const LIMITS_SETTING: &str = "quota";
+pub(in crate::store) const LIMITS_SETTING: &str = "quota";
 
 impl Collection {
     /// A collection with this state and log.

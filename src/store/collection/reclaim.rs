@@ -70,7 +70,7 @@ impl Collection {
 
     /// Takes the space that batches up to number `durable` freed, and notes the pages to give back.
     fn reclaim_freed(&self, writer: &mut Writer, durable: u64, holes: &mut Holes) {
-        if writer.freed.is_empty() {
+        if writer.freed.is_empty() || self.gate.is_held() {
             return;
         }
         let is_synced = durable >= writer.log.last();
@@ -205,7 +205,8 @@ impl Collection {
     /// that cannot be removed is found when the store is opened again.
     fn remove_extent(&self, holes: &mut Holes, object: &Object) {
         let Some(extent) = object.extent() else { return };
-        if self.reservations.holds_file(extent.file) || self.state.read().has_extent(extent.file) {
+        let is_held = self.reservations.holds_file(extent.file) || self.gate.holds_file(extent.file);
+        if is_held || self.state.read().has_extent(extent.file) {
             return;
         }
         self.files.remove_data_file(extent.file);

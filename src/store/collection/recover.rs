@@ -20,6 +20,10 @@ impl Collection {
         if writer.is_none() {
             return Err(self.read_only("it is damaged or was opened to be read only"));
         }
+        if self.gate.is_held() {
+            let text = format!("{} is being read as a whole; try again when that has ended", self.path());
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
         let state = self.state.read();
         if state.directory(ROOT).is_none_or(|directory| !directory.is_empty()) {
             return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty", self.path())));

@@ -327,6 +327,10 @@ impl File for Pooled {
     fn modified(&self) -> io::Result<i64> {
         self.with(|file| file.modified())
     }
+
+    fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.with(|file| file.refetch(offset, len))
+    }
 }
 
 impl Disk for Descriptors {
@@ -357,6 +361,10 @@ impl Disk for Descriptors {
     fn open_outside(&self, path: &[u8]) -> io::Result<Arc<dyn File>> {
         // Never closed by the pool: users replace their own files, and old readers keep the old one.
         self.pool.with_room(|disk| disk.open_outside(path))
+    }
+
+    fn still(&self, path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
+        self.pool.disk.still(path)
     }
 
     fn create_directory(&self, path: &str) -> io::Result<()> {

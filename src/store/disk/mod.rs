@@ -78,6 +78,12 @@ pub trait File: Send + Sync {
         Ok(true)
     }
 
+    /// Drops copies of a stretch that may be damaged, so that the next read fetches it from where it came.
+    /// Returns whether that may help.
+    fn refetch(&self, _offset: u64, _len: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Modification time in nanoseconds since 1970. Only used for outside files.
     fn modified(&self) -> io::Result<i64> {
         Err(io::ErrorKind::Unsupported.into())
@@ -175,6 +181,10 @@ pub trait Disk: Send + Sync {
     /// Takes the store's lock until the value is dropped. `note` identifies the holder: a conflicting
     /// call fails with `WouldBlock` and the holder's note as its text.
     fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>>;
+    /// A disk on which the content of a directory stays as it is now, if that may change by itself here.
+    fn still(&self, _path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
+        Ok(None)
+    }
     /// Limit of open files for the process, if there is one.
     fn descriptors_max(&self) -> Option<u64> {
         None

@@ -14,6 +14,7 @@ use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::lineage::broken;
 use crate::store::collection::open_object::{OpenObject, Verify};
+use crate::store::disk::File;
 use crate::store::io::buffer::PageBuffer;
 use crate::store::io::packed::decode_packed;
 use crate::store::object::Object;
@@ -285,28 +286,30 @@ impl OpenObject {
         self.fetched(stored, skip, out).map_err(|error| self.report_corruption(index, stored, error))
     }
 
-    fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
-        let tier_file;
-        let file = if stored.in_data {
+    /// Drops a copy of a payload that the disk may have. Returns whether another read may differ.
+    pub(in crate::store) fn refetch(&self, stored: &Stored) -> bool {
+        let refetched = self.file_of(stored).map(|file| file.refetch(stored.offset, u64::from(stored.len)));
+        matches!(refetched, Ok(Ok(true)))
+    }
+
+    /// The file that contains a payload.
+    fn file_of(&self, stored: &Stored) -> Result<Arc<dyn File>> {
+        if stored.in_data {
             match &self.extent {
-                Some(Ok(extent)) => extent,
-                Some(Err(gone)) => {
-                    return Err(Error::corrupt(format!("{gone}; restore it, or run tierfs fsck")));
-                }
-                None => return Err(Error::corrupt("a block of a data file in an object without one")),
+                Some(Ok(extent)) => Ok(extent.clone()),
+                Some(Err(gone)) => Err(Error::corrupt(format!("{gone}; restore it, or run tierfs fsck"))),
+                None => Err(Error::corrupt("a block of a data file in an object without one")),
             }
         } else {
-            tier_file =
-                self.collection.files.payload_file(stored.tier.byte()).map_err(|error| {
-                    match error.kind() {
-                        ErrorKind::NotFound => {
-                            Error::corrupt(format!("{error}; restore it, or run tierfs fsck"))
-                        }
-                        _ => error,
-                    }
-                })?;
-            &tier_file
-        };
+            self.collection.files.payload_file(stored.tier.byte()).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::corrupt(format!("{error}; restore it, or run tierfs fsck")),
+                _ => error,
+            })
+        }
+    }
+
+    fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+        let file = self.file_of(stored)?;
         file.read_exact_at(out, stored.offset + skip).map_err(|error| {
             let text = format!("{}: {error}; run tierfs fsck", self.file_place(stored));
             match error.kind() {

@@ -25,6 +25,11 @@ impl OpenObject {
             let block = self.known(index, *found)?;
             match self.read_blocks(index, &[Some(block)], begin, part) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    if self.refetch(&block.stored)
+                        && self.read_blocks(index, &[Some(block)], begin, part).is_ok()
+                    {
+                        continue;
+                    }
                     if !matches!(self.rebuild(index, &block, begin, part), Ok(true)) {
                         return Err(error);
                     }

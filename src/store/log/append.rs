@@ -124,16 +124,8 @@ impl Log {
             let text = "meta.log has no number left for another record";
             return Err(Error::new(crate::model::ErrorKind::Full, text));
         }
-        let slots = batch.slots();
-        let mut bytes = Vec::with_capacity((slots as usize + 1) * SLOT_BYTES);
-        let mut checksums = Vec::with_capacity(batch.records().len() * 4);
-        for BatchRecord { record, sequence, payload, .. } in batch.records() {
-            let mut slot = record.to_slot();
-            slot.seal(self.generation, *sequence);
-            checksums.extend(slot.checksum().to_le_bytes());
-            append(&mut bytes, &slot, payload);
-        }
-        append(&mut bytes, &self.commit(1, batch.next_sequence(), slots, checksum::of(&checksums)), &[]);
+        let number = self.batch + 1;
+        let bytes = batch_bytes(batch, self.generation, number, self.unsynced_before(number));
         self.write(&bytes, batch.frees_space())?;
         self.batch += 1;
         self.last = self.batch;
@@ -142,14 +134,11 @@ impl Log {
         Ok(())
     }
 
-    /// The Commit of the `ahead`th batch from now. It records which batches are durable: if a batch is
-    /// lost while later ones survive, and none of these says that it was durable, it was torn.
-    fn commit(&self, ahead: u64, sequence: u64, slots: u64, checksum: u32) -> RawSlot {
-        let batch = self.batch + ahead;
-        let unsynced = u32::try_from((batch - 1).saturating_sub(self.synced)).unwrap_or(u32::MAX);
-        let mut commit = Record::Commit { batch, slots: slots as u32, checksum, unsynced }.to_slot();
-        commit.seal(self.generation, sequence);
-        commit
+    /// The number of batches before batch `number` that are not known to be durable. Its Commit records
+    /// this: if a batch is lost while later ones survive, and none of these says that it was durable, it
+    /// was torn.
+    fn unsynced_before(&self, number: u64) -> u32 {
+        u32::try_from((number - 1).saturating_sub(self.synced)).unwrap_or(u32::MAX)
     }
 
     /// Writes at the end. If the disk is full, the partial write is truncated.
@@ -182,8 +171,13 @@ impl Log {
             return Ok(());
         }
         let nothing = checksum::of(&[]);
-        let marks = (0..count).map(|place| self.commit(place + 1, self.next_sequence + place, 0, nothing));
-        let bytes: Vec<u8> = marks.flat_map(|mark| mark.0).collect();
+        let mark = |place| {
+            let number = self.batch + 1 + place;
+            let unsynced = self.unsynced_before(number);
+            let mark = Record::Commit { batch: number, slots: 0, checksum: nothing, unsynced };
+            sealed(&mark, self.generation, self.next_sequence + place)
+        };
+        let bytes: Vec<u8> = (0..count).flat_map(|place| mark(place).0).collect();
         self.write(&bytes, true)?;
         self.recorded_durable = self.batch;
         self.batch += count;
@@ -275,6 +269,29 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// The bytes of a batch with its Commit, in a log of this generation. `unsynced` batches before it are not
+/// known to be durable.
+pub(in crate::store) fn batch_bytes(batch: &Batch, generation: u64, number: u64, unsynced: u32) -> Vec<u8> {
+    let slots = batch.slots();
+    let mut bytes = Vec::with_capacity((slots as usize + 1) * SLOT_BYTES);
+    let mut checksums = Vec::with_capacity(batch.records().len() * 4);
+    for BatchRecord { record, sequence, payload, .. } in batch.records() {
+        let slot = sealed(record, generation, *sequence);
+        checksums.extend(slot.checksum().to_le_bytes());
+        append(&mut bytes, &slot, payload);
+    }
+    let checksum = checksum::of(&checksums);
+    let commit = Record::Commit { batch: number, slots: slots as u32, checksum, unsynced };
+    append(&mut bytes, &sealed(&commit, generation, batch.next_sequence()), &[]);
+    bytes
+}
+
+fn sealed(record: &Record, generation: u64, sequence: u64) -> RawSlot {
+    let mut slot = record.to_slot();
+    slot.seal(generation, sequence);
+    slot
 }
 
 fn append(bytes: &mut Vec<u8>, slot: &RawSlot, payload: &[u8]) {

@@ -4,6 +4,7 @@
 //! in one step. Blocks keep their epochs, because deltas refer to them. Records are in the order of
 //! their sequence numbers, an object's entry under the number that created it, and names come last.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::log::block_record::is_next_slot;
@@ -13,11 +14,11 @@ use crate::format::log::slot::SLOT_BYTES;
 use crate::format::payload::factor::WHOLE_TENSOR;
 use crate::model::{Error, ErrorKind, Result, StoreId, Tier};
 use crate::store::batch::{Batch, described, migrate};
-use crate::store::disk::{Disk, Open, remove_if_present};
+use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::Log;
 use crate::store::object::Object;
-use crate::store::object::blocks::{Block, Blocks};
+use crate::store::object::blocks::{Block, BlockLayout, Blocks};
 use crate::store::object::factors::FactorLink;
 use crate::store::object::origin::OriginRun;
 use crate::store::object::parts::Part;
@@ -78,8 +79,19 @@ pub(in crate::store) fn write_draft(
     let failed = |error| Error::io(format!("writing {draft}"), error);
     remove_if_present(&**disk, &draft).map_err(failed)?;
     let file = disk.open(&draft, Open::Create).map_err(failed)?;
+    write_log(file, store, state, generation, next_sequence)
+}
+
+/// Writes the state as a log of this generation into an empty file, durably.
+pub(in crate::store) fn write_log(
+    file: Arc<dyn File>,
+    store: StoreId,
+    state: &State,
+    generation: u64,
+    next_sequence: u64,
+) -> Result<Log> {
     let mut log = Log::create(file, store, generation)?;
-    for batch in checkpoint(state, next_sequence, &log)? {
+    for batch in batches_of(state, next_sequence)? {
         log.append(&batch)?;
     }
     log.continue_from(next_sequence);
@@ -95,8 +107,9 @@ pub(in crate::store) fn switch_log(disk: &Arc<dyn Disk>, path: &str) -> Result<(
     switched.map_err(|error| Error::io(format!("renaming {draft}"), error))
 }
 
-/// The state as batches.
-fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>> {
+/// The state as batches of records with numbers below `next_sequence`. Equal states give equal batches.
+/// `Busy` while an object is being truncated.
+pub(in crate::store) fn batches_of(state: &State, next_sequence: u64) -> Result<Vec<Batch>> {
     let mut objects: Vec<(u64, CheckpointItem)> = Vec::new();
     for outside in state.outside_files() {
         let of_it = |object: &&Arc<Object>| object.extent().is_some_and(|extent| extent.file == outside.file);
@@ -121,11 +134,11 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
     let last = next_sequence.saturating_sub(1);
     let named = names(state).into_iter().map(|entry| (last, CheckpointItem::Entry(entry)));
     let mut batches = Vec::new();
-    let mut batch = log.begin();
+    let mut batch = Batch::new(0);
     let mut before = 0;
     for (sequence, item) in objects.into_iter().chain(named) {
         if batch.slots() >= BATCH_SLOTS_MAX && sequence > before {
-            batches.push(std::mem::replace(&mut batch, log.begin()));
+            batches.push(std::mem::replace(&mut batch, Batch::new(0)));
         }
         batch.number_next(sequence);
         match item {
@@ -181,18 +194,16 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
     let mut count = 0;
     let mut run: Option<DataRun> = None;
     let mut slots: Option<SlotRun> = None;
+    let mut empty: Option<EmptyBlocks> = None;
     for (piece, block) in blocks.pieces(layout) {
         let index = piece.start;
         count += piece.end - piece.start;
         if block.stored.is_zeros() || piece.len() > 1 {
-            let record = Record::EmptyRun {
-                object: entry.id,
-                block: index,
-                count: piece.end - piece.start,
-                stored: block.stored,
-                created_at: u64::from(block.since),
-            };
-            out.push((block.epoch, CheckpointItem::Record(record)));
+            // How the memory divides them follows from the history.
+            if empty.as_mut().is_some_and(|run| run.joins(&piece, &block, layout)) {
+                continue;
+            }
+            out.extend(empty.replace(EmptyBlocks { piece, block }).map(|run| run.item(entry)));
             continue;
         }
         if is_in_first_run(&block) {
@@ -249,6 +260,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
             ));
         }
     }
+    out.extend(empty.map(|run| run.item(entry)));
     out.extend(run.map(|run| run.item(entry)));
     out.extend(slots.map(SlotRun::item));
     count == layout.blocks()
@@ -305,6 +317,40 @@ impl SlotRun {
                 is_move,
             }),
         }
+    }
+}
+
+/// Consecutive blocks without a payload that one record describes.
+struct EmptyBlocks {
+    piece: Range<u32>,
+    /// The first of them.
+    block: Block,
+}
+
+impl EmptyBlocks {
+    /// Adds the next blocks if they continue the run.
+    fn joins(&mut self, piece: &Range<u32>, block: &Block, layout: BlockLayout) -> bool {
+        let mut expected = self.block;
+        if expected.stored.in_data {
+            let skipped = layout.start(piece.start).saturating_sub(layout.start(self.piece.start));
+            expected.stored.offset = expected.stored.offset.saturating_add(skipped);
+        }
+        let is_next = piece.start == self.piece.end && *block == expected;
+        if is_next {
+            self.piece.end = piece.end;
+        }
+        is_next
+    }
+
+    fn item(self, entry: &ObjectEntry) -> (u64, CheckpointItem) {
+        let record = Record::EmptyRun {
+            object: entry.id,
+            block: self.piece.start,
+            count: self.piece.end - self.piece.start,
+            stored: self.block.stored,
+            created_at: u64::from(self.block.since),
+        };
+        (self.block.epoch, CheckpointItem::Record(record))
     }
 }
 

@@ -1,0 +1,331 @@
+//! A frozen collection as canonical files: equal states give equal bytes, whatever their history, and
+//! collections with the same import have the same payload files.
+//!
+//! Tier files, `delta.dat` and `factor.dat` have their payloads without gaps: files in the order of their
+//! nodes, objects in the order of their file, blocks in order. Data files stay as they are. A file outside
+//! the store becomes a data file, and an absent block that only such a file has becomes exact. The log is a
+//! checkpoint with the epochs as they are. It lacks objects without a file, and settings of one machine.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::format::log::catalog::Entry;
+use crate::format::log::record::{Record, Stored};
+use crate::format::snapshot::manifest::{FileKind, Owner};
+use crate::model::{Error, ErrorKind, ObjectId, Result, StoreId};
+use crate::store::batch::BatchRecord;
+use crate::store::collection::LIMITS_SETTING as QUOTA;
+use crate::store::collection::lineage::CHILDREN_OF;
+use crate::store::disk::memory::MemoryDisk;
+use crate::store::disk::{Disk, Open};
+use crate::store::log::LOG_NAME;
+use crate::store::log::checkpoint::write_log;
+use crate::store::object::Object;
+use crate::store::object::blocks::Block;
+use crate::store::object::links::Link;
+use crate::store::snapshot::freeze::{Frozen, copied, next_sequence};
+use crate::store::snapshot::payloads::{CanonicalFile, Payload, PayloadReader, Source};
+use crate::store::state::node::Node;
+use crate::store::state::pinned_copy::PIN;
+use crate::store::state::{ROOT, State};
+
+/// The generation of a canonical log.
+const GENERATION: u64 = 1;
+/// The number that a canonical log gives the collection. The disk that shows it gives it another.
+const NUMBER: u32 = 1;
+/// The setting of a file that an import made: where its source lies on this machine.
+const IMPORTED: &str = "imported";
+const RECONSTRUCT: &str = "reconstruct";
+/// Its value for files that become data files.
+const ORIGIN: &str = "origin";
+
+/// A collection as canonical files.
+pub struct Canonical {
+    /// Keeps the bytes that the sources name.
+    frozen: Frozen,
+    objects: Vec<Arc<Object>>,
+    owner: Owner,
+    created_at: u64,
+    log: Vec<u8>,
+    needs: Vec<(String, String)>,
+    files: Vec<CanonicalFile>,
+}
+
+impl Frozen {
+    /// The canonical files, with a log for the store `remote`. `Corrupt` if something is lost, `Absent` if
+    /// a block has no source.
+    pub fn canonical(&self, remote: StoreId) -> Result<Canonical> {
+        let still = self.still();
+        let path = still.path();
+        let source = still.state();
+        let node = source.node(ROOT).ok_or_else(|| Error::corrupt(format!("{path} has no directory")))?;
+        let owner = Owner { uid: node.entry.uid, gid: node.entry.gid, mode: node.entry.mode };
+        let objects = objects_in_order(&source, &path)?;
+        let listed: HashSet<ObjectId> = objects.iter().map(|object| object.entry.id).collect();
+        let state = copied(&source, |added| is_kept(added, &listed))?;
+        let state = with_number(state)?;
+        let mut files = Files::default();
+        for (place, from) in (0..).zip(&objects) {
+            let object = state.object(from.entry.id).ok_or_else(|| lacks(&path, from))?;
+            files.place(place, from, object).map_err(|error| error.at(still.path_of(from)))?;
+        }
+        let mut files = files.finish(&path)?;
+        set_times(&mut files, &source, &objects);
+        let needing = objects.iter().filter_map(|from| state.object(from.entry.id));
+        let needing = needing.filter(|object| object.needs_parent());
+        let needs: BTreeSet<(String, String)> = needing
+            .filter_map(|object| object.entry.parent.as_ref())
+            .map(|parent| (parent.tenant.clone(), parent.collection.clone()))
+            .filter(|place| (place.0.as_str(), place.1.as_str()) != (still.tenant(), still.name()))
+            .collect();
+        let log = log_of(&state, remote)?;
+        let created_at = source.created_at();
+        drop(source);
+        Ok(Canonical {
+            frozen: self.clone(),
+            objects,
+            owner,
+            created_at,
+            log,
+            needs: needs.into_iter().collect(),
+            files,
+        })
+    }
+}
+
+impl Canonical {
+    /// The owner of the collection.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// When the collection was created, in seconds since 1970.
+    pub fn created_at(&self) -> u64 {
+        self.created_at
+    }
+
+    /// The log.
+    pub fn log(&self) -> &[u8] {
+        &self.log
+    }
+
+    /// The tenants and names of other collections that blocks are differences from, sorted.
+    pub fn needs(&self) -> &[(String, String)] {
+        &self.needs
+    }
+
+    /// The files beside the log, in the order of their kinds and numbers.
+    pub fn files(&self) -> &[CanonicalFile] {
+        &self.files
+    }
+
+    /// Replaces `out` by the bytes of stretches of a file, each payload compared with its checksum.
+    /// `Corrupt`, with the path, if one differs.
+    pub fn read(&self, file: &CanonicalFile, stretches: &[Range<u64>], out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        let mut reader = PayloadReader::new(self.frozen.still(), &self.objects);
+        stretches.iter().try_for_each(|stretch| reader.read(file, stretch, out))
+    }
+}
+
+/// The objects of files, in the order of the nodes and then of the file: first those of whole files.
+fn objects_in_order(state: &State, path: &str) -> Result<Vec<Arc<Object>>> {
+    let mut nodes: Vec<&Arc<Node>> = state.nodes().collect();
+    nodes.sort_by_key(|node| (node.file().is_some_and(|file| file.container.is_some()), node.entry.id));
+    let mut seen = HashSet::new();
+    let mut objects = Vec::new();
+    for node in nodes {
+        for id in node.file().into_iter().flat_map(|file| file.objects.iter()).filter(|id| seen.insert(**id))
+        {
+            let object = state.object(*id).ok_or_else(|| {
+                let below = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
+                Error::corrupt(format!("{path}/{below}: object {id} is not there; run tierfs fsck"))
+            })?;
+            objects.push(object.clone());
+        }
+    }
+    Ok(objects)
+}
+
+/// Whether a canonical log has a record of a state.
+fn is_kept(added: &BatchRecord, objects: &HashSet<ObjectId>) -> bool {
+    match (&added.entry, &added.record) {
+        (Some(Entry::Object(entry)), _) => objects.contains(&entry.id),
+        (Some(Entry::Outside(_)), _) => false,
+        (Some(Entry::Setting { key, value, .. }), _) => {
+            !is_of_one_machine(key) && (key != RECONSTRUCT || value.as_deref() != Some(ORIGIN))
+        }
+        (Some(_), _) => true,
+        (
+            None,
+            Record::Create { object, .. }
+            | Record::CreateRun { object, .. }
+            | Record::SlotRun { object, .. }
+            | Record::EmptyRun { object, .. }
+            | Record::Migrate { object, .. }
+            | Record::Delta { object, .. }
+            | Record::Factor { object, .. },
+        ) => objects.contains(object),
+        (None, _) => true,
+    }
+}
+
+/// Whether a setting means something on this machine only: where sources lie, what the store may take, which
+/// copies and children it has.
+fn is_of_one_machine(key: &str) -> bool {
+    let is_pin = key.strip_prefix(PIN).is_some_and(|form| form.is_empty() || form.starts_with('.'));
+    is_pin || key == QUOTA || key == IMPORTED || key.starts_with(CHILDREN_OF)
+}
+
+/// The state with the number that canonical logs have.
+fn with_number(mut state: State) -> Result<State> {
+    let (created_at, last_entry) = (state.created_at(), state.last_entry());
+    state.apply_entry(Entry::Collection { number: NUMBER, created_at, last_entry })?;
+    Ok(state)
+}
+
+/// The payload files that are being put together.
+#[derive(Default)]
+struct Files(BTreeMap<(FileKind, u64), CanonicalFile>);
+
+impl Files {
+    fn file(&mut self, kind: FileKind, number: u64) -> &mut CanonicalFile {
+        self.0.entry((kind, number)).or_insert_with(|| CanonicalFile::new(kind, number))
+    }
+
+    /// Gives the payloads of `object`, a copy of `from`, their places.
+    fn place(&mut self, place: u32, from: &Object, object: &Object) -> Result<()> {
+        let layout = object.logged_layout();
+        let begins: Vec<u64> = (0..4).map(|number| self.file(FileKind::Tier, number).bytes).collect();
+        let begin_deltas = self.file(FileKind::Delta, 0).bytes;
+        let mut in_data: Vec<Source> = Vec::new();
+        let blocks: Vec<(Range<u32>, Block)> = object.blocks.read().pieces(layout).collect();
+        let has_factor = |block: &Block| object.factor_of(block).is_some();
+        let mut is_factored = false;
+        for (piece, mut block) in blocks {
+            let index = piece.start;
+            if block.stored.is_lost() {
+                let text = format!("{} of its blocks are lost; copy it in again", piece.len());
+                return Err(Error::corrupt(text));
+            }
+            if block.stored.is_zeros() {
+                continue;
+            }
+            let links = object.deltas(index, block.epoch);
+            if block.stored.is_absent() {
+                if let Some(exact) = from.origin_place(index) {
+                    // The file outside the store becomes a data file, which has the block.
+                    block.stored = exact;
+                    object.forget_deltas(index, block.epoch);
+                    object.blocks.write().set(index, block, layout)?;
+                } else if links.is_none() && !has_factor(&block) {
+                    let text = format!("block {index} is absent and has no source; run tierfs stat on it");
+                    return Err(Error::new(ErrorKind::Absent, text));
+                }
+                is_factored |= has_factor(&block);
+            }
+            let len = u64::from(block.stored.len);
+            if block.stored.has_slot() {
+                let file = self.file(FileKind::Tier, u64::from(block.stored.tier.byte()));
+                let offset = file.add_slot(place, len, Payload::Block(index));
+                let stored = Stored { offset, ..block.stored };
+                object.blocks.write().set(index, Block { stored, ..block }, layout)?;
+            } else if block.stored.in_data {
+                in_data.push(Source {
+                    offset: block.stored.offset,
+                    len,
+                    object: place,
+                    payload: Payload::Block(index),
+                });
+            }
+            if let Some(links) = object.deltas(index, block.epoch) {
+                let placed: Arc<[Link]> = (0..)
+                    .zip(links.iter())
+                    .map(|(number, link)| {
+                        let payload = Payload::Delta { block: index, place: number };
+                        let offset =
+                            self.file(FileKind::Delta, 0).add_slot(place, u64::from(link.len), payload);
+                        Link { offset, ..*link }
+                    })
+                    .collect();
+                object.write_state().deltas.write().insert((index, block.epoch), placed);
+            }
+        }
+        for (number, begin) in (0..).zip(begins) {
+            self.file(FileKind::Tier, number).end_object(begin);
+        }
+        self.file(FileKind::Delta, 0).end_object(begin_deltas);
+        if is_factored && let Some((link, _)) = object.write_state().factor.write().as_mut() {
+            let file = self.file(FileKind::Factor, 0);
+            let begin = file.bytes;
+            link.offset = file.add_slot(place, link.len, Payload::Factor);
+            file.end_object(begin);
+        }
+        if let Some(extent) = object.extent() {
+            let file = self.file(FileKind::Data, extent.file);
+            file.bytes = file.bytes.max(extent.offset.saturating_add(layout.bytes));
+            file.sources.extend(in_data);
+        }
+        Ok(())
+    }
+
+    /// The files with bytes, in order.
+    fn finish(mut self, path: &str) -> Result<Vec<CanonicalFile>> {
+        self.0.retain(|_, file| file.bytes > 0);
+        let mut files: Vec<CanonicalFile> = self.0.into_values().collect();
+        for file in &mut files {
+            if file.kind == FileKind::Data {
+                file.sources.sort_by_key(|source| source.offset);
+                file.objects = stretches_of(&file.sources);
+                let end = file.sources.last().map_or(0, |last| last.offset.saturating_add(last.len));
+                file.bytes = file.bytes.max(end);
+            }
+            file.check(path)?;
+        }
+        Ok(files)
+    }
+}
+
+/// The stretches of each object among payloads in the order of their file.
+fn stretches_of(sources: &[Source]) -> Vec<Vec<Range<u64>>> {
+    let of_object = sources.chunk_by(|one, next| one.object == next.object);
+    let touching = |sources: &[Source]| -> Vec<Range<u64>> {
+        let ends = |source: &Source| source.offset.saturating_add(source.len);
+        let runs = sources.chunk_by(|one, next| ends(one) == next.offset);
+        runs.filter_map(|run| Some(run.first()?.offset..ends(run.last()?))).collect()
+    };
+    of_object.map(touching).collect()
+}
+
+/// Gives each data file the time of the last change of a file that lies in it.
+fn set_times(files: &mut [CanonicalFile], state: &State, objects: &[Arc<Object>]) {
+    let extents: HashMap<ObjectId, u64> =
+        objects.iter().filter_map(|object| Some((object.entry.id, object.extent()?.file))).collect();
+    let mut times: HashMap<u64, i64> = HashMap::new();
+    for node in state.nodes() {
+        for id in node.file().into_iter().flat_map(|file| file.objects.iter()) {
+            if let Some(number) = extents.get(id) {
+                let latest = times.entry(*number).or_insert(node.entry.mtime);
+                *latest = (*latest).max(node.entry.mtime);
+            }
+        }
+    }
+    for file in files.iter_mut().filter(|file| file.kind == FileKind::Data) {
+        file.mtime = times.get(&file.number).copied().unwrap_or(0);
+    }
+}
+
+/// The log of a state, as its bytes.
+fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
+    let failed = |error| Error::io("writing a log in memory", error);
+    let file = MemoryDisk::new().open(LOG_NAME, Open::Create).map_err(failed)?;
+    let log = write_log(file.clone(), store, state, GENERATION, next_sequence(state))?;
+    let mut bytes = vec![0; log.bytes() as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    Ok(bytes)
+}
+
+fn lacks(path: &str, object: &Object) -> Error {
+    Error::corrupt(format!("{path}: object {} is not in its copy", object.entry.id))
+}

@@ -1,0 +1,468 @@
+//! Snapshots as a disk with a store that is only read.
+//!
+//! The files of the store that no snapshot has (its settings, those of tenants) follow from the manifests.
+//! A log is that of the snapshot and one batch behind it, which gives the collection a number of its own:
+//! collections of different stores may have the same.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::format::log::catalog::Entry;
+use crate::format::log::record::Record;
+use crate::format::log::slot::{RawSlot, SLOT_BYTES};
+use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
+use crate::model::{MODE_BITS, StoreId, check_label};
+use crate::store::batch::Batch;
+use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
+use crate::store::log::LOG_NAME;
+use crate::store::log::append::batch_bytes;
+use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
+use crate::store::settings::Settings;
+use crate::store::snapshot::source::{Snapshot, Snapshots};
+use crate::store::space::files::PAYLOAD_FILES;
+use crate::store::store::SETTINGS_NAME;
+use crate::store::tenant::{FILE_NAME, TenantEntry};
+
+/// The directory of data files in a collection.
+const DATA: &str = "data";
+
+/// The snapshots of a remote as a store that is only read. It shows one snapshot of a collection from its
+/// first use until [`renew`](Self::renew).
+pub struct SnapshotDisk {
+    source: Arc<dyn Snapshots>,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Default)]
+struct Shown {
+    /// By tenant and name.
+    collections: HashMap<(String, String), Arc<ShownSnapshot>>,
+    /// The number given last.
+    last: u32,
+}
+
+/// A snapshot with the number that its collection has here.
+struct ShownSnapshot {
+    snapshot: Snapshot,
+    number: u32,
+}
+
+/// Where a path leads to.
+enum Place<'a> {
+    Root,
+    Settings,
+    Tenant(&'a str),
+    TenantFile(&'a str),
+    Collection(&'a str, &'a str),
+    Data(&'a str, &'a str),
+    /// A file of a collection.
+    File(&'a str, &'a str, FileKind, u64),
+}
+
+impl SnapshotDisk {
+    /// A disk with the snapshots of this source.
+    pub fn new(source: Arc<dyn Snapshots>) -> SnapshotDisk {
+        SnapshotDisk { source, shown: Mutex::default() }
+    }
+
+    /// Asks the source which snapshot of a collection is to be shown now. Returns whether it is another
+    /// than before: it has another number then. Open files stay those of the snapshot before.
+    pub fn renew(&self, tenant: &str, collection: &str) -> io::Result<bool> {
+        let found = self.source.open(tenant, collection)?;
+        let key = (tenant.to_owned(), collection.to_owned());
+        let mut shown = self.shown.lock();
+        let before = shown.collections.get(&key).map(|before| before.snapshot.clone());
+        let is_same = match (&before, &found) {
+            (Some(before), Some(found)) => {
+                before.manifest == found.manifest && before.variant == found.variant
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same {
+            shown.collections.remove(&key);
+            if let Some(snapshot) = found {
+                shown.show(key, snapshot);
+            }
+        }
+        Ok(!is_same)
+    }
+
+    /// The snapshots that are shown, by tenant and name of their collections.
+    pub fn shown(&self) -> Vec<(String, String, Snapshot)> {
+        let shown = self.shown.lock();
+        let all = shown.collections.iter();
+        all.map(|((tenant, name), shown)| (tenant.clone(), name.clone(), shown.snapshot.clone())).collect()
+    }
+
+    /// The snapshot of a collection. `NotFound` if there is none.
+    fn collection(&self, tenant: &str, name: &str) -> io::Result<Arc<ShownSnapshot>> {
+        let key = (tenant.to_owned(), name.to_owned());
+        if let Some(found) = self.shown.lock().collections.get(&key) {
+            return Ok(found.clone());
+        }
+        // Other collections can be opened meanwhile.
+        let snapshot = self.source.open(tenant, name)?.ok_or(io::ErrorKind::NotFound)?;
+        let mut shown = self.shown.lock();
+        match shown.collections.get(&key) {
+            Some(found) => Ok(found.clone()),
+            None => Ok(shown.show(key, snapshot)),
+        }
+    }
+
+    /// The file of a tenant: its owner is that which a collection was pushed with.
+    fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
+        let opened = |key: &(String, String)| key.0 == tenant;
+        let shown = {
+            let shown = self.shown.lock();
+            let mut of_tenant: Vec<_> = shown.collections.iter().filter(|(key, _)| opened(key)).collect();
+            of_tenant.sort_by_key(|(key, _)| *key);
+            of_tenant.first().map(|(_, shown)| (*shown).clone())
+        };
+        let shown = match shown {
+            Some(shown) => shown,
+            None => {
+                let first = self.source.collections(tenant)?.into_iter().min();
+                self.collection(tenant, &first.ok_or(io::ErrorKind::NotFound)?)?
+            }
+        };
+        let owner = shown.snapshot.manifest.collection.tenant_owner;
+        let entry = TenantEntry {
+            owner: Some((owner.uid, owner.gid)),
+            mode: owner.mode & MODE_BITS,
+            ..TenantEntry::default()
+        };
+        Ok(Arc::new(TextFile(entry.to_text().into_bytes())))
+    }
+}
+
+impl Shown {
+    fn show(&mut self, key: (String, String), snapshot: Snapshot) -> Arc<ShownSnapshot> {
+        self.last = self.last.saturating_add(1);
+        let shown = Arc::new(ShownSnapshot { snapshot, number: self.last });
+        self.collections.insert(key, shown.clone());
+        shown
+    }
+}
+
+impl ShownSnapshot {
+    fn manifest(&self) -> &Manifest {
+        &self.snapshot.manifest
+    }
+
+    /// The files of what is shown.
+    fn files(&self) -> io::Result<Vec<&ManifestFile>> {
+        let variant = self.snapshot.variant.as_deref();
+        self.manifest().files_of(variant).ok_or_else(|| {
+            let (number, name) = (self.manifest().number, variant.unwrap_or_default());
+            io::Error::new(io::ErrorKind::NotFound, format!("snapshot {number} has no variant {name}"))
+        })
+    }
+
+    /// The file of a kind and number.
+    fn open(self: &Arc<Self>, kind: FileKind, number: u64) -> io::Result<Arc<dyn File>> {
+        let files = self.files()?;
+        let entry = files.into_iter().find(|file| (file.kind, file.number) == (kind, number));
+        let entry = entry.ok_or(io::ErrorKind::NotFound)?;
+        let index = self.manifest().files.iter().position(|file| std::ptr::eq(file, entry));
+        let index = index.ok_or(io::ErrorKind::NotFound)?;
+        let mut file = SnapshotFile { shown: self.clone(), index, end: entry.bytes, tail: Vec::new() };
+        if kind == FileKind::Log {
+            file.tail = self.tail(&file)?;
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn entry(&self, index: usize) -> io::Result<&ManifestFile> {
+        self.manifest().files.get(index).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// The batch behind the log that gives the collection its number.
+    fn tail(&self, log: &SnapshotFile) -> io::Result<Vec<u8>> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the log of the snapshot has no end");
+        let mut slot = RawSlot([0; SLOT_BYTES]);
+        let at = log.end.checked_sub(SLOT_BYTES as u64).ok_or_else(damaged)?;
+        log.read_exact_at(&mut slot.0, at)?;
+        let Some(Record::Commit { batch, .. }) = Record::parse(&slot).ok().filter(|_| slot.is_intact())
+        else {
+            return Err(damaged());
+        };
+        let next = (batch.checked_add(1), slot.sequence().checked_add(1));
+        let (Some(number), Some(sequence)) = next else { return Err(damaged()) };
+        let mut added = Batch::new(sequence);
+        let created_at = self.manifest().collection.created_at;
+        added.entry(Entry::Collection { number: self.number, created_at, last_entry: 0 });
+        Ok(batch_bytes(&added, u64::from(slot.generation()), number, 0))
+    }
+}
+
+/// The place that a path leads to. `None` if there is nothing.
+fn place_of(path: &str) -> Option<Place<'_>> {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        [""] => Some(Place::Root),
+        [SETTINGS_NAME] => Some(Place::Settings),
+        [tenant, FILE_NAME] => Some(Place::TenantFile(tenant)),
+        [tenant] => Some(Place::Tenant(tenant)),
+        [tenant, name] => Some(Place::Collection(tenant, name)),
+        [tenant, name, DATA] => Some(Place::Data(tenant, name)),
+        [tenant, name, LOG_NAME] => Some(Place::File(tenant, name, FileKind::Log, 0)),
+        [tenant, name, file] => {
+            let number = (0..PAYLOAD_FILES as u8).find(|number| payload_name(*number) == *file)?;
+            let (kind, number) = match number {
+                DELTA_FILE => (FileKind::Delta, 0),
+                FACTOR_FILE => (FileKind::Factor, 0),
+                tier => (FileKind::Tier, u64::from(tier)),
+            };
+            Some(Place::File(tenant, name, kind, number))
+        }
+        [tenant, name, DATA, digits] if digits.len() == 16 => {
+            let number = u64::from_str_radix(digits, 16).ok()?;
+            Some(Place::File(tenant, name, FileKind::Data, number))
+        }
+        _ => None,
+    }
+}
+
+/// The name of a payload file in the directory of its collection.
+fn payload_name(number: u8) -> String {
+    match number {
+        DELTA_FILE => "delta.dat".to_owned(),
+        FACTOR_FILE => "factor.dat".to_owned(),
+        tier => format!("tier{tier}.dat"),
+    }
+}
+
+/// The name of a file of a collection in its directory; `None` for data files, which have one of their own.
+fn name_of(file: &ManifestFile) -> Option<String> {
+    match file.kind {
+        FileKind::Log => Some(LOG_NAME.to_owned()),
+        FileKind::Data => None,
+        FileKind::Tier => Some(payload_name(u8::try_from(file.number).ok()?)),
+        FileKind::Delta => Some(payload_name(DELTA_FILE)),
+        FileKind::Factor => Some(payload_name(FACTOR_FILE)),
+    }
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "a remote store is only read")
+}
+
+impl Disk for SnapshotDisk {
+    fn place(&self) -> String {
+        self.source.place()
+    }
+
+    fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
+        if how != Open::Read {
+            return Err(refused());
+        }
+        match place_of(path) {
+            Some(Place::Settings) => {
+                let id: StoreId = self.source.id();
+                Ok(Arc::new(TextFile(Settings::new(id).to_text().into_bytes())))
+            }
+            Some(Place::TenantFile(tenant)) => self.tenant_file(tenant),
+            Some(Place::File(tenant, name, kind, number)) => {
+                self.collection(tenant, name)?.open(kind, number)
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn create_directory(&self, _path: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn remove_file(&self, _path: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn remove_directory(&self, _path: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
+        let named = |names: Vec<String>, is_directory| {
+            let names = names.into_iter();
+            names.map(|name| Listed { name, is_directory }).collect::<Vec<_>>()
+        };
+        let labels = |mut names: Vec<String>| {
+            names.retain(|name| check_label(name).is_ok());
+            named(names, true)
+        };
+        match place_of(path) {
+            Some(Place::Root) => {
+                let mut listed = labels(self.source.tenants()?);
+                listed.retain(|entry| entry.name != SETTINGS_NAME);
+                listed.extend(named(vec![SETTINGS_NAME.to_owned()], false));
+                Ok(listed)
+            }
+            Some(Place::Tenant(tenant)) => Ok(labels(self.source.collections(tenant)?)),
+            Some(Place::Collection(tenant, name)) => {
+                let shown = self.collection(tenant, name)?;
+                let names = shown.files()?.into_iter().filter_map(name_of).collect();
+                let mut listed = named(names, false);
+                listed.extend(named(vec![DATA.to_owned()], true));
+                Ok(listed)
+            }
+            Some(Place::Data(tenant, name)) => {
+                let shown = self.collection(tenant, name)?;
+                let data = shown.files()?.into_iter().filter(|file| file.kind == FileKind::Data);
+                Ok(named(data.map(|file| format!("{:016x}", file.number)).collect(), false))
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn sync_directory(&self, _path: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The bytes of the snapshots that are shown; none are free.
+    fn space(&self) -> io::Result<Space> {
+        let shown = self.shown.lock();
+        let pieces = shown.collections.values().flat_map(|shown| &shown.manifest().pieces);
+        let total = pieces.map(|piece| u64::from(piece.raw)).sum();
+        let files = shown.collections.values().map(|shown| shown.manifest().files.len() as u64).sum();
+        Ok(Space { total, files, ..Space::default() })
+    }
+
+    /// A disk with the snapshot of a collection that is shown now.
+    fn still(&self, path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
+        let Some(Place::Collection(tenant, name)) = place_of(path) else { return Ok(None) };
+        let shown = self.collection(tenant, name)?;
+        let (source, last) = (self.source.clone(), shown.number);
+        let collections = HashMap::from([((tenant.to_owned(), name.to_owned()), shown)]);
+        Ok(Some(Arc::new(SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) })))
+    }
+
+    fn lock(&self, how: Lock, _note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
+        if how == Lock::Exclusive { Err(refused()) } else { Ok(Box::new(())) }
+    }
+}
+
+/// A file of a snapshot.
+struct SnapshotFile {
+    shown: Arc<ShownSnapshot>,
+    /// Its index in the manifest.
+    index: usize,
+    /// Its bytes in the snapshot.
+    end: u64,
+    /// Bytes behind them.
+    tail: Vec<u8>,
+}
+
+impl SnapshotFile {
+    /// The part of a buffer that lies in the snapshot, and the part that the tail fills.
+    fn parts<'a>(&self, buffer: &'a mut [u8], offset: u64) -> (&'a mut [u8], &'a mut [u8]) {
+        let inside = self.end.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        let (inside, behind) = buffer.split_at_mut(inside);
+        let skipped = offset.saturating_add(inside.len() as u64).saturating_sub(self.end);
+        let left = (self.tail.len() as u64).saturating_sub(skipped).min(behind.len() as u64) as usize;
+        let behind = behind.get_mut(..left).unwrap_or_default();
+        let from = usize::try_from(skipped).unwrap_or(usize::MAX);
+        for (to, from) in behind.iter_mut().zip(self.tail.iter().skip(from)) {
+            *to = *from;
+        }
+        (inside, behind)
+    }
+}
+
+impl File for SnapshotFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let (inside, behind) = self.parts(buffer, offset);
+        if !inside.is_empty() {
+            self.shown.snapshot.files.read_at(self.index, inside, offset)?;
+        }
+        Ok(inside.len() + behind.len())
+    }
+
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let (inside, behind) = self.parts(buffer, offset);
+        if inside.is_empty() {
+            return Ok(behind.len());
+        }
+        let read = self.shown.snapshot.files.read_in_memory(self.index, inside, offset)?;
+        Ok(if read == inside.len() { read + behind.len() } else { read })
+    }
+
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.end.saturating_add(self.tail.len() as u64))
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    #[cfg(feature = "mount")]
+    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        if self.tail.is_empty() { self.shown.snapshot.files.descriptor(self.index) } else { Ok(None) }
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        Ok(Some((u64::from(self.shown.number), self.index as u64)))
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        let extents = &self.shown.entry(self.index)?.extents;
+        let next = extents.get(extents.partition_point(|extent| extent.end() <= offset));
+        let in_tail = (offset < self.len()? && !self.tail.is_empty()).then(|| offset.max(self.end));
+        Ok(next.map(|extent| extent.offset.max(offset)).or(in_tail))
+    }
+
+    fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.shown.snapshot.files.refetch(self.index, offset, len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file that follows from something else.
+struct TextFile(Vec<u8>);
+
+impl File for TextFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(self.0.len());
+        let rest = self.0.get(from..).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        for (to, from) in buffer.iter_mut().zip(rest) {
+            *to = *from;
+        }
+        Ok(count)
+    }
+
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! What the disk of snapshots is made of. The layer that fetches them implements these traits.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::format::snapshot::manifest::Manifest;
+use crate::model::StoreId;
+
+/// The snapshots of a remote.
+pub trait Snapshots: Send + Sync {
+    /// Its location, for messages.
+    fn place(&self) -> String;
+    /// The uuid of the remote.
+    fn id(&self) -> StoreId;
+    /// The names of the tenants, in any order.
+    fn tenants(&self) -> io::Result<Vec<String>>;
+    /// The names of a tenant's collections, in any order.
+    fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
+    /// The snapshot of a collection that is to be shown now; `None` if there is none.
+    fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
+}
+
+/// A snapshot of a collection.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// Its manifest.
+    pub manifest: Arc<Manifest>,
+    /// The variant that is shown, instead of the collection itself.
+    pub variant: Option<String>,
+    /// Its files.
+    pub files: Arc<dyn SnapshotFiles>,
+}
+
+/// The files of a snapshot. Each is named by its index in [`Manifest::files`]. Bytes in no extent are
+/// zeros.
+pub trait SnapshotFiles: Send + Sync {
+    /// Reads at `offset` until `buffer` is full. The range is inside the file.
+    fn read_at(&self, file: usize, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// As [`File::read_in_memory`](crate::store::disk::File::read_in_memory).
+    fn read_in_memory(&self, _file: usize, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Ok(0)
+    }
+    /// A descriptor of a file that has all bytes of this one at the same offsets, if there is one.
+    #[cfg(feature = "mount")]
+    fn descriptor(&self, _file: usize) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        Ok(None)
+    }
+    /// As [`File::refetch`](crate::store::disk::File::refetch).
+    fn refetch(&self, _file: usize, _offset: u64, _len: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+}

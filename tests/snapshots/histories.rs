@@ -1,0 +1,207 @@
+//! Random histories: frozen at any moment, written on meanwhile, read again from the pieces.
+
+use std::sync::Arc;
+
+use tierfs::engine::{
+    Consent, Engine, Evict, LOSSY, Moved, Reconstruct, compact, set_reconstruct, set_setting,
+};
+use tierfs::ingest::Options;
+use tierfs::model::{EntryId, MoveTo, Silent};
+use tierfs::open::{self, OpenFiles};
+use tierfs::store::disk::Disk;
+use tierfs::store::disk::memory::MemoryDisk;
+use tierfs::store::{Access, Collection, Frozen, ROOT, Store, Verify};
+
+use crate::fixture::{Numbers, STORE, f32s, find, import, npy_file, safetensors_file};
+use crate::remote::{REMOTE, Remote, assert_same, seen};
+use support::{Random, scale};
+
+const FILES: [&str; 6] = ["m.safetensors", "d/n.safetensors", "x.npy", "f", "d/g", "h"];
+const BYTES_MAX: usize = 300_000;
+
+struct History {
+    store: Arc<Store>,
+    engine: Engine,
+    collection: Arc<Collection>,
+    random: Random,
+}
+
+impl History {
+    fn new(disk: &Arc<dyn Disk>, seed: u64) -> History {
+        Store::create(&**disk, STORE).unwrap();
+        let store = Arc::new(Store::open(disk.clone(), Access::Write, "").unwrap());
+        let engine = Engine::new(store.clone());
+        let collection = store.collection_made("t", "c", (3, 4)).unwrap();
+        set_setting(&collection, ROOT, &LOSSY, "allow").unwrap();
+        History { store, engine, collection, random: Random(seed) }
+    }
+
+    fn content(&mut self, name: &str) -> Vec<u8> {
+        let mut numbers = Numbers(self.random.below(usize::MAX) as u64);
+        let rows = 1 + self.random.below(300);
+        match name.rsplit_once('.') {
+            Some((_, "safetensors")) => safetensors_file(&[
+                f32s("w", &[rows, 256], &mut numbers),
+                f32s("b/v", &[1 + rows / 2, 64], &mut numbers),
+                f32s("norm", &[7], &mut numbers),
+            ]),
+            Some((_, "npy")) => {
+                let values = numbers.floats(rows * 64);
+                let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                npy_file("<f4", &format!("({rows}, 64)"), &data)
+            }
+            _ => {
+                let len = [0, 100, 16_384, 20_000, BYTES_MAX][self.random.below(5)];
+                self.random.bytes(len)
+            }
+        }
+    }
+
+    fn node(&self, name: &str) -> Option<EntryId> {
+        find(&self.collection, name).map(|node| node.entry.id)
+    }
+
+    /// Something happens to a file.
+    fn step(&mut self) {
+        let name = FILES[self.random.below(FILES.len())];
+        let Some(node) = self.node(name) else {
+            let bytes = self.content(name);
+            import(&self.collection, name, &bytes, &Options::default()).unwrap();
+            return;
+        };
+        let silent = &Silent;
+        match self.random.below(14) {
+            0 => self.unlink(name),
+            1 | 2 => {
+                let bytes = self.content(name);
+                import(&self.collection, name, &bytes, &Options::default()).unwrap();
+            }
+            3..=5 => {
+                let tier = ["exact", "q8", "q7", "q5", "q3", "q3x"][self.random.below(6)];
+                let to = (MoveTo::parse_tier(tier).unwrap(), Consent::Given);
+                // More precise than any source, or no tensor.
+                self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
+            }
+            6 => {
+                let to = MoveTo::all(tierfs::model::Aim::Pack);
+                let to = (to, Consent::AsSet);
+                self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
+            }
+            7 => {
+                let to = Reconstruct::parse("factor:rank=3").unwrap();
+                if set_reconstruct(&self.collection, node, to).is_ok() {
+                    let what = (Evict::Stored, Consent::Given);
+                    self.engine.evict(&self.collection, node, what, silent, &mut Moved::default()).ok();
+                }
+            }
+            8 => drop(compact(&self.collection, silent).unwrap()),
+            9 => {
+                // The name may be taken.
+                open::link(&self.collection, node, ROOT, b"linked").ok();
+            }
+            10 => {
+                self.engine.pin(&self.collection, node, silent).ok();
+            }
+            _ => self.write(node),
+        }
+    }
+
+    fn unlink(&mut self, name: &str) {
+        let (directory, name) = match name.rsplit_once('/') {
+            Some((directory, name)) => (self.node(directory).unwrap(), name),
+            None => (ROOT, name),
+        };
+        open::unlink(&self.collection, directory, name.as_bytes()).unwrap();
+    }
+
+    /// Writes into a file, or cuts it, and records that.
+    fn write(&mut self, node: EntryId) {
+        let table = OpenFiles::default();
+        let file = table.open(&self.collection, node, Verify::First).unwrap();
+        let at = self.random.below(file.bytes() as usize + 1000);
+        if self.random.below(4) == 0 {
+            file.truncate(at as u64).ok();
+        } else {
+            // Short ones become patches of encoded blocks.
+            let most = [40, 60_000][self.random.below(2)];
+            let len = 1 + self.random.below(most);
+            let bytes = self.random.bytes(len);
+            // A pinned file refuses.
+            file.write(at as u64, &bytes).ok();
+        }
+        file.flush().unwrap();
+    }
+}
+
+#[test]
+fn a_snapshot_reads_as_the_collection_did_when_it_was_frozen_whatever_happened_since() {
+    let (mut kinds, mut pushed) = (std::collections::BTreeSet::new(), 0);
+    for seed in 0..24 * u64::from(scale()) {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        let mut history = History::new(&disk, seed);
+        for round in 0..4 {
+            for _ in 0..1 + history.random.below(14) {
+                history.step();
+            }
+            let context = format!("seed {seed}, round {round}");
+            let expected = seen(&history.collection);
+            let frozen = Frozen::of(&history.collection).unwrap();
+            // Writers go on, and so do compactions and syncs, which give space back.
+            for _ in 0..history.random.below(12) {
+                history.step();
+            }
+            history.collection.sync().unwrap();
+            compact(&history.collection, &Silent).unwrap();
+            let remote = Remote::default();
+            let canonical = frozen.canonical(REMOTE).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let done = remote.push_canonical(&canonical, ("t", "c"));
+            kinds.extend(done.manifest.files.iter().map(|file| file.kind));
+            pushed += done.bytes;
+            let shown = remote.store().collection("t", "c").unwrap();
+            assert_eq!(shown.damage(), None, "{context}");
+            // Blocks from factors need an engine.
+            let reader = Arc::new(remote.store());
+            let _engine = Engine::new(reader.clone());
+            assert_same(&seen(&reader.collection("t", "c").unwrap()), &expected, &context);
+            let again = frozen.canonical(REMOTE).unwrap();
+            assert!(again.log() == canonical.log(), "{context}: another log");
+            drop((frozen, canonical, again));
+            history.collection.sync().unwrap();
+        }
+    }
+    assert!(pushed > 10 << 20, "{pushed} bytes");
+    assert_eq!(kinds.len(), 5, "{kinds:?}");
+}
+
+#[test]
+fn a_state_gives_the_same_files_after_a_restart_a_checkpoint_and_a_compaction() {
+    for seed in 100..112 * u64::from(scale()).min(2) {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        let mut history = History::new(&disk, seed);
+        for _ in 0..40 {
+            history.step();
+        }
+        history.collection.sync().unwrap();
+        let canonical = |collection: &Arc<Collection>| {
+            let canonical = Frozen::of(collection).unwrap().canonical(REMOTE).unwrap();
+            let remote = Remote::default();
+            let manifest = remote.push_canonical(&canonical, ("t", "c")).manifest;
+            (canonical.log().to_vec(), manifest)
+        };
+        let first = canonical(&history.collection);
+        history.collection.checkpoint_now().unwrap();
+        let second = canonical(&history.collection);
+        assert!(first == second, "seed {seed}: a checkpoint changed it");
+        let History { store, engine, collection, .. } = history;
+        drop((engine, collection));
+        drop(Arc::into_inner(store));
+        let store = Arc::new(Store::open(disk.clone(), Access::Write, "").unwrap());
+        let third = canonical(&store.collection("t", "c").unwrap());
+        assert!(first.0 == third.0, "seed {seed}: a restart changed the log");
+        assert!(first.1 == third.1, "seed {seed}: a restart changed the manifest");
+        // Opened to be read only.
+        drop(store);
+        let store = Arc::new(Store::open(disk, Access::Read, "").unwrap());
+        assert!(first == canonical(&store.collection("t", "c").unwrap()), "seed {seed}: a reader differs");
+    }
+}

@@ -1,0 +1,314 @@
+//! A remote in memory: pieces by name, manifests by collection, and a push that only this process sees.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tierfs::format::snapshot::keys::PieceName;
+use tierfs::format::snapshot::manifest::{
+    Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, PIECES_MAX, Piece, PieceEncoding,
+};
+use tierfs::format::snapshot::pieces::pieces;
+use tierfs::format::zstandard;
+use tierfs::model::{EntryId, StoreId};
+use tierfs::store::{
+    Access, Canonical, Collection, Frozen, OpenObject, Snapshot, SnapshotDisk, SnapshotFiles, Snapshots,
+    Store, Verify,
+};
+use tierfs::stream::{Segment, Stream};
+
+pub const REMOTE: StoreId = StoreId(0x0ec0);
+
+/// The remote. Clones share it.
+#[derive(Clone, Default)]
+pub struct Remote(Arc<Mutex<Objects>>);
+
+#[derive(Default)]
+struct Objects {
+    pieces: HashMap<PieceName, Vec<u8>>,
+    /// By tenant and collection, the manifests in order.
+    manifests: BTreeMap<(String, String), Vec<Vec<u8>>>,
+}
+
+/// What a push did.
+#[derive(Debug)]
+pub struct Pushed {
+    /// Raw bytes of all pieces.
+    pub bytes: u64,
+    /// Raw bytes of the pieces that were not there, without those of the log.
+    pub new: u64,
+    pub manifest: Manifest,
+}
+
+impl Remote {
+    /// Pushes what a frozen collection is.
+    pub fn push(&self, frozen: &Frozen, place: (&str, &str)) -> Pushed {
+        self.push_canonical(&frozen.canonical(REMOTE).unwrap(), place)
+    }
+
+    pub fn push_canonical(&self, canonical: &Canonical, (tenant, name): (&str, &str)) -> Pushed {
+        let mut made = Made::default();
+        let log = canonical.log();
+        let mut pushed = 0;
+        for stretches in pieces(&[vec![0..log.len() as u64]]) {
+            let raw: Vec<u8> = stretches.iter().flat_map(|range| bytes_of(log, range)).copied().collect();
+            self.put(&mut made, &raw, PieceEncoding::Zstandard, &stretches);
+        }
+        made.end_file(FileKind::Log, 0, log.len() as u64, 0);
+        for file in canonical.files() {
+            let mut raw = Vec::new();
+            for stretches in file.pieces() {
+                canonical.read(file, &stretches, &mut raw).unwrap();
+                pushed += self.put(&mut made, &raw, PieceEncoding::Raw, &stretches);
+            }
+            made.end_file(file.kind, file.number, file.bytes, file.mtime);
+        }
+        let needs = canonical.needs().iter().map(|(tenant, collection)| Needed {
+            tenant: tenant.clone(),
+            collection: collection.clone(),
+            number: 1,
+        });
+        let mut objects = self.0.lock();
+        let before = objects.manifests.entry((tenant.to_owned(), name.to_owned())).or_default();
+        let manifest = Manifest {
+            remote: REMOTE,
+            number: before.len() as u64 + 1,
+            parent: None,
+            push: 1,
+            created_at: 1,
+            collection: Described {
+                tenant: tenant.to_owned(),
+                name: name.to_owned(),
+                tenant_owner: Owner { uid: 7, gid: 8, mode: 0o750 },
+                owner: canonical.owner(),
+                created_at: canonical.created_at(),
+            },
+            message: String::new(),
+            tool: "a test".to_owned(),
+            needs: needs.collect(),
+            pieces: made.pieces,
+            files: made.files,
+            variants: Vec::new(),
+        };
+        assert!(manifest.pieces.len() < PIECES_MAX);
+        before.push(manifest.to_bytes().unwrap());
+        let bytes = manifest.pieces.iter().map(|piece| u64::from(piece.raw)).sum();
+        Pushed { bytes, new: pushed, manifest }
+    }
+
+    /// Adds a piece to what is made. Returns its bytes if it was not there.
+    fn put(&self, made: &mut Made, raw: &[u8], encoding: PieceEncoding, stretches: &[Range<u64>]) -> u64 {
+        let stored = if encoding == PieceEncoding::Raw { raw.to_vec() } else { zstandard::encode(raw) };
+        let (stored, encoding) =
+            if stored.len() < raw.len() { (stored, encoding) } else { (raw.to_vec(), PieceEncoding::Raw) };
+        let name = PieceName { digest: *blake3::hash(&stored).as_bytes(), generation: 0 };
+        let piece = Piece { name, stored: stored.len() as u32, raw: raw.len() as u32, encoding };
+        made.extents.extend(FileExtent::of_piece(made.pieces.len() as u32, stretches));
+        made.pieces.push(piece);
+        let is_new = self.0.lock().pieces.insert(name, stored).is_none();
+        if is_new { raw.len() as u64 } else { 0 }
+    }
+
+    /// Changes the newest manifest of a collection.
+    pub fn change(&self, place: (&str, &str), change: impl FnOnce(&mut Manifest)) {
+        let mut objects = self.0.lock();
+        let all = objects.manifests.get_mut(&(place.0.to_owned(), place.1.to_owned())).unwrap();
+        let mut manifest = Manifest::parse(all.last().unwrap()).unwrap();
+        change(&mut manifest);
+        *all.last_mut().unwrap() = manifest.to_bytes().unwrap();
+    }
+
+    /// Replaces the log of the newest snapshot of a collection.
+    pub fn change_log(&self, place: (&str, &str), log: &[u8]) {
+        let mut made = Made::default();
+        for stretches in pieces(&[vec![0..log.len() as u64]]) {
+            let raw: Vec<u8> = stretches.iter().flat_map(|range| bytes_of(log, range)).copied().collect();
+            self.put(&mut made, &raw, PieceEncoding::Zstandard, &stretches);
+        }
+        self.change(place, |manifest| {
+            let skipped = manifest.pieces.len() as u32;
+            manifest.pieces.extend(&made.pieces);
+            made.extents.iter_mut().for_each(|extent| extent.piece += skipped);
+            manifest.files[0].bytes = log.len() as u64;
+            manifest.files[0].extents = made.extents;
+        });
+    }
+
+    /// The store that a mount of the remote has.
+    pub fn store(&self) -> Store {
+        Store::open(Arc::new(self.disk()), Access::Read, "a test").unwrap()
+    }
+
+    pub fn disk(&self) -> SnapshotDisk {
+        SnapshotDisk::new(Arc::new(self.clone()))
+    }
+}
+
+fn bytes_of<'a>(bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {
+    &bytes[range.start as usize..range.end as usize]
+}
+
+#[derive(Default)]
+struct Made {
+    pieces: Vec<Piece>,
+    files: Vec<ManifestFile>,
+    extents: Vec<FileExtent>,
+}
+
+impl Made {
+    fn end_file(&mut self, kind: FileKind, number: u64, bytes: u64, mtime: i64) {
+        let extents = std::mem::take(&mut self.extents);
+        self.files.push(ManifestFile { kind, number, bytes, mtime, extents });
+    }
+}
+
+impl Snapshots for Remote {
+    fn place(&self) -> String {
+        "a remote in memory".to_owned()
+    }
+
+    fn id(&self) -> StoreId {
+        REMOTE
+    }
+
+    fn tenants(&self) -> io::Result<Vec<String>> {
+        let mut tenants: Vec<String> =
+            self.0.lock().manifests.keys().map(|(tenant, _)| tenant.clone()).collect();
+        tenants.dedup();
+        Ok(tenants)
+    }
+
+    fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
+        let objects = self.0.lock();
+        let of_tenant = objects.manifests.keys().filter(|(of, _)| of == tenant);
+        Ok(of_tenant.map(|(_, name)| name.clone()).collect())
+    }
+
+    fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
+        let objects = self.0.lock();
+        let all = objects.manifests.get(&(tenant.to_owned(), collection.to_owned()));
+        let Some(bytes) = all.and_then(|all| all.last()) else { return Ok(None) };
+        let manifest = Arc::new(Manifest::parse(bytes).map_err(|error| io::Error::other(error.to_string()))?);
+        let files = Arc::new(Files { remote: self.clone(), manifest: manifest.clone() });
+        Ok(Some(Snapshot { manifest, variant: None, files }))
+    }
+}
+
+struct Files {
+    remote: Remote,
+    manifest: Arc<Manifest>,
+}
+
+impl SnapshotFiles for Files {
+    fn read_at(&self, file: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let objects = self.remote.0.lock();
+        let end = offset + buffer.len() as u64;
+        assert!(end <= self.manifest.files[file].bytes, "a read past the end");
+        buffer.fill(0);
+        let extents = self.manifest.files[file].extents.iter();
+        for extent in extents.filter(|extent| extent.offset < end && extent.end() > offset) {
+            let piece = &self.manifest.pieces[extent.piece as usize];
+            let stored = &objects.pieces[&piece.name];
+            let raw = match piece.encoding {
+                PieceEncoding::Raw => stored.clone(),
+                PieceEncoding::Zstandard => zstandard::decode(stored, piece.raw as usize).unwrap(),
+            };
+            let (from, until) = (extent.offset.max(offset), extent.end().min(end));
+            let at = (from - extent.offset) as usize + extent.piece_offset as usize;
+            let len = (until - from) as usize;
+            buffer[(from - offset) as usize..][..len].copy_from_slice(&raw[at..at + len]);
+        }
+        Ok(())
+    }
+}
+
+/// What programs can see of a file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Seen {
+    /// Mode, user, group, mtime, ctime, type and, of a tensor, its shape and element type.
+    about: String,
+    /// The bytes, or why they cannot be read.
+    bytes: Result<Vec<u8>, String>,
+    /// The tiers of its blocks.
+    tiers: Vec<String>,
+}
+
+/// Everything in a collection, by path.
+pub fn seen(collection: &Arc<Collection>) -> BTreeMap<String, Seen> {
+    let state = collection.state();
+    let mut all = BTreeMap::new();
+    for node in state.nodes() {
+        let is_part = node.file().is_some_and(|file| file.container.is_some());
+        let names: Vec<String> = match is_part {
+            true => vec![String::from_utf8(state.path(node.entry.id)).unwrap()],
+            false => paths_of(collection, node.entry.id),
+        };
+        let entry = &node.entry;
+        let what = match &entry.node_type {
+            tierfs::format::log::catalog::NodeType::File(file) => {
+                let mut file = file.clone();
+                file.objects.clear();
+                format!("{file:?}")
+            }
+            other => format!("{other:?}"),
+        };
+        let settings: Vec<_> = state
+            .settings_of(entry.id)
+            .filter(|(key, _)| !key.starts_with("pin") && *key != "imported" && *key != "reconstruct")
+            .collect();
+        let about = format!(
+            "{} {:o} {} {} {} {} {} {what} {settings:?}",
+            entry.id.0, entry.mode, entry.uid, entry.gid, entry.atime, entry.mtime, entry.ctime
+        );
+        let (mut bytes, mut tiers) = (Ok(Vec::new()), Vec::new());
+        if node.file().is_some() {
+            let objects = collection.parts_in(&state, entry.id).unwrap().0;
+            for object in &objects {
+                let layout = object.layout();
+                let blocks = object.blocks.read();
+                tiers.extend(blocks.described(layout).map(|(_, block)| format!("{:?}", block.stored.tier)));
+            }
+            let segments = objects
+                .iter()
+                .map(|object| Segment::Object(OpenObject::open(collection, object, Verify::Always).unwrap()));
+            let stream = Stream::new(segments.collect()).unwrap();
+            let mut read = vec![0; stream.bytes() as usize];
+            bytes = stream.read(0, &mut read).map(|_| read).map_err(|error| error.kind().code().to_owned());
+        }
+        for name in names {
+            let seen = Seen { about: about.clone(), bytes: bytes.clone(), tiers: tiers.clone() };
+            all.insert(name, seen);
+        }
+    }
+    all
+}
+
+/// The paths of a node: one for each name.
+fn paths_of(collection: &Collection, node: EntryId) -> Vec<String> {
+    let state = collection.state();
+    let names = state.links(node).iter();
+    let mut paths: Vec<String> = names
+        .map(|(parent, name)| {
+            let parent = String::from_utf8_lossy(&state.path(*parent)).into_owned();
+            format!("{parent}/{}", String::from_utf8_lossy(name))
+        })
+        .collect();
+    if paths.is_empty() {
+        paths.push(format!("node {}", node.0));
+    }
+    paths
+}
+
+/// Compares what is seen of two collections, and names the first difference.
+pub fn assert_same(found: &BTreeMap<String, Seen>, expected: &BTreeMap<String, Seen>, context: &str) {
+    let names = |all: &BTreeMap<String, Seen>| all.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(found), names(expected), "{context}");
+    for (name, seen) in expected {
+        let here = &found[name];
+        assert_eq!(here.about, seen.about, "{context}: {name}");
+        assert_eq!(here.tiers, seen.tiers, "{context}: {name}");
+        assert!(here.bytes == seen.bytes, "{context}: {name} has other bytes");
+    }
+}
