@@ -15,7 +15,7 @@ use signal_hook::consts;
 use crate::cli::shared::log::Destination;
 use crate::cli::shared::mounts;
 use crate::cli::{Outcome, init};
-use crate::fs::{Options, mount};
+use crate::fs::{Budget, Options, mount};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
@@ -60,6 +60,12 @@ pub(super) struct Args {
     /// Let the kernel cache the names of tensors for a while: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     keep_names: Switch,
+    /// Memory for decoded files: a size such as 4G, a part of the memory such as 10%, or off
+    #[arg(long, value_name = "SIZE", default_value = "off")]
+    decoded_cache: Budget,
+    /// Decode every file when it is opened
+    #[arg(long, hide = true)]
+    decode_all: bool,
     /// Entries of directories: files, or both files and the tensors of containers
     #[arg(long, value_name = "WHAT", default_value = "files", value_parser = parse_list_mode)]
     list: ListMode,
@@ -133,6 +139,7 @@ enum MountOption {
     Verify(Verify),
     Passthrough(Switch),
     KeepNames(Switch),
+    DecodedCache(Budget),
     Threads(u16),
     ReadOnly,
     AllowOther,
@@ -145,7 +152,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 13] = [
+pub(super) const OPTIONS: [(&str, &str); 14] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -153,6 +160,7 @@ pub(super) const OPTIONS: [(&str, &str); 13] = [
     ("verify", "first|always"),
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
+    ("decoded_cache", "SIZE|PERCENT%|off"),
     ("list", "files|both"),
     ("metrics", ADDRESS_EXAMPLE),
     ("zero_fill", ""),
@@ -168,6 +176,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("passthrough", value)) => MountOption::Passthrough(parse_switch(value)?),
         Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
         Some(("metrics", value)) => MountOption::Metrics(parse_address(value)?),
+        Some(("decoded_cache", value)) => MountOption::DecodedCache(value.parse()?),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("invalid value {value:?} of threads; expected 1 to 256"));
@@ -310,6 +319,7 @@ impl Args {
                 MountOption::Passthrough(switch) => self.passthrough = switch,
                 MountOption::KeepNames(switch) => self.keep_names = switch,
                 MountOption::Metrics(at) => self.metrics = Some(at),
+                MountOption::DecodedCache(budget) => self.decoded_cache = budget,
                 MountOption::Threads(threads) => self.threads = Some(threads),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
@@ -364,6 +374,8 @@ impl Args {
             reads_all: self.passthrough == Switch::Off,
             asks_names: self.keep_names == Switch::Off,
             metrics: self.metrics,
+            decoded_cache: self.decoded_cache,
+            decodes_all: self.decode_all,
             kernel,
         };
         let mount = mount(store, &self.mountpoint, &options)?;

@@ -162,6 +162,12 @@ pub const ATTRIBUTES: &[Attribute] = &[
         },
     ),
     setting(
+        "cache",
+        "how decoded bytes are cached: kernel, decoded (in memory, whole, at an open), none, or auto; inherited",
+        sets::CACHE,
+        |_, view| Ok(Some(inherited(view, &engine::CACHE))),
+    ),
+    setting(
         "pack",
         "how exact tensors that arrive are stored: none, or ladder for packed ones; inherited",
         sets::PACK,

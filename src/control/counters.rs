@@ -116,8 +116,16 @@ impl Times {
 /// Counters since the mount began.
 pub struct Counters {
     operations: Vec<Times>,
-    /// Opens of files that the kernel reads without the daemon.
+    /// Opens of files that the kernel reads where they are stored, without the daemon.
     pub passthrough_opens: AtomicU64,
+    /// Opens of files that the kernel reads from a decoded copy.
+    pub decoded_hits: AtomicU64,
+    /// Opens of files that could have a decoded copy and had none.
+    pub decoded_misses: AtomicU64,
+    /// Bytes of memory that decoded copies take now.
+    pub decoded_bytes: AtomicU64,
+    /// The most that they may take.
+    pub decoded_budget_bytes: AtomicU64,
     /// Bytes of answered reads.
     pub read_bytes: AtomicU64,
     /// Bytes of answered writes.
@@ -133,6 +141,10 @@ impl Default for Counters {
         Counters {
             operations: Operation::ALL.iter().map(|_| Times::default()).collect(),
             passthrough_opens: AtomicU64::new(0),
+            decoded_hits: AtomicU64::new(0),
+            decoded_misses: AtomicU64::new(0),
+            decoded_bytes: AtomicU64::new(0),
+            decoded_budget_bytes: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             errors: AtomicU64::new(0),

@@ -138,8 +138,28 @@ impl Families {
         );
         self.counter(
             "tierfs_passthrough_opens",
-            "opens of files that the kernel reads without the daemon",
+            "opens of files that the kernel reads where they are stored, without the daemon",
             count(&counters.passthrough_opens),
+        );
+        self.counter(
+            "tierfs_decoded_hits",
+            "opens of files that the kernel reads from a decoded copy",
+            count(&counters.decoded_hits),
+        );
+        self.counter(
+            "tierfs_decoded_misses",
+            "opens of files that could have a decoded copy and had none",
+            count(&counters.decoded_misses),
+        );
+        self.gauge(
+            "tierfs_decoded_bytes",
+            "memory that decoded copies take",
+            count(&counters.decoded_bytes) as f64,
+        );
+        self.gauge(
+            "tierfs_decoded_budget_bytes",
+            "the most memory that decoded copies may take",
+            count(&counters.decoded_budget_bytes) as f64,
         );
         self.counter("tierfs_read_bytes", "bytes of answered reads", count(&counters.read_bytes));
         self.counter("tierfs_written_bytes", "bytes of answered writes", count(&counters.written_bytes));

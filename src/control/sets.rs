@@ -98,6 +98,7 @@ pub(super) const SHAPE: Set = at_once(|asked, text| {
 });
 pub(super) const LOSSY: Set = at_once(|asked, text| set_inherited(asked, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|asked, text| set_inherited(asked, &engine::POLICY, text));
+pub(super) const CACHE: Set = at_once(|asked, text| set_inherited(asked, &engine::CACHE, text));
 pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine::PACK, text));
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
 pub(super) const LIST: Set = at_once(|asked, text| {

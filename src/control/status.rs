@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Map, Value, json};
 
 use crate::control::context::Context;
-use crate::control::counters::{Operation, Snapshot};
+use crate::control::counters::{Counters, Operation, Snapshot};
 use crate::control::measure::{Tally, tally};
 use crate::control::process::Usage;
 use crate::control::totals::Totals;
@@ -25,7 +25,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     };
     Ok(format!(
         "store        {}\nuuid         {}\nmounted at   {}\naccess       {access}\nuptime       {} s\n\
-         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\n\n{}{}",
+         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\ndecoded      {}\n\n{}{}",
         store.place(),
         store.id(),
         mounted.mountpoint,
@@ -35,9 +35,18 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         totals.files,
         totals.pinned,
         shared(store.open_collections().iter()),
+        decoded(&mounted.counters),
         totals.table(),
         totals.problems(context)
     ))
+}
+
+/// The decoded copies of files.
+fn decoded(counters: &Counters) -> String {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (bytes, budget) = (count(&counters.decoded_bytes), count(&counters.decoded_budget_bytes));
+    let (hits, misses) = (count(&counters.decoded_hits), count(&counters.decoded_misses));
+    format!("{bytes} of {budget} bytes, {hits} hits, {misses} misses")
 }
 
 /// The bytes that shared data files save. Computed only on request, because it looks at every data file.
@@ -121,6 +130,10 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "operation_times": times,
         "opens": counters.count(&[Operation::Open, Operation::Create]),
         "passthrough_opens": count(&counters.passthrough_opens),
+        "decoded_hits": count(&counters.decoded_hits),
+        "decoded_misses": count(&counters.decoded_misses),
+        "decoded_bytes": count(&counters.decoded_bytes),
+        "decoded_budget_bytes": count(&counters.decoded_budget_bytes),
         "reads": counters.count(&[Operation::Read]),
         "read_bytes": count(&counters.read_bytes),
         "written_bytes": count(&counters.written_bytes),

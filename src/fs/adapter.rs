@@ -165,7 +165,7 @@ impl Filesystem for Adapter {
     fn release(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
@@ -175,7 +175,7 @@ impl Filesystem for Adapter {
         self.measured(Operation::Release, || {
             let open_file = self.file(handle);
             self.mounted.jobs.unwatch(handle.0);
-            let last = self.release_handle(handle.0);
+            let last = self.release_handle(Ino(ino.0), handle.0);
             match open_file {
                 // Stores to mapped pages arrive after the last flush.
                 Some(open_file) if open_file.is_unclosed() => {

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 
+use crate::fs::decoded::DecodedCache;
 use crate::vfs::{Ino, Invalidation, Vfs};
 
 /// Inodes to invalidate, and the work to do afterwards.
@@ -31,6 +32,8 @@ pub(super) struct Invalidator {
     waiting: Arc<AtomicUsize>,
     /// Held from before the pending invalidations are taken until they are queued as a task.
     turn: Arc<Mutex<()>>,
+    /// Drops its copies of the same files.
+    decoded: Arc<DecodedCache>,
 }
 
 /// The receiving end, until the session can send notifications.
@@ -38,10 +41,10 @@ pub(super) struct InvalidationQueue(Mutex<Option<Receiver<Task>>>);
 
 impl Invalidator {
     /// Creates both ends.
-    pub fn new() -> (Invalidator, InvalidationQueue) {
+    pub fn new(decoded: Arc<DecodedCache>) -> (Invalidator, InvalidationQueue) {
         let (tasks, receiver) = channel();
         (
-            Invalidator { tasks, waiting: Arc::default(), turn: Arc::default() },
+            Invalidator { tasks, waiting: Arc::default(), turn: Arc::default(), decoded },
             InvalidationQueue(Mutex::new(Some(receiver))),
         )
     }
@@ -68,6 +71,7 @@ impl Invalidator {
     }
 
     fn send(&self, forget: Invalidation, then: impl FnOnce() + Send + 'static) {
+        self.decoded.forget(&forget.nodes);
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let waiting = self.waiting.clone();
         let then = move || {

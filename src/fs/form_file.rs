@@ -33,6 +33,11 @@ impl FormFile {
         Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, stream }) })
     }
 
+    /// Size in bytes of what was last read.
+    pub fn bytes(&self) -> u64 {
+        self.current.read().stream.bytes()
+    }
+
     /// Reads from `offset` until `out` is full or the file ends. The bytes are those of the current
     /// content, because the kernel caches them for all openers.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {

@@ -6,11 +6,19 @@ use fuser::{FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyOpe
 use crate::control::{self, Asker};
 use crate::fs::form_file::FormFile;
 use crate::fs::handles::Handle;
+use crate::fs::read_pattern::ReadPattern;
 use crate::fs::reply::send_attribute;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::vfs::{FormView, Ino, Invalidation, Located};
+use crate::store::ROOT;
+use crate::vfs::{CacheMode, FormView, Ino, Invalidation, Located};
 use crate::view::Shows;
+
+/// How the bytes of a file of a form are cached: as those of the file that it shows.
+fn cache_mode(view: &FormView) -> CacheMode {
+    let node = view.of.as_ref().and_then(|(_, item)| item.node()).map_or(ROOT, |node| node.entry.id);
+    CacheMode::of(&view.collection.state(), node)
+}
 
 impl Adapter {
     /// Opens a file of a form.
@@ -24,7 +32,11 @@ impl Adapter {
             .of
             .as_ref()
             .is_some_and(|(form, item)| !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some());
-        let kept = if is_kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        let kept = match cache_mode(&view) {
+            CacheMode::None => FopenFlags::FOPEN_DIRECT_IO,
+            _ if is_kept => FopenFlags::FOPEN_KEEP_CACHE,
+            _ => FopenFlags::empty(),
+        };
         let (mounted, handles, invalidator) =
             (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
         let vfs = self.vfs.clone();
@@ -34,7 +46,7 @@ impl Adapter {
                 let opened = opened.map_err(|error| failed(&mounted, "open", &error));
                 invalidator.invalidate_pending(&vfs, Invalidation::default(), move || match opened {
                     Ok(file) => {
-                        let handle = handles.insert(Handle::Form(file));
+                        let handle = handles.insert(Handle::Form(file, ReadPattern::default()));
                         reply.opened(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH | kept);
                     }
                     Err(error) => reply.error(error),

@@ -7,19 +7,35 @@ use parking_lot::RwLock;
 
 use crate::control::Text;
 use crate::fs::form_file::FormFile;
+use crate::fs::read_pattern::ReadPattern;
 use crate::open::OpenFile;
 use crate::vfs::ControlView;
 
 /// The source of an open file.
 pub(super) enum Handle {
-    /// A file of a collection.
-    File(Arc<OpenFile>),
+    /// A file of a collection, and how it is read.
+    File(Arc<OpenFile>, ReadPattern),
     /// A control file, its text, and the number of changes of the list of jobs before that was made.
     Control(ControlView, Text, u64),
-    /// A file of a form.
-    Form(FormFile),
+    /// A file of a form, and how it is read.
+    Form(FormFile, ReadPattern),
     /// A growing text, and the position in it where the file begins.
     Growing(AtomicU64),
+}
+
+impl Handle {
+    /// A file of a collection.
+    pub fn file(open_file: Arc<OpenFile>) -> Handle {
+        Handle::File(open_file, ReadPattern::default())
+    }
+
+    /// How it is read.
+    pub fn pattern(&self) -> Option<&ReadPattern> {
+        match self {
+            Handle::File(_, pattern) | Handle::Form(_, pattern) => Some(pattern),
+            _ => None,
+        }
+    }
 }
 
 /// The open files by handle.
@@ -54,18 +70,14 @@ impl Handles {
         self.slots.read().open.get(number as usize)?.clone()
     }
 
-    /// Removes an open file. Reads in progress finish first.
-    pub fn remove(&self, number: u64) {
-        let removed = {
-            let mut slots = self.slots.write();
-            let removed = slots.open.get_mut(number as usize).and_then(Option::take);
-            if removed.is_some() {
-                slots.free.push(number as usize);
-            }
-            removed
-        };
-        // Closing a file may take a while, so the lock is released first.
-        drop(removed);
+    /// Removes an open file, and returns it: closing it may take a while. Reads in progress finish first.
+    pub fn remove(&self, number: u64) -> Option<Arc<Handle>> {
+        let mut slots = self.slots.write();
+        let removed = slots.open.get_mut(number as usize).and_then(Option::take);
+        if removed.is_some() {
+            slots.free.push(number as usize);
+        }
+        removed
     }
 }
 
@@ -82,9 +94,9 @@ mod tests {
             |shown: &str| Handle::Control(ControlView::top(Scope::Mount), Text::whole(shown.to_owned()), 0);
         let (first, second) = (handles.insert(text("1")), handles.insert(text("2")));
         assert_ne!(first, second);
-        handles.remove(first);
+        assert!(handles.remove(first).is_some());
         assert!(handles.get(first).is_none());
-        handles.remove(first);
+        assert!(handles.remove(first).is_none());
         let (third, fourth) = (handles.insert(text("3")), handles.insert(text("4")));
         assert_eq!(third, first);
         assert!(fourth != first && fourth != second);

@@ -3,6 +3,7 @@
 mod adapter;
 mod attributes;
 mod controls;
+mod decoded;
 mod errno;
 mod forget;
 mod form_file;
@@ -14,10 +15,12 @@ mod names;
 mod numbers;
 mod passthrough;
 mod read;
+mod read_pattern;
 mod reply;
 mod serve;
 mod verify_on_open;
 mod waker;
 
+pub use decoded::Budget;
 pub use mount::{Mount, Options, mount, unmount_by_helper};
 pub use waker::Waker;

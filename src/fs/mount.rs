@@ -12,6 +12,7 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Job, Mounted};
+use crate::fs::decoded::{self, Budget, DecodedCache};
 use crate::fs::forget::Invalidator;
 use crate::fs::names::Names;
 use crate::fs::serve::{Adapter, guarded};
@@ -55,6 +56,10 @@ pub struct Options {
     pub asks_names: bool,
     /// The address at which metrics are served over HTTP, if any.
     pub metrics: Option<SocketAddr>,
+    /// How much memory decoded files may take.
+    pub decoded_cache: Budget,
+    /// Whether every file is decoded when it is opened. For tests.
+    pub decodes_all: bool,
     /// Further options, passed to the kernel unchanged.
     pub kernel: Vec<String>,
 }
@@ -73,6 +78,7 @@ impl Options {
         table.insert("zero_fill".to_owned(), self.zero_fill.into());
         table.insert("passthrough".to_owned(), (!self.reads_all).into());
         table.insert("keep_names".to_owned(), (!self.asks_names).into());
+        table.insert("decoded_cache".to_owned(), self.decoded_cache.to_string().into());
         table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
         if let Some(at) = self.metrics {
             table.insert("metrics".to_owned(), at.to_string().into());
@@ -129,11 +135,16 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
-    let (invalidator, forgetting) = Invalidator::new();
+    // Zeros for what is lost are not the bytes of a file.
+    let is_cached = !options.reads_all && !options.zero_fill && options.verify == Verify::First;
+    let budget = if is_cached { options.decoded_cache } else { Budget::Off };
+    let decoded_cache = Arc::new(DecodedCache::new(mounted.clone(), budget, options.decodes_all));
+    let (invalidator, forgetting) = Invalidator::new(decoded_cache.clone());
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
     let waker = Arc::new(Waker::new()?);
     let (known, told) = (vfs.clone(), mounted.clone());
-    let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), stack_depth);
+    let cache = decoded_cache.clone();
+    let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), cache, stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
         Error::io(text, error)
@@ -145,6 +156,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     }
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
+    decoded::watch(&decoded_cache).map_err(failed)?;
     raise_read_ahead(mountpoint);
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), invalidator.clone())?;

@@ -21,7 +21,7 @@ impl Adapter {
     pub fn named(&self, reply: ReplyEntry, (thread, changes): (u32, u64), found: Result<(Ino, Located)>) {
         let backed = match &found {
             Ok((ino, Located::Node(_) | Located::Form(_))) => {
-                let is_backed = || self.backing(*ino).is_some();
+                let is_backed = || self.physical(*ino).is_some();
                 ino.backed().filter(|_| is_backed() && self.passthrough.may_lead_there(*ino, thread))
             }
             _ => None,
@@ -62,6 +62,6 @@ impl Adapter {
         }
         let (ino, _) = self.vfs.lookup(parent, name).ok()?;
         self.vfs.open_file(ino)?;
-        (self.passthrough.backed(ino).is_some() || self.backing(ino).is_some()).then_some(ino)
+        (self.passthrough.backed(ino).is_some() || self.physical(ino).is_some()).then_some(ino)
     }
 }

@@ -12,6 +12,9 @@
 //!    result. It does so only once. A redirected thread therefore gets the file that it was
 //!    redirected to, also if the name changes meanwhile. If it opens another file, the daemon serves it:
 //!    lookups of that thread lead to the own number of any other file.
+//!
+//! The physical file is one of the store (`store/io/contiguous.rs`), or a decoded copy in memory
+//! (`fs/decoded/mod.rs`). Neither changes while the kernel has it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,6 +24,7 @@ use std::time::{Duration, Instant};
 use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
+use crate::fs::decoded::DecodedFile;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
@@ -72,10 +76,29 @@ struct Awaited {
     backed: Option<Arc<Backed>>,
 }
 
+/// The file that the kernel reads instead of asking the daemon.
+#[derive(Clone)]
+pub(super) enum Physical {
+    /// A file of the store, or an outside file.
+    Stored(Backing),
+    /// A decoded copy in memory.
+    Decoded(Arc<DecodedFile>),
+}
+
+impl Physical {
+    fn is_same(&self, other: &Physical) -> bool {
+        match (self, other) {
+            (Physical::Stored(one), Physical::Stored(other)) => one.path() == other.path(),
+            (Physical::Decoded(one), Physical::Decoded(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
 /// A physical file registered with the kernel.
 pub(super) struct Backed {
     id: BackingId,
-    backing: Backing,
+    physical: Physical,
     open_file: Arc<OpenFile>,
     files: Arc<AtomicUsize>,
 }
@@ -96,7 +119,7 @@ enum Held {
     /// The physical file, and the extents in it at the time of this open.
     Backed {
         _file: Arc<Backed>,
-        _lies: Backing,
+        _lies: Physical,
     },
     Writer(Ino),
 }
@@ -242,9 +265,9 @@ impl Passthrough {
     }
 
     /// Whether the kernel has this physical file, or may get it.
-    fn has_room(&self, ino: Ino, backing: &Backing) -> bool {
+    fn has_room(&self, ino: Ino, physical: &Physical) -> bool {
         match self.backed(ino) {
-            Some(backed) => backed.backing.path() == backing.path(),
+            Some(backed) => backed.physical.is_same(physical),
             None => self.files.load(Ordering::Relaxed) < self.files_max,
         }
     }
@@ -257,24 +280,31 @@ impl Passthrough {
     fn give(
         &self,
         ino: Ino,
-        backing: &Backing,
+        physical: &Physical,
         open_file: Arc<OpenFile>,
         reply: &ReplyOpen,
     ) -> Option<Arc<Backed>> {
         let mut table = self.table.lock();
         if let Some(backed) = table.nodes.get(&ino).and_then(|node| node.backed.upgrade()) {
-            return (backed.backing.path() == backing.path()).then_some(backed);
+            return backed.physical.is_same(physical).then_some(backed);
         }
         if self.files.load(Ordering::Relaxed) >= self.files_max {
             return None;
         }
-        let file = open_file.collection().open_backing(backing);
-        let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
-        let descriptor = file.descriptor().inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
         // The kernel takes a reference of its own.
-        let id = reply.open_backing(&descriptor?).inspect_err(|error| self.failed(error)).ok()?;
+        let id = match physical {
+            Physical::Stored(backing) => {
+                let file = open_file.collection().open_backing(backing);
+                let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
+                let descriptor = file.descriptor();
+                let descriptor = descriptor.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
+                reply.open_backing(&descriptor?)
+            }
+            Physical::Decoded(file) => reply.open_backing(file.descriptor()),
+        };
+        let id = id.inspect_err(|error| self.failed(error)).ok()?;
         self.files.fetch_add(1, Ordering::Relaxed);
-        let backed = Backed { id, backing: backing.clone(), open_file, files: self.files.clone() };
+        let backed = Backed { id, physical: physical.clone(), open_file, files: self.files.clone() };
         let backed = Arc::new(backed);
         table.nodes.entry(ino).or_default().backed = Arc::downgrade(&backed);
         Some(backed)
@@ -302,12 +332,11 @@ impl Adapter {
         let may_be_backed = reads && flags.0 & libc::O_DIRECT == 0;
         if number.is_backed() {
             let found = if may_be_backed { self.backed_for(thread, ino, &reply) } else { None };
-            return match found {
-                Some((backed, lies)) => self.opened_backed(backed, lies, reply),
-                None => {
-                    self.passthrough.sent_away(ino, thread, None);
-                    reply.error(errno::LOOK_AGAIN);
-                }
+            let decoding = if may_be_backed && found.is_none() { self.decode_at_open(ino) } else { None };
+            return match (found, decoding) {
+                (Some((backed, lies)), _) => self.opened_backed(ino, backed, lies, reply),
+                (None, Some(decoding)) => self.open_decoded((thread, number), flags, decoding, reply),
+                (None, None) => self.send_to_daemon(thread, ino, reply),
             };
         }
         let (was_sent, _) = self.passthrough.arrived(ino, thread, |_| true);
@@ -315,9 +344,33 @@ impl Adapter {
             return self.open_own(ino, flags, reply);
         }
         let Err(reply) = self.send_to_kernel(thread, ino, reply) else { return };
-        match self.unchecked(ino) {
-            Some(unchecked) => self.open_checked((thread, ino), flags, unchecked, reply),
+        if let Some(unchecked) = self.unchecked(ino) {
+            return self.open_checked((thread, ino), flags, unchecked, reply);
+        }
+        match self.decode_at_open(ino) {
+            Some(decoding) => self.open_decoded((thread, number), flags, decoding, reply),
             None => self.open_own(ino, flags, reply),
+        }
+    }
+
+    /// Redirects a thread to the own number.
+    fn send_to_daemon(&self, thread: u32, ino: Ino, reply: ReplyOpen) {
+        self.passthrough.sent_away(ino, thread, None);
+        reply.error(errno::LOOK_AGAIN);
+    }
+
+    /// Replies to an open of the passthrough number, if the kernel may read the file now. Otherwise redirects
+    /// the thread.
+    pub fn open_backed(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> bool {
+        match self.give_backing(ino, &reply) {
+            Some((backed, lies)) => {
+                self.opened_backed(ino, backed, lies, reply);
+                true
+            }
+            None => {
+                self.send_to_daemon(thread, ino, reply);
+                false
+            }
         }
     }
 
@@ -348,39 +401,45 @@ impl Adapter {
         }
     }
 
-    fn opened_backed(&self, backed: Arc<Backed>, lies: Backing, reply: ReplyOpen) {
+    fn opened_backed(&self, ino: Ino, backed: Arc<Backed>, lies: Physical, reply: ReplyOpen) {
         backed.open_file.opened_to_read();
-        self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
-        let handle = self.handles.insert(Handle::File(backed.open_file.clone()));
+        match &lies {
+            Physical::Stored(_) => {
+                self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
+            }
+            Physical::Decoded(_) => self.decoded.opened(ino),
+        }
+        let handle = self.handles.insert(Handle::file(backed.open_file.clone()));
         let held = Held::Backed { _file: backed.clone(), _lies: lies };
         self.passthrough.table.lock().held.insert(handle, held);
         reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
     }
 
     /// The physical file for an open of the passthrough number.
-    fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
+    fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Physical)> {
         let (_, promised) = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
         if let Some(backed) = promised.and_then(|awaited| awaited.backed) {
-            let lies = backed.backing.clone();
+            let lies = backed.physical.clone();
             return Some((backed, lies));
         }
         self.give_backing(ino, reply)
     }
 
     /// The physical file of a file, registered with the kernel.
-    fn give_backing(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
-        let backing = self.backing(ino)?;
+    fn give_backing(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Physical)> {
+        let physical = self.physical(ino)?;
         let open_file = self.vfs.open_numbered(ino).ok()?;
-        Some((self.passthrough.give(ino, &backing, open_file, reply)?, backing))
+        Some((self.passthrough.give(ino, &physical, open_file, reply)?, physical))
     }
 
     /// The physical file for a reader that opens the file now.
-    pub fn backing(&self, ino: Ino) -> Option<Backing> {
+    pub fn physical(&self, ino: Ino) -> Option<Physical> {
         if !self.is_for_readers(ino) {
             return None;
         }
-        let backing = self.vfs.backing(ino)?;
-        self.passthrough.has_room(ino, &backing).then_some(backing)
+        let stored = self.vfs.backing(ino).map(Physical::Stored);
+        let physical = stored.or_else(|| self.decoded.find(ino).map(Physical::Decoded))?;
+        self.passthrough.has_room(ino, &physical).then_some(physical)
     }
 
     fn is_for_readers(&self, ino: Ino) -> bool {

@@ -27,18 +27,25 @@ impl Adapter {
             };
             reply.data(out.split_at(count).0);
             // The kernel does not cache direct reads, so they do not count.
-            if flags.0 & libc::O_DIRECT == 0
-                && let Handle::File(open_file) = open
-            {
-                open_file.cached_by_kernel(offset..offset.saturating_add(count as u64));
+            if flags.0 & libc::O_DIRECT != 0 {
+                return;
+            }
+            let range = offset..offset.saturating_add(count as u64);
+            match open {
+                Handle::File(open_file, pattern) => {
+                    pattern.add(range.clone(), || open_file.bytes());
+                    open_file.cached_by_kernel(range);
+                }
+                Handle::Form(file, pattern) => pattern.add(range, || file.bytes()),
+                _ => {}
             }
         });
     }
 
     fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
-            Handle::File(open_file) => open_file.read(offset, out)?,
-            Handle::Form(file) => file.read(offset, out)?,
+            Handle::File(open_file, _) => open_file.read(offset, out)?,
+            Handle::Form(file, _) => file.read(offset, out)?,
             Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
             Handle::Control(_, text, _) => text.read(offset, out)?,
         };
@@ -46,11 +53,14 @@ impl Adapter {
         counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
     }
+
     /// Releases an open file. Returns the file that has lost its last writer by this, if any.
-    pub fn release_handle(&self, handle: u64) -> Option<Ino> {
+    pub fn release_handle(&self, number: Ino, handle: u64) -> Option<Ino> {
         // First, because the handle may be reused as soon as it is removed.
         let last = self.passthrough.released(handle);
-        self.handles.remove(handle);
+        if let Some(removed) = self.handles.remove(handle) {
+            self.note_reads(number.own(), &removed);
+        }
         last
     }
 

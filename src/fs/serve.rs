@@ -13,6 +13,7 @@ use fuser::{
 };
 
 use crate::control::{Mounted, Operation};
+use crate::fs::decoded::DecodedCache;
 use crate::fs::errno::errno;
 use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
@@ -25,7 +26,7 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::open::{OpenFile, SetAttr, has_setid};
 use crate::store::Access;
 use crate::store::EventKind;
-use crate::vfs::{FileView, Ino, Invalidation, Kind, Located, Vfs};
+use crate::vfs::{CacheMode, FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// Durability of a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,7 @@ pub(super) struct Adapter {
     pub times: Times,
     pub passthrough: Arc<Passthrough>,
     pub verify_on_open: Arc<VerifyOnOpen>,
+    pub decoded: Arc<DecodedCache>,
     /// Woken when the session ends.
     pub waker: Arc<Waker>,
     /// Stacking depth for passthrough; 0 disables it.
@@ -59,6 +61,7 @@ impl Adapter {
         mounted: Arc<Mounted>,
         invalidator: Invalidator,
         waker: Arc<Waker>,
+        decoded: Arc<DecodedCache>,
         stack_depth: u32,
     ) -> Adapter {
         let times = Times::of(vfs.store().access());
@@ -77,6 +80,7 @@ impl Adapter {
             times,
             passthrough,
             verify_on_open,
+            decoded,
             waker,
             stack_depth,
         }
@@ -231,9 +235,14 @@ impl Adapter {
                 open_file.opened_to_read();
             }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
-            // The hash in an index may have changed since the last read.
-            let keeps = if open_file.is_index() { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
-            Ok((Handle::File(open_file), keeps | flags))
+            let mode = CacheMode::of(&open_file.collection().state(), open_file.node());
+            let keeps = match mode {
+                CacheMode::None if reads => FopenFlags::FOPEN_DIRECT_IO,
+                // The hash in an index may have changed since the last read.
+                _ if open_file.is_index() => FopenFlags::empty(),
+                _ => FopenFlags::FOPEN_KEEP_CACHE,
+            };
+            Ok((Handle::file(open_file), keeps | flags))
         };
         let located = match self.vfs.locate(ino) {
             Ok(located) => located,
@@ -249,7 +258,7 @@ impl Adapter {
     /// The open file of a handle, if it is a file of a collection.
     pub fn file(&self, handle: FileHandle) -> Option<Arc<OpenFile>> {
         match self.handles.get(handle.0).as_deref() {
-            Some(Handle::File(open_file)) => Some(open_file.clone()),
+            Some(Handle::File(open_file, _)) => Some(open_file.clone()),
             _ => None,
         }
     }

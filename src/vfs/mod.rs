@@ -5,6 +5,7 @@ mod attr;
 mod backing;
 mod caches;
 mod change;
+mod content;
 mod controls;
 mod flush;
 mod forget;
@@ -21,6 +22,7 @@ mod tree;
 mod unlinked;
 
 pub use attr::{Attr, Kind};
+pub use content::{CacheMode, Content, ContentVersion};
 pub use ino::{Ino, Owner, Place};
 pub use invalidation::Invalidation;
 pub use list::Listed;

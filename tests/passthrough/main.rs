@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod compacted_files;
+mod decoded_copies;
+mod decoded_memory;
 mod fixture;
 mod limits;
 mod page_cache;

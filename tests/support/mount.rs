@@ -9,6 +9,10 @@ use tempfile::TempDir;
 
 use crate::{Answer, PATIENCE, answer, run, tierfs, wait_until};
 
+/// With this in the environment, mounts have a decoded cache of that size and decode every file at its open. A test that
+/// chooses the size itself passes it as `-o decoded_cache`, which counts.
+const DECODED_CACHE: &str = "TIERFS_TEST_DECODED_CACHE";
+
 /// A temporary directory with a store in it.
 pub struct Place {
     directory: TempDir,
@@ -71,6 +75,9 @@ impl Place {
         let log = self.path(format!("{name}.log"));
         let mounted = Mounted { mountpoint, store: self.store(), log };
         command.arg("mount").arg(&mounted.store).arg(&mounted.mountpoint).arg("--log").arg(&mounted.log);
+        if let Some(budget) = std::env::var_os(DECODED_CACHE) {
+            command.arg("--decode-all").arg("--decoded-cache").arg(budget);
+        }
         answer(command.args(options)).ok();
         mounted
     }

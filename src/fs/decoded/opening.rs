@@ -1,0 +1,99 @@
+//! Which opens wait for a decoded copy, and which files are decoded after they were closed.
+//!
+//! An open says nothing of the reads that follow. So a file is decoded when it is opened only if the setting
+//! `cache` says `decoded`, or if the program that had it open last read it whole. After the first whole read
+//! it is decoded in the background, when the reader has closed it. A program that reads the beginning of a
+//! file, or single pages, neither waits nor causes work.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fuser::{OpenFlags, ReplyOpen};
+
+use crate::fs::decoded::decode::{Decoding, Urgency};
+use crate::fs::handles::Handle;
+use crate::fs::read_pattern::Verdict;
+use crate::fs::serve::{Adapter, guarded};
+use crate::vfs::{CacheMode, Content, Ino};
+
+/// Longest delay of an open.
+const TIME_MAX: Duration = Duration::from_millis(250);
+
+impl Adapter {
+    /// The content of a file that may be decoded. `None` for other files, and for most without a look at
+    /// their objects.
+    fn decodable(&self, ino: Ino) -> Option<Content> {
+        if !self.decoded.is_on() || !self.may_be_given(ino) {
+            return None;
+        }
+        let content = self.vfs.content(ino, self.decoded.bytes_min())?;
+        content.is_computed().then_some(content)
+    }
+
+    /// Begins to decode a file that is opened to be read, if the open is worth the wait. Counts an open that
+    /// is not.
+    pub fn decode_at_open(&self, ino: Ino) -> Option<Arc<Decoding>> {
+        let content = self.decodable(ino)?;
+        let is_due = self.decoded.is_eager
+            || match content.cache_mode() {
+                CacheMode::Decoded => true,
+                CacheMode::Auto => self.decoded.was_read_whole(ino),
+                CacheMode::Kernel | CacheMode::None => false,
+            };
+        let decoding = if is_due { self.decode(ino, content, Urgency::Now) } else { None };
+        if decoding.is_none() {
+            self.mounted.counters.decoded_misses.fetch_add(1, Ordering::Relaxed);
+        }
+        decoding
+    }
+
+    fn decode(&self, ino: Ino, content: Content, urgency: Urgency) -> Option<Arc<Decoding>> {
+        let stream = content.stream(self.vfs.store().settings());
+        let stream = stream.inspect_err(|error| log::debug!("decoding a file: {error}")).ok()?;
+        self.decoded.decode(ino, content, stream, urgency)
+    }
+
+    /// Replies to an open of either number when the file was decoded, or after a time, on a thread of its own, so that other
+    /// requests are answered meanwhile.
+    pub fn open_decoded(
+        &self,
+        (thread, number): (u32, Ino),
+        flags: OpenFlags,
+        decoding: Arc<Decoding>,
+        reply: ReplyOpen,
+    ) {
+        let adapter = self.clone();
+        std::thread::spawn(move || {
+            guarded(&adapter.mounted, "open", || {
+                decoding.wait(Instant::now() + TIME_MAX);
+                let ino = number.own();
+                let is_hit = if number.is_backed() {
+                    adapter.open_backed(thread, ino, reply)
+                } else {
+                    let reply = adapter.send_to_kernel(thread, ino, reply);
+                    reply.map_err(|reply| adapter.open_own(ino, flags, reply)).is_ok()
+                };
+                if !is_hit {
+                    adapter.mounted.counters.decoded_misses.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        });
+    }
+
+    /// Notes how a program has read a file that it closes. Decodes the file in the background if it was read
+    /// whole.
+    pub fn note_reads(&self, ino: Ino, handle: &Handle) {
+        let verdict = handle.pattern().map_or(Verdict::Unknown, |pattern| pattern.verdict());
+        if verdict == Verdict::Unknown || !self.decoded.is_on() {
+            return;
+        }
+        let content = if verdict == Verdict::Whole { self.decodable(ino) } else { None };
+        self.decoded.note_reads(ino, content.is_some());
+        if let Some(content) = content.filter(|content| content.cache_mode() == CacheMode::Auto)
+            && self.decoded.find(ino).is_none()
+        {
+            self.decode(ino, content, Urgency::Later);
+        }
+    }
+}
