@@ -1,5 +1,6 @@
 //! Rows that go through a mount.
 
+mod cached;
 mod changes;
 mod cost;
 mod decoded;
@@ -28,6 +29,7 @@ use crate::values::Source;
 pub fn rows() -> Vec<Row> {
     let mut rows = exact::rows();
     rows.extend(decoded::rows());
+    rows.extend(cached::rows());
     rows.extend(packed::rows());
     rows.extend(readers::rows());
     rows.extend(small::rows());
