@@ -15,7 +15,7 @@ use signal_hook::consts;
 use crate::cli::shared::log::Destination;
 use crate::cli::shared::mounts;
 use crate::cli::{Outcome, init};
-use crate::fs::{Budget, Options, mount};
+use crate::fs::{Budget, Options, ShownOwner, mount};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
@@ -48,6 +48,15 @@ pub(super) struct Args {
     /// Read unrecoverable blocks as zeros instead of failing
     #[arg(long)]
     zero_fill: bool,
+    /// Show this user as the owner of all files; with --read-only
+    #[arg(long, value_name = "NUMBER")]
+    uid: Option<u32>,
+    /// Show this group as that of all files; with --read-only
+    #[arg(long, value_name = "NUMBER")]
+    gid: Option<u32>,
+    /// Hide these permission bits of all files, in octal; with --read-only
+    #[arg(long, value_name = "BITS", value_parser = parse_umask)]
+    umask: Option<u32>,
     /// Number of threads that answer requests [default: number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -129,6 +138,18 @@ fn parse_address(text: &str) -> Result<SocketAddr> {
     text.parse().ok().filter(|address: &SocketAddr| address.port() != 0).ok_or_else(wrong)
 }
 
+fn parse_umask(text: &str) -> Result<u32> {
+    let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777 && !text.starts_with('+'));
+    bits.ok_or_else(|| {
+        Error::invalid(format!("invalid value {text:?} of umask; expected 000 to 777, in octal"))
+    })
+}
+
+fn parse_number(name: &str, text: &str) -> Result<u32> {
+    let wrong = || Error::invalid(format!("invalid value {text:?} of {name}; expected a number"));
+    text.parse().map_err(|_| wrong())
+}
+
 const ADDRESS_EXAMPLE: &str = "127.0.0.1:9469";
 
 /// A mount option in the syntax of mount(8).
@@ -141,6 +162,9 @@ enum MountOption {
     KeepNames(Switch),
     DecodedCache(Budget),
     Threads(u16),
+    Uid(u32),
+    Gid(u32),
+    Umask(u32),
     ReadOnly,
     AllowOther,
     ZeroFill,
@@ -152,11 +176,14 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 14] = [
+pub(super) const OPTIONS: [(&str, &str); 17] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
     ("threads", "1...256"),
+    ("uid", "0...4294967295"),
+    ("gid", "0...4294967295"),
+    ("umask", "000...777"),
     ("verify", "first|always"),
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
@@ -177,6 +204,9 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
         Some(("metrics", value)) => MountOption::Metrics(parse_address(value)?),
         Some(("decoded_cache", value)) => MountOption::DecodedCache(value.parse()?),
+        Some(("uid", value)) => MountOption::Uid(parse_number("uid", value)?),
+        Some(("gid", value)) => MountOption::Gid(parse_number("gid", value)?),
+        Some(("umask", value)) => MountOption::Umask(parse_umask(value)?),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("invalid value {value:?} of threads; expected 1 to 256"));
@@ -321,6 +351,9 @@ impl Args {
                 MountOption::Metrics(at) => self.metrics = Some(at),
                 MountOption::DecodedCache(budget) => self.decoded_cache = budget,
                 MountOption::Threads(threads) => self.threads = Some(threads),
+                MountOption::Uid(uid) => self.uid = Some(uid),
+                MountOption::Gid(gid) => self.gid = Some(gid),
+                MountOption::Umask(umask) => self.umask = Some(umask),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
                 MountOption::ZeroFill => self.zero_fill = true,
@@ -376,6 +409,7 @@ impl Args {
             metrics: self.metrics,
             decoded_cache: self.decoded_cache,
             decodes_all: self.decode_all,
+            owner: ShownOwner { uid: self.uid, gid: self.gid, umask: self.umask.unwrap_or(0) },
             kernel,
         };
         let mount = mount(store, &self.mountpoint, &options)?;

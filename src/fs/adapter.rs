@@ -17,7 +17,7 @@ use crate::control::{self, Operation};
 use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::kernel;
-use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
+use crate::fs::reply::{GENERATION, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable};
 use crate::model::NAME_BYTES_MAX;
 use crate::open::SetAttr;
@@ -236,7 +236,7 @@ impl Filesystem for Adapter {
             let changes = self.names.changes();
             let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
                 let times = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
-                let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
+                let (attr, name) = (self.times.file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
                 !reply.add(attr.ino, listed.offset, name, &times, &attr, GENERATION)
             });
             match listed {

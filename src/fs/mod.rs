@@ -23,4 +23,5 @@ mod waker;
 
 pub use decoded::Budget;
 pub use mount::{Mount, Options, mount, unmount_by_helper};
+pub use reply::ShownOwner;
 pub use waker::Waker;

@@ -60,6 +60,8 @@ pub struct Options {
     pub decoded_cache: Budget,
     /// Whether every file is decoded when it is opened. For tests.
     pub decodes_all: bool,
+    /// The owner that files are shown with. Only for a read-only mount.
+    pub owner: ShownOwner,
     /// Further options, passed to the kernel unchanged.
     pub kernel: Vec<String>,
 }
@@ -83,6 +85,13 @@ impl Options {
         if let Some(at) = self.metrics {
             table.insert("metrics".to_owned(), at.to_string().into());
         }
+        let numbers = [("uid", self.owner.uid), ("gid", self.owner.gid)];
+        for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
+            table.insert(name.to_owned(), i64::from(number).into());
+        }
+        if self.owner.umask != 0 {
+            table.insert("umask".to_owned(), format!("{:04o}", self.owner.umask).into());
+        }
         table.insert("kernel".to_owned(), self.kernel.clone().into());
         table
     }
@@ -103,6 +112,10 @@ pub struct Mount {
 
 /// Mounts a store. The mount answers requests when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
+    if options.owner != ShownOwner::default() && store.access() == Access::Write {
+        let text = "uid, gid and umask change what a read-only mount shows; mount with --read-only";
+        return Err(Error::invalid(text));
+    }
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let source = store.place();
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
@@ -143,8 +156,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
     let waker = Arc::new(Waker::new()?);
     let (known, told) = (vfs.clone(), mounted.clone());
-    let cache = decoded_cache.clone();
-    let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), cache, stack_depth);
+    let (cache, shown) = (decoded_cache.clone(), (stack_depth, options.owner));
+    let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), cache, shown);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
         Error::io(text, error)

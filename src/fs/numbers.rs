@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
 
-use crate::fs::reply::{GENERATION, file_attr, own};
+use crate::fs::reply::{GENERATION, own};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
 use crate::vfs::{Attr, Ino, Invalidation, Located};
@@ -30,7 +30,7 @@ impl Adapter {
             (Some(backed), Ok((_, located))) => {
                 let attr = self.vfs.attr(backed, &located);
                 let time = self.times.of_name(&attr, || self.names.may_be_cached(changes));
-                reply.entry_with_ttls(&Duration::ZERO, &time, &file_attr(&attr), GENERATION);
+                reply.entry_with_ttls(&Duration::ZERO, &time, &self.times.file_attr(&attr), GENERATION);
             }
             (_, found) => self.entry("lookup", reply, found, || self.names.may_be_cached(changes)),
         }
@@ -39,7 +39,8 @@ impl Adapter {
     /// Replies to a change of attributes under the passthrough number. The kernel has no dirty pages
     /// under it; its pages under the own number are invalidated first.
     pub fn attr_set_backed(&self, ino: INodeNo, forget: Invalidation, attr: Attr, reply: ReplyAttr) {
-        let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
+        let attr = self.times.file_attr(&attr);
+        let answer = move || reply.attr(&Duration::ZERO, &attr);
         self.invalidator.invalidate_pending(&self.vfs, forget.and(other_number(ino)), answer);
     }
 

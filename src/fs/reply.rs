@@ -9,22 +9,34 @@ use crate::model::MODE_BITS;
 use crate::store::Access;
 use crate::vfs::{Attr, Ino, Kind, Place};
 
-/// Cache timeouts of the kernel.
+/// The owner that all files and directories of a read-only mount are shown with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ShownOwner {
+    /// The user, instead of the recorded ones.
+    pub uid: Option<u32>,
+    /// The group, instead of the recorded ones.
+    pub gid: Option<u32>,
+    /// Permission bits that nobody has.
+    pub umask: u32,
+}
+
+/// Cache timeouts of the kernel, and the owner that it is told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// Timeout of names and attributes.
     pub entries: Duration,
     /// Whether the kernel may cache listings.
     pub listings: bool,
+    owner: ShownOwner,
 }
 
 impl Times {
     /// Long timeouts for a read-only mount. On a writable one, names change with their containers.
     /// The kernel is notified, but a lookup just before the change needs a short timeout.
-    pub fn of(access: Access) -> Times {
+    pub fn of(access: Access, owner: ShownOwner) -> Times {
         match access {
-            Access::Read => Times { entries: Duration::from_secs(3600), listings: true },
-            Access::Write => Times { entries: Duration::from_secs(10), listings: false },
+            Access::Read => Times { entries: Duration::from_secs(3600), listings: true, owner },
+            Access::Write => Times { entries: Duration::from_secs(10), listings: false, owner },
         }
     }
 }
@@ -62,6 +74,17 @@ impl Times {
     pub fn of_number(&self, number: INodeNo, attr: &Attr) -> Duration {
         if Ino(number.0).is_backed() { Duration::ZERO } else { self.of_attr(attr) }
     }
+
+    /// The attributes of a node, with the owner that is shown. Control files keep theirs, since some tell
+    /// what only the user who mounted may know.
+    pub fn file_attr(&self, attr: &Attr) -> FileAttr {
+        if matches!(attr.ino.place(), Place::Control { .. }) {
+            return file_attr(attr);
+        }
+        let (uid, gid) = (self.owner.uid.unwrap_or(attr.uid), self.owner.gid.unwrap_or(attr.gid));
+        let mode = if attr.kind == Kind::Symlink { attr.mode } else { attr.mode & !self.owner.umask };
+        file_attr(&Attr { uid, gid, mode, ..*attr })
+    }
 }
 
 /// Files of forms change with their sources, and the kernel is notified only for those that were
@@ -85,8 +108,8 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// The attributes of a node.
-pub(super) fn file_attr(attr: &Attr) -> FileAttr {
+/// The attributes of a node as they are recorded.
+fn file_attr(attr: &Attr) -> FileAttr {
     let ctime = time(attr.ctime);
     FileAttr {
         ino: INodeNo(attr.ino.0),

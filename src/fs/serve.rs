@@ -19,7 +19,7 @@ use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
-use crate::fs::reply::{GENERATION, Times, file_attr, own};
+use crate::fs::reply::{GENERATION, ShownOwner, Times, own};
 use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
@@ -62,9 +62,9 @@ impl Adapter {
         invalidator: Invalidator,
         waker: Arc<Waker>,
         decoded: Arc<DecodedCache>,
-        stack_depth: u32,
+        (stack_depth, owner): (u32, ShownOwner),
     ) -> Adapter {
-        let times = Times::of(vfs.store().access());
+        let times = Times::of(vfs.store().access(), owner);
         let handles = Arc::default();
         let names = Arc::new(Names::new(times.entries));
         let renamed = names.clone();
@@ -121,7 +121,7 @@ impl Adapter {
                 let attr = self.vfs.attr(ino, &located);
                 let attributes = self.times.of_attr(&attr);
                 let name = self.times.of_name(&attr, may_be_cached);
-                reply.entry_with_ttls(&attributes, &name, &file_attr(&attr), GENERATION);
+                reply.entry_with_ttls(&attributes, &name, &self.times.file_attr(&attr), GENERATION);
             }
             Err(error) => reply.error(self.failed(doing, &error)),
         }
@@ -130,7 +130,7 @@ impl Adapter {
     /// Replies with the attributes of a node.
     pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
         match self.vfs.stat(own(ino)) {
-            Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &file_attr(&attr)),
+            Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &self.times.file_attr(&attr)),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
@@ -155,7 +155,13 @@ impl Adapter {
                     self.passthrough.opened_to_write(handle, attr.ino);
                 }
                 let handle = FileHandle(handle);
-                reply.created(&self.times.entries, &file_attr(&attr), GENERATION, handle, open_flags);
+                reply.created(
+                    &self.times.entries,
+                    &self.times.file_attr(&attr),
+                    GENERATION,
+                    handle,
+                    open_flags,
+                );
             }
             Err(error) => reply.error(self.failed("create", &error)),
         }
@@ -175,7 +181,8 @@ impl Adapter {
             Ok((forget, attr)) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
             Ok((forget, attr)) => {
                 let times = self.times.of_attr(&attr);
-                let answer = move || reply.attr(&times, &file_attr(&attr));
+                let attr = self.times.file_attr(&attr);
+                let answer = move || reply.attr(&times, &attr);
                 if bytes.is_none() {
                     return self.invalidator.invalidate_pending(&self.vfs, forget, answer);
                 }

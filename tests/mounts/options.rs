@@ -1,6 +1,7 @@
 //! Refused mounts, and the advice of the message.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use support::{Place, answer, imported, tierfs};
 
@@ -17,6 +18,47 @@ fn a_directory_with_files_is_hidden_only_on_request() {
     assert!(!hidden.exists() && mounted.path("demo/model").is_dir());
     mounted.unmount();
     assert_eq!(fs::read(&hidden).unwrap(), b"mine");
+}
+
+/// User, group and permission bits.
+fn owner(path: &std::path::Path) -> (u32, u32, u32) {
+    let found = fs::symlink_metadata(path).unwrap();
+    (found.uid(), found.gid(), found.mode() & 0o7777)
+}
+
+#[test]
+fn a_read_only_mount_shows_the_owner_that_it_is_told() {
+    let (place, _) = imported(&[]);
+    let refused = |options: &[&str]| {
+        let mountpoint = place.path("mnt");
+        fs::create_dir_all(&mountpoint).unwrap();
+        let mut mount = tierfs();
+        mount.arg("mount").arg(place.store()).arg(&mountpoint).args(options);
+        answer(&mut mount)
+    };
+    refused(&["--uid", "7"]).failed(1, &["--read-only"]);
+    refused(&["-o", "ro,umask=8"]).failed(2, &["umask", "octal"]);
+    let plain = place.mount(&["--read-only"]);
+    let paths = ["demo", "demo/model", "demo/model/.tensors", "demo/model/model.safetensors", ".ctl/status"];
+    let before = paths.map(|path| owner(&plain.path(path)));
+    plain.unmount();
+    for options in [
+        &["--read-only", "--uid", "4001", "--gid", "4002", "--umask", "027"][..],
+        &["-o", "ro,uid=4001,gid=4002,umask=0027"],
+    ] {
+        let mounted = place.mount(options);
+        for (path, (uid, gid, mode)) in paths.iter().zip(before) {
+            let shown = if path.starts_with(".ctl") { (uid, gid, mode) } else { (4001, 4002, mode & !0o027) };
+            assert_eq!(owner(&mounted.path(path)), shown, "{path}");
+        }
+        // Listings tell the same.
+        for entry in fs::read_dir(mounted.path("demo/model")).unwrap() {
+            assert_eq!(entry.unwrap().metadata().unwrap().uid(), 4001);
+        }
+        let config = fs::read_to_string(mounted.path(".ctl/config")).unwrap();
+        assert!(config.contains("uid = 4001") && config.contains("umask = \"0027\""), "{config}");
+        mounted.unmount();
+    }
 }
 
 #[test]
