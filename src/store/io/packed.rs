@@ -41,6 +41,10 @@ pub(in crate::store) fn decode_packed(
 
 /// The payload of a block; `None` if packing does not pay.
 pub(in crate::store) fn encode_packed(dtype: Dtype, block: &[u8]) -> Result<Option<Vec<u8>>> {
+    // A tensor that was cut ends inside an element.
+    if block.is_empty() || !(block.len() as u64).is_multiple_of(dtype.bytes()) {
+        return Ok(None);
+    }
     let mut payload = Vec::with_capacity(block.len());
     let is_packed = SCRATCH.with_borrow_mut(|scratch| ladder::encode(dtype, block, &mut payload, scratch))?;
     Ok(is_packed.then_some(payload))
