@@ -15,6 +15,7 @@ use crate::control::{self, Job, Mounted};
 use crate::fs::decoded::{self, Budget, DecodedCache};
 use crate::fs::forget::Invalidator;
 use crate::fs::names::Names;
+use crate::fs::reply::ShownOwner;
 use crate::fs::serve::{Adapter, guarded};
 use crate::fs::waker::Waker;
 use crate::model::{Error, Progress, Result};

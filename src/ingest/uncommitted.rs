@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::record::Record;
-use crate::model::{ObjectId, Result};
+use crate::model::{Error, ObjectId, Result};
 use crate::store::Touched;
 use crate::store::disk::File;
 use crate::store::{Collection, SharedName};

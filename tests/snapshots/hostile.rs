@@ -83,6 +83,19 @@ fn a_data_file_of_any_claimed_length_takes_no_memory_and_reads_as_an_error() {
 }
 
 #[test]
+fn a_damaged_copy_of_a_payload_is_fetched_again_once() {
+    let (remote, _, bytes) = pushed();
+    for (times, is_read) in [(1, true), (2, false)] {
+        let collection = remote.store().collection("t", "c").unwrap();
+        remote.damage(times);
+        let found = read(&collection, "m.safetensors");
+        assert_eq!(found.is_ok_and(|found| found == bytes), is_read, "damaged {times} times");
+        assert_eq!(remote.fetched_again(), 1);
+        remote.damage(0);
+    }
+}
+
+#[test]
 fn a_remote_whose_log_is_of_another_is_refused() {
     let (remote, log, _) = pushed();
     let mut header = RawSlot(log[..SLOT_BYTES].try_into().unwrap());

@@ -28,6 +28,9 @@ pub struct Remote(Arc<Mutex<Objects>>);
 #[derive(Default)]
 struct Objects {
     pieces: HashMap<PieceName, Vec<u8>>,
+    /// How often bytes of files but the log are read wrong until they are fetched again; the number of
+    /// times that they were.
+    damaged: (u32, u32),
     /// By tenant and collection, the manifests in order.
     manifests: BTreeMap<(String, String), Vec<Vec<u8>>>,
 }
@@ -136,6 +139,16 @@ impl Remote {
         });
     }
 
+    /// Makes the copies of all files but logs wrong, and again after so many fetches less one.
+    pub fn damage(&self, times: u32) {
+        self.0.lock().damaged = (times, 0);
+    }
+
+    /// How often damaged copies were fetched again.
+    pub fn fetched_again(&self) -> u32 {
+        self.0.lock().damaged.1
+    }
+
     /// The store that a mount of the remote has.
     pub fn store(&self) -> Store {
         Store::open(Arc::new(self.disk()), Access::Read, "a test").unwrap()
@@ -220,7 +233,17 @@ impl SnapshotFiles for Files {
             let len = (until - from) as usize;
             buffer[(from - offset) as usize..][..len].copy_from_slice(&raw[at..at + len]);
         }
+        if objects.damaged.0 > 0 && file > 0 {
+            buffer.iter_mut().for_each(|byte| *byte ^= 1);
+        }
         Ok(())
+    }
+
+    fn refetch(&self, file: usize, offset: u64, len: u64) -> io::Result<bool> {
+        assert!(offset + len <= self.manifest.files[file].bytes);
+        let mut objects = self.remote.0.lock();
+        objects.damaged = (objects.damaged.0.saturating_sub(1), objects.damaged.1 + 1);
+        Ok(true)
     }
 }
 

@@ -347,18 +347,19 @@ impl Manifest {
         Ok(out.into_bytes())
     }
 
-    /// The files of the collection itself, or of the variant of this name. `None` if there is no such
-    /// variant.
-    pub fn files_of(&self, variant: Option<&str>) -> Option<Vec<&ManifestFile>> {
-        let file = |index: &u32| self.files.get(*index as usize);
+    /// The files of the collection itself, or of the variant of this name, with their indexes. `None` if
+    /// there is no such variant.
+    pub fn files_of(&self, variant: Option<&str>) -> Option<Vec<(usize, &ManifestFile)>> {
+        let file = |index: &u32| Some((*index as usize, self.files.get(*index as usize)?));
         let is_own = |index: usize| {
             let index = index as u32;
             !self.variants.iter().any(|variant| variant.log == index || variant.tiers.contains(&index))
         };
-        let own = self.files.iter().enumerate().filter(|(index, _)| is_own(*index)).map(|(_, file)| file);
+        let own = self.files.iter().enumerate().filter(|(index, _)| is_own(*index));
         let Some(name) = variant else { return Some(own.collect()) };
         let variant = self.variants.iter().find(|variant| variant.name == name)?;
-        let replaced = |file: &&ManifestFile| !matches!(file.kind, FileKind::Log | FileKind::Tier);
+        let replaced =
+            |(_, file): &(usize, &ManifestFile)| !matches!(file.kind, FileKind::Log | FileKind::Tier);
         let of_variant = std::iter::once(&variant.log).chain(&variant.tiers).filter_map(file);
         Some(of_variant.chain(own.filter(replaced)).collect())
     }

@@ -15,7 +15,7 @@ use crate::format::log::record::{Record, Stored};
 use crate::format::snapshot::manifest::{FileKind, Owner};
 use crate::model::{Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::batch::BatchRecord;
-use crate::store::collection::LIMITS_SETTING as QUOTA;
+use crate::store::collection::LIMITS_SETTING;
 use crate::store::collection::lineage::CHILDREN_OF;
 use crate::store::disk::memory::MemoryDisk;
 use crate::store::disk::{Disk, Open};
@@ -23,7 +23,7 @@ use crate::store::log::LOG_NAME;
 use crate::store::log::checkpoint::write_log;
 use crate::store::object::Object;
 use crate::store::object::blocks::Block;
-use crate::store::object::links::Link;
+use crate::store::object::links::DeltaLink;
 use crate::store::snapshot::freeze::{Frozen, copied, next_sequence};
 use crate::store::snapshot::payloads::{CanonicalFile, Payload, PayloadReader, Source};
 use crate::store::state::node::Node;
@@ -175,7 +175,7 @@ fn is_kept(added: &BatchRecord, objects: &HashSet<ObjectId>) -> bool {
 /// copies and children it has.
 fn is_of_one_machine(key: &str) -> bool {
     let is_pin = key.strip_prefix(PIN).is_some_and(|form| form.is_empty() || form.starts_with('.'));
-    is_pin || key == QUOTA || key == IMPORTED || key.starts_with(CHILDREN_OF)
+    is_pin || key == LIMITS_SETTING || key == IMPORTED || key.starts_with(CHILDREN_OF)
 }
 
 /// The state with the number that canonical logs have.
@@ -240,13 +240,13 @@ impl Files {
                 });
             }
             if let Some(links) = object.deltas(index, block.epoch) {
-                let placed: Arc<[Link]> = (0..)
+                let placed: Arc<[DeltaLink]> = (0..)
                     .zip(links.iter())
                     .map(|(number, link)| {
                         let payload = Payload::Delta { block: index, place: number };
                         let offset =
                             self.file(FileKind::Delta, 0).add_slot(place, u64::from(link.len), payload);
-                        Link { offset, ..*link }
+                        DeltaLink { offset, ..*link }
                     })
                     .collect();
                 object.write_state().deltas.write().insert((index, block.epoch), placed);

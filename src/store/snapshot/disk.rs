@@ -20,7 +20,8 @@ use crate::store::batch::Batch;
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::batch_bytes;
-use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
+use crate::store::object::factors::FACTOR_FILE;
+use crate::store::object::links::DELTA_FILE;
 use crate::store::settings::Settings;
 use crate::store::snapshot::source::{Snapshot, Snapshots};
 use crate::store::space::files::PAYLOAD_FILES;
@@ -49,6 +50,8 @@ struct Shown {
 struct ShownSnapshot {
     snapshot: Snapshot,
     number: u32,
+    /// The indexes of the files of what is shown.
+    indexes: HashMap<(FileKind, u64), usize>,
 }
 
 /// Where a path leads to.
@@ -86,7 +89,7 @@ impl SnapshotDisk {
         if !is_same {
             shown.collections.remove(&key);
             if let Some(snapshot) = found {
-                shown.show(key, snapshot);
+                shown.show(key, snapshot)?;
             }
         }
         Ok(!is_same)
@@ -110,7 +113,7 @@ impl SnapshotDisk {
         let mut shown = self.shown.lock();
         match shown.collections.get(&key) {
             Some(found) => Ok(found.clone()),
-            None => Ok(shown.show(key, snapshot)),
+            None => shown.show(key, snapshot),
         }
     }
 
@@ -141,11 +144,17 @@ impl SnapshotDisk {
 }
 
 impl Shown {
-    fn show(&mut self, key: (String, String), snapshot: Snapshot) -> Arc<ShownSnapshot> {
+    fn show(&mut self, key: (String, String), snapshot: Snapshot) -> io::Result<Arc<ShownSnapshot>> {
+        let variant = snapshot.variant.as_deref();
+        let files = snapshot.manifest.files_of(variant).ok_or_else(|| {
+            let (number, name) = (snapshot.manifest.number, variant.unwrap_or_default());
+            io::Error::new(io::ErrorKind::NotFound, format!("snapshot {number} has no variant {name}"))
+        })?;
+        let indexes = files.into_iter().map(|(index, file)| ((file.kind, file.number), index)).collect();
         self.last = self.last.saturating_add(1);
-        let shown = Arc::new(ShownSnapshot { snapshot, number: self.last });
+        let shown = Arc::new(ShownSnapshot { snapshot, number: self.last, indexes });
         self.collections.insert(key, shown.clone());
-        shown
+        Ok(shown)
     }
 }
 
@@ -155,22 +164,15 @@ impl ShownSnapshot {
     }
 
     /// The files of what is shown.
-    fn files(&self) -> io::Result<Vec<&ManifestFile>> {
-        let variant = self.snapshot.variant.as_deref();
-        self.manifest().files_of(variant).ok_or_else(|| {
-            let (number, name) = (self.manifest().number, variant.unwrap_or_default());
-            io::Error::new(io::ErrorKind::NotFound, format!("snapshot {number} has no variant {name}"))
-        })
+    fn files(&self) -> impl Iterator<Item = &ManifestFile> {
+        self.indexes.values().filter_map(|index| self.manifest().files.get(*index))
     }
 
     /// The file of a kind and number.
     fn open(self: &Arc<Self>, kind: FileKind, number: u64) -> io::Result<Arc<dyn File>> {
-        let files = self.files()?;
-        let entry = files.into_iter().find(|file| (file.kind, file.number) == (kind, number));
-        let entry = entry.ok_or(io::ErrorKind::NotFound)?;
-        let index = self.manifest().files.iter().position(|file| std::ptr::eq(file, entry));
-        let index = index.ok_or(io::ErrorKind::NotFound)?;
-        let mut file = SnapshotFile { shown: self.clone(), index, end: entry.bytes, tail: Vec::new() };
+        let index = *self.indexes.get(&(kind, number)).ok_or(io::ErrorKind::NotFound)?;
+        let end = self.entry(index)?.bytes;
+        let mut file = SnapshotFile { shown: self.clone(), index, end, tail: Vec::new() };
         if kind == FileKind::Log {
             file.tail = self.tail(&file)?;
         }
@@ -309,14 +311,14 @@ impl Disk for SnapshotDisk {
             Some(Place::Tenant(tenant)) => Ok(labels(self.source.collections(tenant)?)),
             Some(Place::Collection(tenant, name)) => {
                 let shown = self.collection(tenant, name)?;
-                let names = shown.files()?.into_iter().filter_map(name_of).collect();
+                let names = shown.files().filter_map(name_of).collect();
                 let mut listed = named(names, false);
                 listed.extend(named(vec![DATA.to_owned()], true));
                 Ok(listed)
             }
             Some(Place::Data(tenant, name)) => {
                 let shown = self.collection(tenant, name)?;
-                let data = shown.files()?.into_iter().filter(|file| file.kind == FileKind::Data);
+                let data = shown.files().filter(|file| file.kind == FileKind::Data);
                 Ok(named(data.map(|file| format!("{:016x}", file.number)).collect(), false))
             }
             _ => Err(io::ErrorKind::NotFound.into()),

@@ -10,7 +10,8 @@ use crate::store::collection::Collection;
 use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::disk::File;
 use crate::store::object::Object;
-use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
+use crate::store::object::factors::FACTOR_FILE;
+use crate::store::object::links::DELTA_FILE;
 use crate::store::space::slots::SLOT_ALIGN;
 
 /// A file of a canonical collection.
