@@ -105,7 +105,7 @@ fn a_variant_has_its_own_log_and_tier_files_and_shares_all_others() {
     let manifest = described();
     let numbers = |variant| -> Vec<_> {
         let files = manifest.files_of(variant).unwrap();
-        files.iter().map(|file| (file.kind, file.number, file.bytes)).collect()
+        files.iter().map(|(_, file)| (file.kind, file.number, file.bytes)).collect()
     };
     let shared = [
         (FileKind::Data, 1, (8 << 20) + 600),
