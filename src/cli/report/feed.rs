@@ -1,4 +1,4 @@
-//! What a report tells: totals from control files, tensors from attributes, and samples of their bytes.
+//! The content of a report: totals from control files, tensors from attributes, and samples of their bytes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -17,11 +17,11 @@ pub(super) struct Measured {
     pub packed: u64,
     /// The sum of the squares of the values.
     pub squares: f64,
-    /// What each encoded tier makes of it; empty for types that are never quantized.
+    /// The sample after a move to each encoded tier; empty for types that are never quantized.
     pub moves: Vec<Moved>,
 }
 
-/// What a tier makes of a sample.
+/// A sample after a move to a tier.
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
     /// The tier.
@@ -108,7 +108,7 @@ fn values(dtype: Dtype, raw: &[u8]) -> Option<Vec<f32>> {
     }
 }
 
-/// What a tier makes of a piece; `None` if the piece would stay exact.
+/// Moves a piece to a tier in memory; `None` if the piece would stay exact.
 fn moved(tier: Tier, dtype: Dtype, raw: &[u8], values: &[f32]) -> Option<Moved> {
     let mut payload = Vec::new();
     codec::encode(tier, Encoder::Best, dtype, raw, &mut payload).ok()?.ok()?;

@@ -193,7 +193,7 @@ fn put(out: &mut String, text: std::fmt::Arguments) {
     out.write_fmt(text).unwrap_or_default();
 }
 
-/// What a model would take elsewhere: the sums of its tensors, scaled from their samples.
+/// A model after a move: the sums of its tensors, scaled from their samples.
 #[derive(Default)]
 struct Would {
     stored: f64,

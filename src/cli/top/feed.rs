@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cli::shared::jobs::{Job, jobs_of};
 use crate::model::{Error, Result};
 
-/// What a mount told at one time.
+/// The state of a mount at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
     /// Seconds since any moment, by the clock of the viewer.
@@ -81,7 +81,7 @@ impl Sample {
         Ok(Sample::of(&read("stats.json")?, &read("jobs.json")?, &read("hottest.json")?, at))
     }
 
-    /// What the texts of the control files say. What they lack is 0 or empty.
+    /// Parses the texts of the control files. Missing values are 0 or empty.
     pub fn of(stats: &Value, jobs: &Value, hottest: &Value, at: f64) -> Sample {
         let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
         let unsigned = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);

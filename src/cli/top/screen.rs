@@ -36,7 +36,7 @@ enum TensorOrder {
     Bytes,
 }
 
-/// What a key asks for.
+/// The request of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
     Nothing,
@@ -102,7 +102,7 @@ impl Screen {
         self.note = Some(note);
     }
 
-    /// What a key does.
+    /// Handles a key.
     pub fn press(&mut self, key: Key) -> Wish {
         self.note = None;
         if let Some(number) = self.asked.take() {

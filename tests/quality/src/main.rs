@@ -1,4 +1,4 @@
-//! What values become in a type of ggml: `tierfs-quality TYPE IN OUT` reads f32, quantizes rows of 256 with candle's port of ggml's encoders, and
+//! Values in a type of ggml: `tierfs-quality TYPE IN OUT` reads f32, quantizes rows of 256 with candle's port of ggml's encoders, and
 //! writes the dequantized f32.
 
 use std::error::Error;
