@@ -46,7 +46,10 @@ fn decoded(counters: &Counters) -> String {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (bytes, budget) = (count(&counters.decoded_bytes), count(&counters.decoded_budget_bytes));
     let (hits, misses) = (count(&counters.decoded_hits), count(&counters.decoded_misses));
-    format!("{bytes} of {budget} bytes, {hits} hits, {misses} misses")
+    match budget {
+        0 => "off".to_owned(),
+        _ => format!("{bytes} of {budget} bytes, {hits} hits, {misses} misses"),
+    }
 }
 
 /// The bytes that shared data files save. Computed only on request, because it looks at every data file.

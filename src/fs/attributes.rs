@@ -4,9 +4,10 @@ use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
 
 use crate::control::{self, Acts, Asked, Cost, Reader};
 use crate::fs::errno::errno;
+use crate::fs::failure::guarded;
 use crate::fs::numbers::other_number;
 use crate::fs::reply::{own, send_attribute};
-use crate::fs::serve::{Adapter, guarded};
+use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind};
 use crate::vfs::{Invalidation, Located};
 

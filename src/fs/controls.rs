@@ -10,8 +10,9 @@ use fuser::{
 
 use crate::control::{self, Text};
 use crate::fs::errno;
+use crate::fs::failure::{failed, guarded};
 use crate::fs::handles::Handle;
-use crate::fs::serve::{Adapter, failed, guarded};
+use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
 use crate::vfs::{ControlView, Located, Shape};

@@ -4,11 +4,12 @@
 use fuser::{FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyOpen, ReplyXattr};
 
 use crate::control::{self, Asker};
+use crate::fs::failure::{failed, guarded};
 use crate::fs::form_file::FormFile;
 use crate::fs::handles::Handle;
 use crate::fs::read_pattern::ReadPattern;
 use crate::fs::reply::send_attribute;
-use crate::fs::serve::{Adapter, failed, guarded};
+use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::ROOT;
 use crate::vfs::{CacheMode, FormView, Ino, Invalidation, Located};

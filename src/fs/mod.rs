@@ -5,6 +5,7 @@ mod attributes;
 mod controls;
 mod decoded;
 mod errno;
+mod failure;
 mod forget;
 mod form_file;
 mod forms;

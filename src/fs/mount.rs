@@ -13,10 +13,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Job, Mounted};
 use crate::fs::decoded::{self, Budget, DecodedCache};
+use crate::fs::failure::guarded;
 use crate::fs::forget::Invalidator;
 use crate::fs::names::Names;
 use crate::fs::reply::ShownOwner;
-use crate::fs::serve::{Adapter, guarded};
+use crate::fs::serve::Adapter;
 use crate::fs::waker::Waker;
 use crate::model::{Error, Progress, Result};
 use crate::store::SaveUsage;

@@ -1,8 +1,5 @@
 //! The common parts of all requests.
-//!
-//! A panic in one request fails that request only: a reply that is dropped unsent answers EIO.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,7 +11,7 @@ use fuser::{
 
 use crate::control::{Mounted, Operation};
 use crate::fs::decoded::DecodedCache;
-use crate::fs::errno::errno;
+use crate::fs::failure::{failed, guarded};
 use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
@@ -25,7 +22,6 @@ use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
 use crate::open::{OpenFile, SetAttr, has_setid};
 use crate::store::Access;
-use crate::store::EventKind;
 use crate::vfs::{CacheMode, FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// Durability of a flush.
@@ -311,62 +307,5 @@ impl Adapter {
                 "only files and directories of a collection have attributes",
             )),
         }
-    }
-}
-
-/// Counts and logs an error. Returns the error number for the program.
-pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
-    let counters = &mounted.counters;
-    match error.kind() {
-        ErrorKind::Corrupt => {
-            counters.corrupt.fetch_add(1, Ordering::Relaxed);
-            counters.errors.fetch_add(1, Ordering::Relaxed);
-            log::error!("{doing}: {error}");
-        }
-        ErrorKind::Io | ErrorKind::Unsupported => {
-            counters.errors.fetch_add(1, Ordering::Relaxed);
-            log::error!("{doing}: {error}");
-        }
-        _ => log::debug!("{doing}: {error}"),
-    }
-    errno(error)
-}
-
-/// Runs one request and logs a panic in it. The dropped reply has answered EIO by then.
-pub(super) fn guarded(mounted: &Mounted, operation: &str, request: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(request)).is_err() {
-        let text = "a bug in tierfs: the request was answered with an error";
-        log::error!("{operation}: {text}");
-        mounted.store().events().tell(EventKind::Panic, "", operation, text);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::guarded;
-    use crate::control::{Mounted, controls};
-    use crate::model::StoreId;
-    use crate::store::Verify;
-    use crate::store::disk::Disk;
-    use crate::store::disk::memory::MemoryDisk;
-    use crate::store::{Access, Store};
-    use crate::vfs::{ListMode, Vfs};
-
-    #[test]
-    fn a_panic_in_a_request_is_logged_and_contained() {
-        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
-        Store::create(&*disk, StoreId(1)).unwrap();
-        let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
-        let vfs = Vfs::new(store.clone(), ListMode::Files, Verify::First, (0, 0), controls());
-        let mounted = Mounted::new(Arc::new(vfs), String::new(), toml::Table::new());
-        guarded(&mounted, "lookup", || ());
-        guarded(&mounted, "read", || panic!("a bug"));
-        let (start, end) = store.events().range();
-        let mut told = vec![0; (end - start) as usize];
-        store.events().read(start, &mut told).unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
-        assert_eq!((&told["kind"], &told["cause"]), (&"panic".into(), &"read".into()));
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use fuser::{OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
-use crate::fs::serve::{Adapter, guarded};
+use crate::fs::failure::guarded;
+use crate::fs::serve::Adapter;
 use crate::store::Unchecked;
 use crate::vfs::Ino;
 

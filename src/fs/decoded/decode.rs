@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::fs::decoded::file::{DecodedFile, PAGE_BYTES};
 use crate::fs::decoded::memory::Memory;
 use crate::fs::decoded::{AGAIN_AFTER, Copy, DecodedCache, Seen, Table, WAITING_MAX};
-use crate::fs::serve::guarded;
+use crate::fs::failure::guarded;
 use crate::model::{Error, ErrorKind, Result};
 use crate::stream::Stream;
 use crate::vfs::{Content, Ino};

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use fuser::{OpenFlags, ReplyOpen};
 
 use crate::fs::decoded::decode::{Decoding, Urgency};
+use crate::fs::failure::guarded;
 use crate::fs::handles::Handle;
 use crate::fs::read_pattern::Verdict;
-use crate::fs::serve::{Adapter, guarded};
+use crate::fs::serve::Adapter;
 use crate::vfs::{CacheMode, Content, Ino};
 
 /// Longest delay of an open.
