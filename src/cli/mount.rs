@@ -187,7 +187,7 @@ pub(super) const OPTIONS: [(&str, &str); 17] = [
     ("verify", "first|always"),
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
-    ("decoded_cache", "SIZE|PERCENT%|off"),
+    ("decoded_cache", "4G|10%|off"),
     ("list", "files|both"),
     ("metrics", ADDRESS_EXAMPLE),
     ("zero_fill", ""),

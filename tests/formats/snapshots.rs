@@ -162,7 +162,8 @@ fn manifests_of_newer_programs_are_told_from_damaged_ones() {
 
 #[test]
 fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
-    let changes: [(&str, fn(&mut Manifest)); 24] = [
+    type Change = fn(&mut Manifest);
+    let changes: [(&str, Change); 24] = [
         ("number 0", |manifest| manifest.number = 0),
         ("a parent after it", |manifest| manifest.number = 17),
         ("a tenant with a slash", |manifest| manifest.collection.tenant = "a/b".to_owned()),

@@ -356,7 +356,7 @@ impl Side {
                 format!("discarded ({gone:?}), removed and written anew")
             }
             8 => {
-                let out = place.path(&format!("out{}", random.below(1 << 30)));
+                let out = place.path(format!("out{}", random.below(1 << 30)));
                 let arguments =
                     [std::ffi::OsString::from("export"), place.store().into(), self.collection.into()];
                 answer(tierfs().args(arguments).arg(&out)).ok();

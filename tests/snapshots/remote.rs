@@ -55,7 +55,8 @@ impl Remote {
         let mut made = Made::default();
         let log = canonical.log();
         let mut pushed = 0;
-        for stretches in pieces(&[vec![0..log.len() as u64]]) {
+        let whole = 0..log.len() as u64;
+        for stretches in pieces(&[Vec::from([whole])]) {
             let raw: Vec<u8> = stretches.iter().flat_map(|range| bytes_of(log, range)).copied().collect();
             self.put(&mut made, &raw, PieceEncoding::Zstandard, &stretches);
         }
@@ -126,7 +127,8 @@ impl Remote {
     /// Replaces the log of the newest snapshot of a collection.
     pub fn change_log(&self, place: (&str, &str), log: &[u8]) {
         let mut made = Made::default();
-        for stretches in pieces(&[vec![0..log.len() as u64]]) {
+        let whole = 0..log.len() as u64;
+        for stretches in pieces(&[Vec::from([whole])]) {
             let raw: Vec<u8> = stretches.iter().flat_map(|range| bytes_of(log, range)).copied().collect();
             self.put(&mut made, &raw, PieceEncoding::Zstandard, &stretches);
         }

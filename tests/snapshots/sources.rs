@@ -88,8 +88,7 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
     let tensor = |name: &str| {
         let state = collection.state();
         let file = find(&collection, name).unwrap();
-        let part = state.parts(file.file().unwrap()).next().unwrap().entry.id;
-        part
+        state.parts(file.file().unwrap()).next().unwrap().entry.id
     };
     let (absent, encoded) = (tensor("b.safetensors"), tensor("c.safetensors"));
     let consent = Consent::Given;

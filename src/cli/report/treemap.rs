@@ -11,20 +11,21 @@ pub(super) struct Area {
 
 /// An area for each size, in the given order. Sizes that are not positive get an area of 0.
 pub(super) fn squarified(sizes: &[f64], within: Area) -> Vec<Area> {
-    let mut order: Vec<usize> = (0..sizes.len()).filter(|place| sizes[*place] > 0.0).collect();
-    order.sort_by(|one, other| sizes[*other].total_cmp(&sizes[*one]));
-    let sum: f64 = order.iter().map(|place| sizes[*place]).sum();
+    let mut order: Vec<(f64, usize)> =
+        sizes.iter().copied().zip(0..).filter(|(size, _)| *size > 0.0).collect();
+    order.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let sum: f64 = order.iter().map(|(size, _)| size).sum();
     let mut areas = vec![Area { x: within.x, y: within.y, ..Area::default() }; sizes.len()];
     if sum <= 0.0 {
         return areas;
     }
     let scale = within.width * within.height / sum;
-    let (mut rest, mut left) = (within, &order[..]);
+    let (mut rest, mut left) = (within, order.as_slice());
     while !left.is_empty() {
         let side = rest.width.min(rest.height);
         let mut count = 1;
         let of = |count: usize| -> (f64, f64) {
-            let row = left[..count].iter().map(|place| sizes[*place] * scale);
+            let row = left.iter().take(count).map(|(size, _)| size * scale);
             let sum: f64 = row.clone().sum();
             let mut worst = 0.0_f64;
             for area in row {
@@ -40,13 +41,16 @@ pub(super) fn squarified(sizes: &[f64], within: Area) -> Vec<Area> {
         let (sum, _) = of(count);
         let thick = if side > 0.0 { sum / side } else { 0.0 };
         let mut along = 0.0;
-        for place in &left[..count] {
-            let long = if thick > 0.0 { sizes[*place] * scale / thick } else { 0.0 };
-            areas[*place] = if rest.width >= rest.height {
-                Area { x: rest.x, y: rest.y + along, width: thick, height: long }
-            } else {
-                Area { x: rest.x + along, y: rest.y, width: long, height: thick }
-            };
+        let (row, later) = left.split_at_checked(count).unwrap_or((left, &[]));
+        for (size, place) in row {
+            let long = if thick > 0.0 { size * scale / thick } else { 0.0 };
+            if let Some(area) = areas.get_mut(*place) {
+                *area = if rest.width >= rest.height {
+                    Area { x: rest.x, y: rest.y + along, width: thick, height: long }
+                } else {
+                    Area { x: rest.x + along, y: rest.y, width: long, height: thick }
+                };
+            }
             along += long;
         }
         if rest.width >= rest.height {
@@ -56,7 +60,7 @@ pub(super) fn squarified(sizes: &[f64], within: Area) -> Vec<Area> {
             rest.y += thick;
             rest.height = (rest.height - thick).max(0.0);
         }
-        left = &left[count..];
+        left = later;
     }
     areas
 }

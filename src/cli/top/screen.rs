@@ -242,8 +242,9 @@ impl Screen {
     fn counts(&self, operation: &str, at_most: usize) -> Vec<u64> {
         let count = |sample: &Sample| sample.operations.get(operation).map_or(0, |times| times.count);
         let counts: Vec<u64> = self.samples.iter().map(count).collect();
-        let steps: Vec<u64> = counts.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
-        steps[steps.len().saturating_sub(at_most)..].to_vec()
+        let steps =
+            counts.iter().zip(counts.iter().skip(1)).map(|(before, after)| after.saturating_sub(*before));
+        steps.skip(counts.len().saturating_sub(at_most + 1)).collect()
     }
 
     fn draw_requests(&self, frame: &mut Frame, area: Rect) {
@@ -483,7 +484,7 @@ fn bar(share: f64, columns: usize) -> String {
     let (whole, part) = (eighths / 8, eighths % 8);
     let mut text = "█".repeat(whole);
     if whole < columns {
-        text.push(EIGHTHS[part]);
+        text.extend(EIGHTHS.get(part));
     }
     let rest = columns.saturating_sub(whole + 1);
     text + &" ".repeat(rest)
@@ -494,7 +495,10 @@ fn spark(counts: &[u64]) -> String {
     let most = counts.iter().copied().max().unwrap_or(0);
     let column = |count: &u64| match (most, *count) {
         (0, _) | (_, 0) => ' ',
-        (most, count) => SPARKS[((count as f64 / most as f64) * 7.0).round() as usize],
+        (most, count) => {
+            let height = ((count as f64 / most as f64) * 7.0).round() as usize;
+            SPARKS.get(height).copied().unwrap_or(' ')
+        }
     };
     counts.iter().map(column).collect()
 }

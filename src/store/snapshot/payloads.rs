@@ -81,7 +81,8 @@ impl CanonicalFile {
     /// Ends an object whose slots begin at `begin`.
     pub(super) fn end_object(&mut self, begin: u64) {
         if begin < self.bytes {
-            self.objects.push(vec![begin..self.bytes]);
+            let slots = begin..self.bytes;
+            self.objects.push(Vec::from([slots]));
         }
     }
 
