@@ -1,4 +1,4 @@
-//! What a frozen collection keeps, what is pushed of equal collections and of fine-tunes, and what is not pushed.
+//! The content of frozen collections, the pieces that equal collections and fine-tunes share, and the settings that stay behind.
 
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@ struct Objects {
     manifests: BTreeMap<(String, String), Vec<Vec<u8>>>,
 }
 
-/// What a push did.
+/// The outcome of a push.
 #[derive(Debug)]
 pub struct Pushed {
     /// Raw bytes of all pieces.
@@ -249,7 +249,7 @@ impl SnapshotFiles for Files {
     }
 }
 
-/// What programs can see of a file.
+/// The parts of a file that programs can see.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Seen {
     /// Mode, user, group, mtime, ctime, type and, of a tensor, its shape and element type.

@@ -108,7 +108,9 @@ fn damage_is_detailed_to_users_who_may_list_the_collection_and_counted_for_other
     let stats: serde_json::Value =
         serde_json::from_str(&seen_by(&mounted, BOB, "cat .ctl/stats.json")).unwrap();
     assert_eq!(stats["problems"].as_array().unwrap().len(), all - hidden + 1, "{stats}");
-    assert!(seen_by(&mounted, BOB, "cat .ctl/metrics").contains(&format!("tierfs_problems {all}")));
+    let metrics = seen_by(&mounted, BOB, "cat .ctl/metrics");
+    let problems = metrics.lines().find(|line| line.starts_with("tierfs_problems{")).unwrap();
+    assert!(problems.ends_with(&format!(" {all}.0")), "{problems}");
     for text in ["alice/.ctl/status", "alice/.ctl/quota", "alice/.ctl"] {
         let seen = seen_by(&mounted, BOB, &format!("cat {text} || ls {text}"));
         assert!(!seen.contains("secret"), "{text}: {seen}");

@@ -1,4 +1,4 @@
-//! What the disk of snapshots is made of. The layer that fetches them implements these traits.
+//! The sources of the disk of snapshots: traits that the layer implements which fetches them.
 
 use std::io;
 use std::sync::Arc;
