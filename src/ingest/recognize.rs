@@ -24,7 +24,7 @@ pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     by_name(source, bytes, name).map_err(|error| diagnose(source, name, error))
 }
 
-/// Recognizes a file of a collection, by its name and as [`data_files`](crate::ingest::data_files) do. `path` is
+/// Recognizes a file of a collection, by its name and as `ingest/data_files.rs` does. `path` is
 /// where it is or will be.
 pub fn recognize_at(
     (collection, path): (&Arc<Collection>, &[u8]),
