@@ -19,9 +19,14 @@ fn without_a_driver_the_message_names_it_and_what_to_do() {
     let file = place.write("f", [0; 10]);
     for options in [&[][..], &["--bench"], &["--route", "host"], &["--json", "--verify"]] {
         let said = gpu_read(&folder, &[], options, &[&file]);
+        assert_eq!(said.code, Some(1));
         // With --json the error is an object on the standard output, as for every command.
-        assert_eq!(said.out.is_empty(), !options.contains(&"--json"), "{}", said.out);
-        said.failed(1, &["libcuda.so.1 is not found", "install NVIDIA's driver"]);
+        let (text, other) =
+            if options.contains(&"--json") { (&said.out, &said.err) } else { (&said.err, &said.out) };
+        assert_eq!(other, "");
+        for words in ["libcuda.so.1 is not found", "install NVIDIA's driver"] {
+            assert!(text.contains(words), "{text}");
+        }
     }
     let mut doctor = tierfs();
     let rows = answer(doctor.env("LD_LIBRARY_PATH", &folder).args(["doctor", "--json"])).json();
