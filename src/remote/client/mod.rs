@@ -166,25 +166,18 @@ impl Client {
         &self.shared.window
     }
 
-    /// An object of at most `len_max` bytes; `None` if there is none with this key.
+    /// An object of at most `len_max` bytes; `None` if no object has this key.
     pub fn get(&self, key: &str, len_max: u64) -> Result<Option<Vec<u8>>> {
-        let mut bytes = Vec::new();
-        let whole = Wanted { range: None, len_max };
-        let fetched = runtime::wait(self.fetch(key, whole, Class::Demand, |chunk| {
-            bytes.extend_from_slice(&chunk);
-            Ok(())
-        }))?;
-        match fetched {
-            Ok(()) => Ok(Some(bytes)),
-            Err(Failure::NotFound) => Ok(None),
-            Err(failure) => Err(self.error("reading", key, failure)),
-        }
+        self.get_wanted(key, Wanted { range: None, len_max })
     }
 
-    /// A range of an object; `None` if there is none with this key.
+    /// A range of an object; `None` if no object has this key.
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+        self.get_wanted(key, Wanted { len_max: range.end, range: Some(range) })
+    }
+
+    fn get_wanted(&self, key: &str, wanted: Wanted) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
-        let wanted = Wanted { len_max: range.end, range: Some(range) };
         let fetched = runtime::wait(self.fetch(key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())
