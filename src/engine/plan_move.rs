@@ -107,7 +107,7 @@ pub(super) fn plan(
     }
     let kept = &mut moved.summary.kept;
     let chosen = if is_one { found } else { taken(found, to, engine.store.settings(), kept) };
-    // What a plan that is cancelled leaves unchanged.
+    // A plan that is cancelled has moved none of these.
     moved.summary.planned = chosen.len() as u64;
     let (mut planned, mut opened) = (Vec::new(), None);
     let (mut denied, mut left) = (Refused::default(), Refused::default());

@@ -29,16 +29,8 @@ impl File for StreamFile {
         })
     }
 
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     fn len(&self) -> io::Result<u64> {
         Ok(self.bytes)
-    }
-
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -14,13 +14,13 @@ use crate::store::TENSORS_NAME;
 
 /// Bytes of a piece of a sample: elements of a block of the largest kind.
 const PIECE_BYTES: u64 = 64 << 10;
-/// Pieces of a tensor, in the middle of equal parts: the first and the last rows of embeddings are often unlike the
+/// Pieces of a tensor, in the middle of equal parts: the first and last rows of embeddings often differ from the
 /// others.
 const PIECES: u64 = 4;
 /// Tensors that are measured together.
 const TOGETHER: usize = 64;
 
-/// All that a report tells.
+/// The content of a report.
 pub(super) struct Feed {
     /// The store, or the mount point.
     pub place: String,
@@ -102,7 +102,7 @@ impl Tensor {
 }
 
 impl Feed {
-    /// Asks a store or a mount at `place`. `samples` tells whether bytes of tensors are read.
+    /// The content for a store or a mount at `place`. `samples` says whether bytes of tensors are read.
     pub fn of(tree: &mut Tree, place: String, samples: bool) -> Result<Feed> {
         let stats: Value = serde_json::from_str(&tree.control(".ctl/stats.json")?)
             .map_err(|error| Error::invalid(format!("stats.json: {error}")))?;
@@ -162,10 +162,15 @@ pub(super) fn rank(tier: &str) -> usize {
     names.chain(["absent"]).position(|name| name == tier).unwrap_or(usize::MAX)
 }
 
-/// Adds the files with tensors in the directory of the tree and below. Iterates instead of recursing because
-/// a user may have created a very deep tree.
-fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Model>) -> Result<()> {
-    let rows = tree.rows()?;
+/// Calls `visit` for each file below the directory of the tree, with its path below `path` and the tree at the
+/// file's directory. `rows` are the entries of that first directory. Iterates instead of recursing because a user
+/// may have created a very deep tree.
+fn visit_files(
+    tree: &mut Tree,
+    path: &str,
+    rows: Vec<Row>,
+    mut visit: impl FnMut(&mut Tree, String, &OsStr) -> Result<()>,
+) -> Result<()> {
     let mut open = vec![(path.to_owned(), rows.into_iter())];
     while let Some((path, rows)) = open.last_mut() {
         let Some(row) = rows.next() else {
@@ -175,15 +180,25 @@ fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Mod
             }
             continue;
         };
-        let path = format!("{path}/{}", row.name.to_string_lossy());
+        let name = row.name.to_string_lossy();
+        let path = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };
         if row.is_directory {
             tree.enter(&row.name);
             let rows = tree.rows()?.into_iter();
             open.push((path, rows));
-            continue;
+        } else {
+            visit(tree, path, &row.name)?;
         }
+    }
+    Ok(())
+}
+
+/// Adds the files with tensors in the directory of the tree and below.
+fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Model>) -> Result<()> {
+    let rows = tree.rows()?;
+    visit_files(tree, path, rows, |tree, path, name| {
         tree.enter(OsStr::new(TENSORS_NAME));
-        tree.enter(&row.name);
+        tree.enter(name);
         match tree.rows() {
             Ok(rows) => {
                 let mut tensors = tensors_below(tree, rows)?;
@@ -200,34 +215,20 @@ fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Mod
         }
         tree.leave();
         tree.leave();
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The tensors below the directory of the tree, whose entries are `rows`, with their attributes.
 fn tensors_below(tree: &mut Tree, rows: Vec<Row>) -> Result<Vec<Tensor>> {
     let mut tensors = Vec::new();
-    let mut open = vec![(String::new(), rows.into_iter())];
-    while let Some((path, rows)) = open.last_mut() {
-        let Some(row) = rows.next() else {
-            open.pop();
-            if !open.is_empty() {
-                tree.leave();
-            }
-            continue;
-        };
-        let name = row.name.to_string_lossy();
-        let path = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };
-        tree.enter(&row.name);
-        if row.is_directory {
-            let rows = tree.rows()?.into_iter();
-            open.push((path, rows));
-            continue;
-        }
+    visit_files(tree, "", rows, |tree, path, name| {
+        tree.enter(name);
         let attributes: BTreeMap<&str, String> = tree.attributes(Cost::Small)?.into_iter().collect();
         tree.leave();
         tensors.push(tensor(path, &attributes));
-    }
+        Ok(())
+    })?;
     Ok(tensors)
 }
 
@@ -280,7 +281,7 @@ fn pieces_of(tree: &Tree, tensor: &Tensor) -> Result<Vec<Vec<u8>>> {
     let starts: Vec<u64> = if tensor.bytes <= PIECES * PIECE_BYTES {
         (0..tensor.bytes.div_ceil(PIECE_BYTES)).map(|piece| piece * PIECE_BYTES).collect()
     } else {
-        // At multiples of the length, so that elements and groups are whole.
+        // Multiples of the length of a piece cut neither elements nor groups.
         let places = tensor.bytes / PIECE_BYTES;
         (0..PIECES).map(|piece| places * (2 * piece + 1) / (2 * PIECES) * PIECE_BYTES).collect()
     };

@@ -1,4 +1,5 @@
-//! Measurements on samples of a tensor's bytes: their entropy, and what packing or a lower tier would make of them.
+//! Measurements on samples of a tensor's bytes: their entropy, their size once packed, their size and error in
+//! lower tiers.
 
 use crate::codec;
 use crate::codec::ladder::{self, Scratch};
@@ -13,7 +14,7 @@ pub(super) struct Measured {
     pub elements: u64,
     /// Bits that an ideal coder of single bytes would take, with one table for each byte of an element.
     pub entropy_bits: f64,
-    /// Bytes after packing; those of the sample where packing does not pay.
+    /// Bytes after packing; the bytes of the sample if packing saves nothing.
     pub packed: u64,
     /// The sum of the squares of the values.
     pub squares: f64,
@@ -54,7 +55,7 @@ impl Measured {
         }
     }
 
-    /// Adds another piece of the same tensor. A tier that one of them lacks is dropped.
+    /// Adds another piece of the same tensor. Drops a tier that only one of the pieces has.
     pub fn add(&mut self, other: Measured) {
         if self.bytes == 0 {
             *self = other;

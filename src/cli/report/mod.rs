@@ -16,8 +16,7 @@ use crate::cli::shared::output::{human, print};
 use crate::cli::shared::tree::Tree;
 use crate::model::{Error, Result};
 
-/// Write a page about a store: its bytes by tier and collection, its tensors, what would save space, its
-/// health.
+/// Write a page about a store: its bytes by tier and collection, its tensors, possible savings, its health.
 ///
 /// The page is one file that loads nothing and has no script. Samples of the bytes of each tensor are read
 /// and moved in memory; on a mount these reads count as accesses.

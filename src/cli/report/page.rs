@@ -10,7 +10,7 @@ use crate::cli::shared::output::{human, human_part};
 use crate::model::Tier;
 
 const STYLE: &str = include_str!("page.css");
-/// The most tensors of a store in tables and heat maps; of more, those with the most stored bytes.
+/// The most tensors of a store in tables and heat maps: those with the most stored bytes.
 pub(super) const TENSORS_MAX: usize = 5000;
 /// Steps of the scales of colours.
 const STEPS: usize = 9;
@@ -18,7 +18,7 @@ const STEPS: usize = 9;
 const WIDTH: f64 = 960.0;
 const MAP_HEIGHT: f64 = 380.0;
 const CELL: f64 = 22.0;
-/// The width of a letter of 11 pixels, about.
+/// The approximate width of a letter of 11 pixels.
 const LETTER: f64 = 6.4;
 
 /// The page.
@@ -103,7 +103,7 @@ fn class(tier: &str) -> &'static str {
     }
 }
 
-/// The text of a rectangle, cut to its width; empty if there is no room.
+/// The text of a rectangle, cut to its width; empty if the rectangle is too small.
 fn label(text: &str, area: Area, line: f64) -> String {
     let room = ((area.width - 8.0) / LETTER).floor();
     if room < 3.0 || area.height < line * 14.0 + 6.0 {
@@ -193,7 +193,7 @@ fn put(out: &mut String, text: std::fmt::Arguments) {
     out.write_fmt(text).unwrap_or_default();
 }
 
-/// A model after a move: the sums of its tensors, scaled from their samples.
+/// A model after an imagined move: the sums of its tensors, scaled from their samples.
 #[derive(Default)]
 struct Would {
     stored: f64,
@@ -206,9 +206,9 @@ struct Would {
 
 fn savings(feed: &Feed) -> String {
     let mut out = String::from(
-        "<section><h2>What packing or a lower tier would save</h2>\n<p>Measured on samples of the bytes as they read now, for each tensor \
-         that would shrink. A tier is counted as if every float tensor moved (<code>TIER:all</code>); the error is the RMS of the \
-         differences relative to the values, and comes on top of the present one.</p>\n<table class=\"save\"><thead><tr><th>file</th><th>now</th><th>move</th>\
+        "<section><h2>Savings by packing or a lower tier</h2>\n<p>Measured on samples of the bytes as they read now, for each tensor \
+         that would shrink. A tier is counted as if every float tensor moved (<code>TIER:all</code>). The error is the RMS of the \
+         differences relative to the values; the present error is added to it.</p>\n<table class=\"save\"><thead><tr><th>file</th><th>now</th><th>move</th>\
          <th class=\"n\">stored then</th><th class=\"n\">saved</th><th class=\"n\">tensors</th><th class=\"n\">RMS error</th>\
          <th class=\"n\">cosine</th></tr></thead><tbody>\n",
     );
@@ -250,7 +250,7 @@ fn savings(feed: &Feed) -> String {
         }
     }
     if rows == 0 {
-        out.push_str("<tr><td colspan=\"8\">nothing was measured that would shrink</td></tr>\n");
+        out.push_str("<tr><td colspan=\"8\">no sampled tensor would shrink</td></tr>\n");
     }
     out.push_str("</tbody></table></section>\n");
     out
@@ -289,7 +289,7 @@ fn moved(model: &Model, tier: Tier) -> Would {
     would
 }
 
-/// Adds a tensor that would then take this much; whether it would shrink.
+/// Adds a tensor that would take `then` bytes after the move. Returns whether it would shrink.
 fn add(would: &mut Would, tensor: &Tensor, then: Option<f64>) -> bool {
     let shrinks = then.filter(|then| *then < tensor.stored as f64);
     would.stored += shrinks.unwrap_or(tensor.stored as f64);
@@ -307,7 +307,7 @@ fn shown(feed: &Feed) -> BTreeSet<(usize, usize)> {
     all.into_iter().take(TENSORS_MAX).map(|(_, place, at)| (place, at)).collect()
 }
 
-/// A name without its first number, which is the layer.
+/// A name with its first number replaced by `*`, and that number: the layer.
 fn layer_of(name: &str) -> (String, Option<u64>) {
     let mut parts: Vec<&str> = name.split('.').collect();
     let found =
@@ -321,7 +321,7 @@ fn layer_of(name: &str) -> (String, Option<u64>) {
     (parts.join("."), Some(layer))
 }
 
-/// The step of a value between the least and the most one.
+/// The step of a value on a scale from 0 to `most`; `x` without a value.
 fn step(value: Option<f64>, most: f64) -> String {
     match value {
         Some(value) if most > 0.0 => {
@@ -333,7 +333,8 @@ fn step(value: Option<f64>, most: f64) -> String {
     }
 }
 
-/// A model: kinds of matrices downwards, layers to the right, then the tensors without a layer.
+/// The heat map of a model: a row for each kind of matrix, a column for each layer. Tensors without a layer
+/// come last, in the first column.
 fn heat_map(place: usize, model: &Model, shown: &BTreeSet<(usize, usize)>) -> String {
     let tensors: Vec<&Tensor> = model
         .tensors

@@ -1,4 +1,4 @@
-//! One look at a mount, from its control files `stats.json`, `jobs.json` and `hottest.json`.
+//! A sample of a mount, from its control files `stats.json`, `jobs.json` and `hottest.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::model::{Error, Result};
 /// The state of a mount at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
-    /// Seconds since any moment, by the clock of the viewer.
+    /// Seconds by the clock of the viewer, which begins at any moment.
     pub at: f64,
     /// Seconds since the mount began.
     pub uptime: f64,
@@ -44,9 +44,9 @@ pub(super) struct Times {
 /// The bytes of a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Bytes {
-    /// As programs see them.
+    /// Bytes that programs see.
     pub logical: u64,
-    /// As they are stored.
+    /// Bytes that the store takes.
     pub stored: u64,
 }
 
@@ -128,7 +128,7 @@ impl Sample {
         }
     }
 
-    /// A number of `stats.json`; 0 if it has none of that name.
+    /// A number of `stats.json`; 0 if the file lacks it.
     pub fn number(&self, name: &str) -> f64 {
         self.numbers.get(name).copied().unwrap_or(0.0)
     }
@@ -145,7 +145,7 @@ impl Sample {
 }
 
 impl Times {
-    /// Those since an earlier sample.
+    /// The requests since an earlier sample.
     pub fn since(&self, before: &Times) -> Times {
         let count_before = |bound: f64| {
             before.buckets.iter().find(|(known, _)| *known == bound).map_or(0, |(_, count)| *count)

@@ -20,10 +20,10 @@ use crate::cli::top::feed::Sample;
 use crate::cli::top::screen::{Key, Screen, Wish};
 use crate::model::{Error, ErrorKind, Result};
 
-/// Watch a mount: requests, tiers, the hottest tensors, jobs, and what the daemon uses.
+/// Watch a mount: requests, tiers, the hottest tensors, jobs, and the daemon's memory and processor time.
 ///
-/// Each look takes one read of .ctl/stats.json, which opens every collection. Without a terminal, prints one
-/// picture with the averages since the mount began.
+/// Each sample reads .ctl/stats.json, which opens every collection. Without a terminal, prints one picture with
+/// the averages since the mount began.
 ///
 /// Example: tierfs top /mnt/tensors
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// Print one picture as text and leave
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks, 0.1 to 60
+    /// Seconds between two samples, 0.1 to 60
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
 }

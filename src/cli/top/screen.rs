@@ -15,7 +15,7 @@ use crate::cli::top::feed::{Sample, Tensor, Times};
 
 /// Samples to keep: the longest sparkline.
 const SAMPLES_MAX: usize = 121;
-/// Samples over which percentiles are taken.
+/// The number of samples that percentiles are computed from.
 const WINDOW: usize = 10;
 const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const HELP: &str = " q quit   s sort requests   h sort tensors   ↑↓ choose a job   c cancel it";
@@ -64,7 +64,7 @@ pub(super) struct Screen {
     chosen: Option<u64>,
     /// The number of the job that `y` cancels.
     asked: Option<u64>,
-    /// Told in the last line until the next key.
+    /// A message for the last line, until the next key.
     note: Option<String>,
 }
 
@@ -212,8 +212,8 @@ impl Screen {
         frame.render_widget(Line::from(line), area);
     }
 
-    /// The last interval, or the time since the mount began if there is one sample only: its seconds, and the
-    /// sample before it.
+    /// The seconds of the last interval, and the sample at its beginning. With one sample only, the interval
+    /// began with the mount.
     fn interval(&self) -> (f64, Option<&Sample>) {
         let last = self.samples.back();
         let before = self.samples.len().checked_sub(2).and_then(|place| self.samples.get(place));
@@ -263,7 +263,7 @@ impl Screen {
             .map(|(name, _)| (name, since(name), self.recent(name)))
             .collect();
         match self.requests {
-            // Equal rates have the order of all counts.
+            // Equal rates are ordered by the counts since the mount began.
             RequestOrder::Rate => rows.sort_by(|one, other| {
                 let all = |name: &String| last.operations.get(name).map_or(0, |times| times.count);
                 other.1.total_cmp(&one.1).then(all(other.0).cmp(&all(one.0)))
@@ -415,7 +415,7 @@ fn draw_tiers(frame: &mut Frame, area: Rect, sample: &Sample) {
     let shown = usize::from(area.height.saturating_sub(2));
     let mut tiers: Vec<_> = sample.tiers.iter().collect();
     if tiers.len() > shown {
-        // The largest ones, in the order of all.
+        // The largest ones, in the order of precision.
         let mut sizes: Vec<u64> = tiers.iter().map(|(_, bytes)| bytes.stored.max(bytes.logical)).collect();
         sizes.sort_by_key(|size| Reverse(*size));
         let least = sizes.get(shown.saturating_sub(1)).copied().unwrap_or(0);

@@ -16,32 +16,21 @@ macro_rules! with_proof {
 }
 
 /// For each eight bits, the shuffle that puts the next bytes where bits are set. 0x80 gives a zero.
-static EXPANSIONS: [[u8; 8]; 256] = {
-    let mut table = [[0x80; 8]; 256];
-    let mut mask = 0;
-    while mask < 256 {
-        let (mut bit, mut next) = (0, 0);
-        while bit < 8 {
-            if mask >> bit & 1 == 1 {
-                table[mask][bit] = next;
-                next += 1;
-            }
-            bit += 1;
-        }
-        mask += 1;
-    }
-    table
-};
+static EXPANSIONS: [[u8; 8]; 256] = shuffles(true);
 
 /// For each eight bits, the shuffle that puts the bytes whose bits are set at the beginning. 0x80 gives a zero.
-static COMPRESSIONS: [[u8; 8]; 256] = {
+static COMPRESSIONS: [[u8; 8]; 256] = shuffles(false);
+
+/// The shuffles of `EXPANSIONS`, or those of `COMPRESSIONS`.
+const fn shuffles(expands: bool) -> [[u8; 8]; 256] {
     let mut table = [[0x80; 8]; 256];
     let mut mask = 0;
     while mask < 256 {
         let (mut bit, mut next) = (0, 0);
         while bit < 8 {
             if mask >> bit & 1 == 1 {
-                table[mask][next] = bit;
+                let (place, source) = if expands { (bit, next) } else { (next, bit) };
+                table[mask][place] = source as u8;
                 next += 1;
             }
             bit += 1;
@@ -49,7 +38,7 @@ static COMPRESSIONS: [[u8; 8]; 256] = {
         mask += 1;
     }
     table
-};
+}
 
 /// All bits of the bytes whose bits are set in `mask`.
 #[inline]
@@ -125,7 +114,7 @@ fn look_up(codes: __m256i, table: __m128i) -> __m256i {
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes)
 }
 
-/// The place of each byte, of which the bits of `mask` count, in `symbols`; their number if it is none of them.
+/// The place of each byte in `symbols`, by the bits of `mask` only. A byte that is not among them gets their number.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn code_of(bytes: __m256i, symbols: &[u8], mask: u8) -> __m256i {

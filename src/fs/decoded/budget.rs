@@ -1,4 +1,4 @@
-//! The option `--decoded-cache`: how much memory decoded files may take.
+//! The option `--decoded-cache`: the most memory that decoded files may take.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use crate::model::Error;
 /// The most memory that decoded files take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Budget {
-    /// None: no file is decoded as a whole.
+    /// No memory: no file is decoded as a whole.
     #[default]
     Off,
     /// A number of bytes.
@@ -17,7 +17,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// The bytes that this is of so much memory.
+    /// The budget in bytes on a machine with `total` bytes of memory.
     pub fn bytes_of(self, total: u64) -> u64 {
         match self {
             Budget::Off => 0,

@@ -61,8 +61,8 @@ impl Decoding {
 }
 
 impl DecodedCache {
-    /// Begins to decode a file, unless that has begun. `None` where it is too short or too long, where memory
-    /// is scarce, and where it has failed lately.
+    /// Begins to decode a file, or returns the decoding that has begun. `None` if the file is too short or
+    /// too long, if memory is scarce, or if decoding it failed less than a minute ago.
     pub fn decode(
         self: &Arc<Self>,
         ino: Ino,
@@ -82,7 +82,7 @@ impl DecodedCache {
                 return Some(decoding.clone());
             }
             if table.copies.get(&ino).is_some_and(|copy| copy.version.is_of(&content)) {
-                // It was made since the caller looked.
+                // Another thread has decoded it since the caller looked.
                 let decoding = Decoding::default();
                 decoding.end();
                 return Some(Arc::new(decoding));
@@ -105,7 +105,7 @@ impl DecodedCache {
             if urgency == Urgency::Later
                 && let Err(error) = rustix::process::nice(19)
             {
-                log::debug!("a file is decoded like requests are served: {error}");
+                log::debug!("a file is decoded without a lower priority: {error}");
             }
             cache.decode_now(ino, &content, &stream, &begun);
         });
@@ -124,7 +124,7 @@ impl DecodedCache {
             made = Some(self.decoded(content, stream, decoding));
         });
         let version = content.version();
-        // Bytes that were read during a change may be of two versions.
+        // Bytes read during a change may belong to two versions.
         let is_current = || self.mounted.vfs.content(ino, 0).is_some_and(|now| version.is_of(&now));
         let held_bytes = stream.bytes().next_multiple_of(PAGE_BYTES);
         match made {
@@ -153,7 +153,7 @@ impl DecodedCache {
         }
     }
 
-    /// Ends a decoding, and gives back `held_bytes` of what it reserved.
+    /// Ends a decoding, and releases `held_bytes` of its reserved bytes.
     fn end(&self, ino: Ino, held_bytes: u64, decoding: &Decoding, then: impl FnOnce(&mut Table)) {
         let mut table = self.table.lock();
         table.decoding.remove(&ino);
@@ -194,7 +194,7 @@ impl DecodedCache {
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                // This thread does the work alone if no other can be started.
+                // If no thread can be started, this one does the work alone.
                 let started = std::thread::Builder::new().spawn_scoped(scope, work);
                 started.map(drop).unwrap_or_else(|error| log::debug!("decoding: {error}"));
             }
@@ -224,7 +224,7 @@ impl Table {
     }
 }
 
-/// The lock is held while the item is taken, not while it is used.
+/// The next item. The lock is released before the item is used.
 fn next_of<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     items.lock().next()
 }

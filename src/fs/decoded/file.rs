@@ -19,7 +19,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 /// Space is counted in pages.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// Where the files are made.
+/// The file system that the files lie in.
 pub(super) enum MemoryFiles {
     /// A tmpfs without a place in a directory.
     Tmpfs(OwnedFd),
@@ -49,7 +49,7 @@ impl MemoryFiles {
         }
     }
 
-    /// Whether they have a tmpfs of their own.
+    /// Whether the files lie in a tmpfs of the daemon.
     pub fn has_own(&self) -> bool {
         matches!(self, MemoryFiles::Tmpfs(_))
     }
@@ -67,7 +67,7 @@ impl MemoryFiles {
             }
         };
         let file = File::from(file);
-        // The pages are huge where the file has that many bytes.
+        // `huge=within_size` gives huge pages up to this length only.
         file.set_len(bytes)?;
         Ok(Draft(file))
     }
@@ -79,7 +79,7 @@ fn tmpfs(bytes_max: u64) -> io::Result<OwnedFd> {
     let set = |key, value: &str| rustix::mount::fsconfig_set_string(&context, key, value);
     set("size", &bytes_max.to_string())?;
     set("mode", "0700")?;
-    // A kernel without huge pages refuses the one, one before 6.4 the other.
+    // A kernel without huge pages refuses `huge`; kernels before 6.4 refuse `noswap`.
     if let Err(error) = set("huge", "within_size") {
         log::info!("decoded files have small pages: {error}");
     }
@@ -107,13 +107,13 @@ impl Draft {
         }
         let held_bytes = self.0.metadata()?.len().next_multiple_of(PAGE_BYTES);
         let file = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd()))?;
-        // A signal that the kernel sends by default would end the daemon.
+        // The kernel sends SIGIO by default, which would end the daemon.
         fcntl(&file, F_SETSIG, libc::SIGURG)?;
         Ok(Arc::new(DecodedFile { file, held_bytes }))
     }
 }
 
-/// Of fcntl(2): the signal that tells of an open while a lease is held.
+/// The command of fcntl(2) that sets the signal for opens of a file with a lease.
 const F_SETSIG: i32 = 10;
 
 fn fcntl(file: &File, command: i32, value: i32) -> io::Result<()> {
@@ -130,8 +130,8 @@ impl DecodedFile {
         &self.file
     }
 
-    /// Whether nobody has the file open or mapped. The caller has the only reference, so that nobody
-    /// opens it meanwhile.
+    /// Whether no program has the file open or mapped. The caller has the only reference, so nothing opens
+    /// the file meanwhile.
     ///
     /// A program that has mapped a file may have closed it, and the daemon is not told when the mapping ends.
     /// The kernel grants a lease for writing only on a file that nobody else has open.

@@ -9,13 +9,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
-/// Tasks that wait for memory for a tenth of the time are pressure. The form is that of the kernel's document on
-/// PSI. A process without CAP_SYS_RESOURCE may only ask for multiples of two seconds.
+/// Pressure is a tenth of the time spent waiting for memory, in microseconds of a window, as the kernel's
+/// document on PSI writes it. Without CAP_SYS_RESOURCE the window must be a multiple of two seconds.
 const TRIGGERS: [&[u8]; 2] = [b"some 100000 1000000\0", b"some 200000 2000000\0"];
 const PRESSURE_PATH: &str = "/proc/pressure/memory";
-/// Less than this part of the memory is scarce.
+/// Memory is scarce when less than one part in this many is available,
 const SCARCE_PART: u64 = 50;
-/// And so is less than this.
+/// or less than this.
 const SCARCE_BYTES: u64 = 16 << 20;
 
 /// Memory in bytes.
@@ -88,7 +88,7 @@ fn of_group(directory: &Path) -> Option<Memory> {
         let line = statistics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|number| number.parse::<u64>().ok())
     };
-    // The totals of version 1 are those with the groups below.
+    // In version 1, names with `total_` include the groups below.
     let cached = |name: &str| of_files(&format!("total_{name}")).or_else(|| of_files(name)).unwrap_or(0);
     let cached = cached("inactive_file").saturating_add(cached("active_file"));
     Some(Memory { total, available: total.saturating_sub(used).saturating_add(cached) })

@@ -2,8 +2,8 @@
 //! so that the kernel reads them by passthrough.
 //!
 //! Invariants:
-//! 1. A copy has the bytes of one version of a file (`vfs/content.rs`). It is complete and every byte was
-//!    verified before anybody can find it, and nobody writes to it after that.
+//! 1. A copy has the bytes of one version of a file (`vfs/content.rs`). Its last byte is written and every
+//!    byte is verified before the table has it. Then it is never written again.
 //! 2. A copy is shown only while the file is of its version. The version is compared at each lookup and each
 //!    open, so no event can be missed; a sweep frees the memory of outdated copies.
 //! 3. A copy that a program has open or mapped is not freed, and counts until it is not. So passthrough's
@@ -36,12 +36,12 @@ use crate::vfs::{Content, ContentVersion, Ino};
 const BYTES_MIN: u64 = 1 << 20;
 /// How long no file is decoded after memory was scarce.
 const PAUSE_AFTER_PRESSURE: Duration = Duration::from_secs(10);
-/// A file that could not be decoded is tried again after this time.
+/// The time after which a file is decoded again that could not be decoded.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How often the memory that is left is looked at, while there are copies and otherwise.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_SELDOM: Duration = Duration::from_secs(1);
-/// Files whose reads are remembered, and the most that wait to be decoded.
+/// The most files whose reads are remembered, and the most that wait to be decoded.
 const REMEMBERED_MAX: usize = 4096;
 const WAITING_MAX: usize = 64;
 
@@ -91,7 +91,7 @@ impl DecodedCache {
     pub fn new(mounted: Arc<Mounted>, budget: Budget, is_eager: bool) -> DecodedCache {
         let total = Memory::now().map_or(0, |memory| memory.total);
         let budget_bytes = budget.bytes_of(total) / PAGE_BYTES * PAGE_BYTES;
-        // A budget of nothing would be one without a limit to tmpfs.
+        // For tmpfs a size of 0 means no limit.
         let files = if budget_bytes > 0 { MemoryFiles::new(budget_bytes) } else { MemoryFiles::Memfd };
         mounted.counters.decoded_budget_bytes.store(budget_bytes, Ordering::Relaxed);
         let (table, turn) = (Mutex::default(), Mutex::default());
@@ -206,7 +206,7 @@ impl Table {
         self.seen.insert(ino, seen);
     }
 
-    /// Takes a copy out of sight.
+    /// Removes a copy from the table. It is freed once no program uses it.
     fn retire(&mut self, ino: Ino) {
         if let Some(copy) = self.copies.remove(&ino) {
             self.retired.push(copy.file);
@@ -224,7 +224,7 @@ impl Table {
         }
     }
 
-    /// Frees the least recently opened copy that nobody has open. Returns whether there was one.
+    /// Frees the least recently opened copy among the unused ones. Returns whether it freed one.
     fn free_oldest(&mut self) -> bool {
         let unused = self.copies.iter().filter(|(_, copy)| is_unused(&copy.file));
         let Some(ino) = unused.min_by_key(|(_, copy)| copy.last_open).map(|(ino, _)| *ino) else {
@@ -248,12 +248,13 @@ impl Table {
     }
 }
 
-/// Whether nobody uses a copy that is in the table. Its lock is held, so nobody takes another reference.
+/// Whether no request and no program uses a copy. The caller holds the lock of the table, so that no thread
+/// takes another reference.
 fn is_unused(file: &Arc<DecodedFile>) -> bool {
     Arc::strong_count(file) == 1 && file.is_unused()
 }
 
-/// Watches the memory until the mount ends, and gives all of it back when it becomes scarce.
+/// Watches the memory until the mount ends, and frees all unused copies when memory becomes scarce.
 pub(super) fn watch(cache: &Arc<DecodedCache>) -> std::io::Result<()> {
     if !cache.is_on() {
         return Ok(());

@@ -22,8 +22,8 @@ use crate::vfs::{CacheMode, Content, Ino};
 const TIME_MAX: Duration = Duration::from_millis(250);
 
 impl Adapter {
-    /// The content of a file that may be decoded. `None` for other files, and for most without a look at
-    /// their objects.
+    /// The content of a file that may be decoded; `None` for other files. Most of them are told apart
+    /// without a look at their objects.
     fn decodable(&self, ino: Ino) -> Option<Content> {
         if !self.decoded.is_on() || !self.may_be_given(ino) {
             return None;
@@ -32,8 +32,8 @@ impl Adapter {
         content.is_computed().then_some(content)
     }
 
-    /// Begins to decode a file that is opened to be read, if the open is worth the wait. Counts an open that
-    /// is not.
+    /// Begins to decode a file that is opened to be read, if the open shall wait for it. Counts a miss
+    /// otherwise.
     pub fn decode_at_open(&self, ino: Ino) -> Option<Arc<Decoding>> {
         let content = self.decodable(ino)?;
         let is_due = self.decoded.is_eager
@@ -55,8 +55,8 @@ impl Adapter {
         self.decoded.decode(ino, content, stream, urgency)
     }
 
-    /// Replies to an open of either number when the file was decoded, or after a time, on a thread of its own, so that other
-    /// requests are answered meanwhile.
+    /// Replies to an open of either number once the file is decoded, at the latest after [`TIME_MAX`]. It
+    /// waits on a thread of its own, so that other requests are answered meanwhile.
     pub fn open_decoded(
         &self,
         (thread, number): (u32, Ino),

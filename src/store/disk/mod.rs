@@ -21,8 +21,11 @@ pub trait File: Send + Sync {
     fn read_in_memory(&self, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
         Ok(0)
     }
-    /// Writes all of `bytes` at `offset`. A gap after the old end becomes zeros.
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `bytes` at `offset`. A gap after the old end becomes zeros. A file that is only read
+    /// refuses, as it refuses a new length.
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(read_only())
+    }
     /// Length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Whether the file is empty.
@@ -30,7 +33,9 @@ pub trait File: Send + Sync {
         Ok(self.len()? == 0)
     }
     /// Truncates the file, or extends it with zeros.
-    fn set_len(&self, len: u64) -> io::Result<()>;
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(read_only())
+    }
     /// Allocates space for bytes that will be written behind the end; the length stays. Does nothing if
     /// the file system does not support it.
     fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
@@ -100,6 +105,11 @@ pub trait File: Send + Sync {
             )),
         }
     }
+}
+
+/// The error of a write to a file or a disk that is only read.
+pub(in crate::store) fn read_only() -> io::Error {
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it is only read, never written")
 }
 
 /// The device and the inode number of a file.

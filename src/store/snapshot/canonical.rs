@@ -2,9 +2,9 @@
 //! collections with the same import have the same payload files.
 //!
 //! Tier files, `delta.dat` and `factor.dat` have their payloads without gaps: files in the order of their
-//! nodes, objects in the order of their file, blocks in order. Data files stay as they are. A file outside
+//! nodes, objects in the order of their file, blocks in order. Data files keep their layout. A file outside
 //! the store becomes a data file, and an absent block that only such a file has becomes exact. The log is a
-//! checkpoint with the epochs as they are. It lacks objects without a file, and settings of one machine.
+//! checkpoint and keeps the epochs. It leaves out objects without a file, and settings of one machine.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -32,17 +32,17 @@ use crate::store::state::{ROOT, State};
 
 /// The generation of a canonical log.
 const GENERATION: u64 = 1;
-/// The number that a canonical log gives the collection. The disk that shows it gives it another.
+/// The number of the collection in a canonical log. A disk of snapshots replaces it by a number of its own.
 const NUMBER: u32 = 1;
-/// The setting of a file that an import made: where its source lies on this machine.
+/// The setting with the path of an imported file's source on this machine.
 const IMPORTED: &str = "imported";
 const RECONSTRUCT: &str = "reconstruct";
-/// Its value for files that become data files.
+/// The value of `reconstruct` for files outside the store, which become data files.
 const ORIGIN: &str = "origin";
 
 /// A collection as canonical files.
 pub struct Canonical {
-    /// Keeps the bytes that the sources name.
+    /// Its hold keeps the bytes that the sources name.
     frozen: Frozen,
     objects: Vec<Arc<Object>>,
     owner: Owner,
@@ -53,8 +53,8 @@ pub struct Canonical {
 }
 
 impl Frozen {
-    /// The canonical files, with a log for the store `remote`. `Corrupt` if something is lost, `Absent` if
-    /// a block has no source.
+    /// The canonical files, with a log for the store `remote`. `Corrupt` if a block or an object is lost,
+    /// `Absent` if an absent block has no source.
     pub fn canonical(&self, remote: StoreId) -> Result<Canonical> {
         let still = self.still();
         let path = still.path();
@@ -129,7 +129,8 @@ impl Canonical {
     }
 }
 
-/// The objects of files, in the order of the nodes and then of the file: first those of whole files.
+/// The objects of all files, in the order of the nodes, then of the file. Whole files come before tensors of
+/// containers.
 fn objects_in_order(state: &State, path: &str) -> Result<Vec<Arc<Object>>> {
     let mut nodes: Vec<&Arc<Node>> = state.nodes().collect();
     nodes.sort_by_key(|node| (node.file().is_some_and(|file| file.container.is_some()), node.entry.id));
@@ -148,7 +149,7 @@ fn objects_in_order(state: &State, path: &str) -> Result<Vec<Arc<Object>>> {
     Ok(objects)
 }
 
-/// Whether a canonical log has a record of a state.
+/// Whether a canonical log keeps this record of a state.
 fn is_kept(added: &BatchRecord, objects: &HashSet<ObjectId>) -> bool {
     match (&added.entry, &added.record) {
         (Some(Entry::Object(entry)), _) => objects.contains(&entry.id),
@@ -171,8 +172,7 @@ fn is_kept(added: &BatchRecord, objects: &HashSet<ObjectId>) -> bool {
     }
 }
 
-/// Whether a setting means something on this machine only: where sources lie, what the store may take, which
-/// copies and children it has.
+/// Whether a setting has a meaning on this machine only: pins, limits, paths of sources, children.
 fn is_of_one_machine(key: &str) -> bool {
     let is_pin = key.strip_prefix(PIN).is_some_and(|form| form.is_empty() || form.starts_with('.'));
     is_pin || key == LIMITS_SETTING || key == IMPORTED || key.starts_with(CHILDREN_OF)

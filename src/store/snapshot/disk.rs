@@ -1,8 +1,8 @@
-//! Snapshots as a disk with a store that is only read.
+//! A disk that shows snapshots as a store that is only read.
 //!
-//! The files of the store that no snapshot has (its settings, those of tenants) follow from the manifests.
-//! A log is that of the snapshot and one batch behind it, which gives the collection a number of its own:
-//! collections of different stores may have the same.
+//! The disk makes the files that no snapshot has, `tierfs.toml` and `.tenant.toml`, from the manifests. It
+//! adds a batch to the log of each snapshot, which gives the collection a number of its own: collections
+//! pushed from different stores may have the same number.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::format::log::slot::{RawSlot, SLOT_BYTES};
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
 use crate::model::{MODE_BITS, StoreId, check_label};
 use crate::store::batch::Batch;
-use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
+use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space, read_only};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::batch_bytes;
 use crate::store::object::factors::FACTOR_FILE;
@@ -50,11 +50,11 @@ struct Shown {
 struct ShownSnapshot {
     snapshot: Snapshot,
     number: u32,
-    /// The indexes of the files of what is shown.
+    /// Indexes into [`Manifest::files`], by kind and number: the files of the collection, or of its variant.
     indexes: HashMap<(FileKind, u64), usize>,
 }
 
-/// Where a path leads to.
+/// The target of a path.
 enum Place<'a> {
     Root,
     Settings,
@@ -72,8 +72,8 @@ impl SnapshotDisk {
         SnapshotDisk { source, shown: Mutex::default() }
     }
 
-    /// Asks the source which snapshot of a collection is to be shown now. Returns whether it is another
-    /// than before: it has another number then. Open files stay those of the snapshot before.
+    /// Asks the source for the present snapshot of a collection and shows it. Returns whether it differs from
+    /// the one before; then the collection has a new number. Open files stay those of the snapshot before.
     pub fn renew(&self, tenant: &str, collection: &str) -> io::Result<bool> {
         let found = self.source.open(tenant, collection)?;
         let key = (tenant.to_owned(), collection.to_owned());
@@ -102,7 +102,7 @@ impl SnapshotDisk {
         all.map(|((tenant, name), shown)| (tenant.clone(), name.clone(), shown.snapshot.clone())).collect()
     }
 
-    /// The snapshot of a collection. `NotFound` if there is none.
+    /// The snapshot of a collection. `NotFound` if the source has none.
     fn collection(&self, tenant: &str, name: &str) -> io::Result<Arc<ShownSnapshot>> {
         let key = (tenant.to_owned(), name.to_owned());
         if let Some(found) = self.shown.lock().collections.get(&key) {
@@ -117,7 +117,7 @@ impl SnapshotDisk {
         }
     }
 
-    /// The file of a tenant: its owner is that which a collection was pushed with.
+    /// The file of a tenant, with the owner that the manifest of its first collection has.
     fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
         let opened = |key: &(String, String)| key.0 == tenant;
         let shown = {
@@ -163,7 +163,7 @@ impl ShownSnapshot {
         &self.snapshot.manifest
     }
 
-    /// The files of what is shown.
+    /// The files of the collection, or of its variant.
     fn files(&self) -> impl Iterator<Item = &ManifestFile> {
         self.indexes.values().filter_map(|index| self.manifest().files.get(*index))
     }
@@ -202,7 +202,7 @@ impl ShownSnapshot {
     }
 }
 
-/// The place that a path leads to. `None` if there is nothing.
+/// The target of a path; `None` if the path has not the form of one in a store.
 fn place_of(path: &str) -> Option<Place<'_>> {
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
@@ -250,10 +250,6 @@ fn name_of(file: &ManifestFile) -> Option<String> {
     }
 }
 
-fn refused() -> io::Error {
-    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "a remote store is only read")
-}
-
 impl Disk for SnapshotDisk {
     fn place(&self) -> String {
         self.source.place()
@@ -261,7 +257,7 @@ impl Disk for SnapshotDisk {
 
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
         if how != Open::Read {
-            return Err(refused());
+            return Err(read_only());
         }
         match place_of(path) {
             Some(Place::Settings) => {
@@ -277,19 +273,19 @@ impl Disk for SnapshotDisk {
     }
 
     fn create_directory(&self, _path: &str) -> io::Result<()> {
-        Err(refused())
+        Err(read_only())
     }
 
     fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
-        Err(refused())
+        Err(read_only())
     }
 
     fn remove_file(&self, _path: &str) -> io::Result<()> {
-        Err(refused())
+        Err(read_only())
     }
 
     fn remove_directory(&self, _path: &str) -> io::Result<()> {
-        Err(refused())
+        Err(read_only())
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
@@ -348,7 +344,7 @@ impl Disk for SnapshotDisk {
     }
 
     fn lock(&self, how: Lock, _note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
-        if how == Lock::Exclusive { Err(refused()) } else { Ok(Box::new(())) }
+        if how == Lock::Exclusive { Err(read_only()) } else { Ok(Box::new(())) }
     }
 }
 
@@ -357,9 +353,9 @@ struct SnapshotFile {
     shown: Arc<ShownSnapshot>,
     /// Its index in the manifest.
     index: usize,
-    /// Its bytes in the snapshot.
+    /// Bytes that the snapshot has of it.
     end: u64,
-    /// Bytes behind them.
+    /// Bytes that the disk adds to them.
     tail: Vec<u8>,
 }
 
@@ -397,20 +393,8 @@ impl File for SnapshotFile {
         Ok(if read == inside.len() { read + behind.len() } else { read })
     }
 
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(refused())
-    }
-
     fn len(&self) -> io::Result<u64> {
         Ok(self.end.saturating_add(self.tail.len() as u64))
-    }
-
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Err(refused())
-    }
-
-    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Err(refused())
     }
 
     #[cfg(feature = "mount")]
@@ -438,7 +422,7 @@ impl File for SnapshotFile {
     }
 }
 
-/// A file that follows from something else.
+/// A file that the disk makes.
 struct TextFile(Vec<u8>);
 
 impl File for TextFile {
@@ -452,16 +436,8 @@ impl File for TextFile {
         Ok(count)
     }
 
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(refused())
-    }
-
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
-    }
-
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Err(refused())
     }
 
     fn sync_data(&self) -> io::Result<()> {

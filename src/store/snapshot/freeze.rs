@@ -1,7 +1,7 @@
-//! Freezes a collection: copies its state, and keeps everything that the copy names while writers go on.
+//! Freezes a collection: copies its state, and keeps all bytes that the copy names while writers go on.
 //!
 //! Invariants:
-//! 1. What the copy names is durable.
+//! 1. All bytes that the copy names are durable.
 //! 2. While the hold lives, no slot or stretch that the copy names is written, punched or truncated, and no
 //!    file of it is removed.
 
@@ -26,20 +26,20 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Freezes a collection. What open files have not recorded yet is not part of it. `Corrupt` if the log
-    /// is damaged, `Busy` while a file is being cut: record that, then try again.
+    /// Freezes a collection as its log describes it. Written bytes that no flush has recorded are not in
+    /// the copy. `Corrupt` if the log is damaged, `Busy` while a file is being cut: flush it, then try again.
     pub fn of(collection: &Arc<Collection>) -> Result<Frozen> {
         if let Some(damage) = collection.damage() {
             let path = collection.path();
             return Err(Error::corrupt(format!("{path}: {}; run tierfs fsck --repair", damage.reason)));
         }
         let (state, hold) = match collection.access() {
-            // Nobody writes.
+            // The store is open for reading only, so its space is never used again.
             Access::Read => (copied(&collection.state(), |_| true)?, None),
             Access::Write => {
                 collection.sync()?;
                 let writer = &mut *collection.writer()?;
-                // What was recorded since.
+                // Other threads may have recorded batches since the sync.
                 collection.mark_all(writer)?;
                 let state = copied(&collection.state(), |_| true)?;
                 let extents = state.objects().filter_map(|object| object.extent());
@@ -59,7 +59,7 @@ impl Frozen {
     }
 }
 
-/// A copy of those records of a state that `is_kept` chooses. Of an object, all or none are chosen.
+/// A copy of a state, made of the records that `is_kept` chooses. It chooses all records of an object or none.
 pub(in crate::store) fn copied(state: &State, is_kept: impl Fn(&BatchRecord) -> bool) -> Result<State> {
     let mut copy = State::default();
     for batch in batches_of(state, next_sequence(state))? {
@@ -75,8 +75,8 @@ pub(in crate::store) fn copied(state: &State, is_kept: impl Fn(&BatchRecord) -> 
     Ok(copy)
 }
 
-/// The number after all that records of a state need. It depends on the state alone, unlike the next
-/// number of its log.
+/// A sequence number greater than all in the records of a state. It depends on the state alone, unlike the
+/// next number of its log.
 pub(in crate::store) fn next_sequence(state: &State) -> u64 {
     let last = |object: &Arc<crate::store::object::Object>| {
         let layout = object.logged_layout();

@@ -1,4 +1,4 @@
-//! The payloads of a canonical file: where each comes from, and the bytes of a piece of the file.
+//! The payloads of a canonical file: their sources, and the bytes of a piece of the file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct CanonicalFile {
     pub number: u64,
     /// Logical bytes. Those in no piece are zeros.
     pub bytes: u64,
-    /// Time of the last change of a file that has bytes in it, in nanoseconds since 1970; 0 if unknown.
+    /// The latest mtime of the files with bytes in it, in nanoseconds since 1970; 0 if unknown.
     pub mtime: i64,
     /// The stretches of each object with bytes in the file, in the order of the file.
     pub(super) objects: Vec<Stretches>,
@@ -30,7 +30,7 @@ pub struct CanonicalFile {
     pub(super) sources: Vec<Source>,
 }
 
-/// Where a payload comes from.
+/// The source of a payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     /// Its offset in the canonical file.
@@ -102,7 +102,7 @@ impl CanonicalFile {
     }
 }
 
-/// Reads payloads of a collection that nobody writes to, one object after the other.
+/// Reads payloads of a frozen collection, one object after the other.
 pub(super) struct PayloadReader<'a> {
     pub collection: &'a Arc<Collection>,
     pub objects: &'a [Arc<Object>],
@@ -189,7 +189,7 @@ impl<'a> PayloadReader<'a> {
     }
 }
 
-/// A state that nobody changes has lost something.
+/// The error for a payload that a frozen state names and lacks.
 fn gone() -> Error {
-    Error::corrupt("a payload that was there when the collection was frozen")
+    Error::corrupt("a payload is missing that the frozen collection had; run tierfs fsck")
 }

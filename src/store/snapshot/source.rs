@@ -1,4 +1,4 @@
-//! The sources of the disk of snapshots: traits that the layer implements which fetches them.
+//! The sources of a disk of snapshots. The layer with the network implements these traits.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub trait Snapshots: Send + Sync {
     fn tenants(&self) -> io::Result<Vec<String>>;
     /// The names of a tenant's collections, in any order.
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
-    /// The snapshot of a collection that is to be shown now; `None` if there is none.
+    /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
 }
 
@@ -25,7 +25,7 @@ pub trait Snapshots: Send + Sync {
 pub struct Snapshot {
     /// Its manifest.
     pub manifest: Arc<Manifest>,
-    /// The variant that is shown, instead of the collection itself.
+    /// The name of the variant to show instead of the collection itself.
     pub variant: Option<String>,
     /// Its files.
     pub files: Arc<dyn SnapshotFiles>,
@@ -40,7 +40,7 @@ pub trait SnapshotFiles: Send + Sync {
     fn read_in_memory(&self, _file: usize, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
         Ok(0)
     }
-    /// A descriptor of a file that has all bytes of this one at the same offsets, if there is one.
+    /// A descriptor of a local file with all bytes of this one at the same offsets; `None` without one.
     #[cfg(feature = "mount")]
     fn descriptor(&self, _file: usize) -> io::Result<Option<std::os::fd::OwnedFd>> {
         Ok(None)
