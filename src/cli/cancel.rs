@@ -15,12 +15,18 @@ use crate::model::{Error, ErrorKind, Result};
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The number of the job, as tierfs jobs lists it
+    #[arg(value_parser = parse_job)]
     job: u64,
     /// The mount point; needed if more than one store is mounted
     mountpoint: Option<PathBuf>,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn parse_job(text: &str) -> Result<u64> {
+    let wrong = || Error::invalid("it is no number of a job; to list them: tierfs jobs");
+    text.parse().map_err(|_| wrong())
 }
 
 impl Args {

@@ -84,12 +84,13 @@ impl Args {
             }
             None => {
                 let store = open_engine(&self.store, "renames a collection")?.store;
-                match (&self.from.collection, &self.to.collection) {
+                let renamed = match (&self.from.collection, &self.to.collection) {
                     (Some(old), Some(new)) => {
-                        store.rename_collection((&self.from.tenant, old), (&self.to.tenant, new))?;
+                        store.rename_collection((&self.from.tenant, old), (&self.to.tenant, new))
                     }
-                    _ => store.rename_tenant(&self.from.tenant, &self.to.tenant)?,
-                }
+                    _ => store.rename_tenant(&self.from.tenant, &self.to.tenant),
+                };
+                renamed.map_err(|error| refusal::with_mount(error, &self.store))?;
             }
         }
         if self.json {

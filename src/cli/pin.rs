@@ -44,10 +44,12 @@ impl Pin {
         if !self.what.how.json {
             for path in &self.what.paths {
                 // A path that cannot be pinned is refused below.
-                let places = targets(path).unwrap_or_default();
-                let bytes = places.iter().map(|(_, path)| bytes_to_copy(path)).sum();
+                let places = if is_read_only(path) { Vec::new() } else { targets(path).unwrap_or_default() };
+                let found: Vec<_> = places.iter().map(|(_, path)| bytes_to_copy(path)).collect();
+                let bytes = found.iter().map(|(bytes, _)| bytes).sum();
+                let at_least = if found.iter().all(|(_, is_all)| *is_all) { "" } else { "at least " };
                 if bytes > 0 {
-                    eprintln!("{}: copying {}", path.display(), human(bytes));
+                    eprintln!("{}: copying {at_least}{}", path.display(), human(bytes));
                 }
             }
         }
@@ -67,8 +69,12 @@ impl What {
     }
 }
 
-/// Bytes of the files that are not pinned, as far as they can be listed.
-fn bytes_to_copy(path: &Path) -> u64 {
+fn is_read_only(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// Bytes of the files that are not pinned, and whether all directories could be listed.
+fn bytes_to_copy(path: &Path) -> (u64, bool) {
     let mut bytes = 0;
     let listed = visit_files(path, &mut |path, metadata| {
         let mut value = [0; 8];
@@ -78,8 +84,6 @@ fn bytes_to_copy(path: &Path) -> u64 {
             bytes += metadata.len();
         }
     });
-    if let Err(error) = listed {
-        log::debug!("{error}");
-    }
-    bytes
+    let listed = listed.inspect_err(|error| log::debug!("{error}"));
+    (bytes, listed.is_ok())
 }

@@ -45,7 +45,8 @@ impl Args {
             None => {
                 let engine = open_engine(&self.store, "removes a collection")?;
                 let used = engine.store.collection(tenant, name)?.meter().used();
-                engine.store.remove_collection_with_content(tenant, name)?;
+                let removed = engine.store.remove_collection_with_content(tenant, name);
+                removed.map_err(|error| refusal::with_mount(error, &self.store))?;
                 (used.files, used.stored)
             }
         };

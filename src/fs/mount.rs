@@ -278,6 +278,7 @@ impl Mount {
     fn sync(&self) {
         if let Err(error) = self.vfs.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ())) {
             log::error!("syncing: {error}");
+            self.invalidator.invalidate_pending(&self.vfs, Invalidation::default(), || ());
         }
     }
 

@@ -167,7 +167,7 @@ impl Adapter {
     pub fn forgotten(&self, doing: &str, reply: ReplyEmpty, forget: Result<Invalidation>) {
         match forget {
             Ok(forget) => self.invalidator.forget(forget, move || reply.ok()),
-            Err(error) => reply.error(self.failed(doing, &error)),
+            Err(error) => self.refused(doing, reply, &error),
         }
     }
 
@@ -281,8 +281,15 @@ impl Adapter {
         });
         match flushed {
             Ok(forget) => self.invalidator.invalidate_pending(&self.vfs, forget, move || reply.ok()),
-            Err(error) => reply.error(self.failed(doing, &error)),
+            Err(error) => self.refused(doing, reply, &error),
         }
+    }
+
+    /// Replies with an error after the invalidation for changes that preceded it.
+    fn refused(&self, doing: &str, reply: ReplyEmpty, error: &Error) {
+        let errno = self.failed(doing, error);
+        let answer = move || reply.error(errno);
+        self.invalidator.invalidate_pending(&self.vfs, Invalidation::default(), answer);
     }
 
     /// Writes to an open file. `kills` also clears its set-user-ID and set-group-ID bits.

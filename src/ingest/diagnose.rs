@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::format::files::safetensors::HEADER_BYTES_MAX;
 use crate::ingest::archives::begins_with;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::File;
@@ -73,6 +74,9 @@ fn instead(beginning: &[u8], name: &[u8]) -> Option<String> {
             return Some(format!("{what}; give it the suffix {suffix}"));
         }
     }
+    if is_safetensors(beginning) && !name.ends_with(b".safetensors") {
+        return Some("a safetensors file; give it the suffix .safetensors".to_owned());
+    }
     let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(beginning).trim_ascii_start();
     let begins =
         |word: &str| text.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word.as_bytes()));
@@ -90,6 +94,12 @@ fn instead(beginning: &[u8], name: &[u8]) -> Option<String> {
             String::from_utf8_lossy(suffix)
         )
     })
+}
+
+/// Whether a file begins as safetensors files do: the length of the header, then its JSON.
+fn is_safetensors(beginning: &[u8]) -> bool {
+    let Some((length, header)) = beginning.split_first_chunk() else { return false };
+    (2..=HEADER_BYTES_MAX).contains(&u64::from_le_bytes(*length)) && header.starts_with(b"{\"")
 }
 
 /// The first line of a text, shortened. `None` for bytes that are not text, and for less than
@@ -151,6 +161,8 @@ mod tests {
         {
             assert_eq!(instead(beginning, b"x.safetensors"), None, "{beginning:?}");
         }
+        let safetensors = [&8_u64.to_le_bytes()[..], b"{\"a\":{}}"].concat();
+        assert!(instead(&safetensors, b"x.onnx").unwrap().contains("a safetensors file"));
         assert_eq!(instead(b"GGUF\x01", b"x.gguf"), None);
         assert_eq!(instead(b"\x93NUMPY", b"x.npy"), None);
     }

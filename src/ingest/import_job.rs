@@ -224,7 +224,8 @@ impl Plan {
                 }
                 Ok(Comparison::New) => Action::Import,
                 Err(error) => {
-                    self.note_failed(found, error, watch, sum)?;
+                    let place = store.map_or(String::new(), |(store, _)| store.place());
+                    self.note_failed(found, (error, &place), watch, sum)?;
                     continue;
                 }
             };
@@ -293,13 +294,19 @@ impl Plan {
         left
     }
 
-    /// Notes the error of a file. Fails if the error ends the import.
-    fn note_failed(&self, found: &Found, error: Error, watch: &dyn Watch, sum: &mut Sum) -> Result<()> {
+    /// Notes the error of a file. Fails if the error ends the import. `place` is that of the store.
+    fn note_failed(
+        &self,
+        found: &Found,
+        (error, place): (Error, &str),
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
         if error.kind() == ErrorKind::Interrupted {
             return Err(error);
         }
         let source = found.source.display().to_string();
-        let error = with_advice(error);
+        let error = with_advice(error, place);
         watch.failed(&source, &error);
         sum.failed.push((source, error.to_string()));
         Ok(())
@@ -398,7 +405,7 @@ impl Plan {
                 Err(error) => {
                     // The whole store accepts no more writes.
                     let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
-                    self.note_failed(found, error, watch, sum)?;
+                    self.note_failed(found, (error, &store.place()), watch, sum)?;
                     sum.left -= 1;
                     if is_last { return Ok(()) } else { continue }
                 }
@@ -530,8 +537,15 @@ fn cancelled() -> Error {
     Error::new(ErrorKind::Interrupted, "the import was cancelled")
 }
 
-/// Adds advice to the error of a quota.
-fn with_advice(error: Error) -> Error {
+/// Adds advice to the error of a quota, and to that of a full disk.
+fn with_advice(error: Error, place: &str) -> Error {
+    if error.kind() == ErrorKind::Full {
+        let text = format!(
+            "{error}; make room on the file system of the store (df {place}), or remove a collection: tierfs rm {place} \
+             TENANT/COLLECTION; then import again"
+        );
+        return Error::new(ErrorKind::Full, text);
+    }
     let of = error.refusals().iter().find_map(|refusal| match &refusal.cause {
         Cause::Quota(of, _) => Some(of.clone()),
         _ => None,

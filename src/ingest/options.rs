@@ -49,7 +49,10 @@ impl Origin {
         let Some(expected) = self.sha256.filter(|expected| Some(*expected) != found) else { return Ok(()) };
         let found = found.map(|found| hex(&found)).unwrap_or_default();
         let expected = hex(&expected);
-        Err(Error::invalid(format!("its SHA-256 is {found}, the manifest says {expected}")))
+        Err(Error::invalid(format!(
+            "its SHA-256 is {found}, the manifest says {expected}; download or copy it again, or, if it is right, \
+             write the manifest anew: sha256sum FILES > MANIFEST"
+        )))
     }
 }
 

@@ -200,7 +200,11 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// Finds the files of a path that the user named.
     fn path(&mut self, path: &Path, revisions: &Revisions) -> Result<()> {
-        let (real, metadata) = stat(path, self.mounts)?;
+        let (real, metadata) =
+            stat(path, self.mounts).map_err(|error| match dangling(path, &error, false) {
+                Some(dangling) => dangling.at(path.display()),
+                None => error,
+            })?;
         if let Some(repository) = Repository::at(path) {
             let root = bytes_of(real);
             self.walked.roots.push(root.clone());
@@ -305,18 +309,22 @@ impl Walk<'_> {
     }
 }
 
+/// The error of a link to a missing file, without its path; `None` for other errors.
+fn dangling(path: &Path, error: &Error, is_hub: bool) -> Option<Error> {
+    let text = fs::read_link(path).ok().filter(|_| error.kind() == ErrorKind::NotFound)?;
+    let advice = if is_hub {
+        "its download did not end; download the model again, which continues it".to_owned()
+    } else {
+        format!("restore the file that it leads to, or remove the link: rm {}", path.display())
+    };
+    let text = format!("it is a dangling link to {}; {advice}", text.display());
+    Some(Error::new(ErrorKind::NotFound, text))
+}
+
 /// The error of an entry that cannot be read, without its path.
 fn unreadable(path: &Path, error: Error, is_hub: bool) -> Error {
-    if let Ok(text) = fs::read_link(path)
-        && error.kind() == ErrorKind::NotFound
-    {
-        let advice = if is_hub {
-            "its download did not end; download the model again, which continues it"
-        } else {
-            "restore the file that it leads to, or remove the link"
-        };
-        let text = format!("it is a dangling link to {}; {advice}", text.display());
-        return Error::new(ErrorKind::NotFound, text);
+    if let Some(dangling) = dangling(path, &error, is_hub) {
+        return dangling;
     }
     // The text of the other error names the path.
     match fs::metadata(path) {

@@ -32,6 +32,9 @@ pub enum Cause {
     Pinned,
     /// Other tensors are stored as differences to it.
     Needed,
+    /// Its collection is bound to the collection of this path, whose tensors must be stored in full first,
+    /// with the clause that says so.
+    Bound(String, String),
     /// Its element type has no tiers.
     NoTiers(Dtype),
     /// Tensors of this element type, or with so short blocks, are not packed.
@@ -78,7 +81,7 @@ impl Cause {
         match self {
             Cause::LastExactCopy | Cause::LastBytes | Cause::Factors => ErrorKind::Denied,
             Cause::NoTiers(_) | Cause::NotPacked(_) | Cause::NotTensor => ErrorKind::Denied,
-            Cause::Pinned | Cause::Needed => ErrorKind::Busy,
+            Cause::Pinned | Cause::Needed | Cause::Bound(..) => ErrorKind::Busy,
             Cause::NoSource(_) | Cause::NoReconstruct => ErrorKind::Invalid,
             Cause::Absent => ErrorKind::Absent,
             Cause::Quota(..) => ErrorKind::Quota,
@@ -91,7 +94,7 @@ impl Cause {
         match self {
             Cause::LastExactCopy | Cause::LastBytes | Cause::Factors => "lossy",
             Cause::Pinned => "pinned",
-            Cause::Needed => "needed",
+            Cause::Needed | Cause::Bound(..) => "needed",
             Cause::NoTiers(_) => "no tiers",
             Cause::NotPacked(_) => "not packed",
             Cause::NotTensor => "not a tensor",
@@ -146,7 +149,7 @@ impl Cause {
                     format!("nothing says how to reconstruct {count} tensors (reconstruct=none)")
                 }
             },
-            Cause::Quota(_, text) => text.clone(),
+            Cause::Quota(_, text) | Cause::Bound(_, text) => text.clone(),
             Cause::Other(_, text) => match about {
                 About::Itself => text.clone(),
                 About::Named(name) => format!("{name}: {text}"),

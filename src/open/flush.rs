@@ -37,29 +37,25 @@ impl OpenFile {
     }
 
     /// As [`flush`](Self::flush), after the writer closed the file. It then recognizes content for which
-    /// the whole file must be read.
-    pub fn flush_closed(&self) -> Result<Changes> {
-        let changes = self.flush()?;
+    /// the whole file must be read. Adds its changes to `changes`, also those before a failure.
+    pub fn flush_closed(&self, changes: &mut Changes) -> Result<()> {
+        changes.merge(self.flush()?);
         let is_scanned = self.named().is_some_and(|(node, name)| {
             is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
         });
         if !self.flags.unclosed.swap(false, Ordering::AcqRel) {
-            return Ok(changes);
+            return Ok(());
         }
-        let mut all = changes;
-        if is_scanned {
-            let recognized = self.recognize_now();
-            if recognized.is_err() {
-                self.flags.unclosed.store(true, Ordering::Release);
-            }
-            all.merge(recognized?);
+        if is_scanned && let Err(error) = self.recognize_now(changes) {
+            self.flags.unclosed.store(true, Ordering::Release);
+            return Err(error);
         }
         // The file is complete without sharing.
         match self.share() {
-            Ok(shared) => all.merge(shared),
+            Ok(shared) => changes.merge(shared),
             Err(error) => log::warn!("{}: a file shares no data file: {error}", self.collection.path()),
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Lets a new file share the data file of another with the same bytes, if there is one.
@@ -189,12 +185,13 @@ impl OpenFile {
         if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
     }
 
-    /// Recognizes the content again, under the current name of the file.
-    pub(super) fn recognize_now(&self) -> Result<Changes> {
-        let mut changes = self.flush()?;
+    /// Recognizes the content again, under the current name of the file. Adds its changes to `changes`, also
+    /// those before a failure.
+    pub(super) fn recognize_now(&self, changes: &mut Changes) -> Result<()> {
+        changes.merge(self.flush()?);
         let mut layout = self.layout.write();
-        let Some((node, name)) = self.named() else { return Ok(changes) };
-        let Some(file) = node.file() else { return Ok(changes) };
+        let Some((node, name)) = self.named() else { return Ok(()) };
+        let Some(file) = node.file() else { return Ok(()) };
         let may_be = match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(&name) || self.is_data_file(),
@@ -208,7 +205,7 @@ impl OpenFile {
             | Content::OnnxData => true,
         };
         if !may_be {
-            return Ok(changes);
+            return Ok(());
         }
         let bytes = layout.bytes();
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
@@ -227,14 +224,15 @@ impl OpenFile {
             Ok((recognized, _)) if is_plain && recognized.content == Content::Plain => {}
             Ok((recognized, why)) => {
                 if is_recorded(&self.collection.state(), file, &recognized) {
-                    return Ok(changes);
+                    return Ok(());
                 }
                 let before = self.related(&node);
                 let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
                 let came_in = (bytes, file.digests.clone());
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
                 let parts = arrive_as(collection, self.node, recognized, came_in, mtime, why)?;
-                changes.merge(self.reload(&mut layout, Ok(parts), before)?);
+                changes.merge(Changes { nodes: before });
+                layout.replace(collection, Ok(parts), self.verify)?;
             }
             Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {
                 let why = format!("kept as a plain file: {error}");
@@ -242,7 +240,7 @@ impl OpenFile {
             }
             Err(_) => {}
         }
-        Ok(changes)
+        Ok(())
     }
 
     /// Creates new objects for the file's bytes: in place if they lie in one data file, otherwise in

@@ -306,9 +306,10 @@ fn belongs() -> Error {
 }
 
 impl OpenFile {
-    /// Recognizes the file under its current name, and removes the mark that a rename left.
-    pub fn recognize_again(&self) -> Result<Changes> {
-        let changes = self.recognize_now()?;
+    /// Recognizes the file under its current name, and removes the mark that a rename left. Adds its changes
+    /// to `changes`, also those before a failure.
+    pub fn recognize_again(&self, changes: &mut Changes) -> Result<()> {
+        self.recognize_now(changes)?;
         let marked = |state: &State| state.must_be_recognized_again(self.node);
         if marked(&self.collection.state()) {
             let taken = self.collection.record(Touched::default(), |batch, state| {
@@ -322,7 +323,7 @@ impl OpenFile {
                 log::warn!("{}: {error}", self.collection.path());
             }
         }
-        Ok(changes)
+        Ok(())
     }
 }
 
@@ -344,9 +345,9 @@ pub fn finish_renames(collection: &Arc<Collection>, table: &OpenFiles, verify: V
         return changes;
     }
     for node in marked {
-        match table.open(collection, node, verify).and_then(|open_file| open_file.recognize_again()) {
-            Ok(more) => changes.merge(more),
-            Err(error) => log::warn!("{}: looking at a renamed file: {error}", collection.path()),
+        let opened = table.open(collection, node, verify);
+        if let Err(error) = opened.and_then(|open_file| open_file.recognize_again(&mut changes)) {
+            log::warn!("{}: looking at a renamed file: {error}", collection.path());
         }
     }
     changes

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{Error, ErrorKind, Result, check_label};
+use crate::model::{Cause, Error, ErrorKind, Refusal, Result, check_label};
 use crate::store::collection::Collection;
 use crate::store::collection::lineage::{Place, children_in, relatives};
 use crate::store::collection::usage_file::SaveUsage;
@@ -195,17 +195,21 @@ impl Store {
         let own = (collection.tenant().to_owned(), collection.name().to_owned());
         let state = collection.state();
         let refused = |text: String| Err(Error::new(ErrorKind::Busy, text));
+        let bound = |path: String, text: String| {
+            let cause = Cause::Bound(path, text);
+            Err(Error::refused(vec![Refusal { path: String::new(), cause }]))
+        };
         if what == Change::Rename
             && let Some(object) = state.objects().find(|object| object.needs_parent())
         {
             let parent = object.entry.parent.as_ref();
             let parent =
                 parent.map_or(String::new(), |parent| format!("{}/{}", parent.tenant, parent.collection));
-            return refused(format!(
-                "tensors of {0} are stored as differences to {parent}, which names them by their collection; to \
-                 store them in full: tierfs tier exact MOUNTPOINT/{0}",
-                collection.path()
-            ));
+            let path = collection.path();
+            let text = format!(
+                "tensors of {path} are stored as differences to {parent}, which names them by their collection"
+            );
+            return bound(path, text);
         }
         for place in children_in(&state).into_iter().filter(|place| *place != own) {
             let child = format!("{}/{}", place.0, place.1);
@@ -213,11 +217,9 @@ impl Store {
                 Some(found) => {
                     let needs_it = |object: &&Arc<_>| found.needs(object, &own);
                     if found.damage().is_some() || found.state().objects().any(|object| needs_it(&object)) {
-                        return refused(format!(
-                            "tensors of {child} are stored as differences to {}; to store them in full: \
-                             tierfs tier exact MOUNTPOINT/{child}",
-                            collection.path()
-                        ));
+                        let text =
+                            format!("tensors of {child} are stored as differences to {}", collection.path());
+                        return bound(child, text);
                     }
                 }
                 // All relatives were opened with it, except those that cannot be opened.

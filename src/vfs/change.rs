@@ -319,15 +319,19 @@ impl Vfs {
             let is_file = state.node(node).is_some_and(|node| node.file().is_some());
             (is_file, state.must_be_recognized_again(node))
         };
-        if is_marked || is_file && open::has_other_suffix(from.1, to.1) {
-            let open_file = self.open_files.open(collection, node, self.verify);
-            // The kernel must learn that its names are out of date.
-            let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
-            changes.merge(self.look_at_renamed(&open_file)?);
-        }
-        changes.merge(self.data_files_recognized(collection, node));
-        changes.merge(self.look_at_blob(collection, node)?);
-        Ok(self.forget(collection, changes, None))
+        let mut finish = || {
+            if is_marked || is_file && open::has_other_suffix(from.1, to.1) {
+                let open_file = self.open_files.open(collection, node, self.verify);
+                // The kernel must learn that its names are out of date.
+                let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
+                changes.merge(self.look_at_renamed(&open_file)?);
+            }
+            changes.merge(self.data_files_recognized(collection, node));
+            changes.merge(self.look_at_blob(collection, node)?);
+            Ok(())
+        };
+        let finished = finish();
+        self.forget_or_queue(collection, changes, None, finished)
     }
 
     /// Writes to an open file.

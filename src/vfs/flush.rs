@@ -14,25 +14,35 @@ use crate::vfs::located::FileView;
 use crate::vfs::tree::Vfs;
 
 impl Vfs {
-    /// Flushes an open file.
+    /// Flushes an open file. After a failure the invalidation for its changes is pending.
     pub fn flush(&self, open_file: &OpenFile) -> Result<Invalidation> {
-        self.flushed(open_file, OpenFile::flush)
+        self.flushed(open_file, |open_file, changes| {
+            changes.merge(open_file.flush()?);
+            Ok(())
+        })
     }
 
-    /// Flushes a file that a program has closed.
+    /// Flushes a file that a program has closed. After a failure the invalidation for its changes is pending.
     pub fn flush_closed(&self, open_file: &OpenFile) -> Result<Invalidation> {
         self.flushed(open_file, OpenFile::flush_closed)
     }
 
-    fn flushed(&self, open_file: &OpenFile, flush: fn(&OpenFile) -> Result<Changes>) -> Result<Invalidation> {
+    fn flushed(
+        &self,
+        open_file: &OpenFile,
+        flush: fn(&OpenFile, &mut Changes) -> Result<()>,
+    ) -> Result<Invalidation> {
         let written = open_file.is_changed().then(|| open_file.node());
-        let mut changes = self.with_room(|| flush(open_file))?;
+        let mut changes = Changes::default();
+        let flushed = self.with_room(|| flush(open_file, &mut changes));
+        // A failure may follow after the writes were recorded.
+        let written = written.filter(|_| flushed.is_ok() || !open_file.is_changed());
         changes.nodes.extend(written.filter(|_| open_file.may_be_stale()));
         let collection = open_file.collection();
         if let Some(node) = written {
             changes.merge(self.data_files_recognized(collection, node));
         }
-        Ok(self.forget(collection, changes, written))
+        self.forget_or_queue(collection, changes, written, flushed)
     }
 
     /// Recognizes the data files of a model again that was written or renamed.
@@ -97,14 +107,16 @@ impl Vfs {
             let flushed = self.flush_closed(open_file).and_then(|flushed| {
                 forget(flushed);
                 let is_renamed = must_be_recognized_again(open_file);
-                let changes = if is_renamed {
-                    self.with_room(|| open_file.recognize_again())?
+                let mut changes = Changes::default();
+                let recognized = if is_renamed {
+                    self.with_room(|| open_file.recognize_again(&mut changes))
                 } else {
-                    Changes::default()
+                    Ok(())
                 };
-                Ok(self.forget(open_file.collection(), changes, None))
+                forget(self.forget(open_file.collection(), changes, None));
+                recognized
             });
-            first = first.and(flushed.map(&mut *forget));
+            first = first.and(flushed);
         }
         drop(kept);
         self.release_flushed();
@@ -122,16 +134,21 @@ impl Vfs {
     /// again within seconds, or by the next mount. A full disk or quota does not fail the rename; a
     /// disk error does.
     pub(super) fn look_at_renamed(&self, open_file: &Arc<OpenFile>) -> Result<Changes> {
-        self.with_room(|| open_file.recognize_again()).or_else(|error| {
-            let collection = open_file.collection();
-            log::warn!("{}: looking at a file under its other name: {error}", collection.path());
-            collection.invalidate_all_names();
-            self.keep_unflushed(open_file);
-            match error.kind() {
-                ErrorKind::Full | ErrorKind::Quota => Ok(Changes::default()),
-                _ => Err(error),
+        let mut changes = Changes::default();
+        let Err(error) = self.with_room(|| open_file.recognize_again(&mut changes)) else {
+            return Ok(changes);
+        };
+        let collection = open_file.collection();
+        log::warn!("{}: looking at a file under its other name: {error}", collection.path());
+        collection.invalidate_all_names();
+        self.keep_unflushed(open_file);
+        match error.kind() {
+            ErrorKind::Full | ErrorKind::Quota => Ok(changes),
+            _ => {
+                self.queue_invalidation(self.forget(collection, changes, None));
+                Err(error)
             }
-        })
+        }
     }
 
     /// Recognizes the blob of a hub cache that a new link leads to, if its name may tell more.
@@ -148,7 +165,7 @@ impl Vfs {
     /// Retries a request that found the disk full, once, after reclaiming space: unlinked files that
     /// no program has open, and released space of any collection that is not durable yet. No lower layer
     /// retries, except `Collection::record`, which retries the append.
-    pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+    pub(super) fn with_room<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         work().or_else(|error| match error.kind() {
             ErrorKind::Full if self.make_room() => work(),
             _ => Err(error),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::EntryId;
+use crate::model::{EntryId, Result};
 use crate::open::Changes;
 use crate::store::Collection;
 use crate::stream::index_beside;
@@ -29,6 +29,24 @@ impl Vfs {
         nodes: impl IntoIterator<Item = EntryId>,
     ) -> Invalidation {
         self.forget(collection, Changes { nodes: nodes.into_iter().collect() }, None)
+    }
+
+    /// The invalidation for changes; queues it if the request failed after them.
+    pub(super) fn forget_or_queue(
+        &self,
+        collection: &Collection,
+        changes: Changes,
+        written: Option<EntryId>,
+        done: Result<()>,
+    ) -> Result<Invalidation> {
+        let forget = self.forget(collection, changes, written);
+        match done {
+            Ok(()) => Ok(forget),
+            Err(error) => {
+                self.queue_invalidation(forget);
+                Err(error)
+            }
+        }
     }
 
     /// The invalidation for changes. The kernel has the bytes of a file that it wrote itself,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tierfs::model::{EntryId, ErrorKind, StoreId};
-use tierfs::open::{self, OpenFile, OpenFiles};
+use tierfs::open::{self, Changes, OpenFile, OpenFiles};
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
@@ -168,7 +168,7 @@ impl History {
         open_file.write(0, &bytes).unwrap();
         self.flush(".new", &open_file, bytes.clone());
         open::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
-        open_file.recognize_again().unwrap();
+        open_file.recognize_again(&mut Changes::default()).unwrap();
         self.log(".new", None);
         self.log(name, Some(bytes));
     }

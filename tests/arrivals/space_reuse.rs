@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-use tierfs::open::{self, OpenFiles};
+use tierfs::open::{self, Changes, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
@@ -71,7 +71,7 @@ fn a_close_of_a_new_file_syncs_nothing() {
         let node = open::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &bytes).unwrap();
-        open_file.flush_closed().unwrap();
+        open_file.flush_closed(&mut Changes::default()).unwrap();
         drop(open_file);
         assert_eq!(cut_disk.syncs() - before, 0, "{name}");
     }

@@ -12,4 +12,5 @@ mod faults;
 mod fixture;
 mod names;
 mod packed;
+mod renamed;
 mod slot_runs;

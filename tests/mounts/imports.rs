@@ -127,7 +127,7 @@ fn what_cannot_be_imported_from_a_directory_is_named_and_the_rest_comes_in() {
         for line in [
             format!(
                 "tierfs: {shown}/sub/link: it is a dangling link to gone/file; restore the file that it leads to, \
-                 or remove the link\n"
+                 or remove the link: rm {shown}/sub/link\n"
             ),
             format!("tierfs: {shown}/loop: reading it: Too many levels of symbolic links\n"),
             format!("tierfs: {shown}/socket: a socket, left out\n"),

@@ -9,7 +9,7 @@ use crate::cli::Outcome;
 use crate::cli::shared::mounts::Mounted;
 use crate::cli::shared::output::print_json;
 use crate::control::PREFIX;
-use crate::model::{Error, FILES_SHOWN_MAX, Result};
+use crate::model::{Cause, Error, FILES_SHOWN_MAX, Result};
 
 /// Largest size of the attribute with a refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -191,6 +191,9 @@ fn advice(code: &str, typed: &Typed, cause: Option<&str>, mounted: &Mounted, of:
     Some(match code {
         "lossy" => format!("to allow it: tierfs {words} --lossy {path}"),
         "pinned" => format!("to unpin: tierfs unpin {file}"),
+        "needed" if !of.is_empty() => {
+            format!("to store them in full: tierfs tier exact {}", mounted.mountpoint.join(of).display())
+        }
         "needed" => "move those to a tier first, or remove them".to_owned(),
         "not a tensor" => format!("to make it one: tierfs set dtype=f32 shape=ROWSxCOLUMNS {file}"),
         "no reconstruct" => format!(
@@ -209,6 +212,20 @@ fn advice(code: &str, typed: &Typed, cause: Option<&str>, mounted: &Mounted, of:
         "read-only" => format!("to mount it for writing: {}", mount_again(mounted)),
         _ => return None,
     })
+}
+
+/// Adds the commands to an error of a store that is not mounted, if a mount is needed for them.
+pub(in crate::cli) fn with_mount(error: Error, store: &Path) -> Error {
+    let bound = error.refusals().iter().find_map(|refusal| match &refusal.cause {
+        Cause::Bound(of, _) => Some(of),
+        _ => None,
+    });
+    let Some(of) = bound else { return error };
+    let store = store.display();
+    let text = format!(
+        "{error}; to store them in full: tierfs mount {store} MOUNTPOINT && tierfs tier exact MOUNTPOINT/{of}"
+    );
+    Error::new(error.kind(), text)
 }
 
 /// The commands that mount a store anew.

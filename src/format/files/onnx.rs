@@ -27,6 +27,10 @@ use crate::model::{
     CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name,
 };
 
+/// The end of an error for bytes that are no ONNX model.
+const DAMAGED: &str =
+    "it is damaged or no ONNX model; download or copy it again, or give it a name without the suffix .onnx";
+
 /// Largest number of fields to visit.
 pub const FIELDS_MAX: u64 = 1 << 22;
 
@@ -120,7 +124,7 @@ impl Walk<'_, '_> {
                 return Err(Error::invalid("two graphs"));
             }
         }
-        let mut at = graph.ok_or_else(|| Error::invalid("it has no graph"))?;
+        let mut at = graph.ok_or_else(|| Error::invalid(format!("it has no graph: {DAMAGED}")))?;
         let mut model = Model::default();
         let mut names = HashSet::new();
         while let Some((number, value)) = self.field(&mut at)? {
@@ -199,20 +203,18 @@ impl Walk<'_, '_> {
         let tag = self.varint(at)?;
         let (number, wire) = (tag >> 3, tag & 7);
         if number == 0 || number > (1 << 29) - 1 {
-            return Err(Error::invalid(format!("a field of number {number}")));
+            return Err(no_model(format_args!("field number {number}"), at.start));
         }
         let length = match wire {
             0 => return Ok(Some((number, Value::Varint(self.varint(at)?)))),
             1 => 8,
             2 => self.varint(at)?,
             5 => 4,
-            _ => return Err(Error::invalid(format!("a field of wire type {wire}"))),
+            _ => return Err(no_model(format_args!("wire type {wire}"), at.start)),
         };
         let end = at.start.checked_add(length).filter(|end| *end <= at.end);
-        let end = end.ok_or_else(|| {
-            let cut_off = if at.end == self.file_len { format!(": {CUT_OFF}") } else { String::new() };
-            Error::invalid(format!("{length} bytes at byte {} go past byte {}{cut_off}", at.start, at.end))
-        })?;
+        let end =
+            end.ok_or_else(|| self.past(format_args!("{length} bytes at byte {} go", at.start), at.end))?;
         let value = if wire == 2 { Value::Bytes(at.start..end) } else { Value::Fixed };
         at.start = end;
         Ok(Some((number, value)))
@@ -230,9 +232,15 @@ impl Walk<'_, '_> {
         Err(Error::invalid("a number of more than ten bytes"))
     }
 
+    /// The error for a part of a message that goes past the message's end.
+    fn past(&self, goes: std::fmt::Arguments, end: u64) -> Error {
+        let advice = if end == self.file_len { CUT_OFF } else { DAMAGED };
+        Error::invalid(format!("{goes} past byte {end}: {advice}"))
+    }
+
     fn byte(&mut self, at: &mut Range<u64>) -> Result<u8> {
         if at.start >= at.end {
-            return Err(Error::invalid(format!("a number goes past byte {}", at.end)));
+            return Err(self.past(format_args!("a number goes"), at.end));
         }
         let found = |walk: &Self| {
             let place = at.start.checked_sub(walk.start)?;
@@ -262,6 +270,11 @@ impl Walk<'_, '_> {
         (self.read)(&mut bytes, range.start)?;
         String::from_utf8(bytes).map_err(|_| Error::invalid("a name that is not UTF-8"))
     }
+}
+
+/// The error for bytes that no program for ONNX writes.
+fn no_model(found: std::fmt::Arguments, at: u64) -> Error {
+    Error::invalid(format!("{found} before byte {at}: {DAMAGED}"))
 }
 
 fn once<T>(field: &mut Option<T>, value: T) -> Result<()> {

@@ -307,8 +307,8 @@ pub fn open_source(path: &Path) -> io::Result<Arc<dyn File>> {
 }
 
 /// Visits the entries below a directory of the host that are not directories, or the path itself, without
-/// following symbolic links. Entries that are removed meanwhile are left out. Fails where a directory cannot
-/// be listed.
+/// following symbolic links. Entries that are removed meanwhile are left out. A directory that cannot be listed
+/// is an error, which is returned after the visits of all others.
 pub fn visit_files(path: &Path, visit: &mut dyn FnMut(&Path, &fs::Metadata)) -> Result<()> {
     let failed = |path: &Path, error| Error::io(path.display(), error);
     let metadata = fs::symlink_metadata(path).map_err(|error| failed(path, error))?;
@@ -316,17 +316,58 @@ pub fn visit_files(path: &Path, visit: &mut dyn FnMut(&Path, &fs::Metadata)) -> 
         visit(path, &metadata);
         return Ok(());
     }
+    let mut first = Ok(());
     let mut waiting = vec![path.to_owned()];
     while let Some(directory) = waiting.pop() {
-        for entry in fs::read_dir(&directory).map_err(|error| failed(&directory, error))? {
-            let entry = entry.map_err(|error| failed(&directory, error))?;
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => waiting.push(entry.path()),
-                Ok(metadata) => visit(&entry.path(), &metadata),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed(&entry.path(), error)),
-            }
+        first = first.and(visit_entries(&directory, &mut waiting, visit));
+    }
+    first
+}
+
+/// Visits the entries of a directory, and adds its directories to `waiting`.
+fn visit_entries(
+    directory: &Path,
+    waiting: &mut Vec<PathBuf>,
+    visit: &mut dyn FnMut(&Path, &fs::Metadata),
+) -> Result<()> {
+    let failed = |path: &Path, error| Error::io(path.display(), error);
+    for entry in fs::read_dir(directory).map_err(|error| failed(directory, error))? {
+        let entry = entry.map_err(|error| failed(directory, error))?;
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => waiting.push(entry.path()),
+            Ok(metadata) => visit(&entry.path(), &metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(&entry.path(), error)),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::fs::{Mode, OFlags};
+
+    use super::visit_files;
+
+    #[test]
+    fn files_beside_directories_that_cannot_be_listed_are_visited() {
+        let root = tempfile::tempdir().unwrap();
+        let name = "d".repeat(250);
+        for number in 0..4 {
+            let directory = root.path().join(number.to_string());
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("file"), "x").unwrap();
+            // The path of the last ones is longer than the system takes.
+            let mut at = rustix::fs::open(&directory, OFlags::DIRECTORY, Mode::empty()).unwrap();
+            for _ in 0..20 {
+                rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+                at = rustix::fs::openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+            }
+        }
+        let mut bytes = 0;
+        let visited = visit_files(root.path(), &mut |_, metadata| bytes += metadata.len());
+        assert!(visited.is_err() && bytes == 4, "{bytes} bytes, {visited:?}");
+    }
 }
