@@ -1,6 +1,15 @@
-//! Stores on object storage: the client, and what is published there.
+//! Stores on object storage: the client, the snapshots that are published there, and the cache of their
+//! files.
 //!
 //! This is the only layer with a network and with asynchronous code. Others call its functions from their
 //! own threads and wait.
 
+pub mod cache;
 pub mod client;
+pub mod files;
+pub mod garbage;
+pub mod mounted;
+pub mod pieces;
+pub mod place;
+pub mod push;
+mod recent;

@@ -36,6 +36,8 @@ pub enum EventKind {
     Compaction,
     /// Blocks were moved to another tier.
     Migration,
+    /// A remote does not give what it should.
+    Remote,
     /// A request failed because of a bug; other requests are not affected.
     Panic,
 }
@@ -52,6 +54,7 @@ impl EventKind {
             EventKind::Poisoned => "poisoned",
             EventKind::Compaction => "compaction",
             EventKind::Migration => "migration",
+            EventKind::Remote => "remote",
             EventKind::Panic => "panic",
         }
     }

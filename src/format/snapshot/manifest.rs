@@ -215,7 +215,8 @@ impl FileExtent {
 }
 
 impl PieceEncoding {
-    pub(super) fn byte(self) -> u8 {
+    /// Its number in manifests.
+    pub fn byte(self) -> u8 {
         match self {
             PieceEncoding::Raw => 0,
             PieceEncoding::Zstandard => 1,

@@ -17,6 +17,8 @@ pub enum Failure {
     Refused(String),
     /// The object has this many bytes, which is not what it should have.
     WrongLength(u64),
+    /// The bytes are not those that the key names.
+    WrongBytes,
     /// The bytes could not be stored here.
     Local(std::io::Error),
     /// It may succeed later.
@@ -117,6 +119,7 @@ impl fmt::Display for Failure {
             | Failure::Transient(text)
             | Failure::Overload(text) => out.write_str(text),
             Failure::WrongLength(len) => write!(out, "the object has {len} bytes, which is wrong"),
+            Failure::WrongBytes => out.write_str("its bytes differ from its name"),
             Failure::Local(error) => write!(out, "{error}"),
         }
     }

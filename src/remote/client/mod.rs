@@ -18,7 +18,7 @@ use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPa
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::failure::Failure;
-use crate::remote::client::window::{Class, Window};
+use crate::remote::client::window::{Class, Permit, Window};
 
 pub mod failure;
 mod observed;
@@ -126,6 +126,7 @@ impl Client {
     /// program has these features.
     pub fn open(url: &str) -> Result<Client> {
         let window = Arc::new(Window::default());
+        runtime::start()?;
         let (objects, prefix) = url::open(url)?;
         Ok(Client::made(objects, &prefix, url, Deadlines::default(), window))
     }
@@ -185,7 +186,7 @@ impl Client {
         match fetched {
             Ok(()) => Ok(Some(bytes)),
             Err(Failure::NotFound) => Ok(None),
-            Err(failure) => Err(self.error("reading", key, failure)),
+            Err(failure) => Err(self.error("reading", key, &failure)),
         }
     }
 
@@ -195,13 +196,13 @@ impl Client {
         match self.upload(key, bytes, PutMode::Create)? {
             Ok(()) => Ok(Put::Created),
             Err(Failure::Exists) => Ok(Put::Exists),
-            Err(failure) => Err(self.error("creating", key, failure)),
+            Err(failure) => Err(self.error("creating", key, &failure)),
         }
     }
 
     /// Creates an object or replaces it.
     pub fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.upload(key, bytes, PutMode::Overwrite)?.map_err(|failure| self.error("writing", key, failure))
+        self.upload(key, bytes, PutMode::Overwrite)?.map_err(|failure| self.error("writing", key, &failure))
     }
 
     fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<(), Failure>> {
@@ -218,7 +219,8 @@ impl Client {
             }
         };
         let done = runtime::wait(async {
-            let _permit = self.shared.window.enter(Class::Demand, len).await;
+            let patience = self.shared.deadlines.total.max(deadline);
+            let _permit = self.shared.enter(Class::Demand, len, patience).await?;
             self.repeated(put).await
         })?;
         if done.is_ok() {
@@ -251,11 +253,11 @@ impl Client {
             }
         };
         let done = runtime::wait(async {
-            let _permit = self.shared.window.enter(Class::Demand, 0).await;
+            let _permit = self.shared.enter(Class::Demand, 0, self.shared.deadlines.total).await?;
             self.repeated(delete).await
         })?;
         let first = keys.first().map_or("", String::as_str);
-        done.map_err(|failure| self.error("removing", first, failure))
+        done.map_err(|failure| self.error("removing", first, &failure))
     }
 
     /// The objects whose keys begin with `below` and a slash, those after `after` only, in the order of the
@@ -282,10 +284,10 @@ impl Client {
             }
         };
         let done = runtime::wait(async {
-            let _permit = self.shared.window.enter(Class::Demand, 0).await;
+            let _permit = self.shared.enter(Class::Demand, 0, self.shared.deadlines.total).await?;
             self.repeated(list).await
         })?;
-        let mut found = done.map_err(|failure| self.error("listing", below, failure))?;
+        let mut found = done.map_err(|failure| self.error("listing", below, &failure))?;
         found.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         Ok(found)
     }
@@ -302,10 +304,10 @@ impl Client {
             }
         };
         let done = runtime::wait(async {
-            let _permit = self.shared.window.enter(Class::Demand, 0).await;
+            let _permit = self.shared.enter(Class::Demand, 0, self.shared.deadlines.total).await?;
             self.repeated(list).await
         })?;
-        let mut found = done.map_err(|failure| self.error("listing", below, failure))?;
+        let mut found = done.map_err(|failure| self.error("listing", below, &failure))?;
         found.sort_unstable();
         Ok(found)
     }
@@ -321,7 +323,7 @@ impl Client {
     ) -> std::result::Result<(), Failure> {
         let mut reading = Reading::of(&wanted);
         let expected = wanted.range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
-        let _permit = self.shared.window.enter(class, expected).await;
+        let _permit = self.shared.enter(class, expected, self.shared.deadlines.total).await?;
         let mut pauses = Pauses::new(self.shared.deadlines);
         loop {
             let before = reading.at;
@@ -442,7 +444,7 @@ impl Client {
     }
 
     /// The error for users. `doing` says what was done to the object `key`.
-    pub(in crate::remote) fn error(&self, doing: &str, key: &str, failure: Failure) -> Error {
+    pub(in crate::remote) fn error(&self, doing: &str, key: &str, failure: &Failure) -> Error {
         let text = format!("{doing} {}/{key}: {failure}", self.shared.place);
         match failure {
             Failure::NotFound => Error::new(ErrorKind::NotFound, text),
@@ -454,8 +456,8 @@ impl Client {
                     self.shared.place
                 ),
             ),
-            Failure::WrongLength(_) => Error::corrupt(text),
-            Failure::Local(error) => Error::io(doing, error),
+            Failure::WrongLength(_) | Failure::WrongBytes => Error::corrupt(text),
+            Failure::Local(error) => Error::io(doing, std::io::Error::from(error.kind())),
             Failure::Refused(_) => Error::new(ErrorKind::Io, text),
             Failure::Transient(_) | Failure::Overload(_) => Error::new(
                 ErrorKind::Io,
@@ -466,6 +468,30 @@ impl Client {
 }
 
 impl Shared {
+    /// Waits for a place in the window, unless the client receives and sends nothing for too long: those who
+    /// have places may each wait for a server that does not answer.
+    async fn enter(
+        &self,
+        class: Class,
+        bytes: u64,
+        patience: Duration,
+    ) -> std::result::Result<Permit, Failure> {
+        let moved = || {
+            let counts = &self.counts;
+            (counts.received.load(Ordering::Relaxed), counts.sent.load(Ordering::Relaxed))
+        };
+        let mut entering = std::pin::pin!(self.window.enter(class, bytes));
+        loop {
+            let before = moved();
+            if let Ok(permit) = tokio::time::timeout(patience, &mut entering).await {
+                return Ok(permit);
+            }
+            if moved() == before {
+                return Err(Failure::Transient("no earlier request makes progress".to_owned()));
+            }
+        }
+    }
+
     /// Waits for an answer without a body, at most as long as a server may be silent.
     async fn soon<T>(&self, answer: impl Future<Output = T>) -> std::result::Result<T, Failure> {
         tokio::time::timeout(self.deadlines.silence, answer)

@@ -24,6 +24,11 @@ fn runtime() -> Result<&'static Runtime> {
         .map_err(|error| Error::io("starting the threads of requests", std::io::Error::other(error.as_str())))
 }
 
+/// Starts the threads and chooses the code for TLS, before a client is made.
+pub(super) fn start() -> Result<()> {
+    runtime().map(|_| ())
+}
+
 /// Waits until `work` is done.
 pub fn wait<T>(work: impl Future<Output = T>) -> Result<T> {
     Ok(runtime()?.block_on(work))

@@ -1,0 +1,525 @@
+//! A cached file: sparse, with each piece at its own offsets.
+//!
+//! Invariants: (1) A bit of the map on disk is set only once the bytes of its piece are durable. (2) A bit
+//! in memory is set only once the BLAKE3 of its piece was compared. (3) One request a piece at a time.
+//! (4) Bytes that a reader or the kernel may have open are replaced only by bytes that were compared.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::{FileExtent, Manifest, ManifestFile, Piece, PieceEncoding};
+use crate::model::hex;
+use crate::remote::cache::map::Bits;
+use crate::remote::client::failure::Failure;
+use crate::remote::client::window::Class;
+use crate::remote::client::{Client, Wanted};
+use crate::remote::pieces::{TRIES, fetched};
+
+/// Pieces with more stretches than this are gathered in memory and then written.
+const STRETCHES_MAX: usize = 64;
+
+/// A piece of a file, and where its bytes stand in it.
+struct Placed {
+    piece: Piece,
+    extents: Vec<FileExtent>,
+}
+
+/// Where the bytes of a file come from.
+pub struct Layout {
+    /// The name of the cached file.
+    name: String,
+    bytes: u64,
+    extents: Vec<FileExtent>,
+    /// The place in `pieces` of each extent.
+    of_extent: Vec<u32>,
+    pieces: Vec<Placed>,
+}
+
+impl Layout {
+    /// The layout of a file of a manifest.
+    pub fn of(manifest: &Manifest, file: &ManifestFile) -> Layout {
+        let mut places: HashMap<u32, u32> = HashMap::new();
+        let mut layout = Layout {
+            name: String::new(),
+            bytes: file.bytes,
+            extents: file.extents.clone(),
+            of_extent: Vec::new(),
+            pieces: Vec::new(),
+        };
+        for extent in &file.extents {
+            let next = layout.pieces.len() as u32;
+            let place = *places.entry(extent.piece).or_insert(next);
+            if place == next
+                && let Some(piece) = manifest.pieces.get(extent.piece as usize)
+            {
+                layout.pieces.push(Placed { piece: *piece, extents: Vec::new() });
+            }
+            if let Some(placed) = layout.pieces.get_mut(place as usize) {
+                placed.extents.push(*extent);
+            }
+            layout.of_extent.push(place);
+        }
+        layout.name = layout.named();
+        layout
+    }
+
+    /// The name of the cached file: files of the same bytes at the same offsets have the same.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn named(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.bytes.to_le_bytes());
+        for (extent, place) in self.extents.iter().zip(&self.of_extent) {
+            let Some(placed) = self.pieces.get(*place as usize) else { continue };
+            hasher.update(&extent.offset.to_le_bytes());
+            hasher.update(&extent.len.to_le_bytes());
+            hasher.update(&extent.piece_offset.to_le_bytes());
+            hasher.update(&placed.piece.name.digest);
+            hasher.update(&[placed.piece.encoding.byte()]);
+        }
+        hex(hasher.finalize().as_bytes().get(..16).unwrap_or_default())
+    }
+
+    /// The pieces with bytes in a range of the file, in the order of the file.
+    pub fn pieces_in(&self, offset: u64, len: u64) -> Vec<u32> {
+        let end = offset.saturating_add(len);
+        let first = self.extents.partition_point(|extent| extent.end() <= offset);
+        let rest = self.extents.iter().zip(&self.of_extent).skip(first);
+        let mut found: Vec<u32> =
+            rest.take_while(|(extent, _)| extent.offset < end).map(|(_, place)| *place).collect();
+        found.dedup();
+        found
+    }
+
+    /// The number of pieces.
+    pub fn len(&self) -> u32 {
+        self.pieces.len() as u32
+    }
+
+    /// A piece.
+    pub fn piece(&self, place: u32) -> Option<&Piece> {
+        self.pieces.get(place as usize).map(|placed| &placed.piece)
+    }
+
+    /// Copies those bytes of a piece that stand in a range of the file.
+    pub fn copy(&self, place: u32, bytes: &[u8], buffer: &mut [u8], offset: u64) {
+        let end = offset.saturating_add(buffer.len() as u64);
+        let Some(placed) = self.pieces.get(place as usize) else { return };
+        let first = placed.extents.partition_point(|extent| extent.end() <= offset);
+        for extent in placed.extents.iter().skip(first).take_while(|extent| extent.offset < end) {
+            let (from, until) = (extent.offset.max(offset), extent.end().min(end));
+            let in_piece = u64::from(extent.piece_offset) + (from - extent.offset);
+            let source = bytes.get(in_piece as usize..(in_piece + (until - from)) as usize);
+            let target = buffer.get_mut((from - offset) as usize..(until - offset) as usize);
+            if let (Some(source), Some(target)) = (source, target) {
+                target.copy_from_slice(source);
+            }
+        }
+    }
+
+    /// The piece and the range in it of a range of the file that lies in one extent of a piece stored as it
+    /// is.
+    pub fn verbatim(&self, offset: u64, len: u64) -> Option<(&Piece, std::ops::Range<u64>)> {
+        let at = self.extents.partition_point(|extent| extent.end() <= offset);
+        let extent = self.extents.get(at).filter(|extent| extent.offset <= offset)?;
+        let place = *self.of_extent.get(at)?;
+        let piece = self.piece(place).filter(|piece| piece.encoding == PieceEncoding::Raw)?;
+        let from = u64::from(extent.piece_offset) + (offset - extent.offset);
+        (offset.checked_add(len)? <= extent.end()).then(|| (piece, from..from + len))
+    }
+}
+
+/// A request for a piece that others wait for.
+#[derive(Default)]
+struct Flight {
+    done: Mutex<Option<Landed>>,
+    landed: Condvar,
+}
+
+/// How a request for a piece ended.
+#[derive(Clone)]
+enum Landed {
+    Cached,
+    /// The disk is full: its bytes are in memory.
+    Kept(Arc<Vec<u8>>),
+    Failed(Arc<Failure>),
+    /// Nobody fetches it any more.
+    GivenUp,
+}
+
+/// Where the bytes of a piece are.
+pub enum Got {
+    /// In the cached file.
+    Cached,
+    /// Here, since the cache has no room.
+    Kept(Arc<Vec<u8>>),
+}
+
+struct State {
+    bits: Bits,
+    flights: HashMap<u32, Arc<Flight>>,
+    /// Pieces that were there and had wrong bytes.
+    suspects: HashSet<u32>,
+    /// Whether the map on disk lacks bits.
+    is_unsaved: bool,
+}
+
+/// A cached file.
+pub struct Blob {
+    layout: Arc<Layout>,
+    path: PathBuf,
+    writer: fs::File,
+    reader: fs::File,
+    state: Mutex<State>,
+    /// Held while its names come and go.
+    naming: Mutex<()>,
+    /// Bytes of its pieces that are there.
+    pub(super) stored: AtomicU64,
+    /// Time of the last use, in nanoseconds since 1970.
+    pub(super) used: AtomicU64,
+    /// It was evicted: nothing is saved any more.
+    is_evicted: AtomicBool,
+}
+
+/// Makes names of drafts differ.
+static DRAFTS: AtomicU64 = AtomicU64::new(0);
+
+/// Files that others on the machine must not read or replace.
+const MODE: u32 = 0o600;
+
+impl Blob {
+    /// Opens the cached file of a layout, or makes an empty one.
+    pub fn open(directory: &Path, layout: &Arc<Layout>) -> io::Result<Blob> {
+        let path = directory.join(layout.name());
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(MODE);
+        let writer = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
+        let found =
+            fs::read(map_of(&path)).ok().filter(|_| writer.metadata().is_ok_and(|m| m.len() == layout.bytes));
+        let bits = found.and_then(|map| Bits::parse(&map, layout.bytes, layout.len()).ok());
+        let bits = match bits {
+            Some(bits) => bits,
+            None => {
+                writer.set_len(0)?;
+                writer.set_len(layout.bytes)?;
+                Bits::none(layout.len())
+            }
+        };
+        let reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+        let stored = (0..).zip(&layout.pieces).filter(|(place, _)| bits.has(*place));
+        let stored: u64 = stored.map(|(_, placed)| u64::from(placed.piece.raw)).sum();
+        let state = State { bits, flights: HashMap::new(), suspects: HashSet::new(), is_unsaved: false };
+        Ok(Blob {
+            layout: layout.clone(),
+            path,
+            writer,
+            reader,
+            state: Mutex::new(state),
+            naming: Mutex::new(()),
+            stored: AtomicU64::new(stored),
+            used: AtomicU64::new(0),
+            is_evicted: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether it was removed from the cache.
+    pub fn is_gone(&self) -> bool {
+        self.is_evicted.load(Ordering::Acquire)
+    }
+
+    /// Notes a use at this time.
+    pub fn touch(&self, now: u64) {
+        self.used.store(now, Ordering::Relaxed);
+    }
+
+    /// Its layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Reads what is there: zeros where a piece is not.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.reader.read_exact_at(buffer, offset)
+    }
+
+    /// Reads from the page cache, without waiting for the disk or a piece. Returns the number of bytes read.
+    pub fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let places = self.layout.pieces_in(offset, buffer.len() as u64);
+        if !places.iter().all(|place| self.has(*place)) {
+            return Ok(0);
+        }
+        match preadv2(&self.reader, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) => Ok(count),
+            // It is not in the page cache, or the file system cannot tell.
+            Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The descriptor of the whole file, once all pieces are there.
+    pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        if !self.state.lock().bits.is_full() {
+            return Ok(None);
+        }
+        Ok(Some(self.reader.try_clone()?.into()))
+    }
+
+    /// Whether a piece is there.
+    pub fn has(&self, place: u32) -> bool {
+        self.state.lock().bits.has(place)
+    }
+
+    /// Forgets pieces whose bytes are wrong, so that they are fetched again.
+    pub fn drop_pieces(&self, places: &[u32]) {
+        let mut state = self.state.lock();
+        for place in places {
+            let Some(piece) = self.layout.piece(*place).filter(|_| state.bits.has(*place)) else { continue };
+            state.bits.set(*place, false);
+            state.suspects.insert(*place);
+            state.is_unsaved = true;
+            self.stored.fetch_sub(u64::from(piece.raw), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the fetching of a piece, unless it is there or on its way.
+    pub(in crate::remote) fn begin(self: &Arc<Blob>, place: u32) -> Option<Fetching> {
+        let mut state = self.state.lock();
+        if state.bits.has(place) || state.flights.contains_key(&place) {
+            return None;
+        }
+        let flight = Arc::new(Flight::default());
+        state.flights.insert(place, flight.clone());
+        Some(Fetching { blob: self.clone(), place, flight, landed: None, has_room: false })
+    }
+
+    /// Waits for a piece that another fetches; `None` if it is there, or nobody fetches it.
+    pub(in crate::remote) fn wait(&self, place: u32) -> Option<Result<Got, Arc<Failure>>> {
+        let flight = self.state.lock().flights.get(&place).cloned()?;
+        let mut done = flight.done.lock();
+        while done.is_none() {
+            flight.landed.wait(&mut done);
+        }
+        match done.clone()? {
+            Landed::Cached | Landed::GivenUp => None,
+            Landed::Kept(bytes) => Some(Ok(Got::Kept(bytes))),
+            Landed::Failed(failure) => Some(Err(failure)),
+        }
+    }
+
+    /// Writes a part of a piece to its places.
+    fn write(&self, placed: &Placed, from: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = from + bytes.len() as u64;
+        for extent in &placed.extents {
+            let start = u64::from(extent.piece_offset);
+            let (first, last) = (start.max(from), (start + u64::from(extent.len)).min(end));
+            if first < last
+                && let Some(part) = bytes.get((first - from) as usize..(last - from) as usize)
+            {
+                self.writer.write_all_at(part, extent.offset + (first - start))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what is there durable and says so on disk.
+    pub(super) fn save(&self) -> io::Result<()> {
+        let bits = {
+            let mut state = self.state.lock();
+            if !state.is_unsaved || self.is_evicted.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            state.is_unsaved = false;
+            state.bits.clone()
+        };
+        let saved = self.writer.sync_data().and_then(|()| {
+            let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+            let draft = self.path.with_extension(format!("{number}.{DRAFT}"));
+            fs::write(&draft, bits.to_bytes(self.layout.bytes))?;
+            let _naming = self.naming.lock();
+            // Another file may have the name by now.
+            if self.is_gone() { fs::remove_file(&draft) } else { fs::rename(&draft, map_of(&self.path)) }
+        });
+        if saved.is_err() {
+            self.state.lock().is_unsaved = true;
+        }
+        saved
+    }
+
+    /// Whether the map on disk lacks bits.
+    pub(super) fn is_unsaved(&self) -> bool {
+        self.state.lock().is_unsaved
+    }
+
+    /// Removes its names. Those who have it open read on.
+    pub(super) fn evict(&self) -> io::Result<()> {
+        let _naming = self.naming.lock();
+        self.is_evicted.store(true, Ordering::Release);
+        remove(&self.path)
+    }
+
+    /// Notes the last use on disk.
+    fn note_use(&self) -> io::Result<()> {
+        let used = UNIX_EPOCH + Duration::from_nanos(self.used.load(Ordering::Relaxed));
+        match fs::File::open(map_of(&self.path)) {
+            Ok(map) => map.set_modified(used),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Blob {
+    fn drop(&mut self) {
+        if let Err(error) = self.save() {
+            log::warn!("{}: pieces of it will be fetched again: {error}", self.path.display());
+        }
+        if !self.is_gone()
+            && let Err(error) = self.note_use()
+        {
+            log::debug!("{}: its last use was not noted: {error}", self.path.display());
+        }
+    }
+}
+
+/// The extension of files that are not complete.
+pub(super) const DRAFT: &str = "new";
+
+/// Removes a cached file and its map.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    for path in [map_of(path), path.to_owned()] {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The map of a cached file.
+pub(super) fn map_of(path: &Path) -> PathBuf {
+    path.with_extension("map")
+}
+
+/// The bytes that a file takes on the disk.
+pub(super) fn allocated(metadata: &fs::Metadata) -> u64 {
+    metadata.blocks().saturating_mul(512)
+}
+
+/// The fetching of a piece. Those who wait are woken however it ends.
+pub(in crate::remote) struct Fetching {
+    blob: Arc<Blob>,
+    place: u32,
+    flight: Arc<Flight>,
+    landed: Option<Landed>,
+    /// Whether the cache counts the piece already.
+    has_room: bool,
+}
+
+impl Fetching {
+    /// The cached file.
+    pub fn blob(&self) -> &Arc<Blob> {
+        &self.blob
+    }
+
+    /// The cache has room for the piece, and has counted its bytes.
+    pub fn has_room(&mut self) {
+        self.has_room = true;
+    }
+
+    /// Bytes of the piece.
+    pub fn bytes(&self) -> u64 {
+        self.blob.layout.piece(self.place).map_or(0, |piece| u64::from(piece.raw))
+    }
+
+    /// Fetches the piece: into the file, if the cache has room for it. `failed` is told why the disk did not
+    /// take it.
+    pub async fn run(
+        mut self,
+        client: &Client,
+        class: Class,
+        failed: &(dyn Fn(&io::Error) + Sync),
+    ) -> Result<Got, Arc<Failure>> {
+        let blob = self.blob.clone();
+        let Some(placed) = blob.layout.pieces.get(self.place as usize) else {
+            return Err(Arc::new(Failure::WrongBytes));
+        };
+        let cached = if self.has_room { Some(self.fetch(client, class, placed).await) } else { None };
+        let landed = match cached {
+            Some(Ok(())) => Ok(Landed::Cached),
+            Some(Err(Failure::Local(error))) => {
+                failed(&error);
+                fetched(client, &placed.piece, class).await.map(|bytes| Landed::Kept(Arc::new(bytes)))
+            }
+            Some(Err(failure)) => Err(failure),
+            None => fetched(client, &placed.piece, class).await.map(|bytes| Landed::Kept(Arc::new(bytes))),
+        };
+        let landed = landed.unwrap_or_else(|failure| Landed::Failed(Arc::new(failure)));
+        self.landed = Some(landed.clone());
+        match landed {
+            Landed::Kept(bytes) => Ok(Got::Kept(bytes)),
+            Landed::Failed(failure) => Err(failure),
+            _ => Ok(Got::Cached),
+        }
+    }
+
+    /// Fetches the piece into the file.
+    async fn fetch(&self, client: &Client, class: Class, placed: &Placed) -> Result<(), Failure> {
+        let piece = &placed.piece;
+        // Somebody may have the bytes open that these replace.
+        let is_suspect = self.blob.state.lock().suspects.contains(&self.place);
+        if is_suspect || piece.encoding != PieceEncoding::Raw || placed.extents.len() > STRETCHES_MAX {
+            let bytes = fetched(client, piece, class).await?;
+            return self.blob.write(placed, 0, &bytes).map_err(Failure::Local);
+        }
+        for _ in 0..TRIES {
+            let (mut hasher, mut at) = (blake3::Hasher::new(), 0);
+            let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
+            client
+                .fetch(&keys::piece(&piece.name), whole, class, |chunk| {
+                    self.blob.write(placed, at, &chunk)?;
+                    hasher.update(&chunk);
+                    at += chunk.len() as u64;
+                    Ok(())
+                })
+                .await?;
+            if *hasher.finalize().as_bytes() == piece.name.digest {
+                return Ok(());
+            }
+            log::warn!("{}/{}: its bytes differ from its name", client.place(), keys::piece(&piece.name));
+        }
+        Err(Failure::WrongBytes)
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        let landed = self.landed.take().unwrap_or(Landed::GivenUp);
+        if self.has_room && !matches!(landed, Landed::Cached) {
+            self.blob.stored.fetch_sub(self.bytes(), Ordering::Relaxed);
+        }
+        {
+            let mut state = self.blob.state.lock();
+            state.flights.remove(&self.place);
+            if matches!(landed, Landed::Cached) {
+                state.bits.set(self.place, true);
+                state.suspects.remove(&self.place);
+                state.is_unsaved = true;
+            }
+        }
+        *self.flight.done.lock() = Some(landed);
+        self.flight.landed.notify_all();
+    }
+}

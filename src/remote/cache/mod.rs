@@ -1,0 +1,348 @@
+//! The cache: whole files of snapshots on the disk of this machine.
+//!
+//! ```text
+//! CACHE/  cache.toml   lock
+//!         blob/<32 hex>        a file of a snapshot: sparse, at its own offsets
+//!         blob/<32 hex>.map    which of its pieces are there
+//! ```
+//!
+//! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
+//! a cache at a time. The files that were used longest ago go first.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, statvfs};
+
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::cache::blob::{Blob, DRAFT, Layout, allocated, map_of, remove};
+use crate::store::now_nanoseconds;
+
+pub mod blob;
+mod map;
+
+const FORMAT: &str = "format = 1\n";
+const BLOBS: &str = "blob";
+/// Maps are written this often.
+const SAVED_EVERY: Duration = Duration::from_secs(30);
+/// One part in this many of the disk stays free.
+const FREE_PART: u64 = 20;
+/// From this number on, files that nobody uses are closed.
+const OPEN_MAX: usize = 512;
+/// Files closed at a time.
+const CLOSED_AT_ONCE: usize = 64;
+/// After an error of its disk, a cache takes no more bytes for this long.
+const DISTRUSTED: Duration = Duration::from_secs(60);
+
+/// How much of the disk a cache may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// This many bytes.
+    Bytes(u64),
+    /// Hundredths of the file system.
+    Percent(u8),
+}
+
+impl Default for Size {
+    fn default() -> Size {
+        Size::Percent(80)
+    }
+}
+
+/// A cache.
+pub struct Cache {
+    directory: PathBuf,
+    size: Size,
+    files: Arc<Mutex<Files>>,
+    /// When the disk failed last.
+    failed: Mutex<Option<Instant>>,
+    /// Ends the thread that saves maps when it is dropped.
+    saver: Option<(Sender<()>, JoinHandle<()>)>,
+    _lock: fs::File,
+}
+
+#[derive(Default)]
+struct Files {
+    open: HashMap<String, Arc<Blob>>,
+    /// Files that nobody has opened since the cache was.
+    idle: HashMap<String, Idle>,
+}
+
+struct Idle {
+    stored: u64,
+    used: u64,
+}
+
+/// A cached file, for a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cached {
+    /// Its name.
+    pub name: String,
+    /// Bytes that it takes.
+    pub stored: u64,
+    /// Time of the last use, in nanoseconds since 1970.
+    pub used: u64,
+}
+
+impl Cache {
+    /// Opens a cache, or makes an empty one. `Busy` if another process has it.
+    pub fn open(directory: &Path, size: Size) -> Result<Cache> {
+        let failed = |error| Error::io(format!("opening the cache {}", directory.display()), error);
+        let blobs = directory.join(BLOBS);
+        fs::create_dir_all(&blobs).map_err(failed)?;
+        let mut options = fs::OpenOptions::new();
+        let lock =
+            options.write(true).create(true).truncate(false).open(directory.join("lock")).map_err(failed)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            let text = format!(
+                "the cache {} is in use by another mount; choose another with --cache",
+                directory.display()
+            );
+            Error::new(ErrorKind::Busy, text)
+        })?;
+        let settings = directory.join("cache.toml");
+        match fs::read_to_string(&settings) {
+            Ok(text) if text == FORMAT => {}
+            Ok(_) => {
+                let text = format!(
+                    "{} is no cache that this program knows; choose another with --cache",
+                    directory.display()
+                );
+                return Err(Error::unsupported(text));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made =
+                    fs::File::create_new(&settings).and_then(|mut file| file.write_all(FORMAT.as_bytes()));
+                made.map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let files = Arc::new(Mutex::new(Files { open: HashMap::new(), idle: idle(&blobs).map_err(failed)? }));
+        let saver = saver(Arc::downgrade(&files)).map_err(failed)?;
+        Ok(Cache {
+            directory: directory.to_owned(),
+            size,
+            files,
+            failed: Mutex::new(None),
+            saver: Some(saver),
+            _lock: lock,
+        })
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The cached file of a layout. It must not be kept for longer than a request takes.
+    pub fn file(&self, layout: &Arc<Layout>) -> io::Result<Arc<Blob>> {
+        // Others go on while these are written.
+        let unused = self.files.lock().unused();
+        for blob in unused {
+            match blob.save() {
+                Ok(()) => self.files.lock().close(blob),
+                Err(error) => log::warn!("the cache could not be saved: {error}"),
+            }
+        }
+        let name = layout.name();
+        let mut files = self.files.lock();
+        let blob = match files.open.get(name) {
+            Some(found) => found.clone(),
+            None => {
+                let blob = Arc::new(Blob::open(&self.directory.join(BLOBS), layout)?);
+                files.idle.remove(name);
+                files.open.insert(name.to_owned(), blob.clone());
+                blob
+            }
+        };
+        blob.touch(now());
+        Ok(blob)
+    }
+
+    /// Bytes of the pieces that are there.
+    pub fn stored(&self) -> u64 {
+        self.files.lock().stored()
+    }
+
+    /// The cached files, those used last first.
+    pub fn list(&self) -> Vec<Cached> {
+        let files = self.files.lock();
+        let open = files.open.iter().map(|(name, blob)| Cached {
+            name: name.clone(),
+            stored: blob.stored.load(Ordering::Relaxed),
+            used: blob.used.load(Ordering::Relaxed),
+        });
+        let idle = files.idle.iter();
+        let idle =
+            idle.map(|(name, idle)| Cached { name: name.clone(), stored: idle.stored, used: idle.used });
+        let mut all: Vec<Cached> = open.chain(idle).collect();
+        all.sort_by(|one, other| (other.used, &one.name).cmp(&(one.used, &other.name)));
+        all
+    }
+
+    /// Makes room for `bytes` of `keeping` by removing other files, and counts them. Returns whether there is
+    /// room.
+    pub(in crate::remote) fn make_room(&self, keeping: &Blob, bytes: u64) -> bool {
+        if self.failed.lock().is_some_and(|failed| failed.elapsed() < DISTRUSTED) {
+            return false;
+        }
+        let name = keeping.layout().name();
+        let mut files = self.files.lock();
+        loop {
+            let fits =
+                self.limit().is_ok_and(|(limit, free)| files.stored() + bytes <= limit && bytes <= free);
+            if fits {
+                keeping.stored.fetch_add(bytes, Ordering::Relaxed);
+                return true;
+            }
+            if !files.evict_one(&self.directory.join(BLOBS), name) {
+                return false;
+            }
+        }
+    }
+
+    /// The disk did not take bytes: for a while it gets no more.
+    pub(in crate::remote) fn distrust(&self) {
+        *self.failed.lock() = Some(Instant::now());
+    }
+
+    /// Removes files until at most `bytes` are stored.
+    pub fn trim(&self, bytes: u64) {
+        let mut files = self.files.lock();
+        while files.stored() > bytes && files.evict_one(&self.directory.join(BLOBS), "") {}
+    }
+
+    /// The most bytes that may be stored, and how many more the disk takes.
+    fn limit(&self) -> io::Result<(u64, u64)> {
+        let found = statvfs(&self.directory)?;
+        let total = found.f_blocks.saturating_mul(found.f_frsize);
+        let free = found.f_bavail.saturating_mul(found.f_frsize).saturating_sub(total / FREE_PART);
+        let limit = match self.size {
+            Size::Bytes(bytes) => bytes,
+            Size::Percent(percent) => total / 100 * u64::from(percent),
+        };
+        Ok((limit, free))
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.saver.take() {
+            drop(end);
+            if thread.join().is_err() {
+                log::error!("a bug in tierfs: the thread of the cache has ended");
+            }
+        }
+    }
+}
+
+impl Files {
+    fn stored(&self) -> u64 {
+        let open: u64 = self.open.values().map(|blob| blob.stored.load(Ordering::Relaxed)).sum();
+        open + self.idle.values().map(|idle| idle.stored).sum::<u64>()
+    }
+
+    /// Removes the file that was used longest ago, except `keeping`. Returns whether there was one.
+    fn evict_one(&mut self, blobs: &Path, keeping: &str) -> bool {
+        let idle = self.idle.iter().map(|(name, idle)| (idle.used, name));
+        let open = self.open.iter().map(|(name, blob)| (blob.used.load(Ordering::Relaxed), name));
+        let oldest =
+            idle.chain(open).filter(|(_, name)| *name != keeping).min().map(|(_, name)| name.clone());
+        let Some(name) = oldest else { return false };
+        let removed = match self.open.remove(&name) {
+            Some(blob) => blob.evict(),
+            None => remove(&blobs.join(&name)),
+        };
+        self.idle.remove(&name);
+        if let Err(error) = removed {
+            log::warn!("{}: not removed from the cache: {error}", blobs.join(&name).display());
+        }
+        true
+    }
+
+    /// Files to be closed: if many are open, some that nobody uses, those used longest ago.
+    fn unused(&self) -> Vec<Arc<Blob>> {
+        if self.open.len() < OPEN_MAX {
+            return Vec::new();
+        }
+        // Nobody else can take one while the list is locked.
+        let mut unused: Vec<&Arc<Blob>> =
+            self.open.values().filter(|blob| Arc::strong_count(blob) == 1).collect();
+        unused.sort_by_key(|blob| blob.used.load(Ordering::Relaxed));
+        unused.into_iter().take(CLOSED_AT_ONCE).cloned().collect()
+    }
+
+    /// Closes a saved file, unless it was used meanwhile.
+    fn close(&mut self, blob: Arc<Blob>) {
+        let name = blob.layout().name();
+        // The list and the caller have it.
+        if Arc::strong_count(&blob) > 2 || blob.is_unsaved() || blob.is_gone() {
+            return;
+        }
+        let (stored, used) = (blob.stored.load(Ordering::Relaxed), blob.used.load(Ordering::Relaxed));
+        if self.open.remove(name).is_some() {
+            self.idle.insert(name.to_owned(), Idle { stored, used });
+        }
+    }
+}
+
+/// The present time, as uses are counted.
+pub(super) fn now() -> u64 {
+    u64::try_from(now_nanoseconds()).unwrap_or(0)
+}
+
+/// The files of a cache that was just opened. Those without a map are from a killed process and go.
+fn idle(blobs: &Path) -> io::Result<HashMap<String, Idle>> {
+    let mut found = HashMap::new();
+    for entry in fs::read_dir(blobs)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if path.extension().is_some_and(|extension| extension == DRAFT) {
+            fs::remove_file(&path)?;
+            continue;
+        }
+        if path.extension().is_some() {
+            continue;
+        }
+        match fs::metadata(map_of(&path)) {
+            Ok(map) => {
+                let used = map.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+                let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
+                found.insert(name.to_owned(), Idle { stored: allocated(&fs::metadata(&path)?), used });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => remove(&path)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Starts the thread that saves maps.
+fn saver(files: Weak<Mutex<Files>>) -> io::Result<(Sender<()>, JoinHandle<()>)> {
+    let (end, ended) = mpsc::channel();
+    let work = move || {
+        loop {
+            let is_end = !matches!(ended.recv_timeout(SAVED_EVERY), Err(RecvTimeoutError::Timeout));
+            let Some(files) = files.upgrade() else { return };
+            let open: Vec<Arc<Blob>> = files.lock().open.values().cloned().collect();
+            for blob in open {
+                if let Err(error) = blob.save() {
+                    log::warn!("the cache could not be saved: {error}");
+                }
+            }
+            if is_end {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("cache".to_owned()).spawn(work)?;
+    Ok((end, thread))
+}

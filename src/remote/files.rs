@@ -1,0 +1,339 @@
+//! The files of a snapshot, read through the cache or through memory.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::format::snapshot::manifest::{Manifest, Piece};
+use crate::model::{Error, ErrorKind};
+use crate::remote::cache::Cache;
+use crate::remote::cache::blob::{Blob, Fetching, Got, Layout};
+use crate::remote::client::failure::Failure;
+use crate::remote::client::runtime;
+use crate::remote::client::window::Class;
+use crate::remote::pieces::{failed, fetched, to_io};
+use crate::remote::place::Remote;
+use crate::remote::recent::Recent;
+use crate::store::SnapshotFiles;
+
+/// The most pieces fetched ahead of a reader.
+const AHEAD_MAX: u32 = 32;
+/// A reader that skips at most this many pieces, or comes back by one, reads in order: several threads
+/// answer its requests.
+const SKIPPED_MAX: u32 = 2;
+/// The first read of a file asks for this much alone, before its whole piece.
+const FIRST_BYTES: u64 = 1 << 20;
+/// The same text about the same path is told again after this time.
+const TOLD_EVERY: Duration = Duration::from_secs(600);
+/// Paths whose last text is known.
+const TOLD_MAX: usize = 1000;
+
+/// Tells users something: the path, and the text.
+pub type Tell = Box<dyn Fn(&str, &str) + Send + Sync>;
+
+/// The remote and the cache, which the files of all snapshots of a mount share.
+pub struct Source {
+    remote: Remote,
+    cache: Option<Cache>,
+    reads_ahead: bool,
+    recent: Recent,
+    tell: Tell,
+    /// The text that was told last about a path.
+    told: Mutex<HashMap<String, (Instant, String)>>,
+}
+
+impl Source {
+    /// The files of a remote. Without a cache, nothing is fetched ahead.
+    pub fn new(remote: Remote, cache: Option<Cache>, tell: Tell) -> Source {
+        let reads_ahead = cache.is_some();
+        Source { remote, cache, reads_ahead, recent: Recent::default(), tell, told: Mutex::default() }
+    }
+
+    /// The same, but pieces are fetched when they are read, and not before.
+    pub fn on_demand(self) -> Source {
+        Source { reads_ahead: false, ..self }
+    }
+
+    /// The remote.
+    pub fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// The cache, if there is one.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// Tells users, but not the same again and again: every read may fail for the same reason.
+    pub fn tell(&self, path: &str, text: &str) {
+        {
+            let mut told = self.told.lock();
+            let is_known =
+                told.get(path).is_some_and(|(when, known)| known == text && when.elapsed() < TOLD_EVERY);
+            if is_known {
+                return;
+            }
+            if told.len() >= TOLD_MAX {
+                told.clear();
+            }
+            told.insert(path.to_owned(), (Instant::now(), text.to_owned()));
+        }
+        (self.tell)(path, text);
+    }
+
+    /// The disk of the cache did not take bytes.
+    fn disk_failed(&self, error: &io::Error) {
+        if let Some(cache) = &self.cache {
+            cache.distrust();
+            let text = format!(
+                "the cache {} cannot be written ({error}); for a while, bytes are read and not kept",
+                cache.directory().display()
+            );
+            self.tell("", &text);
+        }
+    }
+}
+
+/// The files of a snapshot.
+pub struct Files {
+    source: Arc<Source>,
+    manifest: Arc<Manifest>,
+    /// By their index in the manifest, once they were used.
+    layouts: Vec<OnceLock<FileLayout>>,
+}
+
+/// A file that was used.
+struct FileLayout {
+    layout: Arc<Layout>,
+    /// The piece that was wanted last, from 1; 0 for none.
+    last: AtomicU32,
+    /// How many pieces are fetched ahead.
+    ahead: AtomicU32,
+}
+
+impl Files {
+    /// The files of a snapshot.
+    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Files {
+        let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
+        Files { source: source.clone(), manifest: manifest.clone(), layouts }
+    }
+
+    fn file(&self, file: usize) -> io::Result<&FileLayout> {
+        let (slot, described) =
+            self.layouts.get(file).zip(self.manifest.files.get(file)).ok_or(io::ErrorKind::NotFound)?;
+        Ok(slot.get_or_init(|| FileLayout {
+            layout: Arc::new(Layout::of(&self.manifest, described)),
+            last: AtomicU32::new(0),
+            ahead: AtomicU32::new(0),
+        }))
+    }
+
+    /// The cached file; `None` where there is no cache, or its disk fails.
+    fn cached(&self, file: &FileLayout) -> Option<Arc<Blob>> {
+        let cache = self.source.cache.as_ref()?;
+        cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.manifest.collection.tenant, self.manifest.collection.name)
+    }
+
+    /// A piece where there is no cache.
+    fn in_memory(&self, layout: &Layout, place: u32) -> io::Result<Arc<Vec<u8>>> {
+        let piece = layout.piece(place).ok_or(io::ErrorKind::NotFound)?;
+        if let Some(bytes) = self.source.recent.get(&piece.name) {
+            return Ok(bytes);
+        }
+        let fetched =
+            runtime::wait(fetched(self.source.remote.client(), piece, Class::Demand)).map_err(to_io)?;
+        let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
+        self.source.recent.keep(piece.name, &bytes);
+        Ok(bytes)
+    }
+
+    /// Makes sure that a piece is there.
+    fn get(&self, blob: &Arc<Blob>, place: u32) -> io::Result<Got> {
+        let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
+        loop {
+            if blob.has(place) {
+                return Ok(Got::Cached);
+            }
+            if let Some(bytes) = self.source.recent.get(&piece.name) {
+                return Ok(Got::Kept(bytes));
+            }
+            if let Some(mut fetching) = blob.begin(place) {
+                self.make_room(&mut fetching);
+                let failed = |error: &io::Error| self.source.disk_failed(error);
+                let client = self.source.remote.client();
+                let got = runtime::wait(fetching.run(client, Class::Demand, &failed)).map_err(to_io)?;
+                let got = got.map_err(|failure| self.failed(piece, &failure))?;
+                if let Got::Kept(bytes) = &got {
+                    self.source.recent.keep(piece.name, bytes);
+                }
+                return Ok(got);
+            }
+            if let Some(got) = blob.wait(place) {
+                return got.map_err(|failure| self.failed(piece, &failure));
+            }
+        }
+    }
+
+    /// Makes room in the cache. Returns whether there is room.
+    fn make_room(&self, fetching: &mut Fetching) -> bool {
+        let Some(cache) = &self.source.cache else { return false };
+        let has_room = cache.make_room(fetching.blob(), fetching.bytes());
+        if has_room {
+            fetching.has_room();
+        } else {
+            let text = format!(
+                "the cache {} is full; further bytes are read and not kept",
+                cache.directory().display()
+            );
+            self.source.tell("", &text);
+        }
+        has_room
+    }
+
+    /// The error of a read. A piece that is gone means that the snapshot was collected, or that the remote
+    /// has lost data.
+    fn failed(&self, piece: &Piece, failure: &Failure) -> io::Error {
+        let client = self.source.remote.client();
+        let (path, number) = (self.path(), self.manifest.number);
+        let error = match failure {
+            Failure::NotFound => {
+                let collection = &self.manifest.collection;
+                match self.source.remote.has(&collection.tenant, &collection.name, number) {
+                    Ok(false) => {
+                        let text = format!("snapshot {number} was collected as garbage; mount again");
+                        Error::new(ErrorKind::Gone, text)
+                    }
+                    Ok(true) => {
+                        let text =
+                            format!("{} has lost {:?} of snapshot {number}", client.place(), piece.name);
+                        Error::new(ErrorKind::Io, text)
+                    }
+                    Err(error) => error,
+                }
+            }
+            failure => failed(client, piece, failure),
+        };
+        self.source.tell(&path, &error.to_string());
+        to_io(error.at(path))
+    }
+
+    /// Fetches the pieces behind the one that is read, if the reader goes through the file in order.
+    fn read_ahead(&self, file: &FileLayout, blob: &Arc<Blob>, place: u32) {
+        // `last` counts from 1.
+        let last = file.last.load(Ordering::Relaxed);
+        let is_behind = place + 1 == last || place + SKIPPED_MAX == last;
+        if !self.source.reads_ahead || is_behind {
+            return;
+        }
+        file.last.store(place + 1, Ordering::Relaxed);
+        let is_next = last > 0 && (last..last + SKIPPED_MAX).contains(&place);
+        let ahead = if is_next { (file.ahead.load(Ordering::Relaxed) * 2).clamp(2, AHEAD_MAX) } else { 0 };
+        file.ahead.store(ahead, Ordering::Relaxed);
+        for next in (place + 1..blob.layout().len()).take(ahead as usize) {
+            self.fetch_in_background(blob, next);
+        }
+    }
+
+    fn fetch_in_background(&self, blob: &Arc<Blob>, place: u32) {
+        let Some(mut fetching) = blob.begin(place) else { return };
+        if !self.make_room(&mut fetching) {
+            return;
+        }
+        let source = self.source.clone();
+        let spawned = runtime::spawn(async move {
+            let failed = |error: &io::Error| source.disk_failed(error);
+            // A reader that wants the piece tries again and gets the error.
+            drop(fetching.run(source.remote.client(), Class::Ahead, &failed).await);
+        });
+        if let Err(error) = spawned {
+            log::warn!("nothing is fetched ahead: {error}");
+        }
+    }
+
+    /// The first bytes of a file that nobody has read yet, before their piece. They are not compared with
+    /// the piece's name; their blocks have checksums.
+    fn first_bytes(
+        &self,
+        file: &FileLayout,
+        blob: &Arc<Blob>,
+        place: u32,
+        wanted: (u64, u64),
+    ) -> Option<Vec<u8>> {
+        if !self.source.reads_ahead || file.last.load(Ordering::Relaxed) != 0 || blob.has(place) {
+            return None;
+        }
+        let (piece, range) = file.layout.verbatim(wanted.0, wanted.1)?;
+        if u64::from(piece.stored) <= 2 * FIRST_BYTES || wanted.1 > FIRST_BYTES {
+            return None;
+        }
+        let key = crate::format::snapshot::keys::piece(&piece.name);
+        let bytes = self.source.remote.client().get_range(&key, range).ok()??;
+        self.fetch_in_background(blob, place);
+        Some(bytes)
+    }
+}
+
+impl SnapshotFiles for Files {
+    fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let file = self.file(index)?;
+        let places = file.layout.pieces_in(offset, buffer.len() as u64);
+        let Some(blob) = self.cached(file) else {
+            buffer.fill(0);
+            for place in places {
+                file.layout.copy(place, &self.in_memory(&file.layout, place)?, buffer, offset);
+            }
+            return Ok(());
+        };
+        if let [place] = places.as_slice()
+            && let Some(bytes) = self.first_bytes(file, &blob, *place, (offset, buffer.len() as u64))
+            && bytes.len() == buffer.len()
+        {
+            file.last.store(place + 1, Ordering::Relaxed);
+            buffer.copy_from_slice(&bytes);
+            return Ok(());
+        }
+        let mut kept = Vec::new();
+        for place in places {
+            self.read_ahead(file, &blob, place);
+            if let Got::Kept(bytes) = self.get(&blob, place)? {
+                kept.push((place, bytes));
+            }
+        }
+        blob.read_at(buffer, offset)?;
+        for (place, bytes) in kept {
+            file.layout.copy(place, &bytes, buffer, offset);
+        }
+        Ok(())
+    }
+
+    fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = self.file(index)?;
+        self.cached(file).map_or(Ok(0), |blob| blob.read_in_memory(buffer, offset))
+    }
+
+    fn descriptor(&self, index: usize) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        let file = self.file(index)?;
+        self.cached(file).map_or(Ok(None), |blob| blob.descriptor())
+    }
+
+    fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {
+        let file = self.file(index)?;
+        let places = file.layout.pieces_in(offset, len);
+        match self.cached(file) {
+            Some(blob) => {
+                blob.drop_pieces(&places);
+                Ok(!places.is_empty())
+            }
+            // Bytes in memory were compared with their piece's name.
+            None => Ok(false),
+        }
+    }
+}

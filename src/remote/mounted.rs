@@ -1,0 +1,109 @@
+//! The snapshots of a remote as a mount shows them.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::format::snapshot::keys;
+use crate::model::{Error, ErrorKind, Result, StoreId};
+use crate::remote::files::{Files, Source};
+use crate::remote::pieces::to_io;
+use crate::store::{Snapshot, Snapshots};
+
+/// Names of tenants and collections are asked for again after this time.
+const NAMES_KEPT: Duration = Duration::from_secs(10);
+
+/// The snapshot of a collection that a user wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum At {
+    /// The newest.
+    Newest,
+    /// This number.
+    Number(u64),
+    /// The one with this tag.
+    Tag(String),
+}
+
+/// The snapshots of a remote.
+pub struct Published {
+    source: Arc<Source>,
+    /// By tenant and collection; the newest of others.
+    wanted: HashMap<(String, String), At>,
+    /// Listed names by tenant; those of tenants by an empty text.
+    names: Mutex<HashMap<String, (Instant, Vec<String>)>>,
+}
+
+impl Published {
+    /// The snapshots of a remote.
+    pub fn new(source: Source, wanted: HashMap<(String, String), At>) -> Published {
+        Published { source: Arc::new(source), wanted, names: Mutex::default() }
+    }
+
+    /// The remote and the cache.
+    pub fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+
+    /// The number of the snapshot that is wanted of a collection.
+    pub fn number(&self, tenant: &str, collection: &str) -> Result<Option<u64>> {
+        let remote = self.source.remote();
+        match self.wanted.get(&(tenant.to_owned(), collection.to_owned())) {
+            None | Some(At::Newest) => remote.newest(tenant, collection),
+            Some(At::Number(number)) => Ok(Some(*number)),
+            Some(At::Tag(tag)) => match remote.number_at(&keys::tag(tenant, collection, tag))? {
+                Some(number) => Ok(Some(number)),
+                None => {
+                    let text = format!("{tenant}/{collection} has no tag {tag:?}");
+                    Err(Error::new(ErrorKind::NotFound, text))
+                }
+            },
+        }
+    }
+
+    fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
+        let Some(number) = self.number(tenant, collection)? else { return Ok(None) };
+        let Some(found) = self.source.remote().manifest(tenant, collection, number)? else {
+            let text =
+                format!("{}: {tenant}/{collection} has no snapshot {number}", self.source.remote().place());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        let files = Arc::new(Files::new(&self.source, &found.manifest));
+        Ok(Some(Snapshot { manifest: found.manifest, variant: None, files }))
+    }
+
+    fn names(&self, key: &str, list: impl FnOnce() -> Result<Vec<String>>) -> io::Result<Vec<String>> {
+        if let Some((listed, names)) = self.names.lock().get(key)
+            && listed.elapsed() < NAMES_KEPT
+        {
+            return Ok(names.clone());
+        }
+        let names = list().map_err(to_io)?;
+        self.names.lock().insert(key.to_owned(), (Instant::now(), names.clone()));
+        Ok(names)
+    }
+}
+
+impl Snapshots for Published {
+    fn place(&self) -> String {
+        self.source.remote().place().to_owned()
+    }
+
+    fn id(&self) -> StoreId {
+        self.source.remote().id()
+    }
+
+    fn tenants(&self) -> io::Result<Vec<String>> {
+        self.names("", || self.source.remote().tenants())
+    }
+
+    fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
+        self.names(tenant, || self.source.remote().collections(tenant))
+    }
+
+    fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
+        self.snapshot(tenant, collection).map_err(to_io)
+    }
+}

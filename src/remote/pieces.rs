@@ -1,0 +1,76 @@
+//! Pieces, read into memory and compared with their names.
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::{Piece, PieceEncoding};
+use crate::format::zstandard;
+use crate::model::{Error, ErrorKind};
+use crate::remote::client::failure::Failure;
+use crate::remote::client::window::Class;
+use crate::remote::client::{Client, Wanted, runtime};
+
+/// A piece with wrong bytes is read this many times.
+pub(in crate::remote) const TRIES: usize = 2;
+
+/// The bytes that a piece stands for.
+pub fn read(client: &Client, piece: &Piece) -> io::Result<Vec<u8>> {
+    runtime::wait(fetched(client, piece, Class::Demand))
+        .map_err(to_io)?
+        .map_err(|failure| to_io(failed(client, piece, &failure)))
+}
+
+/// The bytes that a piece stands for.
+pub(in crate::remote) async fn fetched(
+    client: &Client,
+    piece: &Piece,
+    class: Class,
+) -> Result<Vec<u8>, Failure> {
+    for _ in 0..TRIES {
+        let mut stored = Vec::with_capacity(piece.stored as usize);
+        let mut hasher = blake3::Hasher::new();
+        let whole = Wanted { range: None, len_max: u64::from(piece.stored) };
+        client
+            .fetch(&keys::piece(&piece.name), whole, class, |chunk: Bytes| {
+                hasher.update(&chunk);
+                stored.extend_from_slice(&chunk);
+                Ok(())
+            })
+            .await?;
+        if *hasher.finalize().as_bytes() == piece.name.digest {
+            return unpacked(piece, stored);
+        }
+        log::warn!("{}/{}: its bytes differ from its name", client.place(), keys::piece(&piece.name));
+    }
+    Err(Failure::WrongBytes)
+}
+
+fn unpacked(piece: &Piece, stored: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    let raw = match piece.encoding {
+        PieceEncoding::Raw => stored,
+        PieceEncoding::Zstandard => {
+            zstandard::decode(&stored, piece.raw as usize).map_err(|_| Failure::WrongBytes)?
+        }
+    };
+    if raw.len() == piece.raw as usize { Ok(raw) } else { Err(Failure::WrongLength(raw.len() as u64)) }
+}
+
+/// The error of a read.
+pub(in crate::remote) fn failed(client: &Client, piece: &Piece, failure: &Failure) -> Error {
+    client.error("reading", &keys::piece(&piece.name), failure)
+}
+
+/// The same error, for the seam to the operating system.
+pub(in crate::remote) fn to_io(error: Error) -> io::Error {
+    let kind = match error.kind() {
+        ErrorKind::NotFound => io::ErrorKind::NotFound,
+        ErrorKind::Forbidden => io::ErrorKind::PermissionDenied,
+        ErrorKind::Gone => io::ErrorKind::StaleNetworkFileHandle,
+        ErrorKind::Corrupt => io::ErrorKind::InvalidData,
+        ErrorKind::Full => io::ErrorKind::StorageFull,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error.to_string())
+}

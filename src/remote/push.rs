@@ -1,0 +1,395 @@
+//! Publishes a collection as a snapshot.
+//!
+//! Only the last step, the creation of the manifest, changes what readers see. Before it there are pieces
+//! that nobody names. A push that is repeated finds them and does not store them again.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::format::snapshot::keys::{self, PieceName};
+use crate::format::snapshot::manifest::{
+    Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, ParentSnapshot, Piece,
+    PieceEncoding,
+};
+use crate::format::snapshot::pieces::{Stretches, pieces};
+use crate::format::zstandard;
+use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::remote::client::Put;
+use crate::remote::garbage::{Plan, plans};
+use crate::remote::place::{Found, Remote};
+use crate::store::{Canonical, Collection, Frozen};
+
+/// Pieces that are sent at the same time, unless a request says otherwise.
+pub const JOBS: usize = 8;
+
+/// A request to publish a collection.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The tenant in the remote.
+    pub tenant: String,
+    /// The collection in the remote.
+    pub collection: String,
+    /// The owner of the tenant.
+    pub tenant_owner: Owner,
+    /// A message for those who list snapshots.
+    pub message: String,
+    /// Pieces sent at the same time.
+    pub jobs: usize,
+    /// A random number that tells this push from others.
+    pub push: u128,
+    /// The present time, in nanoseconds since 1970.
+    pub created_at: u64,
+    /// Whether nobody else pushes: then the remote need not support conditional PUT.
+    pub is_single_writer: bool,
+    /// Other collections of the remote whose pieces are named again instead of being sent.
+    pub dedup_with: Vec<(String, String)>,
+}
+
+/// The outcome of a push.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pushed {
+    /// The number of the snapshot.
+    pub number: u64,
+    /// Whether there was nothing to publish: the newest snapshot has this state.
+    pub is_unchanged: bool,
+    /// Pieces of the snapshot.
+    pub pieces: usize,
+    /// Bytes of the snapshot's pieces, as stored.
+    pub bytes: u64,
+    /// Pieces that were sent.
+    pub pieces_sent: usize,
+    /// Bytes that were sent.
+    pub bytes_sent: u64,
+}
+
+/// A piece to be made: a file, 0 for the log, and its stretches.
+struct Job {
+    file: usize,
+    stretches: Stretches,
+}
+
+struct Work<'a> {
+    remote: &'a Remote,
+    canonical: &'a Canonical,
+    request: &'a Request,
+    /// Pieces that may be named without looking, by digest.
+    known: HashMap<[u8; 32], PieceName>,
+    /// Pieces that a plan may remove: they must not be named.
+    doomed: HashSet<PieceName>,
+    /// The generation of pieces that must be stored again.
+    generation: u32,
+    begun: Begun,
+}
+
+/// When a push began. A machine that slept stops one of these clocks, and somebody may set the other.
+#[derive(Clone, Copy)]
+struct Begun {
+    steady: Instant,
+    wall: SystemTime,
+}
+
+impl Begun {
+    fn now() -> Begun {
+        Begun { steady: Instant::now(), wall: SystemTime::now() }
+    }
+
+    /// The time since then, the longer one if the clocks disagree.
+    fn elapsed(&self) -> Duration {
+        self.steady.elapsed().max(self.wall.elapsed().unwrap_or_default())
+    }
+}
+
+/// Publishes a collection.
+pub fn push(
+    remote: &Remote,
+    collection: &Arc<Collection>,
+    request: &Request,
+    progress: &dyn Progress,
+) -> Result<Pushed> {
+    let begun = Begun::now();
+    if !request.is_single_writer {
+        remote.check_conditions()?;
+    }
+    let newest = newest(remote, &request.tenant, &request.collection)?;
+    let plans = plans(remote)?;
+    let frozen = Frozen::of(collection)?;
+    let canonical = frozen.canonical(remote.id())?;
+    let needs = needed(remote, request, &canonical)?;
+    let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
+    let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
+    let mut known = HashMap::new();
+    for other in &request.dedup_with {
+        if let Some(found) = self::newest(remote, &other.0, &other.1)? {
+            note_pieces(&mut known, &found.manifest, &doomed);
+        }
+    }
+    if let Some(found) = &newest {
+        note_pieces(&mut known, &found.manifest, &doomed);
+    }
+    let work = Work { remote, canonical: &canonical, request, known, doomed, generation, begun };
+    let (manifest, sent) = work.manifest(newest.as_ref(), needs, progress)?;
+    let mut pushed = Pushed {
+        number: manifest.number,
+        is_unchanged: false,
+        pieces: manifest.pieces.len(),
+        bytes: manifest.pieces.iter().map(|piece| u64::from(piece.stored)).sum(),
+        pieces_sent: sent.pieces.load(Ordering::Relaxed),
+        bytes_sent: sent.bytes.load(Ordering::Relaxed) as u64,
+    };
+    if let Some(found) = newest.as_ref().filter(|found| is_same(&found.manifest, &manifest)) {
+        pushed.number = found.manifest.number;
+        pushed.is_unchanged = true;
+        // The hint may be missing since a push was killed.
+        set_head(remote, request, pushed.number);
+        return Ok(pushed);
+    }
+    work.publish(&manifest)?;
+    set_head(remote, request, pushed.number);
+    Ok(pushed)
+}
+
+fn newest(remote: &Remote, tenant: &str, collection: &str) -> Result<Option<Found>> {
+    match remote.newest(tenant, collection)? {
+        Some(number) => remote.manifest(tenant, collection, number),
+        None => Ok(None),
+    }
+}
+
+fn note_pieces(known: &mut HashMap<[u8; 32], PieceName>, manifest: &Manifest, doomed: &HashSet<PieceName>) {
+    let names = manifest.pieces.iter().map(|piece| piece.name).filter(|name| !doomed.contains(name));
+    known.extend(names.map(|name| (name.digest, name)));
+}
+
+/// The snapshots of parents that blocks of the collection depend on.
+fn needed(remote: &Remote, request: &Request, canonical: &Canonical) -> Result<Vec<Needed>> {
+    let mut needs = Vec::new();
+    for (tenant, collection) in canonical.needs() {
+        let Some(number) = remote.newest(tenant, collection)? else {
+            let text = format!(
+                "{}/{} has blocks that are differences from {tenant}/{collection}, which {} does not have; push that first",
+                request.tenant,
+                request.collection,
+                remote.place()
+            );
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        needs.push(Needed { tenant: tenant.clone(), collection: collection.clone(), number });
+    }
+    Ok(needs)
+}
+
+/// Whether two manifests describe the same state: all but number, time and maker.
+fn is_same(one: &Manifest, other: &Manifest) -> bool {
+    let content = |manifest: &Manifest| {
+        let names: Vec<[u8; 32]> = manifest.pieces.iter().map(|piece| piece.name.digest).collect();
+        (names, manifest.files.clone(), manifest.variants.clone(), manifest.collection.clone())
+    };
+    let needs = |manifest: &Manifest| -> Vec<(String, String)> {
+        manifest.needs.iter().map(|need| (need.tenant.clone(), need.collection.clone())).collect()
+    };
+    content(one) == content(other) && needs(one) == needs(other)
+}
+
+/// Notes the newest number. Readers find the snapshot without.
+fn set_head(remote: &Remote, request: &Request, number: u64) {
+    let key = keys::head(&request.tenant, &request.collection);
+    if let Err(error) = remote.client().put(&key, Bytes::from(format!("{number:016x}"))) {
+        log::warn!("the hint of the newest snapshot was not written: {error}");
+    }
+}
+
+/// Pieces and bytes that were sent.
+#[derive(Default)]
+struct Sent {
+    pieces: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Work<'_> {
+    /// Stores the pieces, and makes the manifest that names them.
+    fn manifest(
+        &self,
+        newest: Option<&Found>,
+        needs: Vec<Needed>,
+        progress: &dyn Progress,
+    ) -> Result<(Manifest, Sent)> {
+        let log_len = self.canonical.log().len() as u64;
+        let whole: Stretches = vec![0..log_len];
+        let mut jobs: Vec<Job> =
+            pieces(&[whole]).into_iter().map(|stretches| Job { file: 0, stretches }).collect();
+        for (file, canonical) in (1..).zip(self.canonical.files()) {
+            jobs.extend(canonical.pieces().into_iter().map(|stretches| Job { file, stretches }));
+        }
+        let (stored, sent) = self.store(&jobs, progress)?;
+        let log =
+            ManifestFile { kind: FileKind::Log, number: 0, bytes: log_len, mtime: 0, extents: Vec::new() };
+        let others = self.canonical.files().iter().map(|file| ManifestFile {
+            kind: file.kind,
+            number: file.number,
+            bytes: file.bytes,
+            mtime: file.mtime,
+            extents: Vec::new(),
+        });
+        let mut files: Vec<ManifestFile> = std::iter::once(log).chain(others).collect();
+        let (mut named, mut indexes) = (Vec::new(), HashMap::new());
+        for (job, piece) in jobs.iter().zip(stored) {
+            let index = *indexes.entry(piece.name).or_insert_with(|| {
+                named.push(piece);
+                named.len() as u32 - 1
+            });
+            if let Some(file) = files.get_mut(job.file) {
+                file.extents.extend(FileExtent::of_piece(index, &job.stretches));
+            }
+        }
+        let parent =
+            newest.map(|found| ParentSnapshot { number: found.manifest.number, digest: found.digest });
+        let manifest = Manifest {
+            remote: self.remote.id(),
+            number: parent.map_or(1, |parent| parent.number.saturating_add(1)),
+            parent,
+            push: self.request.push,
+            created_at: self.request.created_at,
+            collection: Described {
+                tenant: self.request.tenant.clone(),
+                name: self.request.collection.clone(),
+                tenant_owner: self.request.tenant_owner,
+                owner: self.canonical.owner(),
+                created_at: self.canonical.created_at(),
+            },
+            message: self.request.message.clone(),
+            tool: concat!("tierfs ", env!("CARGO_PKG_VERSION")).to_owned(),
+            needs,
+            pieces: named,
+            files,
+            variants: Vec::new(),
+        };
+        Ok((manifest, sent))
+    }
+
+    /// Stores the pieces of jobs that the remote does not have.
+    fn store(&self, jobs: &[Job], progress: &dyn Progress) -> Result<(Vec<Piece>, Sent)> {
+        let (next, failed, sent) = (AtomicUsize::new(0), AtomicBool::new(false), Sent::default());
+        let done: Mutex<Vec<Option<Piece>>> = Mutex::new(vec![None; jobs.len()]);
+        let error: Mutex<Option<Error>> = Mutex::new(None);
+        let work = || {
+            let mut bytes = Vec::new();
+            while !failed.load(Ordering::Relaxed) {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = jobs.get(at) else { return };
+                let stored = if progress.is_cancelled() {
+                    Err(Error::new(
+                        ErrorKind::Interrupted,
+                        "the push was cancelled; what was sent is found again",
+                    ))
+                } else {
+                    self.store_one(job, &mut bytes, &sent)
+                };
+                match stored {
+                    Ok(piece) => {
+                        progress.advance(u64::from(piece.raw));
+                        if let Some(place) = done.lock().get_mut(at) {
+                            *place = Some(piece);
+                        }
+                    }
+                    Err(wrong) => {
+                        failed.store(true, Ordering::Relaxed);
+                        error.lock().get_or_insert(wrong);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.request.jobs.clamp(1, jobs.len().max(1)) {
+                scope.spawn(work);
+            }
+        });
+        if let Some(error) = error.into_inner() {
+            return Err(error);
+        }
+        let pieces: Vec<Piece> = done.into_inner().into_iter().flatten().collect();
+        if pieces.len() != jobs.len() {
+            return Err(Error::corrupt("a bug in tierfs: pieces were not stored"));
+        }
+        Ok((pieces, sent))
+    }
+
+    fn store_one(&self, job: &Job, bytes: &mut Vec<u8>, sent: &Sent) -> Result<Piece> {
+        let raw = match job.file.checked_sub(1).map(|file| self.canonical.files().get(file)) {
+            Some(Some(file)) => {
+                self.canonical.read(file, &job.stretches, bytes)?;
+                std::mem::take(bytes)
+            }
+            _ => {
+                let parts = job.stretches.iter().map(|range| part(self.canonical.log(), range));
+                parts.collect::<Vec<&[u8]>>().concat()
+            }
+        };
+        let mut piece = Piece {
+            name: PieceName { digest: [0; 32], generation: 0 },
+            stored: 0,
+            raw: raw.len() as u32,
+            encoding: PieceEncoding::Raw,
+        };
+        let mut stored = raw;
+        if job.file == 0 {
+            let frame = zstandard::encode(&stored);
+            if frame.len() < stored.len() {
+                (stored, piece.encoding) = (frame, PieceEncoding::Zstandard);
+            }
+        }
+        piece.stored = stored.len() as u32;
+        piece.name.digest = *blake3::hash(&stored).as_bytes();
+        if let Some(name) = self.known.get(&piece.name.digest) {
+            piece.name = *name;
+            return Ok(piece);
+        }
+        if self.doomed.contains(&piece.name) {
+            piece.name.generation = self.generation;
+        }
+        let len = stored.len();
+        if self.remote.client().create(&keys::piece(&piece.name), Bytes::from(stored))? == Put::Created {
+            sent.pieces.fetch_add(1, Ordering::Relaxed);
+            sent.bytes.fetch_add(len, Ordering::Relaxed);
+        }
+        Ok(piece)
+    }
+
+    /// Creates the manifest: the snapshot exists from then on.
+    fn publish(&self, manifest: &Manifest) -> Result<()> {
+        let grace = self.remote.grace();
+        if self.begun.elapsed() >= grace / 2 {
+            let hours = grace.as_secs() / 7200;
+            let text = format!(
+                "the push took more than {hours} hours, and its pieces may be collected; push again: what was sent is found again"
+            );
+            return Err(Error::new(ErrorKind::Gone, text));
+        }
+        let (tenant, collection) = (&self.request.tenant, &self.request.collection);
+        let key = keys::snapshot(tenant, collection, manifest.number);
+        if self.remote.client().create(&key, Bytes::from(manifest.to_bytes()?))? == Put::Created {
+            return Ok(());
+        }
+        // A first try may have created it although its answer was lost.
+        match self.remote.manifest(tenant, collection, manifest.number)? {
+            Some(found) if found.manifest.push == self.request.push => Ok(()),
+            _ => {
+                let text = format!(
+                    "{}: somebody else has pushed snapshot {} of {tenant}/{collection} meanwhile; look at it, then push again or under another name",
+                    self.remote.place(),
+                    manifest.number
+                );
+                Err(Error::new(ErrorKind::Exists, text))
+            }
+        }
+    }
+}
+
+fn part<'a>(bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {
+    bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
+}
