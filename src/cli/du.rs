@@ -14,7 +14,7 @@ use crate::model::Result;
 /// Example: tierfs du /srv/tensors acme
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or a path on a mount
+    /// A store, a remote, or a path on a mount
     path: PathBuf,
     /// A path below PATH, such as TENANT/COLLECTION
     below: Option<String>,

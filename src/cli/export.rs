@@ -42,7 +42,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Example: tierfs export --as f16 /srv/tensors acme/llama/model.safetensors ./half
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store
+    /// The store, or a remote
     store: PathBuf,
     /// TENANT/COLLECTION, or a path below it
     path: String,

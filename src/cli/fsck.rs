@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::Outcome;
 use crate::cli::shared::mounts::refuse_own_mount;
 use crate::cli::shared::output::{print, print_json};
+use crate::cli::shared::remote;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Collection, Store};
@@ -23,7 +24,7 @@ use crate::store::{OpenObject, Verify};
 /// Example: tierfs fsck /srv/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store
+    /// The store, or a remote
     store: PathBuf,
     /// Keep readable data, list what was lost, and make damaged collections writable again
     #[arg(long)]
@@ -49,11 +50,7 @@ struct Findings {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        refuse_own_mount("store", &self.store)?;
-        let disk = Arc::new(FileDisk::new(&self.store));
-        let access = if self.repair { Access::Write } else { Access::Read };
-        let note = format!("process {}, which repairs it", std::process::id());
-        let store = Store::open(disk, access, &note)?;
+        let store = self.open()?;
         let mut findings = Findings::default();
         let mut damaged = Vec::new();
         for tenant in store.tenants()? {
@@ -73,6 +70,25 @@ impl Args {
         let done = if findings.corrupt.is_empty() { Outcome::Succeeded } else { Outcome::Corrupt };
         if self.json { findings.json() } else { findings.text(self.repair) }?;
         Ok(done)
+    }
+}
+
+impl Args {
+    fn open(&self) -> Result<Store> {
+        if let Some(url) = remote::url(&self.store) {
+            if self.repair {
+                let text = format!(
+                    "{url} is a remote, whose snapshots never change; repair the store and push again"
+                );
+                return Err(Error::new(ErrorKind::ReadOnly, text));
+            }
+            return remote::open(url);
+        }
+        refuse_own_mount("store", &self.store)?;
+        let disk = Arc::new(FileDisk::new(&self.store));
+        let access = if self.repair { Access::Write } else { Access::Read };
+        let note = format!("process {}, which repairs it", std::process::id());
+        Store::open(disk, access, &note)
     }
 }
 

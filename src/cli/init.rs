@@ -40,7 +40,7 @@ fn shown(path: &Path) -> PathBuf {
     if is_name { Path::new(".").join(path) } else { path.to_owned() }
 }
 
-fn random_id() -> Result<StoreId> {
+pub(super) fn random_id() -> Result<StoreId> {
     let mut bytes = [0; 16];
     let mut source =
         std::fs::File::open("/dev/urandom").map_err(|error| Error::io("opening /dev/urandom", error))?;

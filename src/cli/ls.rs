@@ -16,7 +16,7 @@ use crate::model::Result;
 /// Example: tierfs ls /srv/tensors acme/llama --tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or a path on a mount
+    /// A store, a remote, or a path on a mount
     path: PathBuf,
     /// A path below PATH, such as TENANT/COLLECTION/FILE
     below: Option<String>,

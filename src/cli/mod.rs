@@ -23,6 +23,8 @@ mod mount;
 mod mv;
 mod pack;
 mod pin;
+#[cfg(feature = "remote")]
+mod push;
 mod report;
 mod rm;
 mod scrub;
@@ -57,6 +59,8 @@ enum Command {
     Import(import::Args),
     Export(export::Args),
     Mount(mount::Args),
+    #[cfg(feature = "remote")]
+    Push(push::Args),
     Umount(umount::Args),
     Ls(ls::Args),
     Stat(stat::Args),
@@ -135,6 +139,8 @@ pub fn main() -> ExitCode {
         Command::Import(args) => args.run(),
         Command::Export(args) => args.run(),
         Command::Mount(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Push(args) => args.run(),
         Command::Umount(args) => args.run(),
         Command::Ls(args) => args.run(),
         Command::Stat(args) => args.run(),

@@ -14,6 +14,7 @@ use signal_hook::consts;
 
 use crate::cli::shared::log::Destination;
 use crate::cli::shared::mounts;
+use crate::cli::shared::remote::{self, RemoteArgs};
 use crate::cli::{Outcome, init};
 use crate::fs::{Budget, Options, ShownOwner, mount};
 use crate::model::{Error, ErrorKind, Result};
@@ -24,12 +25,14 @@ use crate::vfs::ListMode;
 
 /// Mount a store; its tensors and files appear below the mount point.
 ///
-/// Returns when the mount is ready, and leaves a daemon in the background.
+/// Returns when the mount is ready, and leaves a daemon in the background. A remote is mounted read-only;
+/// its credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+/// AWS_ENDPOINT).
 ///
 /// Example: tierfs mount /srv/tensors /mnt
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store
+    /// The store, or a remote such as s3://BUCKET/PREFIX
     store: PathBuf,
     /// The directory to mount on
     mountpoint: PathBuf,
@@ -48,13 +51,13 @@ pub(super) struct Args {
     /// Read unrecoverable blocks as zeros instead of failing
     #[arg(long)]
     zero_fill: bool,
-    /// Show this user as the owner of all files; with --read-only
+    /// Show this user as the owner of all files; of a read-only mount
     #[arg(long, value_name = "NUMBER")]
     uid: Option<u32>,
-    /// Show this group as that of all files; with --read-only
+    /// Show this group as that of all files; of a read-only mount
     #[arg(long, value_name = "NUMBER")]
     gid: Option<u32>,
-    /// Hide these permission bits of all files, in octal; with --read-only
+    /// Hide these permission bits of all files, in octal; of a read-only mount
     #[arg(long, value_name = "BITS", value_parser = parse_umask)]
     umask: Option<u32>,
     /// Number of threads that answer requests [default: number of cores]
@@ -88,6 +91,8 @@ pub(super) struct Args {
     /// Log file of the background daemon [default: the journal or syslog]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    #[command(flatten)]
+    remote: RemoteArgs,
     /// Print a line when the mount is ready, then detach from the terminal
     #[arg(long, hide = true)]
     announce: bool,
@@ -98,6 +103,9 @@ pub(super) struct Args {
 
 /// How long a mount that is asked to end waits for its users to finish.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Threads that answer requests of a mounted remote. A read holds its thread until the bytes are there, and
+/// names must not wait for it.
+const REMOTE_THREADS: usize = 64;
 const READY: &str = "ready";
 /// The signals that end a mount.
 const SIGNALS: [i32; 3] = [consts::SIGTERM, consts::SIGINT, consts::SIGHUP];
@@ -165,6 +173,9 @@ enum MountOption {
     Uid(u32),
     Gid(u32),
     Umask(u32),
+    At(String),
+    Cache(PathBuf),
+    CacheSize(String),
     ReadOnly,
     AllowOther,
     ZeroFill,
@@ -176,7 +187,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 17] = [
+pub(super) const OPTIONS: [(&str, &str); 20] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -184,6 +195,9 @@ pub(super) const OPTIONS: [(&str, &str); 17] = [
     ("uid", "0...4294967295"),
     ("gid", "0...4294967295"),
     ("umask", "000...777"),
+    ("at", "TENANT/COLLECTION=N"),
+    ("cache", "DIR"),
+    ("cache_size", "200G"),
     ("verify", "first|always"),
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
@@ -207,6 +221,9 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("uid", value)) => MountOption::Uid(parse_number("uid", value)?),
         Some(("gid", value)) => MountOption::Gid(parse_number("gid", value)?),
         Some(("umask", value)) => MountOption::Umask(parse_umask(value)?),
+        Some(("at", value)) => MountOption::At(value.to_owned()),
+        Some(("cache", value)) => MountOption::Cache(value.into()),
+        Some(("cache_size", value)) => MountOption::CacheSize(value.to_owned()),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("invalid value {value:?} of threads; expected 1 to 256"));
@@ -288,15 +305,14 @@ fn no_store(path: &Path) -> Error {
 impl Args {
     pub fn run(mut self) -> Result<Outcome> {
         let kernel = self.take_options();
-        if self.create && !Store::exists(&FileDisk::new(&self.store)) {
-            init::create(&self.store)?;
+        let is_remote = remote::url(&self.store).is_some();
+        self.remote.refuse_for_store(is_remote)?;
+        if !is_remote {
+            self.prepare_store()?;
+        } else if self.create {
+            return Err(Error::invalid("a mount creates no remote; tierfs push with --create does"));
         }
         let failed = |path: &Path, error| Error::io(path.display(), error);
-        mounts::refuse_own_mount("store", &self.store)?;
-        self.store = fs::canonicalize(&self.store).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => no_store(&self.store),
-            _ => failed(&self.store, error),
-        })?;
         mounts::mount_of(&self.mountpoint)?;
         self.mountpoint =
             fs::canonicalize(&self.mountpoint).map_err(|error| failed(&self.mountpoint, error))?;
@@ -311,6 +327,19 @@ impl Args {
         }
         self.refuse_hiding_files()?;
         if self.foreground || self.announce { self.serve(kernel) } else { self.start() }
+    }
+
+    /// Makes the store if that was asked for, and resolves its path.
+    fn prepare_store(&mut self) -> Result<()> {
+        if self.create && !Store::exists(&FileDisk::new(&self.store)) {
+            init::create(&self.store)?;
+        }
+        mounts::refuse_own_mount("store", &self.store)?;
+        self.store = fs::canonicalize(&self.store).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => no_store(&self.store),
+            _ => Error::io(self.store.display(), error),
+        })?;
+        Ok(())
     }
 
     /// Refuses to mount over another tierfs, which the new mount would hide.
@@ -354,6 +383,9 @@ impl Args {
                 MountOption::Uid(uid) => self.uid = Some(uid),
                 MountOption::Gid(gid) => self.gid = Some(gid),
                 MountOption::Umask(umask) => self.umask = Some(umask),
+                MountOption::At(at) => self.remote.at.push(at),
+                MountOption::Cache(directory) => self.remote.cache = Some(directory),
+                MountOption::CacheSize(size) => self.remote.cache_size = Some(size),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
                 MountOption::ZeroFill => self.zero_fill = true,
@@ -386,6 +418,17 @@ impl Args {
         Ok(Outcome::Failed)
     }
 
+    fn open_store(&self) -> Result<Store> {
+        if let Some(url) = remote::url(&self.store) {
+            return self.remote.open(url);
+        }
+        let access = if self.read_only { Access::Read } else { Access::Write };
+        let note =
+            format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
+        let store = Store::open(Arc::new(FileDisk::new(&self.store)), access, &note);
+        store.map_err(|error| mounts::with_mounts(error, &self.store))
+    }
+
     /// Mounts the store and serves it until it is unmounted or a signal ends it.
     fn serve(&self, kernel: Vec<String>) -> Result<Outcome> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -393,17 +436,14 @@ impl Args {
         for signal in SIGNALS {
             signal_hook::flag::register(signal, stop.clone()).map_err(deaf)?;
         }
-        let access = if self.read_only { Access::Read } else { Access::Write };
-        let note =
-            format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
-        let store = Store::open(Arc::new(FileDisk::new(&self.store)), access, &note);
-        let store = Arc::new(store.map_err(|error| mounts::with_mounts(error, &self.store))?);
+        let store = Arc::new(self.open_store()?);
+        let is_remote = remote::url(&self.store).is_some();
         let options = Options {
             list: self.list,
             verify: self.verify,
             allow_other: self.allow_other,
             zero_fill: self.zero_fill,
-            threads: self.threads.map(usize::from),
+            threads: self.threads.map(usize::from).or(is_remote.then_some(REMOTE_THREADS)),
             reads_all: self.passthrough == Switch::Off,
             asks_names: self.keep_names == Switch::Off,
             metrics: self.metrics,

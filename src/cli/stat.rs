@@ -13,7 +13,7 @@ use crate::model::{Error, ErrorKind, Result};
 /// Example: tierfs stat /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or a path on a mount
+    /// A store, a remote, or a path on a mount
     path: PathBuf,
     /// A path below PATH, such as TENANT/COLLECTION/FILE
     below: Option<String>,

@@ -72,6 +72,19 @@ fn a_server_that_never_answers_is_an_error_after_the_deadline_and_not_a_hang() {
 }
 
 #[test]
+fn many_readers_of_a_dead_server_all_get_an_error_soon() {
+    let (_, client) = bucket(Call::Get, Fault::Hangs, u64::MAX);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..60 {
+            scope.spawn(|| assert_eq!(client.get("piece/one", 1 << 20).unwrap_err().kind(), ErrorKind::Io));
+        }
+    });
+    // One after the other they would take 90 s.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn no_object_is_no_error_and_a_refusal_says_what_to_check() {
     let (_, client) = bucket(Call::Get, Fault::None, 0);
     assert_eq!(client.get("piece/two", 10).unwrap(), None);

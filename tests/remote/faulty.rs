@@ -49,6 +49,8 @@ pub enum Fault {
     NotFound,
     /// The condition does not hold.
     Exists,
+    /// An object is replaced although it must not exist.
+    IgnoresCondition,
     Denied,
 }
 
@@ -124,6 +126,7 @@ fn failed(text: &'static str) -> Error {
 impl ObjectStore for Faulty {
     async fn put_opts(&self, key: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         let fault = self.fault(Call::Put, key).await?;
+        let options = if fault == Fault::IgnoresCondition { PutOptions::default() } else { options };
         let put = self.objects.put_opts(key, payload, options).await;
         if fault == Fault::AnswerLost { Err(failed("the answer was lost")) } else { put }
     }
@@ -176,7 +179,7 @@ impl ObjectStore for Faulty {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         let key = prefix.map(Path::to_string).unwrap_or_default();
         match (self.plan)(&Request { number, call: Call::List, key: &key }) {
-            Fault::None | Fault::NotFound => self.objects.list(prefix),
+            Fault::None | Fault::NotFound | Fault::IgnoresCondition => self.objects.list(prefix),
             Fault::Hangs => stream::pending().boxed(),
             _ => stream::iter([Err(failed("a planned failure"))]).boxed(),
         }

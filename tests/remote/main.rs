@@ -5,5 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 #![cfg(feature = "remote")]
 
+mod cache;
 mod client;
 mod faulty;
+mod mounted;
+mod push;
+mod reading;
+mod seaweed;

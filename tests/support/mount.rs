@@ -70,10 +70,21 @@ impl Place {
 
     /// Mounts the store with a command that runs the program, for example one with limits.
     pub fn mount_by(&self, command: &mut Command, name: &str, options: &[&str]) -> Mounted {
+        self.mount_store_by(command, self.store(), name, options)
+    }
+
+    /// Mounts another store, or a remote.
+    pub fn mount_store_by(
+        &self,
+        command: &mut Command,
+        store: PathBuf,
+        name: &str,
+        options: &[&str],
+    ) -> Mounted {
         let mountpoint = self.path(name);
         fs::create_dir_all(&mountpoint).unwrap();
         let log = self.path(format!("{name}.log"));
-        let mounted = Mounted { mountpoint, store: self.store(), log };
+        let mounted = Mounted { mountpoint, store, log };
         command.arg("mount").arg(&mounted.store).arg(&mounted.mountpoint).arg("--log").arg(&mounted.log);
         if let Some(budget) = std::env::var_os(DECODED_CACHE) {
             command.arg("--decode-all").arg("--decoded-cache").arg(budget);

@@ -8,6 +8,7 @@ pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod process;
 pub(in crate::cli) mod refusal;
+pub(in crate::cli) mod remote;
 pub(in crate::cli) mod request;
 pub(in crate::cli) mod tree;
 pub(in crate::cli) mod watch;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::shared::mounts::mount_of;
+use crate::cli::shared::remote;
 use crate::control::{self, ATTRIBUTES, Cost, Mounted, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
@@ -42,9 +43,19 @@ pub(in crate::cli) struct Row {
 }
 
 impl Tree {
-    /// Opens `path`, a store or a path on a mount, joined with `below`.
+    /// Opens `path`, a store, a remote or a path on a mount, joined with `below`.
     pub fn open(path: &Path, below: Option<&str>) -> Result<Tree> {
         let below = below.unwrap_or_default().trim_matches('/');
+        if let Some(url) = remote::url(path) {
+            let vfs = Vfs::new(
+                Arc::new(remote::open(url)?),
+                ListMode::Files,
+                Verify::First,
+                (0, 0),
+                control::controls(),
+            );
+            return Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() });
+        }
         if mount_of(path)?.is_some() {
             let path = if below.is_empty() { path.to_owned() } else { path.join(below) };
             return Ok(Tree::Mount(path));

@@ -1,0 +1,151 @@
+//! URLs of remotes where commands take stores.
+
+use std::path::{Path, PathBuf};
+
+use crate::model::{Error, Result};
+use crate::store::Store;
+
+#[cfg(feature = "remote")]
+use crate::remote::client::url::is_remote;
+
+/// The URL, if a remote is named where a store may be.
+pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| is_remote(text))
+}
+
+/// Opens a remote to be read, without a cache.
+pub(in crate::cli) fn open(url: &str) -> Result<Store> {
+    opened(url, None)
+}
+
+/// Options of a mounted remote.
+#[derive(clap::Args)]
+pub(in crate::cli) struct RemoteArgs {
+    /// Show this snapshot of a collection of a remote: its number, or a tag
+    #[arg(long, value_name = "TENANT/COLLECTION=N")]
+    pub at: Vec<String>,
+    /// Directory that keeps what was read from a remote [default: below ~/.cache/tierfs]
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// How much the cache may take, for example 200G, or 80% of its file system
+    #[arg(long, value_name = "SIZE")]
+    pub cache_size: Option<String>,
+}
+
+impl RemoteArgs {
+    /// Refuses these options for a store that is no remote.
+    pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
+        let is_given = !self.at.is_empty() || self.cache.is_some() || self.cache_size.is_some();
+        if is_given && !is_remote {
+            return Err(Error::invalid(
+                "--at, --cache and --cache-size are options of a remote, such as s3://BUCKET/PREFIX",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Opens a remote to be mounted.
+    pub fn open(&self, url: &str) -> Result<Store> {
+        opened(url, Some(self))
+    }
+}
+
+#[cfg(feature = "remote")]
+fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
+    use std::collections::HashMap;
+    use std::sync::{Arc, OnceLock};
+
+    use crate::remote::cache::Cache;
+    use crate::remote::client::Client;
+    use crate::remote::files::Source;
+    use crate::remote::mounted::Published;
+    use crate::remote::place::Remote;
+    use crate::store::{Access, EventKind, Events, SnapshotDisk};
+
+    let remote = Remote::open(Client::open(url)?)?;
+    let cache = match mounted {
+        Some(options) => {
+            let directory = match &options.cache {
+                Some(directory) => directory.clone(),
+                None => cache_directory()?.join(remote.id().to_string()),
+            };
+            let size = options.cache_size.as_deref().map(cache_size).transpose()?;
+            Some(Cache::open(&directory, size.unwrap_or_default())?)
+        }
+        None => None,
+    };
+    let at = mounted.map_or(&[][..], |options| &options.at);
+    let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
+    // The store that has the events is opened last.
+    let events: Arc<OnceLock<Arc<Events>>> = Arc::default();
+    let told = events.clone();
+    let tell = Box::new(move |path: &str, text: &str| match told.get() {
+        Some(events) => {
+            log::warn!("{}{text}", if path.is_empty() { String::new() } else { format!("{path}: ") });
+            events.tell(EventKind::Remote, path, "", text);
+        }
+        // The command's own error says what failed.
+        None => log::debug!("{path}: {text}"),
+    });
+    let disk = SnapshotDisk::new(Arc::new(Published::new(Source::new(remote, cache, tell), wanted)));
+    let store = Store::open(Arc::new(disk), Access::Read, "")?;
+    if mounted.is_some() {
+        events.get_or_init(|| store.events().clone());
+    }
+    Ok(store)
+}
+
+/// The directory of caches of this user.
+#[cfg(feature = "remote")]
+fn cache_directory() -> Result<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let found = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let found = found.filter(|found| found.is_absolute());
+    Ok(found.ok_or_else(|| Error::invalid("there is no HOME; name a directory with --cache"))?.join("tierfs"))
+}
+
+#[cfg(feature = "remote")]
+fn cache_size(text: &str) -> Result<crate::remote::cache::Size> {
+    use crate::remote::cache::Size;
+
+    let wrong = || Error::invalid(format!("{text:?} is no size of a cache; write for example 200G or 80%"));
+    if let Some(percent) = text.strip_suffix('%') {
+        let percent = percent.parse().ok().filter(|percent| (1..=95).contains(percent));
+        return percent.map(Size::Percent).ok_or_else(wrong);
+    }
+    let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..) {
+        Some("") => 1,
+        Some("K") => 1 << 10,
+        Some("M") => 1 << 20,
+        Some("G") => 1 << 30,
+        Some("T") => 1_u64 << 40,
+        _ => return Err(wrong()),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(unit));
+    bytes.filter(|bytes| *bytes > 0).map(Size::Bytes).ok_or_else(wrong)
+}
+
+/// A collection and the snapshot of it that is wanted.
+#[cfg(feature = "remote")]
+fn wanted(text: &str) -> Result<((String, String), crate::remote::mounted::At)> {
+    use crate::remote::mounted::At;
+
+    let parts = text.split_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
+    let Some(((tenant, collection), at)) = parts.filter(|(_, at)| !at.is_empty()) else {
+        return Err(Error::invalid(format!("{text:?} is no TENANT/COLLECTION=N")));
+    };
+    let at = at.parse().map_or_else(|_| At::Tag(at.to_owned()), At::Number);
+    Ok(((tenant.to_owned(), collection.to_owned()), at))
+}
+
+#[cfg(not(feature = "remote"))]
+fn is_remote(_text: &str) -> bool {
+    false
+}
+
+#[cfg(not(feature = "remote"))]
+fn opened(url: &str, _mounted: Option<&RemoteArgs>) -> Result<Store> {
+    let text = format!("{url}: this program was built without remotes");
+    Err(Error::new(crate::model::ErrorKind::NotSupported, text))
+}

@@ -1,0 +1,180 @@
+//! The cache on a bucket in memory: which requests readers cause, and what is left after a restart.
+
+use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use object_store::memory::InMemory;
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use tierfs::format::snapshot::manifest::{FileKind, ManifestFile};
+use tierfs::remote::cache::blob::Layout;
+use tierfs::remote::cache::{Cache, Size};
+use tierfs::remote::files::{Files, Source};
+use tierfs::remote::mounted::Published;
+use tierfs::remote::place::Remote;
+use tierfs::store::disk::files::FileDisk;
+use tierfs::store::{Access, SnapshotDisk, SnapshotFiles, Store};
+
+use crate::faulty::{Call, Fault, Faulty};
+use crate::push::{pushed, quiet, stored};
+use crate::reading::files_of;
+
+type Requests = Arc<Mutex<HashMap<String, u64>>>;
+
+/// A bucket with the collection of `stored`, its files as the local store has them, and the requests for pieces.
+fn bucket(
+    fault: impl Fn(u64) -> Fault + Send + Sync + 'static,
+) -> (Arc<Faulty>, HashMap<String, Vec<u8>>, Requests) {
+    let (place, objects) = (stored(), Arc::new(InMemory::new()));
+    pushed(&place, &quiet(&objects), 1).unwrap();
+    let local = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Read, "").unwrap();
+    let wanted = files_of(&local, "acme", "m");
+    let requests = Requests::default();
+    let noted = requests.clone();
+    let bucket = Faulty::over(&objects, move |request| {
+        if request.call != Call::Get || !request.key.contains("/piece/") {
+            return Fault::None;
+        }
+        let mut noted = noted.lock();
+        *noted.entry(request.key.to_owned()).or_default() += 1;
+        fault(noted.values().sum())
+    });
+    (bucket, wanted, requests)
+}
+
+fn source(bucket: &Arc<Faulty>, directory: &Path, size: Size) -> Source {
+    let remote = Remote::open(bucket.client()).unwrap();
+    let cache = Cache::open(directory, size).unwrap();
+    Source::new(remote, Some(cache), Box::new(|_, _| ())).on_demand()
+}
+
+fn opened(bucket: &Arc<Faulty>, directory: &Path, size: Size) -> Arc<Store> {
+    let source = source(bucket, directory, size);
+    let disk = SnapshotDisk::new(Arc::new(Published::new(source, HashMap::new())));
+    Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap())
+}
+
+#[test]
+fn many_readers_of_the_same_files_make_one_request_a_piece() {
+    let (bucket, wanted, requests) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    let store = opened(&bucket, folder.path(), Size::Bytes(1 << 30));
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| assert!(files_of(&store, "acme", "m") == wanted));
+        }
+    });
+    let twice: Vec<String> =
+        requests.lock().iter().filter(|(_, count)| **count > 1).map(|(key, _)| key.clone()).collect();
+    assert!(twice.is_empty(), "requested more than once: {twice:?}");
+}
+
+#[test]
+fn a_cache_that_was_closed_serves_all_bytes_without_a_request() {
+    let (bucket, wanted, requests) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    assert!(files_of(&opened(&bucket, folder.path(), Size::Bytes(1 << 30)), "acme", "m") == wanted);
+    requests.lock().clear();
+    assert!(files_of(&opened(&bucket, folder.path(), Size::Bytes(1 << 30)), "acme", "m") == wanted);
+    assert!(requests.lock().is_empty(), "{:?}", requests.lock());
+}
+
+#[test]
+fn readers_get_the_right_bytes_while_every_third_request_fails() {
+    for fault in [Fault::Fails, Fault::CutShort, Fault::Hangs, Fault::WrongByte] {
+        let (bucket, wanted, _) = bucket(move |number| if number % 3 == 1 { fault } else { Fault::None });
+        let folder = TempDir::new().unwrap();
+        let store = opened(&bucket, folder.path(), Size::Bytes(1 << 30));
+        assert!(files_of(&store, "acme", "m") == wanted, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_cache_without_room_keeps_its_limit_and_reads_go_on() {
+    let (bucket, wanted, _) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    let store = opened(&bucket, folder.path(), Size::Bytes(5 << 20));
+    for _ in 0..2 {
+        assert!(files_of(&store, "acme", "m") == wanted);
+    }
+    drop(store);
+    let cache = Cache::open(folder.path(), Size::Bytes(5 << 20)).unwrap();
+    assert!(cache.stored() <= 5 << 20, "{} bytes", cache.stored());
+    cache.trim(0);
+    assert_eq!(cache.list(), []);
+}
+
+#[test]
+fn files_that_a_killed_process_left_without_a_map_are_removed() {
+    let folder = TempDir::new().unwrap();
+    drop(Cache::open(folder.path(), Size::default()).unwrap());
+    let left = folder.path().join("blob/00112233445566778899aabbccddeeff");
+    std::fs::write(&left, vec![1; 9000]).unwrap();
+    let cache = Cache::open(folder.path(), Size::default()).unwrap();
+    assert!(!left.exists() && cache.stored() == 0);
+}
+
+#[test]
+fn a_piece_without_room_is_requested_once_for_all_its_parts() {
+    let (bucket, _, requests) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    let source = Arc::new(source(&bucket, folder.path(), Size::Bytes(1 << 20)));
+    let found = source.remote().manifest("acme", "m", 1).unwrap().unwrap();
+    let files = Files::new(&source, &found.manifest);
+    let largest = found.manifest.files.iter().map(|file| file.bytes).max().unwrap();
+    let index = found.manifest.files.iter().position(|file| file.bytes == largest).unwrap();
+    let mut part = vec![0; 128 << 10];
+    for at in (0..largest - part.len() as u64).step_by(part.len()) {
+        files.read_at(index, &mut part, at).unwrap();
+    }
+    let requests = requests.lock();
+    assert!(!requests.is_empty() && requests.values().all(|count| *count == 1), "{requests:?}");
+}
+
+#[test]
+fn bytes_that_the_kernel_has_open_are_not_replaced_by_wrong_ones() {
+    let is_wrong = Arc::new(AtomicBool::new(false));
+    let wrong = is_wrong.clone();
+    let (bucket, ..) =
+        bucket(move |_| if wrong.load(Ordering::SeqCst) { Fault::WrongByte } else { Fault::None });
+    let folder = TempDir::new().unwrap();
+    let source = Arc::new(source(&bucket, folder.path(), Size::Bytes(1 << 30)));
+    let found = source.remote().manifest("acme", "m", 1).unwrap().unwrap();
+    let files = Files::new(&source, &found.manifest);
+    let is_data = |file: &ManifestFile| file.kind == FileKind::Data && file.bytes > 8 << 20;
+    let index = found.manifest.files.iter().position(is_data).unwrap();
+    let mut right = vec![0; found.manifest.files[index].bytes as usize];
+    files.read_at(index, &mut right, 0).unwrap();
+    let kernel = std::fs::File::from(files.descriptor(index).unwrap().unwrap());
+    is_wrong.store(true, Ordering::SeqCst);
+    assert!(files.refetch(index, 0, right.len() as u64).unwrap());
+    assert!(files.descriptor(index).unwrap().is_none());
+    let mut found = vec![0; right.len()];
+    assert!(files.read_at(index, &mut found, 0).is_err());
+    kernel.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == right, "a reader of the descriptor got wrong bytes");
+    is_wrong.store(false, Ordering::SeqCst);
+    files.read_at(index, &mut found, 0).unwrap();
+    assert!(found == right && files.descriptor(index).unwrap().is_some());
+}
+
+#[test]
+fn a_cache_of_many_files_keeps_few_of_them_open() {
+    let (bucket, ..) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    let manifest = Remote::open(bucket.client()).unwrap().manifest("acme", "m", 1).unwrap().unwrap().manifest;
+    let cache = Cache::open(folder.path(), Size::default()).unwrap();
+    for number in 0..1500 {
+        let file =
+            ManifestFile { kind: FileKind::Data, number, bytes: number, mtime: 0, extents: Vec::new() };
+        cache.file(&Arc::new(Layout::of(&manifest, &file))).unwrap();
+    }
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let below = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    let open = below.filter(|path| path.starts_with(folder.path())).count();
+    assert!(open < 1100, "{open} descriptors");
+    assert_eq!(cache.list().len(), 1500);
+}

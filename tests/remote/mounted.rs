@@ -1,0 +1,234 @@
+//! The commands on a remote that is a directory: push, mount, list, check, export.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use support::{Mounted, Place, Random, answer, assert_same, container_of, tierfs, wait_until};
+
+pub struct Remote {
+    pub place: Place,
+    pub url: String,
+}
+
+/// A store with a container, a small file and an encoded container, pushed to a directory.
+pub fn pushed() -> Remote {
+    let place = Place::new();
+    let random = &mut Random(16);
+    place.write(
+        "in/large.safetensors",
+        container_of(random, &[("a", 3 << 18), ("b", 5 << 20), ("c", 6 << 18)]),
+    );
+    place.write("in/sub/config.json", b"{\"model_type\": \"small\"}");
+    place.write("q8.safetensors", container_of(random, &[("w", 1 << 19)]));
+    support::run([Path::new("init"), &place.store()]).ok();
+    place.import("acme/m", &[&place.path("in")], &[]);
+    place.import("acme/m", &[&place.path("q8.safetensors")], &["--tier", "q8:all"]);
+    fs::create_dir(place.path("bucket")).unwrap();
+    let url = format!("file://{}", place.path("bucket").display());
+    let remote = Remote { place, url };
+    let text = remote.push(&["--create"]);
+    assert!(text.starts_with("pushed snapshot 1 of acme/m"), "{text}");
+    remote
+}
+
+impl Remote {
+    pub fn push(&self, options: &[&str]) -> String {
+        let mut command = tierfs();
+        answer(command.arg("push").arg(self.place.store()).args(["acme/m", &self.url]).args(options)).ok()
+    }
+
+    pub fn mount(&self, options: &[&str]) -> Mounted {
+        let cache = self.place.path("cache");
+        let mut command = tierfs();
+        let options = [&["--cache", cache.to_str().unwrap()], options].concat();
+        self.place.mount_store_by(&mut command, PathBuf::from(&self.url), "remote", &options)
+    }
+
+    /// The files in the cache.
+    fn blobs(&self) -> Vec<PathBuf> {
+        let folder = self.place.path("cache/blob");
+        support::files_below(&folder).iter().map(|below| folder.join(below)).collect()
+    }
+
+    fn run(&self, command: &str, options: &[&str]) -> String {
+        answer(tierfs().arg(command).arg(&self.url).args(options)).ok()
+    }
+}
+
+fn same_files(mounted: &Mounted, remote: &Remote) {
+    let local = remote.place.mount(&["--read-only"]);
+    let mut compared = 0;
+    for below in support::files_below(&local.path("acme/m")) {
+        let found = fs::read(mounted.path("acme/m").join(&below)).unwrap();
+        let wanted = fs::read(local.path("acme/m").join(&below)).unwrap();
+        assert_same(&found, &wanted, &below.display().to_string());
+        compared += 1;
+    }
+    assert!(compared >= 3, "{compared} files");
+    local.unmount();
+}
+
+#[test]
+fn a_mounted_remote_reads_as_the_local_store_and_writes_are_refused() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    assert_eq!(support::names(&mounted.path("acme")), ["m"]);
+    same_files(&mounted, &remote);
+    let tensor = fs::read(mounted.path("acme/m/.tensors/large.safetensors/b")).unwrap();
+    assert_eq!(tensor.len(), 20 << 20);
+    let error = fs::write(mounted.path("acme/m/new"), b"1").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    mounted.unmount();
+}
+
+#[test]
+fn a_file_that_was_read_is_read_again_without_the_remote_and_after_another_mount() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    let source = fs::read(remote.place.path("in/large.safetensors")).unwrap();
+    assert_same(&fs::read(mounted.path("acme/m/large.safetensors")).unwrap(), &source, "cold");
+    mounted.unmount();
+    // The pieces are gone; the manifest is there, so that the collection can be opened.
+    let mounted = remote.mount(&[]);
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"{\"model_type\": \"small\"}");
+    fs::remove_dir_all(remote.place.path("bucket/piece")).unwrap();
+    assert_same(&fs::read(mounted.path("acme/m/large.safetensors")).unwrap(), &source, "again");
+    mounted.unmount();
+}
+
+#[test]
+fn a_piece_that_is_gone_fails_its_reads_only_and_says_so() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"{\"model_type\": \"small\"}");
+    fs::remove_dir_all(remote.place.path("bucket/piece")).unwrap();
+    let error = fs::read(mounted.path("acme/m/large.safetensors")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"{\"model_type\": \"small\"}");
+    let events = fs::read_to_string(mounted.path(".ctl/events")).unwrap();
+    assert!(events.contains("\"kind\":\"remote\"") && events.contains("has lost"), "{events}");
+    mounted.unmount();
+}
+
+#[test]
+fn a_piece_with_other_bytes_is_never_served() {
+    let remote = pushed();
+    let pieces = remote.place.path("bucket/piece");
+    for path in support::files_below(&pieces).iter().map(|below| pieces.join(below)) {
+        let mut bytes = fs::read(&path).unwrap();
+        if bytes.len() > 1 << 20 {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        }
+    }
+    let mounted = remote.mount(&[]);
+    assert_eq!(fs::read(mounted.path("acme/m/large.safetensors")).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"{\"model_type\": \"small\"}");
+    mounted.unmount();
+}
+
+#[test]
+fn a_damaged_cache_is_fetched_again() {
+    let remote = pushed();
+    let source = fs::read(remote.place.path("in/large.safetensors")).unwrap();
+    let mounted = remote.mount(&[]);
+    assert_same(&fs::read(mounted.path("acme/m/large.safetensors")).unwrap(), &source, "cold");
+    mounted.unmount();
+    let blobs = remote.blobs();
+    let large = blobs.iter().find(|path| fs::metadata(path).unwrap().len() == source.len() as u64).unwrap();
+    let mut bytes = fs::read(large).unwrap();
+    bytes[10 << 20] ^= 1;
+    fs::write(large, bytes).unwrap();
+    let mounted = remote.mount(&[]);
+    assert_same(&fs::read(mounted.path("acme/m/large.safetensors")).unwrap(), &source, "damaged bytes");
+    mounted.unmount();
+    let map = large.with_extension("map");
+    let mut bytes = fs::read(&map).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&map, bytes).unwrap();
+    let mounted = remote.mount(&[]);
+    assert_same(&fs::read(mounted.path("acme/m/large.safetensors")).unwrap(), &source, "damaged map");
+    mounted.unmount();
+}
+
+#[test]
+fn a_cache_that_is_too_small_for_a_file_still_reads_it_and_keeps_its_limit() {
+    let remote = pushed();
+    let source = fs::read(remote.place.path("in/large.safetensors")).unwrap();
+    let mounted = remote.mount(&["--cache-size", "10M"]);
+    for _ in 0..2 {
+        assert_same(&fs::read(mounted.path("acme/m/large.safetensors")).unwrap(), &source, "small cache");
+    }
+    let blobs = remote.blobs();
+    let taken: u64 = blobs
+        .iter()
+        .map(|path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap()) * 512)
+        .sum();
+    assert!(taken <= 11 << 20, "{taken} bytes");
+    mounted.unmount();
+}
+
+#[test]
+fn two_mounts_do_not_share_a_cache() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    fs::create_dir(remote.place.path("second")).unwrap();
+    let mut command = tierfs();
+    command.arg("mount").arg(&remote.url).arg(remote.place.path("second"));
+    answer(command.arg("--cache").arg(remote.place.path("cache")))
+        .failed(1, &["in use by another mount", "--cache"]);
+    mounted.unmount();
+}
+
+#[test]
+fn another_snapshot_is_shown_by_the_next_mount_and_an_old_one_on_request() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    assert!(!mounted.path("acme/m/added.json").exists());
+    let added = remote.place.write("added.json", b"{}");
+    remote.place.import("acme/m", &[&added], &[]);
+    assert!(remote.push(&[]).starts_with("pushed snapshot 2 of acme/m"));
+    assert!(remote.push(&[]).starts_with("nothing new, still snapshot 2 of acme/m"));
+    assert!(!mounted.path("acme/m/added.json").exists(), "one mount shows one snapshot");
+    mounted.unmount();
+    let mounted = remote.mount(&[]);
+    assert!(mounted.path("acme/m/added.json").exists());
+    mounted.unmount();
+    for options in [["--at", "acme/m=1"], ["-o", "at=acme/m=1,uid=1234"]] {
+        let mounted = remote.mount(&options);
+        assert!(!mounted.path("acme/m/added.json").exists());
+        same_size(&mounted);
+        mounted.unmount();
+    }
+}
+
+fn same_size(mounted: &Mounted) {
+    wait_until("the container has its size", || {
+        fs::metadata(mounted.path("acme/m/large.safetensors")).is_ok_and(|found| found.len() > 29 << 20)
+    });
+}
+
+#[test]
+fn a_remote_is_listed_checked_and_exported_as_a_store_is() {
+    let remote = pushed();
+    let local = answer(tierfs().arg("ls").arg(remote.place.store()).arg("acme/m")).ok();
+    assert_eq!(remote.run("ls", &["acme/m"]), local);
+    let of_tensor = ["acme/m/.tensors/large.safetensors/b", "--json"];
+    let local = answer(tierfs().arg("stat").arg(remote.place.store()).args(of_tensor)).json();
+    let found = answer(tierfs().arg("stat").arg(&remote.url).args(of_tensor)).json();
+    assert_eq!(
+        (&found["shape"], &found["tier"], &found["dtype"]),
+        (&local["shape"], &local["tier"], &local["dtype"])
+    );
+    remote.run("fsck", &[]);
+    remote.run("du", &[]);
+    let out = remote.place.path("out");
+    remote.run("export", &["acme/m", out.to_str().unwrap()]);
+    assert_same(
+        &fs::read(out.join("large.safetensors")).unwrap(),
+        &fs::read(remote.place.path("in/large.safetensors")).unwrap(),
+        "exported",
+    );
+    answer(tierfs().args(["fsck", &remote.url, "--repair"])).failed(1, &["is a remote"]);
+}
