@@ -137,6 +137,27 @@ rust_tools() {
     fi
 }
 
+# Only what scripts/targets.sh needs. It names and skips a target that is missing, so nothing here is an error.
+other_targets() {
+    local sysroot target missing=()
+    command -v qemu-aarch64 >/dev/null || missing+=(qemu-user)
+    command -v aarch64-linux-gnu-gcc >/dev/null || missing+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+    if [ "$(uname -m)" = x86_64 ] && [ ${#missing[@]} != 0 ] && command -v apt-get >/dev/null; then
+        as_root apt-get update && as_root apt-get install -y --no-install-recommends "${missing[@]}" ||
+            say "could not install ${missing[*]}, without which the tests for aarch64 do not run"
+    fi
+    sysroot=$(rustc --print sysroot)
+    for target in wasm32-unknown-unknown wasm32-wasip1 aarch64-unknown-linux-gnu; do
+        if [ ! -d "$sysroot/lib/rustlib/$target/lib" ]; then
+            command -v rustup >/dev/null && quietly 300 rustup target add "$target" || {
+                say "rust target $target: not available here"
+                continue
+            }
+        fi
+        say "rust target $target: present"
+    done
+}
+
 nextest() {
     local found
     found=$(cargo-nextest nextest --version 2>/dev/null | awk 'NR == 1 { print $2 }' || true)
@@ -286,6 +307,7 @@ if [ "$purpose" = quality ]; then
     exit
 fi
 [ "$purpose" != tests ] || nextest
+[ "$purpose" != tests ] || other_targets
 crates
 python_environment
 if [ "$purpose" = bench ]; then

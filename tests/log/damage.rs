@@ -1,8 +1,6 @@
 //! Damage before the last batch, and flipped bits anywhere.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-
+use rayon::prelude::*;
 use tierfs::model::ErrorKind;
 use tierfs::store::Access;
 use tierfs::store::repair;
@@ -25,21 +23,10 @@ fn every_single_flipped_bit_is_corrected_and_reported() {
     let world = world();
     let bits = world.log().len() * 8;
     assert!((1000..12_000).contains(&world.log().len()), "{} bytes", world.log().len());
-    let next = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let bit = next.fetch_add(1, Ordering::Relaxed);
-                    if bit >= bits {
-                        return;
-                    }
-                    let mut log = world.log().to_vec();
-                    log[bit / 8] ^= 1 << (bit % 8);
-                    flipped(&world, &log, bit);
-                }
-            });
-        }
+    (0..bits).into_par_iter().for_each(|bit| {
+        let mut log = world.log().to_vec();
+        log[bit / 8] ^= 1 << (bit % 8);
+        flipped(&world, &log, bit);
     });
 }
 
