@@ -73,7 +73,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     keep_names: Switch,
     /// Memory for decoded files: a size such as 4G, a part of the memory such as 10%, or off
-    #[arg(long, value_name = "SIZE", default_value = "off")]
+    #[arg(long, value_name = "SIZE", default_value_t)]
     decoded_cache: Budget,
     /// Decode every file when it is opened
     #[arg(long, hide = true)]
@@ -187,7 +187,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 20] = [
+pub(super) const OPTIONS: [(&str, &str); 21] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -205,6 +205,7 @@ pub(super) const OPTIONS: [(&str, &str); 20] = [
     ("list", "files|both"),
     ("metrics", ADDRESS_EXAMPLE),
     ("zero_fill", ""),
+    ("max_read", "4096...1048576"),
     ("nosuid", ""),
     ("nodev", ""),
     ("noexec", ""),
@@ -224,6 +225,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("at", value)) => MountOption::At(value.to_owned()),
         Some(("cache", value)) => MountOption::Cache(value.into()),
         Some(("cache_size", value)) => MountOption::CacheSize(value.to_owned()),
+        Some(("max_read", value)) => MountOption::Kernel(format!("max_read={}", parse_max_read(value)?)),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("invalid value {value:?} of threads; expected 1 to 256"));
@@ -239,6 +241,13 @@ fn parse_option(text: &str) -> Result<MountOption> {
         _ => return Err(unknown_option(text)),
     };
     Ok(option)
+}
+
+/// The longest request of a read, in bytes.
+fn parse_max_read(value: &str) -> Result<u32> {
+    let bytes = value.parse().ok().filter(|bytes| (4096..=1 << 20).contains(bytes));
+    let wrong = || Error::invalid(format!("invalid value {value:?} of max_read; expected 4096 to 1048576"));
+    bytes.ok_or_else(wrong)
 }
 
 /// The error for an unknown option: it names the nearest option, if one is near, and all of them.

@@ -38,6 +38,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The kernel then refuses an overlay on the mount, which could not follow a file from one inode
 /// number to the other.
 const STACK_DEPTH: u32 = 2;
+/// Longest read that the kernel requests, in bytes. Half of its own limit, so that two threads answer a direct
+/// read of 1 MiB.
+const MAX_READ: u32 = 512 << 10;
 
 /// Mount options.
 #[derive(Clone, Debug, Default)]
@@ -148,6 +151,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     if options.allow_other {
         config.acl = SessionACL::All;
         config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);
+    }
+    if !options.kernel.iter().any(|option| option.starts_with("max_read=")) {
+        config.mount_options.push(MountOption::CUSTOM(format!("max_read={MAX_READ}")));
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     // Zeros for what is lost are not the bytes of a file.

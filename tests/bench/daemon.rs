@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::place::Place;
 
+/// The option for the memory that decoded files take.
+pub const DECODED_CACHE: &str = "--decoded-cache";
+
 /// Time limit for a mount to appear and to disappear.
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(2);
@@ -21,11 +24,16 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// A store, by the program that is shipped.
+    /// A store, by the program that is shipped. Unless the options name a decoded cache there is none, so that the daemon
+    /// serves the reads of encoded files.
     pub fn tierfs(place: &Place, store: &Path, options: &[&str]) -> Result<Mounted> {
         let mountpoint = place.new_directory("mnt")?;
         let mut command = Command::new(&place.tierfs);
-        command.args(["mount", "-f"]).args(options).arg(store).arg(&mountpoint);
+        command.args(["mount", "-f"]).args(options);
+        if !options.contains(&DECODED_CACHE) {
+            command.args([DECODED_CACHE, "off"]);
+        }
+        command.arg(store).arg(&mountpoint);
         Mounted::begin(command, mountpoint)
     }
 

@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use support::{Mounted, Place, Random, as_nobody, imported, npy_file, python, refused, repository, run};
+use support::{
+    Mounted, Place, Random, as_nobody, imported, npy_file, python, refused, repository, run, wait_until,
+};
 
 /// The samples by name and label, and the types of families.
 fn metrics(mounted: &Mounted) -> Value {
@@ -197,7 +199,8 @@ fn metrics_are_served_over_http_with_labels_of_store_and_collection() {
     ]);
     refused.failed(1, &["serving metrics at", &shown]);
     mounted.unmount();
-    TcpListener::bind(address).unwrap();
+    // The process of the daemon ends shortly after the mount.
+    wait_until("the address is free", || TcpListener::bind(address).is_ok());
 }
 
 #[test]

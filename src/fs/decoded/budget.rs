@@ -5,15 +5,20 @@ use std::str::FromStr;
 use crate::model::Error;
 
 /// The most memory that decoded files take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Budget {
     /// No memory: no file is decoded as a whole.
-    #[default]
     Off,
     /// A number of bytes.
     Bytes(u64),
     /// A part of the memory.
     Percent(u8),
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget::Percent(10)
+    }
 }
 
 impl Budget {

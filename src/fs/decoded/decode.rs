@@ -30,12 +30,23 @@ pub(in crate::fs) enum Urgency {
 /// A file that is being decoded, or waits for its turn.
 #[derive(Default)]
 pub(in crate::fs) struct Decoding {
+    /// The length of the file.
+    bytes: u64,
     has_ended: Mutex<bool>,
     ended: Condvar,
     is_cancelled: AtomicBool,
 }
 
 impl Decoding {
+    fn of(bytes: u64) -> Decoding {
+        Decoding { bytes, ..Decoding::default() }
+    }
+
+    /// The length of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
@@ -83,7 +94,7 @@ impl DecodedCache {
             }
             if table.copies.get(&ino).is_some_and(|copy| copy.version.is_of(&content)) {
                 // Another thread has decoded it since the caller looked.
-                let decoding = Decoding::default();
+                let decoding = Decoding::of(bytes);
                 decoding.end();
                 return Some(Arc::new(decoding));
             }
@@ -93,7 +104,7 @@ impl DecodedCache {
             {
                 return None;
             }
-            let decoding = Arc::new(Decoding::default());
+            let decoding = Arc::new(Decoding::of(bytes));
             table.decoding.insert(ino, decoding.clone());
             table.held_bytes += held_bytes;
             self.count(&table);

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fuser::{OpenFlags, ReplyOpen};
+use parking_lot::Mutex;
 
 use crate::fs::decoded::decode::{Decoding, Urgency};
 use crate::fs::failure::guarded;
@@ -18,8 +19,16 @@ use crate::fs::read_pattern::Verdict;
 use crate::fs::serve::Adapter;
 use crate::vfs::{CacheMode, Content, Ino};
 
-/// Longest delay of an open.
-const TIME_MAX: Duration = Duration::from_millis(250);
+/// An open waits as long as the daemon would take to serve the file at this rate, in bytes a second, within
+/// these times. Files are decoded several times as fast.
+const SERVED_RATE: f64 = 2e9;
+const TIME_MIN: Duration = Duration::from_millis(250);
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The longest delay of an open of a file with `bytes` bytes.
+fn patience(bytes: u64) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / SERVED_RATE).clamp(TIME_MIN, TIME_MAX)
+}
 
 impl Adapter {
     /// The content of a file that may be decoded; `None` for other files. Most of them are told apart
@@ -55,8 +64,8 @@ impl Adapter {
         self.decoded.decode(ino, content, stream, urgency)
     }
 
-    /// Replies to an open of either number once the file is decoded, at the latest after [`TIME_MAX`]. It
-    /// waits on a thread of its own, so that other requests are answered meanwhile.
+    /// Replies to an open of either number once the file is decoded, at the latest after the time of
+    /// [`patience`]. It waits on a thread of its own, so that other requests are answered meanwhile.
     pub fn open_decoded(
         &self,
         (thread, number): (u32, Ino),
@@ -64,22 +73,37 @@ impl Adapter {
         decoding: Arc<Decoding>,
         reply: ReplyOpen,
     ) {
-        let adapter = self.clone();
-        std::thread::spawn(move || {
+        let until = Instant::now() + patience(decoding.bytes());
+        let waiting = Arc::new(Mutex::new(Some(reply)));
+        let (adapter, taken) = (self.clone(), waiting.clone());
+        let answer = move || {
             guarded(&adapter.mounted, "open", || {
-                decoding.wait(Instant::now() + TIME_MAX);
-                let ino = number.own();
-                let is_hit = if number.is_backed() {
-                    adapter.open_backed(thread, ino, reply)
-                } else {
-                    let reply = adapter.send_to_kernel(thread, ino, reply);
-                    reply.map_err(|reply| adapter.open_own(ino, flags, reply)).is_ok()
-                };
-                if !is_hit {
-                    adapter.mounted.counters.decoded_misses.fetch_add(1, Ordering::Relaxed);
+                decoding.wait(until);
+                if let Some(reply) = taken.lock().take() {
+                    adapter.open_now((thread, number), flags, reply);
                 }
             });
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().name("open".to_owned()).spawn(answer) {
+            log::warn!("no thread to wait for a decoded file: {error}");
+            if let Some(reply) = waiting.lock().take() {
+                self.open_now((thread, number), flags, reply);
+            }
+        }
+    }
+
+    /// Replies to an open of either number with the copy, or without it if it is not there yet.
+    fn open_now(&self, (thread, number): (u32, Ino), flags: OpenFlags, reply: ReplyOpen) {
+        let ino = number.own();
+        let is_hit = if number.is_backed() {
+            self.open_backed(thread, ino, reply)
+        } else {
+            let reply = self.send_to_kernel(thread, ino, reply);
+            reply.map_err(|reply| self.open_own(ino, flags, reply)).is_ok()
+        };
+        if !is_hit {
+            self.mounted.counters.decoded_misses.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Notes how a program has read a file that it closes. Decodes the file in the background if it was read

@@ -13,12 +13,13 @@ use tierfs::model::{Dtype, Tier};
 use super::decoded::ALL;
 use super::{Kept, Shown, check, check_empty, empty};
 use crate::Result;
+use crate::daemon::DECODED_CACHE;
 use crate::place::{Place, missing};
 use crate::read::{self, CALL, Pages, Through, speed};
 use crate::table::{Contest, Row, Target};
 
 /// More than a file of 1 GiB, whatever the memory.
-const BUDGET: [&str; 2] = ["--decoded-cache", "2G"];
+const BUDGET: [&str; 2] = [DECODED_CACHE, "2G"];
 const PYTHON: &str = "target/venv/bin/python";
 /// How long a copy may take that is made in the background.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,9 +40,10 @@ pub fn rows() -> Vec<Row> {
             )
         })
         .collect();
-    let row = |name: &str, what: &str, reference: &str, target, prepare: fn(&Rc<Place>) -> Result<Contest>| {
-        Row::new(format!("decoded-q8-f32.{name}"), what, reference, "GB/s", target, prepare)
-    };
+    let row =
+        |name: &str, what: &str, reference: &str, target, prepare: fn(&Rc<Place>) -> Result<Contest>| {
+            Row::new(format!("decoded-q8-f32.{name}"), what, reference, "GB/s", target, prepare)
+        };
     let (file, today) = ("a file on the store's file system", "without a decoded cache");
     rows.extend([
         row("again", "second read, q8 to f32", file, Target::RatioAtLeast(0.95), |place| {
@@ -52,8 +54,27 @@ pub fn rows() -> Vec<Row> {
         }),
         row("walk-first", "first mapped walk, q8 to f32", today, Target::RatioAtLeast(2.0), walk_first),
         row("page", "4 KiB, open included, q8 to f32", today, Target::RatioAtLeast(1.0), page),
-        row("load-four", "4 processes load a q8 model", "1 process, plain", Target::RatioAtLeast(0.77), load_four),
+        row(
+            "load-four",
+            "4 processes load a q8 model",
+            "1 process, plain",
+            Target::RatioAtLeast(0.77),
+            |place| load_four(place, 1),
+        ),
+        row("load-same", "4 processes load a q8 model", "4 processes, plain", Target::Nothing, |place| {
+            load_four(place, 4)
+        }),
     ]);
+    for (dtype, dtype_name) in [(Dtype::F32, "f32"), (Dtype::Bf16, "bf16")] {
+        rows.push(Row::new(
+            format!("mount-q8-{dtype_name}.again"),
+            format!("second read of a decoded tensor, q8 to {dtype_name}"),
+            "a file",
+            "GB/s",
+            Target::RatioAtLeast(0.55),
+            move |place| auto_again(place, dtype),
+        ));
+    }
     rows
 }
 
@@ -140,7 +161,7 @@ fn plain(place: &Place) -> Result<Rc<Shown>> {
     let source = place.source(Dtype::F32)?;
     place.shared("plain-q8", || {
         let kept = Rc::new(Kept::import(place, &source.path, Tier::Q8, &[])?);
-        Shown::new(place, &kept, &["--decoded-cache", "off"])
+        Shown::new(place, &kept, &[])
     })
 }
 
@@ -165,13 +186,32 @@ fn walk_first(place: &Rc<Place>) -> Result<Contest> {
     )
 }
 
-/// Opens a file, reads one page, and closes it.
-fn page(place: &Rc<Place>) -> Result<Contest> {
-    let shown = place.shared("auto-q8", || {
-        let source = place.source(Dtype::F32)?;
+/// A mount with a decoded cache that decides itself which files are decoded.
+fn auto(place: &Place, dtype: Dtype) -> Result<Rc<Shown>> {
+    let source = place.source(dtype)?;
+    place.shared(&format!("auto-q8-{dtype}"), || {
         let kept = Rc::new(Kept::import(place, &source.path, Tier::Q8, &[])?);
         Shown::new(place, &kept, &BUDGET)
-    })?;
+    })
+}
+
+/// Reads a file again that was read whole before, and decoded after that.
+fn auto_again(place: &Place, dtype: Dtype) -> Result<Contest> {
+    let (shown, source) = (auto(place, dtype)?, place.source(dtype)?);
+    let path = shown.tensor("n0");
+    let checked = check(&path, 0, &source, Tier::Q8, Through::Cache)?;
+    decode(&shown, &path)?;
+    let checked = checked.and(check(&path, 0, &source, Tier::Q8, Through::Cache)?);
+    Contest::new(
+        checked,
+        move || speed(&path, CALL, Through::Cache, Pages::Kept),
+        move || speed(&source.path, CALL, Through::Cache, Pages::Kept),
+    )
+}
+
+/// Opens a file, reads one page, and closes it.
+fn page(place: &Rc<Place>) -> Result<Contest> {
+    let shown = auto(place, Dtype::F32)?;
     let plain = plain(place)?;
     let source = place.source(Dtype::F32)?;
     let checked = check(&shown.tensor("n0"), 0, &source, Tier::Q8, Through::Nothing)?;
@@ -220,7 +260,8 @@ fn load(path: &Path, processes: usize) -> Result<f64> {
     Ok(std::fs::metadata(path)?.len() as f64 / took / 1e9)
 }
 
-fn load_four(place: &Rc<Place>) -> Result<Contest> {
+/// Four processes that load a model at the same time, and `references` that load its source.
+fn load_four(place: &Rc<Place>, references: usize) -> Result<Contest> {
     if !Path::new(PYTHON).exists() {
         return Err(missing(PYTHON));
     }
@@ -235,6 +276,6 @@ fn load_four(place: &Rc<Place>) -> Result<Contest> {
             drop_copy(&shown.file())?;
             load(&shown.file(), 4)
         },
-        move || load(&source.path, 1),
+        move || load(&source.path, references),
     )
 }

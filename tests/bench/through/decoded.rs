@@ -54,16 +54,6 @@ fn of(tier: Tier, dtype: Dtype) -> Vec<Row> {
             move |place| sequential(place, tier, dtype, call << 20, Through::Nothing),
         ));
     }
-    if tier == Tier::Q8 {
-        rows.push(Row::new(
-            name("again"),
-            what("second read of a decoded tensor"),
-            "a file",
-            "GB/s",
-            Target::RatioAtLeast(0.55),
-            move |place| again(place, tier, dtype),
-        ));
-    }
     if dtype == Dtype::F32 && matches!(tier, Tier::Q8 | Tier::Q3) {
         for (percent, most) in [(50, 1.3), (99, 1.5)] {
             rows.push(Row::new(
@@ -104,19 +94,6 @@ fn sequential(place: &Place, tier: Tier, dtype: Dtype, call: usize, through: Thr
             speed(&shown.tensor("n0"), call, through, Pages::Cold)
         },
         move || speed(&empty.path("big"), call, through, Pages::Cold),
-    )
-}
-
-fn again(place: &Place, tier: Tier, dtype: Dtype) -> Result<Contest> {
-    let Both { shown, .. } = both(place, tier, dtype)?;
-    let source = place.source(dtype)?;
-    let checked = check(&shown.tensor("n0"), 0, &source, tier, Through::Cache)?;
-    // The kernel's cache has the bytes that were just read, so the second read gets these.
-    let checked = checked.and(check(&shown.tensor("n0"), 0, &source, tier, Through::Cache)?);
-    Contest::new(
-        checked,
-        move || speed(&shown.tensor("n0"), CALL, Through::Cache, Pages::Kept),
-        move || speed(&source.path, CALL, Through::Cache, Pages::Kept),
     )
 }
 
