@@ -9,10 +9,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup format clippy clippy-core clippy-cuda rustdoc links python tests tests-decoded tests-core tests-wasm tests-cuda doctests wheel)
+all_phases=(setup format clippy clippy-core clippy-cuda clippy-traces rustdoc links python tests tests-decoded tests-core tests-wasm tests-cuda doctests wheel)
 
 declare -A limit_seconds=(
-    [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [clippy-cuda]=600 [rustdoc]=600
+    [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [clippy-cuda]=600 [clippy-traces]=600 [rustdoc]=600
     [links]=60 [python]=300 [tests]=2700 [tests-decoded]=900 [tests-core]=900 [tests-cuda]=900
     [tests-wasm]=900 [doctests]=600 [wheel]=900
 )
@@ -24,6 +24,7 @@ phase_command() {
     clippy) echo cargo clippy --locked --all-targets -- -D warnings ;;
     clippy-core) echo cargo clippy --locked --no-default-features --lib -- -D warnings ;;
     clippy-cuda) echo cargo clippy --locked --features cuda --bins --lib --test gpu -- -D warnings ;;
+    clippy-traces) echo cargo clippy --locked --features traces --bins --lib --test traces -- -D warnings ;;
     rustdoc) echo env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps ;;
     links) echo python3 scripts/check_links.py README.md docs ;;
     python) echo target/venv/bin/python -m unittest discover -s tests/python ;;

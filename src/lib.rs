@@ -4,7 +4,7 @@
 //! them as files. The modules form layers, lowest first; imports go downwards only
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
-//! `model` < `codec`, `format` < `store` < `stream`, `remote` < `ingest` < `engine`
+//! `model` < `codec`, `format`, `trace` < `store` < `stream`, `remote` < `ingest` < `engine`
 //! < `open`, `view` < `vfs` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
@@ -14,6 +14,9 @@ pub mod codec;
 
 #[deny(clippy::indexing_slicing)]
 pub mod format;
+
+#[deny(clippy::indexing_slicing)]
+pub mod trace;
 
 pub mod store;
 

@@ -29,7 +29,7 @@ pub(super) struct Manual {
 }
 
 /// The environment variables that tierfs reads.
-const ENVIRONMENT: [(&str, &str); 5] = [
+const ENVIRONMENT: [(&str, &str); 6] = [
     (
         log::LEVEL_VARIABLE,
         "which messages are logged: error, warn (the default), info, debug or trace, for all or for a module",
@@ -37,6 +37,10 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     (log::SOCKET_VARIABLE, "the socket of the system log, /dev/log by default"),
     ("XDG_STATE_HOME, HOME", "where a daemon logs on a machine without a system log"),
     ("PATH", "where fusermount3 is found, which mounts for users without CAP_SYS_ADMIN"),
+    (
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT",
+        "with the feature traces, the URL of a collector that mounts export traces to; --traces overrides it",
+    ),
     (super::completions::VARIABLE, "set by the completion scripts of shells"),
 ];
 

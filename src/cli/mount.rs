@@ -15,6 +15,7 @@ use signal_hook::consts;
 use crate::cli::shared::log::Destination;
 use crate::cli::shared::mounts;
 use crate::cli::shared::remote::{self, RemoteArgs};
+use crate::cli::shared::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
 use crate::cli::{Outcome, init};
 use crate::fs::{Budget, Options, ShownOwner, mount};
 use crate::model::{Error, ErrorKind, Result};
@@ -84,6 +85,9 @@ pub(super) struct Args {
     /// Serve metrics in the OpenMetrics format at http://ADDRESS:PORT/metrics, without authentication
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
+    /// Export traces to the OpenTelemetry collector at this URL (OTLP over HTTP); needs the feature traces
+    #[arg(long, value_name = "URL", value_parser = parse_collector)]
+    traces: Option<String>,
     /// Options in the syntax of mount(8), for example ro,allow_other,threads=4,list=both; nonempty mounts
     /// over a directory that is not empty
     #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',', value_parser = parse_option)]
@@ -164,6 +168,7 @@ const ADDRESS_EXAMPLE: &str = "127.0.0.1:9469";
 #[derive(Clone)]
 enum MountOption {
     Metrics(SocketAddr),
+    Traces(String),
     List(ListMode),
     Verify(Verify),
     Passthrough(Switch),
@@ -187,7 +192,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 21] = [
+pub(super) const OPTIONS: [(&str, &str); 22] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -204,6 +209,7 @@ pub(super) const OPTIONS: [(&str, &str); 21] = [
     ("decoded_cache", "4G|10%|off"),
     ("list", "files|both"),
     ("metrics", ADDRESS_EXAMPLE),
+    ("traces", COLLECTOR_EXAMPLE),
     ("zero_fill", ""),
     ("max_read", "4096...1048576"),
     ("nosuid", ""),
@@ -218,6 +224,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("passthrough", value)) => MountOption::Passthrough(parse_switch(value)?),
         Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
         Some(("metrics", value)) => MountOption::Metrics(parse_address(value)?),
+        Some(("traces", value)) => MountOption::Traces(parse_collector(value)?),
         Some(("decoded_cache", value)) => MountOption::DecodedCache(value.parse()?),
         Some(("uid", value)) => MountOption::Uid(parse_number("uid", value)?),
         Some(("gid", value)) => MountOption::Gid(parse_number("gid", value)?),
@@ -387,6 +394,7 @@ impl Args {
                 MountOption::Passthrough(switch) => self.passthrough = switch,
                 MountOption::KeepNames(switch) => self.keep_names = switch,
                 MountOption::Metrics(at) => self.metrics = Some(at),
+                MountOption::Traces(url) => self.traces = Some(url),
                 MountOption::DecodedCache(budget) => self.decoded_cache = budget,
                 MountOption::Threads(threads) => self.threads = Some(threads),
                 MountOption::Uid(uid) => self.uid = Some(uid),
@@ -461,6 +469,8 @@ impl Args {
             owner: ShownOwner { uid: self.uid, gid: self.gid, umask: self.umask.unwrap_or(0) },
             kernel,
         };
+        // Dropped after the mount has ended.
+        let exporter = traces::begin(self.traces.as_deref(), &self.store, &self.mountpoint)?;
         let mount = mount(store, &self.mountpoint, &options)?;
         for signal in SIGNALS {
             signal_hook::low_level::pipe::register(signal, mount.waker().wake_handle()?).map_err(deaf)?;
@@ -474,6 +484,7 @@ impl Args {
         if !ended {
             log::warn!("{} was still in use after {} s", self.mountpoint.display(), PATIENCE.as_secs());
             // Later reads of open files fail. Everything written is in the log.
+            traces::end(exporter);
             std::process::exit(0);
         }
         Ok(Outcome::Succeeded)

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::engine::Counted;
 use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::trace;
 
 /// Number of jobs to list. Older jobs that have ended are dropped from the list.
 const ENDED_MAX: usize = 1000;
@@ -71,7 +72,7 @@ struct Watches {
 #[derive(Default)]
 struct Inner {
     last: u64,
-    waiting: VecDeque<(Arc<Job>, Work)>,
+    waiting: VecDeque<(u64, Arc<Job>, Work)>,
     /// Jobs that wait, run or have ended, by number.
     shown: VecDeque<(u64, Arc<Job>)>,
     is_ending: bool,
@@ -172,7 +173,7 @@ impl Jobs {
         inner.last += 1;
         let number = inner.last;
         if let Some(work) = work {
-            inner.waiting.push_back((job.clone(), work));
+            inner.waiting.push_back((number, job.clone(), work));
         }
         inner.shown.push_back((number, job.clone()));
         while inner.shown.len() > ENDED_MAX && inner.shown.front().is_some_and(|(_, job)| job.has_ended()) {
@@ -226,8 +227,8 @@ impl Jobs {
     /// Runs a job on this thread. Fails as the job does. One that is refused has changed nothing and is not
     /// listed any more: its caller has the reasons.
     pub fn run(&self, job: Job, work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()>) -> Result<()> {
-        let (_, job) = self.add(job, None);
-        let done = self.perform(&job, work, &|| ());
+        let (number, job) = self.add(job, None);
+        let done = self.perform((number, &job), work, &|| ());
         if done.as_ref().is_err_and(|error| !error.refusals().is_empty()) {
             self.forget(&job);
             self.note_change();
@@ -241,11 +242,12 @@ impl Jobs {
 
     fn perform(
         &self,
-        job: &Arc<Job>,
+        (number, job): (u64, &Arc<Job>),
         work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()>,
         flushed: &dyn Fn(),
     ) -> Result<()> {
         let since = Instant::now();
+        let _span = trace::job(number, &job.request, &job.path);
         *job.state.lock() = State::Running(since);
         self.note_change();
         let mut report = Report::default();
@@ -261,6 +263,10 @@ impl Jobs {
             Err(error) if error.kind() == ErrorKind::Interrupted => ("cancelled", String::new()),
             Err(error) => ("failed", error.to_string()),
         };
+        trace::note_end(state, job.counted.done.load(Ordering::Relaxed));
+        if state == "failed" {
+            trace::note_failure(&error);
+        }
         *job.state.lock() =
             State::Ended(Ended { state, seconds: since.elapsed().as_secs_f64(), error, report });
         self.note_change();
@@ -305,7 +311,7 @@ impl Jobs {
             return false;
         }
         job.counted.is_cancelled.store(true, Ordering::Relaxed);
-        let is_waiting = |waiting: &(Arc<Job>, Work)| Arc::ptr_eq(&waiting.0, &job);
+        let is_waiting = |waiting: &(u64, Arc<Job>, Work)| waiting.0 == number;
         if let Some(place) = inner.waiting.iter().position(is_waiting) {
             inner.waiting.remove(place);
             let (state, error, report) = ("cancelled", String::new(), Report::default());
@@ -327,7 +333,7 @@ impl Jobs {
     /// becomes visible.
     pub fn work(&self, flushed: &dyn Fn()) {
         loop {
-            let (job, work) = {
+            let (number, job, work) = {
                 let mut inner = self.inner.lock();
                 loop {
                     if inner.is_ending {
@@ -339,7 +345,7 @@ impl Jobs {
                     self.changed.wait(&mut inner);
                 }
             };
-            match self.perform(&job, work, flushed) {
+            match self.perform((number, &job), work, flushed) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => {
                     log::error!("{} of {}: {error}", job.request, job.path);
                 }

@@ -21,6 +21,7 @@ use crate::fs::reply::{GENERATION, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable};
 use crate::model::NAME_BYTES_MAX;
 use crate::open::SetAttr;
+use crate::trace;
 use crate::vfs::{Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
@@ -37,29 +38,29 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.measured(Operation::Lookup, || {
+        self.measured(Operation::Lookup, (parent, name), || {
             let asked = (request.pid(), self.names.changes());
             self.named(reply, asked, self.vfs.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        self.measured(Operation::Forget, || self.vfs.forget_inode(own(ino)));
+        self.measured(Operation::Forget, ino, || self.vfs.forget_inode(own(ino)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.measured(Operation::Getattr, || self.stat("getattr", reply, ino));
+        self.measured(Operation::Getattr, ino, || self.stat("getattr", reply, ino));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.measured(Operation::Readlink, || match self.vfs.read_link(Ino(ino.0)) {
+        self.measured(Operation::Readlink, ino, || match self.vfs.read_link(Ino(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(self.failed("readlink", &error)),
         });
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.measured(Operation::Open, || match Ino(ino.0).own().place() {
+        self.measured(Operation::Open, ino, || match Ino(ino.0).own().place() {
             Place::Control { .. } => self.open_control(request.uid(), ino, flags, reply),
             _ => self.open_file(request.pid(), Ino(ino.0), flags, reply),
         });
@@ -68,7 +69,7 @@ impl Filesystem for Adapter {
     fn read(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
@@ -76,7 +77,7 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.measured(Operation::Read, || {
+        self.measured(Operation::Read, ino, || {
             let Some(open) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
             match &*open {
                 Handle::Control(_, text, _) if !text.is_there() => self.read_made(open, offset, size, reply),
@@ -97,13 +98,16 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.measured(Operation::Write, || {
+        self.measured(Operation::Write, ino, || {
             let Some(open_file) = self.file(handle) else {
                 return self.act(request.uid(), handle, data, reply);
             };
             let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
             match self.write_from(&open_file, ino, offset, data, kills) {
-                Ok(()) => reply.written(data.len() as u32),
+                Ok(()) => {
+                    trace::note_bytes(data.len() as u64);
+                    reply.written(data.len() as u32);
+                }
                 Err(error) => reply.error(self.failed("write", &error)),
             }
         });
@@ -112,19 +116,19 @@ impl Filesystem for Adapter {
     fn flush(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.measured(Operation::Flush, || match self.file(handle) {
+        self.measured(Operation::Flush, ino, || match self.file(handle) {
             Some(open_file) => self.flush(&open_file, Durable::No, "flush", reply),
             None => reply.ok(),
         });
     }
 
-    fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
-        self.measured(Operation::Fsync, || match self.file(handle) {
+    fn fsync(&self, _request: &Request, ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        self.measured(Operation::Fsync, ino, || match self.file(handle) {
             Some(open_file) => self.flush(&open_file, Durable::Yes, "fsync", reply),
             None => reply.ok(),
         });
@@ -133,14 +137,14 @@ impl Filesystem for Adapter {
     fn poll(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         notifier: PollNotifier,
         events: PollEvents,
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        self.measured(Operation::Poll, || {
+        self.measured(Operation::Poll, ino, || {
             let always =
                 PollEvents::POLLIN | PollEvents::POLLRDNORM | PollEvents::POLLOUT | PollEvents::POLLWRNORM;
             let is_ready = self.is_ready(handle, notifier);
@@ -156,7 +160,7 @@ impl Filesystem for Adapter {
         _data: bool,
         reply: ReplyEmpty,
     ) {
-        self.measured(Operation::Fsyncdir, || match self.sync_directory(ino) {
+        self.measured(Operation::Fsyncdir, ino, || match self.sync_directory(ino) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(self.failed("fsync", &error)),
         });
@@ -172,7 +176,7 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.measured(Operation::Release, || {
+        self.measured(Operation::Release, ino, || {
             let open_file = self.file(handle);
             self.mounted.jobs.unwatch(handle.0);
             let last = self.release_handle(Ino(ino.0), handle.0);
@@ -189,7 +193,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.measured(Operation::Opendir, || match self.located(ino) {
+        self.measured(Operation::Opendir, ino, || match self.located(ino) {
             Ok((ino, located @ (Located::Control(_) | Located::Form(_))))
                 if self.vfs.attr(ino, &located).kind != Kind::Directory =>
             {
@@ -212,7 +216,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.measured(Operation::Readdir, || {
+        self.measured(Operation::Readdir, ino, || {
             let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
                 let (ino, kind) = (INodeNo(listed.attr.ino.0), file_type(listed.attr.kind));
                 !reply.add(ino, listed.offset, kind, OsStr::from_bytes(&listed.name))
@@ -232,7 +236,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.measured(Operation::Readdirplus, || {
+        self.measured(Operation::Readdirplus, ino, || {
             let changes = self.names.changes();
             let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
                 let times = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
@@ -246,8 +250,8 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.measured(Operation::Statfs, || match self.vfs.store().space() {
+    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.measured(Operation::Statfs, ino, || match self.vfs.store().space() {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
                 reply.statfs(
@@ -267,11 +271,13 @@ impl Filesystem for Adapter {
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let user = request.uid();
-        self.measured(Operation::Getxattr, || self.attribute(user, ino, name.as_bytes(), size, reply));
+        self.measured(Operation::Getxattr, (ino, name), || {
+            self.attribute(user, ino, name.as_bytes(), size, reply)
+        });
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.measured(Operation::Listxattr, || self.attribute_names(ino, size, reply));
+        self.measured(Operation::Listxattr, ino, || self.attribute_names(ino, size, reply));
     }
 
     fn setattr(
@@ -292,7 +298,7 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.measured(Operation::Setattr, || {
+        self.measured(Operation::Setattr, ino, || {
             let (atime, mtime) = (atime.map(nanoseconds), mtime.map(nanoseconds));
             let set = SetAttr { mode, uid, gid, atime, mtime, ..SetAttr::default() };
             self.set_attr(ino, set, size, reply);
@@ -309,7 +315,7 @@ impl Filesystem for Adapter {
         _device: u32,
         reply: ReplyEntry,
     ) {
-        self.measured(Operation::Mknod, || {
+        self.measured(Operation::Mknod, (parent, name), || {
             if mode & libc::S_IFMT != libc::S_IFREG {
                 return reply.error(errno::NO_DEVICES);
             }
@@ -328,7 +334,7 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.measured(Operation::Mkdir, || {
+        self.measured(Operation::Mkdir, (parent, name), || {
             let owner = (request.uid(), request.gid());
             let made = self.vfs.make_directory(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
             self.made("mkdir", reply, made);
@@ -336,21 +342,23 @@ impl Filesystem for Adapter {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.measured(Operation::Unlink, || {
+        self.measured(Operation::Unlink, (parent, name), || {
             let from = (Ino(parent.0), name.as_bytes());
             self.name_gone("unlink", reply, from, || self.vfs.unlink(from.0, from.1));
         });
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.measured(Operation::Rmdir, || match self.vfs.remove_directory(Ino(parent.0), name.as_bytes()) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(self.failed("rmdir", &error)),
+        self.measured(Operation::Rmdir, (parent, name), || {
+            match self.vfs.remove_directory(Ino(parent.0), name.as_bytes()) {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(self.failed("rmdir", &error)),
+            }
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.measured(Operation::Symlink, || {
+        self.measured(Operation::Symlink, (parent, name), || {
             let (owner, target) = ((request.uid(), request.gid()), target.as_os_str().as_bytes());
             self.made("symlink", reply, self.vfs.symlink(Ino(parent.0), name.as_bytes(), target, owner));
         });
@@ -366,7 +374,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.measured(Operation::Rename, || {
+        self.measured(Operation::Rename, (parent, name), || {
             if flags.intersects(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT) {
                 return reply.error(errno::NO_SUCH_FLAG);
             }
@@ -384,7 +392,7 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.measured(Operation::Link, || {
+        self.measured(Operation::Link, (parent, name), || {
             self.made("link", reply, self.vfs.link(own(ino), Ino(parent.0), name.as_bytes()));
         });
     }
@@ -399,7 +407,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.measured(Operation::Create, || {
+        self.measured(Operation::Create, (parent, name), || {
             let owner = (request.uid(), request.gid());
             let made = self.vfs.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
             self.created(made, OpenFlags(flags), reply);
@@ -416,12 +424,13 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.measured(Operation::Setxattr, || {
-            self.set_attribute(request.uid(), ino, name.as_bytes(), value, reply)
+        self.measured(Operation::Setxattr, (ino, name), || {
+            trace::note_value(value);
+            self.set_attribute(request.uid(), ino, name.as_bytes(), value, reply);
         });
     }
 
-    fn removexattr(&self, _request: &Request, _ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.measured(Operation::Removexattr, || self.remove_attribute(name.as_bytes(), reply));
+    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.measured(Operation::Removexattr, (ino, name), || self.remove_attribute(name.as_bytes(), reply));
     }
 }

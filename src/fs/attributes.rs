@@ -3,12 +3,12 @@
 use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
 
 use crate::control::{self, Acts, Asked, Cost, Reader};
-use crate::fs::errno::errno;
-use crate::fs::failure::guarded;
+use crate::fs::failure::{guarded, refused};
 use crate::fs::numbers::other_number;
 use crate::fs::reply::{own, send_attribute};
 use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind};
+use crate::trace;
 use crate::vfs::{Invalidation, Located};
 
 impl Adapter {
@@ -36,16 +36,13 @@ impl Adapter {
             .get(&Reader { vfs: &vfs, refusals: Some((&refusals.refusals, asker)) }, &view)
         {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
-            Err(error) => {
-                log::debug!("getxattr: {error}");
-                reply.error(errno(&error));
-            }
+            Err(error) => reply.error(refused("getxattr", &error)),
         };
         match attribute.cost {
             Cost::Small => answer(),
             // On a thread of its own, so that other requests are answered meanwhile.
             Cost::WholeFile => {
-                std::thread::spawn(move || guarded(&mounted, "getxattr", answer));
+                std::thread::spawn(trace::carried(move || guarded(&mounted, "getxattr", answer)));
             }
         }
     }
@@ -69,19 +66,17 @@ impl Adapter {
             let written =
                 vfs.open_file(own(ino)).map(|open_file| vfs.flush_and_queue(&open_file)).transpose();
             let set = written.and_then(|_| control::set(&asked, (&name, &value)));
-            if let Err(error) = &set {
-                log::debug!("setxattr: {error}");
-            }
+            let set = set.map_err(|error| refused("setxattr", &error));
             let also = Invalidation::default().and(other_number(ino));
             invalidator.invalidate_pending(&vfs, also, move || match set {
                 Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
+                Err(errno) => reply.error(errno),
             });
         };
         match &attribute.set {
             // On a thread of its own, so that other requests are answered meanwhile.
             Some(set) if set.acts == Acts::Slowly => {
-                std::thread::spawn(move || guarded(&asker, "setxattr", act));
+                std::thread::spawn(trace::carried(move || guarded(&asker, "setxattr", act)));
             }
             _ => act(),
         }

@@ -10,6 +10,7 @@ use crate::control::Mounted;
 use crate::fs::errno::errno;
 use crate::model::{Error, ErrorKind};
 use crate::store::EventKind;
+use crate::trace;
 
 /// Counts and logs an error. Returns the error number for the program.
 pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
@@ -26,7 +27,23 @@ pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
         }
         _ => log::debug!("{doing}: {error}"),
     }
-    errno(error)
+    traced(error)
+}
+
+/// Logs an error that is the program's. Returns the error number for the program.
+pub(super) fn refused(doing: &str, error: &Error) -> Errno {
+    log::debug!("{doing}: {error}");
+    traced(error)
+}
+
+fn traced(error: &Error) -> Errno {
+    let number = errno(error);
+    trace::note_errno(number.into());
+    // Other errors of these kinds are answers: there is no such name or attribute.
+    if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Absent) {
+        trace::note_failure(error);
+    }
+    number
 }
 
 /// Runs one request and logs a panic in it. The dropped reply has answered EIO by then.

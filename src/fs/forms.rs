@@ -12,6 +12,7 @@ use crate::fs::reply::send_attribute;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::ROOT;
+use crate::trace;
 use crate::vfs::{CacheMode, FormView, Ino, Invalidation, Located};
 use crate::view::Shows;
 
@@ -41,7 +42,7 @@ impl Adapter {
         let (mounted, handles, invalidator) =
             (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
         let vfs = self.vfs.clone();
-        std::thread::spawn(move || {
+        std::thread::spawn(trace::carried(move || {
             guarded(&mounted, "open", || {
                 let opened = FormFile::open(&vfs, view);
                 let opened = opened.map_err(|error| failed(&mounted, "open", &error));
@@ -53,7 +54,7 @@ impl Adapter {
                     Err(error) => reply.error(error),
                 });
             });
-        });
+        }));
     }
 
     /// Replies with the value of an attribute of a file of a form.
@@ -75,7 +76,7 @@ impl Adapter {
     ) {
         let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
         let (vfs, name, value) = (self.vfs.clone(), name.to_vec(), value.to_vec());
-        std::thread::spawn(move || {
+        std::thread::spawn(trace::carried(move || {
             guarded(&mounted, "setxattr", || {
                 let set = control::set_form_attribute(&mounted, &view, asker, (&name, &value));
                 let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
@@ -84,7 +85,7 @@ impl Adapter {
                     Err(error) => reply.error(error),
                 });
             });
-        });
+        }));
     }
 
     fn form_opened(&self, ino: Ino, flags: OpenFlags) -> Result<FormView> {

@@ -9,6 +9,7 @@ use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
 use crate::model::Result;
 use crate::store::PageBuffer;
+use crate::trace;
 use crate::vfs::Ino;
 
 thread_local! {
@@ -51,6 +52,7 @@ impl Adapter {
         };
         let counters = &self.mounted.counters;
         counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+        trace::note_bytes(count as u64);
         Ok(count)
     }
 

@@ -1,5 +1,7 @@
 //! The common parts of all requests.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -22,6 +24,7 @@ use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
 use crate::open::{OpenFile, SetAttr, has_setid};
 use crate::store::Access;
+use crate::trace;
 use crate::vfs::{CacheMode, FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// Durability of a flush.
@@ -31,6 +34,21 @@ pub(super) enum Durable {
     No,
     /// Survives a power cut too.
     Yes,
+}
+
+/// The inode of a request, and the name in it, of an entry or an attribute, if there is one.
+pub(super) struct About<'a>(INodeNo, Option<&'a OsStr>);
+
+impl From<INodeNo> for About<'_> {
+    fn from(ino: INodeNo) -> Self {
+        About(ino, None)
+    }
+}
+
+impl<'a> From<(INodeNo, &'a OsStr)> for About<'a> {
+    fn from((ino, name): (INodeNo, &'a OsStr)) -> Self {
+        About(ino, Some(name))
+    }
 }
 
 /// The file system, as the kernel calls it.
@@ -82,9 +100,11 @@ impl Adapter {
         }
     }
 
-    /// Runs one request, and counts and times it.
-    pub fn measured(&self, operation: Operation, request: impl FnOnce()) {
+    /// Runs one request, and counts, times and traces it.
+    pub fn measured<'a>(&self, operation: Operation, about: impl Into<About<'a>>, request: impl FnOnce()) {
         let began = Instant::now();
+        let About(ino, name) = about.into();
+        let _span = trace::request(operation.name(), Ino(ino.0).own().0, name.map(OsStr::as_bytes));
         guarded(&self.mounted, operation.name(), request);
         self.mounted.counters.done(operation, began.elapsed());
     }

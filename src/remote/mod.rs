@@ -1,5 +1,5 @@
 //! Stores on object storage: the client, the snapshots that are published there, and the cache of their
-//! files.
+//! files. The exporter of traces.
 //!
 //! This is the only layer with a network and with asynchronous code. Others call its functions from their
 //! own threads and wait.
@@ -13,3 +13,5 @@ pub mod pieces;
 pub mod place;
 pub mod push;
 mod recent;
+#[cfg(feature = "traces")]
+pub mod traces;

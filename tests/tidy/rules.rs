@@ -8,6 +8,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("model", 0),
     ("codec", 1),
     ("format", 1),
+    ("trace", 1),
     ("store", 2),
     ("stream", 3),
     ("remote", 3),
@@ -38,6 +39,8 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("tokio", &["src/remote/"], "use threads; src/remote has the only asynchronous code"),
     ("reqwest", &["src/remote/"], "call src/remote"),
     ("rustls", &["src/remote/"], "call src/remote"),
+    ("opentelemetry", &["src/remote/traces.rs"], "make spans by the functions of src/trace"),
+    ("tracing", &["src/trace/on.rs", "src/remote/traces.rs"], "make spans by the functions of src/trace"),
     ("crc_fast", &["src/format/checksum.rs"], "call `checksum::of`"),
     ("crc32c", &["src/format/checksum.rs"], "call `checksum::of` or `checksum::joined`"),
 ];

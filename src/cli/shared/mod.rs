@@ -1,4 +1,4 @@
-//! Code that several subcommands share: finding mounts and stores, printing, logging, waiting for jobs.
+//! Code that several subcommands share: finding mounts and stores, printing, logging, traces, waiting for jobs.
 
 pub(in crate::cli) mod folder;
 pub(in crate::cli) mod interrupt;
@@ -10,5 +10,6 @@ pub(in crate::cli) mod process;
 pub(in crate::cli) mod refusal;
 pub(in crate::cli) mod remote;
 pub(in crate::cli) mod request;
+pub(in crate::cli) mod traces;
 pub(in crate::cli) mod tree;
 pub(in crate::cli) mod watch;

@@ -17,6 +17,8 @@ use crate::cli::top::feed::{Sample, Tensor, Times};
 const SAMPLES_MAX: usize = 121;
 /// The number of samples that percentiles are computed from.
 const WINDOW: usize = 10;
+/// Lines about the daemon, with those of decoded copies.
+const DAEMON_LINES: usize = 7;
 const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const HELP: &str = " q quit   s sort requests   h sort tensors   ↑↓ choose a job   c cancel it";
 
@@ -162,7 +164,7 @@ impl Screen {
     pub fn draw(&self, frame: &mut Frame) {
         let area = frame.area();
         let tiers = self.samples.back().map_or(0, |sample| sample.tiers.len());
-        let middle = if area.height >= 36 { tiers.clamp(5, 8) as u16 + 2 } else { 6 };
+        let middle = if area.height >= 36 { tiers.clamp(DAEMON_LINES, 8) as u16 + 2 } else { 6 };
         let rows = Layout::vertical([
             Constraint::Length(1),
             Constraint::Fill(1),
@@ -314,7 +316,7 @@ impl Screen {
         let share = if opens > 0.0 { (passed / opens).min(1.0) } else { 0.0 };
         let cpu = sample.number("cpu_seconds") - before.map_or(0.0, |sample| sample.number("cpu_seconds"));
         let room = usize::from(area.width.saturating_sub(2 + 13 + 6));
-        let lines = vec![
+        let mut lines = vec![
             named("passthrough", format!("{:>4.0} % {}", share * 100.0, bar(share, room))),
             named(
                 "memory",
@@ -340,6 +342,15 @@ impl Screen {
             ),
             named("open", format!("{} collections", sample.count("open_collections"))),
         ];
+        let budget = sample.count("decoded_budget_bytes");
+        if budget > 0 {
+            let held = human_part(sample.count("decoded_bytes"), budget);
+            let [hits, misses] = ["decoded_hits", "decoded_misses"].map(|name| sample.number(name));
+            let share = if hits > 0.0 { hits / (hits + misses) * 100.0 } else { 0.0 };
+            // A narrow column has no room for more than the memory.
+            let hits = if area.width < 60 { String::new() } else { format!(", {share:.0} % hits") };
+            lines.insert(1, named("decoded", format!("{held}{hits}")));
+        }
         let block = Block::bordered().title(" Daemon ");
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
@@ -576,6 +587,7 @@ mod tests {
                 "read": times(reads, 90.0), "lookup": times(40 + second, 20.0), "open": times(7, 30.0),
                 "statfs": times(2, 5.0),
             },
+            "decoded_bytes": 120 << 20, "decoded_budget_bytes": 512 << 20, "decoded_hits": 9, "decoded_misses": 3,
             "opens": 7, "passthrough_opens": 5, "reads": reads, "read_bytes": reads * 131_072,
             "written_bytes": 0, "errors": 1, "corrupt": 0, "healed": 0,
             "resident_bytes": 55_000_000, "cpu_seconds": 12.0 + second as f64 * 0.37, "descriptors": 23,
@@ -634,6 +646,19 @@ mod tests {
     #[test]
     fn a_fixed_feed_makes_the_expected_picture_on_a_large_terminal() {
         is_golden("top-200x60.txt", &drawn(&screen(0..30), 200, 60));
+    }
+
+    #[test]
+    fn decoded_copies_are_shown_where_they_have_a_budget() {
+        for (width, height) in [(80, 24), (200, 60)] {
+            let picture = drawn(&screen(0..3), width, height);
+            assert!(picture.contains("decoded      120.0 of 512.0 MiB"), "{picture}");
+            let [mut stats, jobs, hottest] = feed(3);
+            stats["decoded_budget_bytes"] = 0.into();
+            let mut off = Screen::new(String::new());
+            off.add(Sample::of(&stats, &jobs, &hottest, 3.0));
+            assert!(!drawn(&off, width, height).contains("decoded"));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::fs::decoded::{AGAIN_AFTER, Copy, DecodedCache, Seen, Table, WAITING_M
 use crate::fs::failure::guarded;
 use crate::model::{Error, ErrorKind, Result};
 use crate::stream::Stream;
+use crate::trace;
 use crate::vfs::{Content, Ino};
 
 /// Bytes that a thread decodes at a time. They stay in the second-level cache until they are written.
@@ -132,7 +133,9 @@ impl DecodedCache {
         let mut made = None;
         guarded(&self.mounted, "decoding", || {
             let _turn = self.turn.lock();
-            made = Some(self.decoded(content, stream, decoding));
+            let _span = trace::decode_file(ino.0, stream.bytes());
+            let decoded = self.decoded(content, stream, decoding);
+            made = Some(decoded.inspect_err(|error| trace::note_failure(error)));
         });
         let version = content.version();
         // Bytes read during a change may belong to two versions.
@@ -206,7 +209,7 @@ impl DecodedCache {
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 // If no thread can be started, this one does the work alone.
-                let started = std::thread::Builder::new().spawn_scoped(scope, work);
+                let started = std::thread::Builder::new().spawn_scoped(scope, trace::carried(work));
                 started.map(drop).unwrap_or_else(|error| log::debug!("decoding: {error}"));
             }
             work();

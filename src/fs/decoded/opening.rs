@@ -17,6 +17,7 @@ use crate::fs::failure::guarded;
 use crate::fs::handles::Handle;
 use crate::fs::read_pattern::Verdict;
 use crate::fs::serve::Adapter;
+use crate::trace;
 use crate::vfs::{CacheMode, Content, Ino};
 
 /// An open waits as long as the daemon would take to serve the file at this rate, in bytes a second, within
@@ -84,7 +85,8 @@ impl Adapter {
                 }
             });
         };
-        if let Err(error) = std::thread::Builder::new().name("open".to_owned()).spawn(answer) {
+        if let Err(error) = std::thread::Builder::new().name("open".to_owned()).spawn(trace::carried(answer))
+        {
             log::warn!("no thread to wait for a decoded file: {error}");
             if let Some(reply) = waiting.lock().take() {
                 self.open_now((thread, number), flags, reply);

@@ -22,6 +22,7 @@ use crate::store::object::links::DELTA_FILE;
 use crate::store::space::files::Touched;
 use crate::store::state::State;
 use crate::store::state::freed::Freed;
+use crate::trace;
 
 impl Collection {
     /// Makes earlier records durable, then [`record`](Self::record)s a batch and makes it durable. The
@@ -175,8 +176,10 @@ impl Collection {
     }
 
     pub(in crate::store) fn sync_all(&self, writer: &mut Writer) -> Result<()> {
+        let _span = trace::sync(|| self.path());
         let touched = std::mem::take(&mut writer.unsynced);
-        self.files.sync(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
+        let synced = self.files.sync(&touched).and_then(|()| writer.log.sync());
+        synced.map_err(|error| self.poison(error)).inspect_err(|error| trace::note_failure(error))?;
         self.checkpoint_if_due(writer);
         if let Some(reason) = self.poisoned() {
             return Err(self.read_only(reason));

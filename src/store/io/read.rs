@@ -19,6 +19,7 @@ use crate::store::io::buffer::PageBuffer;
 use crate::store::io::packed::decode_packed;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
+use crate::trace;
 
 /// Number of blocks looked up at a time.
 const LOOKED_UP: usize = 64;
@@ -106,6 +107,7 @@ impl OpenObject {
             let len = ((end - at) as usize).min(rest.len());
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
             let blocks = &found[place..place + joined];
+            trace::note_tier(block.stored.tier);
             match block.stored.tier {
                 _ if block.is_unwritten() => here.fill(0),
                 Tier::Absent if block.stored.is_lost() => return Err(self.lost(index)),
@@ -198,6 +200,7 @@ impl OpenObject {
         let layout = self.object.layout();
         let end = at + out.len() as u64;
         let (Some(Some(head)), Some(Some(tail))) = (blocks.first(), blocks.last()) else { return Ok(()) };
+        let _span = trace::decode(head.stored.tier, out.len() as u64);
         SCRATCH.with_borrow_mut(|(payloads, part)| {
             let inside = overlap(layout.start(first), layout.len(first), at, end);
             let is_bare = self.object.deltas(first, head.epoch).is_none();
