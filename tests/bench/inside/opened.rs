@@ -40,13 +40,7 @@ impl Opened {
     pub fn of(kept: &Rc<Kept>, name: &str) -> Result<Opened> {
         let store = Store::open(Arc::new(FileDisk::new(&kept.path)), Access::Write, "tierfs-bench")?;
         let collection = store.collection("b", "c")?;
-        let node = {
-            let state = collection.state();
-            state
-                .directory(ROOT)
-                .and_then(|directory| directory.get(name.as_bytes()))
-                .ok_or("no such name")?
-        };
+        let node = collection.state().find(ROOT, name.as_bytes()).ok_or("no such name")?;
         // The tensor is the last name of a container.
         let object = collection.objects_of(node)?.pop().ok_or("a file without objects")?;
         let open = OpenObject::open(&collection, &object, Verify::First)?;

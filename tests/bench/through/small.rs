@@ -20,6 +20,8 @@ pub const FILES: u32 = 10_000;
 /// Files that are read.
 const READ: u32 = 4000;
 const BYTES: u64 = 4096;
+/// The directory that lists the tensors.
+const TENSORS: &str = ".tensors";
 
 /// The rows.
 pub fn rows() -> Vec<Row> {
@@ -164,14 +166,14 @@ fn listed(place: &Rc<Place>, mount: Mount) -> Result<Contest> {
         names.sort();
         Ok(names)
     };
-    let right = Checked::holds("names and sizes", names(&same.tensor(""))? == names(&small.plain.0)?)?;
+    let right = Checked::holds("names and sizes", names(&same.tensor(TENSORS))? == names(&small.plain.0)?)?;
     let same = (mount == Mount::Same).then_some(same);
     let (place, plain) = (place.clone(), small.clone());
     Contest::new(
         right,
         move || match &same {
-            None => list(&shown(&place, &small)?.tensor("")),
-            Some(same) => list(&same.tensor("")),
+            None => list(&shown(&place, &small)?.tensor(TENSORS)),
+            Some(same) => list(&same.tensor(TENSORS)),
         },
         move || list(&plain.plain.0),
     )
