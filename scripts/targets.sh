@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Builds the portable core for other processors and runs its tests there, without such a processor.
 #
-#   scripts/targets.sh wasm   wasm32-unknown-unknown is built; tests of wasm32-wasip1 run in wasmtime
+#   scripts/targets.sh wasm      wasm32-unknown-unknown is built; tests of wasm32-wasip1 run in wasmtime
+#   scripts/targets.sh aarch64   tests of aarch64-unknown-linux-gnu run in qemu, on the oldest processor of 64 bits
+#   scripts/targets.sh check     the whole program, mount and remotes too, is checked by clippy for aarch64-unknown-linux-gnu
 #
-# scripts/setup.sh installs the targets. A target that this machine's Rust cannot have is skipped by name.
+# scripts/setup.sh installs the targets. A target that this machine cannot have is skipped by name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
@@ -20,6 +22,18 @@ has_target() {
     return 1
 }
 
+# has_cross: whether the linker for aarch64 and what follows are there; says so if one is not.
+has_cross() {
+    local program
+    has_target aarch64-unknown-linux-gnu || return 1
+    for program in aarch64-linux-gnu-gcc "$@"; do
+        command -v "$program" >/dev/null || {
+            echo "skipped: aarch64-unknown-linux-gnu, because $program is not installed"
+            return 1
+        }
+    done
+}
+
 wasm() {
     # Not optimized, which takes a third of the time: this one does not run.
     ! has_target wasm32-unknown-unknown ||
@@ -31,10 +45,22 @@ wasm() {
             --config 'profile.dev.package."*".opt-level=1'
 }
 
+aarch64() {
+    ! has_cross qemu-aarch64 ||
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+            CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu cortex-a53 -L /usr/aarch64-linux-gnu" \
+            cargo test --locked --no-default-features --test codec --target aarch64-unknown-linux-gnu \
+            --config 'profile.dev.package."*".opt-level=1'
+}
+
+check() {
+    ! has_cross || cargo clippy --locked --target aarch64-unknown-linux-gnu --config 'profile.dev.package."*".opt-level=1' -- -D warnings
+}
+
 case ${1:-} in
-wasm) "$1" ;;
+wasm | aarch64 | check) "$1" ;;
 *)
-    echo "usage: scripts/targets.sh wasm" >&2
+    echo "usage: scripts/targets.sh wasm|aarch64|check" >&2
     exit 2
     ;;
 esac

@@ -46,6 +46,8 @@ fn scalar_is_always_available_and_the_widest_is_used() {
     let names: Vec<_> = sets().iter().map(|set| set.name()).collect();
     assert_eq!(names.last(), Some(&"scalar"));
     assert_eq!(names.first(), Some(&codec::instruction_set()));
+    // Every 64-bit ARM processor has this set.
+    assert_eq!(names.contains(&"neon"), cfg!(target_arch = "aarch64"));
 }
 
 #[test]

@@ -339,9 +339,11 @@ fn request_size() -> Finding {
 fn processor() -> Finding {
     let set = codec::instruction_set();
     let verdict = if set == "scalar" { Verdict::Warning } else { Verdict::Good };
-    let advice = "a processor with AVX2, or AVX-512 VBMI, decodes several times as fast";
-    let sha = Path::new("/proc/cpuinfo").exists()
-        && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("sha_ni"));
+    let advice = "a processor with AVX2, AVX-512 VBMI or NEON decodes several times as fast";
+    let sha = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| {
+        // The names on x86-64 and on aarch64.
+        text.split_whitespace().any(|word| word == "sha_ni" || word == "sha2")
+    });
     let hash = if sha { ", SHA-256 in hardware" } else { "" };
     Finding { what: "decoding", verdict, found: format!("{set}{hash}"), advice: advice.to_owned() }
 }

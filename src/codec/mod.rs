@@ -92,8 +92,8 @@ pub fn unpack(bits: u8, stream: &[u8], codes: &mut [i8]) -> Result<()> {
     InstructionSet::detected().unpack(bits, stream, codes)
 }
 
-/// The name of the set that these functions use: `avx512-bf16`, `avx512`, `avx2` or
-/// `scalar`.
+/// The name of the set that these functions use: `avx512-bf16`, `avx512`, `avx2`,
+/// `neon` or `scalar`.
 pub fn instruction_set() -> &'static str {
     InstructionSet::detected().name()
 }

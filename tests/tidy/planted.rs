@@ -87,6 +87,7 @@ fn wrapped_crates_are_named_in_their_place_only() {
 #[test]
 fn intrinsics_stand_in_their_folder_only() {
     assert_none("src/codec/arch/avx2.rs", "use core::arch::x86_64::*;");
+    assert_one("src/codec/pack.rs", "use std::arch::aarch64::*;", 2, INTRINSICS_FOLDER);
     assert_one("src/codec/pack.rs", "use std::{arch::x86_64::*, mem};", 2, INTRINSICS_FOLDER);
     assert_one("src/codec/pack.rs", "fn f() { core::arch::x86_64::_mm_pause() }", 2, INTRINSICS_FOLDER);
 }

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::avx2::Avx2;
 use super::cells::Cells;
+use super::tables::{COMPRESSIONS, EXPANSIONS};
 
 /// Calls an intrinsic that uses registers only, so the set is its only requirement.
 macro_rules! with_proof {
@@ -13,31 +14,6 @@ macro_rules! with_proof {
         // intrinsics in this file need, and the call reads and writes no memory.
         unsafe { $call }
     }};
-}
-
-/// For each eight bits, the shuffle that puts the next bytes where bits are set. 0x80 gives a zero.
-static EXPANSIONS: [[u8; 8]; 256] = shuffles(true);
-
-/// For each eight bits, the shuffle that puts the bytes whose bits are set at the beginning. 0x80 gives a zero.
-static COMPRESSIONS: [[u8; 8]; 256] = shuffles(false);
-
-/// The shuffles of `EXPANSIONS`, or those of `COMPRESSIONS`.
-const fn shuffles(expands: bool) -> [[u8; 8]; 256] {
-    let mut table = [[0x80; 8]; 256];
-    let mut mask = 0;
-    while mask < 256 {
-        let (mut bit, mut next) = (0, 0);
-        while bit < 8 {
-            if mask >> bit & 1 == 1 {
-                let (place, source) = if expands { (bit, next) } else { (next, bit) };
-                table[mask][place] = source as u8;
-                next += 1;
-            }
-            bit += 1;
-        }
-        mask += 1;
-    }
-    table
 }
 
 /// All bits of the bytes whose bits are set in `mask`.

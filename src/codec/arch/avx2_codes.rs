@@ -4,14 +4,7 @@ use std::arch::x86_64::*;
 
 use super::avx2::halves;
 use super::kernel::Spread;
-
-/// The offset at which to read a quarter (sixteen codes) of a stream of `8 * bits` bytes, so
-/// that sixteen bytes lie within the stream.
-const fn quarter(bits: usize, number: usize) -> usize {
-    let at = 2 * bits * number;
-    let last = 8 * bits - 16;
-    if at < last { at } else { last }
-}
+use super::tables::{Join, quarter};
 
 /// For each quarter, the bytes of its two runs of eight codes, one run per 64-bit lane.
 const fn split(bits: usize) -> [[u8; 16]; 4] {
@@ -27,23 +20,11 @@ const fn split(bits: usize) -> [[u8; 16]; 4] {
     index
 }
 
-/// Closes the gap between a quarter's two runs.
-const fn join(bits: usize) -> [u8; 16] {
-    let mut index = [0x80; 16];
-    let mut i = 0;
-    while i < 2 * bits {
-        index[i] = (i / bits * 8 + i % bits) as u8;
-        i += 1;
-    }
-    index
-}
+/// The shuffles that begin with a stream of `BITS` bits.
+struct Split<const BITS: usize>;
 
-/// The byte shuffles of streams of `BITS` bits.
-struct Shuffles<const BITS: usize>;
-
-impl<const BITS: usize> Shuffles<BITS> {
-    const SPLIT: [[u8; 16]; 4] = split(BITS);
-    const JOIN: [u8; 16] = join(BITS);
+impl<const BITS: usize> Split<BITS> {
+    const ORDERS: [[u8; 16]; 4] = split(BITS);
 }
 
 #[inline]
@@ -67,7 +48,7 @@ fn read_at(stream: &[u8], at: usize) -> __m128i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn runs<const BITS: usize>(stream: &[u8], number: usize) -> __m256i {
-    let split = &Shuffles::<BITS>::SPLIT;
+    let split = &Split::<BITS>::ORDERS;
     let low = _mm_shuffle_epi8(read_at(stream, quarter(BITS, number)), read(&split[number]));
     let next = number + 1;
     let high = _mm_shuffle_epi8(read_at(stream, quarter(BITS, next)), read(&split[next]));
@@ -121,7 +102,7 @@ pub(super) fn expand<const BITS: usize>(stream: &[u8]) -> [__m256i; 2] {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn compress<const BITS: usize>(codes: [__m256i; 2], stream: &mut [u8]) {
-    let join = read(&Shuffles::<BITS>::JOIN);
+    let join = read(&Join::<BITS>::ORDER);
     let [a, b] = halves(gather::<BITS>(codes[0]));
     let [c, d] = halves(gather::<BITS>(codes[1]));
     // Each quarter is stored as a whole vector, whose unused end the next one overwrites.

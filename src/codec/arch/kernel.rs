@@ -44,7 +44,7 @@ pub(in crate::codec) trait Kernel: Cells {
         }
     }
 
-    /// The products of a group's codes, of `BITS` bits, with `scale`, which is not
+    /// The products of a group's codes, of `BITS` bits (3 or 5), with `scale`, which is not
     /// subnormal, as little-endian bf16.
     #[inline(always)]
     fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {

@@ -18,14 +18,24 @@ mod avx512_cells;
 mod avx512_codes;
 mod cells;
 mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_cells;
+#[cfg(target_arch = "aarch64")]
+mod neon_codes;
 mod scalar;
 mod scalar_cells;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod tables;
 
 #[cfg(target_arch = "x86_64")]
 use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use avx512::Avx512;
 pub(super) use kernel::{Group, Job, Kernel, LANES};
+#[cfg(target_arch = "aarch64")]
+use neon::Neon;
 use scalar::Scalar;
 
 /// An instruction set that this processor supports. All sets give the same bytes. The
@@ -42,6 +52,8 @@ enum Choice {
     Avx512(Avx512<false>),
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16(Avx512<true>),
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 impl InstructionSet {
@@ -53,7 +65,9 @@ impl InstructionSet {
             Avx512::detect().map(Choice::Avx512),
             Avx2::detect().map(Choice::Avx2),
         ];
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let wide = [Neon::detect().map(Choice::Neon)];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let wide: [Option<Choice>; 0] = [];
         wide.into_iter().flatten().chain([Choice::Scalar(Scalar)]).map(InstructionSet)
     }
@@ -63,7 +77,7 @@ impl InstructionSet {
         InstructionSet::available().next().unwrap_or(InstructionSet(Choice::Scalar(Scalar)))
     }
 
-    /// The name: `avx512-bf16`, `avx512`, `avx2` or `scalar`.
+    /// The name: `avx512-bf16`, `avx512`, `avx2`, `neon` or `scalar`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Choice::Scalar(_) => "scalar",
@@ -73,6 +87,8 @@ impl InstructionSet {
             Choice::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512Bf16(_) => "avx512-bf16",
+            #[cfg(target_arch = "aarch64")]
+            Choice::Neon(_) => "neon",
         }
     }
 
@@ -86,6 +102,8 @@ impl InstructionSet {
             Choice::Avx512(kernel) => kernel.run(job),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512Bf16(kernel) => kernel.run(job),
+            #[cfg(target_arch = "aarch64")]
+            Choice::Neon(kernel) => kernel.run(job),
         }
     }
 }
