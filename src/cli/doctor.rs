@@ -30,11 +30,17 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// Report what this machine supports, with advice on what is missing.
 ///
 /// Mounts a small store in the directory for temporary files to find out. Exits with 1 if tierfs cannot
-/// mount here.
+/// mount here. With a remote, reports what can be done with it from here, and how fast pieces arrive; exits
+/// with 1 if it cannot be read.
 ///
 /// Example: tierfs doctor
+///
+/// Example: tierfs doctor s3://models/prefix
 #[derive(clap::Args)]
 pub(super) struct Args {
+    /// A remote, such as s3://BUCKET/PREFIX
+    #[cfg(feature = "remote")]
+    remote: Option<String>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -65,6 +71,10 @@ impl Finding {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        #[cfg(feature = "remote")]
+        if let Some(url) = &self.remote {
+            return self.report(&of_remote(url));
+        }
         let privileges = Privileges::of_this_process();
         let probe = probe();
         let mut findings = vec![
@@ -80,6 +90,11 @@ impl Args {
         ];
         findings.extend(allow_other(&privileges));
         findings.extend(gpu::presence().into_iter().map(of_gpu));
+        self.report(&findings)
+    }
+
+    /// Prints findings.
+    fn report(&self, findings: &[Finding]) -> Result<Outcome> {
         let word = |verdict| match verdict {
             Verdict::Good => "ok",
             Verdict::Warning => "warn",
@@ -99,7 +114,7 @@ impl Args {
                 .collect();
             print_json(&rows.into())?;
         } else {
-            for finding in &findings {
+            for finding in findings {
                 let Finding { what, verdict, found, advice } = finding;
                 print(&format!("{:<5} {what:<18} {found}\n", word(*verdict)))?;
                 if *verdict != Verdict::Good {
@@ -110,6 +125,21 @@ impl Args {
         let can_mount = findings.iter().all(|finding| finding.verdict != Verdict::Bad);
         Ok(if can_mount { Outcome::Succeeded } else { Outcome::Failed })
     }
+}
+
+#[cfg(feature = "remote")]
+fn of_remote(url: &str) -> Vec<Finding> {
+    use crate::remote::examine::{Grade, examine};
+
+    let finding = |examined: crate::remote::examine::Examined| {
+        let verdict = match examined.grade {
+            Grade::Good => Verdict::Good,
+            Grade::Limited => Verdict::Warning,
+            Grade::Bad => Verdict::Bad,
+        };
+        Finding { what: examined.what, verdict, found: examined.found, advice: examined.advice.to_owned() }
+    };
+    examine(url).into_iter().map(finding).collect()
 }
 
 fn device() -> Finding {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::cli::Outcome;
 use crate::cli::shared::mounts::refuse_own_mount;
 use crate::cli::shared::output::print;
-use crate::model::{Error, Result, StoreId};
+use crate::model::{Error, Result};
 use crate::store::Store;
-use crate::store::disk::files::FileDisk;
+use crate::store::disk::files::{FileDisk, random_id};
 
 /// Create an empty store.
 ///
@@ -31,20 +31,12 @@ pub(super) fn create(path: &Path) -> Result<()> {
     refuse_own_mount("store", path)?;
     let disk =
         FileDisk::create(path).map_err(|error| Error::io(format!("creating {}", path.display()), error))?;
-    Store::create(&disk, random_id()?)
+    let id = random_id().map_err(|error| Error::io("reading /dev/urandom", error))?;
+    Store::create(&disk, id)
 }
 
 /// `path`, with `./` before a lone name.
 fn shown(path: &Path) -> PathBuf {
     let is_name = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
     if is_name { Path::new(".").join(path) } else { path.to_owned() }
-}
-
-pub(super) fn random_id() -> Result<StoreId> {
-    let mut bytes = [0; 16];
-    let mut source =
-        std::fs::File::open("/dev/urandom").map_err(|error| Error::io("opening /dev/urandom", error))?;
-    std::io::Read::read_exact(&mut source, &mut bytes)
-        .map_err(|error| Error::io("reading /dev/urandom", error))?;
-    Ok(StoreId(u128::from_le_bytes(bytes)))
 }

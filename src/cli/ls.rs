@@ -23,6 +23,10 @@ pub(super) struct Args {
     /// List the tensors of a container, or of the containers in a directory
     #[arg(long)]
     tensors: bool,
+    /// List the snapshots of a collection of a remote: number, age, bytes, tags, message
+    #[cfg(feature = "remote")]
+    #[arg(long, conflicts_with = "tensors")]
+    snapshots: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -30,6 +34,10 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        #[cfg(feature = "remote")]
+        if self.snapshots {
+            return self.list_snapshots();
+        }
         let mut tree = Tree::open(&self.path, self.below.as_deref())?;
         if self.tensors {
             tree.enter_tensors()?;
@@ -54,6 +62,48 @@ impl Args {
             lines.push((row, attributes));
         }
         if self.json { json(&lines) } else { table(&lines) }?;
+        Ok(Outcome::Succeeded)
+    }
+}
+
+#[cfg(feature = "remote")]
+impl Args {
+    fn list_snapshots(&self) -> Result<Outcome> {
+        use crate::cli::shared::remote::url;
+        use crate::model::Error;
+        use crate::remote::client::Client;
+        use crate::remote::order::parse_place;
+        use crate::remote::place::Remote;
+        use crate::remote::tags::tags;
+        use crate::store::now_nanoseconds;
+
+        let wrong = || Error::invalid("--snapshots lists a collection of a remote: URL TENANT/COLLECTION");
+        let (url, below) = url(&self.path).zip(self.below.as_deref()).ok_or_else(wrong)?;
+        let place = parse_place(below.trim_matches('/'))?;
+        let remote = Remote::open(Client::open(url)?)?;
+        let tags = tags(&remote, &place)?;
+        let now = u64::try_from(now_nanoseconds()).unwrap_or(0);
+        let (mut rows, mut text) = (Vec::new(), String::new());
+        for number in remote.numbers(&place.0, &place.1)? {
+            // It may be removed meanwhile.
+            let Some(found) = remote.manifest(&place.0, &place.1, number)? else { continue };
+            let manifest = &found.manifest;
+            let bytes: u64 = manifest.pieces.iter().map(|piece| u64::from(piece.stored)).sum();
+            let of_it = tags.iter().filter(|(_, tagged)| *tagged == number).map(|(tag, _)| tag.as_str());
+            let of_it: Vec<&str> = of_it.collect();
+            let hours = now.saturating_sub(manifest.created_at) / 3_600_000_000_000;
+            let message = manifest.message.replace(char::is_control, " ");
+            let (size, shown) = (human(bytes), of_it.join(","));
+            text.push_str(&format!("{number:>6} {hours:>6} h {size:>12}  {shown:<12} {message}\n"));
+            rows.push(serde_json::json!({
+                "snapshot": number,
+                "created": manifest.created_at / 1_000_000_000,
+                "bytes": bytes,
+                "tags": of_it,
+                "message": manifest.message,
+            }));
+        }
+        if self.json { print_json(&rows.into()) } else { print(&text) }?;
         Ok(Outcome::Succeeded)
     }
 }

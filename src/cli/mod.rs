@@ -1,6 +1,8 @@
 //! The command line. Each subcommand has a file of its own.
 
 mod bench;
+#[cfg(feature = "remote")]
+mod cache;
 mod cancel;
 mod cgeb;
 mod compact;
@@ -11,6 +13,8 @@ mod du;
 mod evict;
 mod export;
 mod fsck;
+#[cfg(feature = "remote")]
+mod gc;
 mod get;
 mod gpu_read;
 mod helper;
@@ -23,6 +27,7 @@ mod mount;
 mod mv;
 mod pack;
 mod pin;
+mod prefetch;
 #[cfg(feature = "remote")]
 mod push;
 mod report;
@@ -32,6 +37,8 @@ mod set;
 mod shared;
 mod stat;
 mod status;
+#[cfg(feature = "remote")]
+mod tag;
 mod tier;
 mod top;
 mod umount;
@@ -61,6 +68,13 @@ enum Command {
     Mount(mount::Args),
     #[cfg(feature = "remote")]
     Push(push::Args),
+    #[cfg(feature = "remote")]
+    Tag(tag::Args),
+    #[cfg(feature = "remote")]
+    Gc(gc::Args),
+    #[cfg(feature = "remote")]
+    Cache(cache::Args),
+    Prefetch(prefetch::Args),
     Umount(umount::Args),
     Ls(ls::Args),
     Stat(stat::Args),
@@ -141,6 +155,13 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Push(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Tag(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Gc(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Cache(args) => args.run(),
+        Command::Prefetch(args) => args.run(),
         Command::Umount(args) => args.run(),
         Command::Ls(args) => args.run(),
         Command::Stat(args) => args.run(),

@@ -181,6 +181,7 @@ enum MountOption {
     At(String),
     Cache(PathBuf),
     CacheSize(String),
+    Follow(u32),
     ReadOnly,
     AllowOther,
     ZeroFill,
@@ -192,7 +193,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 22] = [
+pub(super) const OPTIONS: [(&str, &str); 23] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -203,6 +204,7 @@ pub(super) const OPTIONS: [(&str, &str); 22] = [
     ("at", "TENANT/COLLECTION=N"),
     ("cache", "DIR"),
     ("cache_size", "200G"),
+    ("follow", "60"),
     ("verify", "first|always"),
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
@@ -233,6 +235,11 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("cache", value)) => MountOption::Cache(value.into()),
         Some(("cache_size", value)) => MountOption::CacheSize(value.to_owned()),
         Some(("max_read", value)) => MountOption::Kernel(format!("max_read={}", parse_max_read(value)?)),
+        Some(("follow", value)) => {
+            let wrong = || Error::invalid(format!("invalid value {value:?} of follow; expected seconds"));
+            let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
+            MountOption::Follow(seconds.ok_or_else(wrong)?)
+        }
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("invalid value {value:?} of threads; expected 1 to 256"));
@@ -403,6 +410,7 @@ impl Args {
                 MountOption::At(at) => self.remote.at.push(at),
                 MountOption::Cache(directory) => self.remote.cache = Some(directory),
                 MountOption::CacheSize(size) => self.remote.cache_size = Some(size),
+                MountOption::Follow(seconds) => self.remote.follow = Some(seconds),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
                 MountOption::ZeroFill => self.zero_fill = true,
@@ -471,6 +479,7 @@ impl Args {
         };
         // Dropped after the mount has ended.
         let exporter = traces::begin(self.traces.as_deref(), &self.store, &self.mountpoint)?;
+        self.remote.follow(&store);
         let mount = mount(store, &self.mountpoint, &options)?;
         for signal in SIGNALS {
             signal_hook::low_level::pipe::register(signal, mount.waker().wake_handle()?).map_err(deaf)?;

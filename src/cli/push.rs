@@ -1,29 +1,31 @@
 //! `tierfs push`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::json;
+use indicatif::ProgressBar;
+use serde_json::Value;
 
 use crate::cli::Outcome;
-use crate::cli::init::random_id;
 use crate::cli::shared::interrupt::Interrupt;
-use crate::cli::shared::mounts;
-use crate::cli::shared::output::{human, print, print_json};
-use crate::format::snapshot::manifest::Owner;
-use crate::model::{Error, Progress, Result};
+use crate::cli::shared::jobs::{self, new_bar};
+use crate::cli::shared::mounts::{self, Mounted};
+use crate::cli::shared::output::{print, print_json};
+use crate::cli::shared::refusal::{self, Refusal, Typed};
+use crate::control::PUSH;
+use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::remote::client::Client;
-use crate::remote::place::Remote;
-use crate::remote::push::{JOBS, Pushed, Request, push};
+use crate::remote::order::{Order, parse_place};
+use crate::remote::push::JOBS;
 use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store, now_nanoseconds};
+use crate::store::{Access, Store};
 
 /// Publish a collection in an object storage, where other machines can mount it.
 ///
-/// A push sends what the remote does not have and then creates a snapshot, all of it or nothing. A push
-/// that was interrupted is repeated, and finds what it sent. The store must not be mounted meanwhile.
-/// Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
-/// AWS_ENDPOINT).
+/// A push sends the pieces that the remote lacks and then creates a snapshot, all of it or nothing. A push
+/// that was interrupted is repeated, and finds the pieces that it has sent. The daemon pushes from a mounted
+/// store. Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+/// AWS_ENDPOINT), for a mounted store from that of its daemon.
 ///
 /// Example: tierfs push /srv/tensors acme/llama s3://models/prefix --create
 #[derive(clap::Args)]
@@ -40,6 +42,9 @@ pub(super) struct Args {
     /// A message for those who list snapshots
     #[arg(long, default_value = "")]
     message: String,
+    /// Give the snapshot this tag, which keeps it from being collected
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
     /// Push without conditional PUT, where the object storage lacks it. Nobody else may push meanwhile
     #[arg(long)]
     single_writer: bool,
@@ -54,83 +59,98 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Cancels the push when the user presses Ctrl-C.
-struct Cancelling(Interrupt);
-
-impl Progress for Cancelling {
-    fn advance(&self, _bytes: u64) {}
-
-    fn is_cancelled(&self) -> bool {
-        self.0.is_pressed()
-    }
+/// Shows progress, and cancels the push when the user presses Ctrl-C.
+struct Shown {
+    interrupt: Interrupt,
+    bar: ProgressBar,
 }
 
-fn place(text: &str) -> Result<(String, String)> {
-    let parts = text.split_once('/').filter(|(tenant, name)| !tenant.is_empty() && !name.is_empty());
-    let wrong = || Error::invalid(format!("{text:?} is no TENANT/COLLECTION"));
-    parts
-        .filter(|(_, name)| !name.contains('/'))
-        .map(|(tenant, name)| (tenant.to_owned(), name.to_owned()))
-        .ok_or_else(wrong)
+impl Progress for Shown {
+    fn expect(&self, bytes: u64) {
+        self.bar.set_length(bytes);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.interrupt.is_pressed()
+    }
 }
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let (local, named) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
-        let (local, named) = (place(local)?, place(named)?);
-        let dedup_with = self.dedup_with.iter().map(|text| place(text)).collect::<Result<_>>()?;
-        let client = Client::open(&self.remote)?;
+        let order = Order {
+            named: parse_place(named)?,
+            create: self.create,
+            message: self.message,
+            tag: self.tag,
+            single_writer: self.single_writer,
+            dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
+            jobs: usize::from(self.jobs),
+            ..Order::new(parse_place(local)?, &self.remote)
+        };
+        // A URL with credentials in it goes no further.
+        Client::open(&order.url)?;
         mounts::refuse_own_mount("store", &self.store)?;
         let note = format!("process {}, which pushes from it", std::process::id());
-        let store = Store::open(Arc::new(FileDisk::new(&self.store)), Access::Write, &note);
-        let store = store.map_err(|error| mounts::with_mounts(error, &self.store))?;
-        let collection = store.collection(&local.0, &local.1)?;
-        let now = now_nanoseconds();
-        let remote = match self.create {
-            true => Remote::open_or_create(client, random_id()?, now / 1_000_000_000)?,
-            false => Remote::open(client)?,
+        let opened = Store::open(Arc::new(FileDisk::new(&self.store)), Access::Write, &note);
+        let (text, value) = match opened.map_err(|error| mounts::with_mounts(error, &self.store)) {
+            Ok(store) => push_from(&store, &order)?,
+            Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&self.store)? {
+                Some(mounted) => push_through_daemon(&mounted, order, &error)?,
+                None => return Err(error),
+            },
+            Err(error) => return Err(error),
         };
-        let entry = store.tenant(&local.0).entry();
-        // As a mount by this user shows it.
-        let own = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let owner = entry.owner.unwrap_or_else(own);
-        let request = Request {
-            tenant: named.0,
-            collection: named.1,
-            tenant_owner: Owner { uid: owner.0, gid: owner.1, mode: entry.mode },
-            message: self.message.clone(),
-            jobs: usize::from(self.jobs),
-            push: random_id()?.0,
-            created_at: u64::try_from(now).unwrap_or(0),
-            is_single_writer: self.single_writer,
-            dedup_with,
-        };
-        let pushed = push(&remote, &collection, &request, &Cancelling(Interrupt::listen()?))?;
-        self.report(&request, &pushed)?;
+        if self.json { print_json(&value) } else { print(&format!("{text}\n")) }?;
         Ok(Outcome::Succeeded)
     }
+}
 
-    fn report(&self, request: &Request, pushed: &Pushed) -> Result<()> {
-        let name = format!("{}/{}", request.tenant, request.collection);
-        if self.json {
-            return print_json(&json!({
-                "collection": name,
-                "snapshot": pushed.number,
-                "unchanged": pushed.is_unchanged,
-                "pieces": pushed.pieces,
-                "bytes": pushed.bytes,
-                "pieces_sent": pushed.pieces_sent,
-                "bytes_sent": pushed.bytes_sent,
-            }));
+/// Pushes from a store that this process has opened.
+fn push_from(store: &Store, order: &Order) -> Result<(String, Value)> {
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let shown = Shown { interrupt: Interrupt::listen()?, bar: new_bar() };
+    let pushed = order.run(store, owner, &shown);
+    shown.bar.finish_and_clear();
+    let pushed = pushed?;
+    Ok((pushed.text(&order.named), pushed.to_json(&order.named)))
+}
+
+/// Has the daemon of a mount push, and waits. `busy` is the error for a mount that is read-only.
+fn push_through_daemon(mounted: &Mounted, order: Order, busy: &Error) -> Result<(String, Value)> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let label = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
+    let request = format!("{PUSH}:{label}");
+    let order = Order { label: Some(label), url: absolute(&order.url), ..order };
+    let path = mounted.mountpoint.join(".ctl").join(PUSH);
+    let before = refusal::last_number(&path);
+    let interrupt = Interrupt::listen()?;
+    if let Err(error) = std::fs::write(&path, order.to_json()) {
+        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
+        if errno == rustix::io::Errno::ROFS {
+            return Err(Error::new(ErrorKind::Busy, busy.to_string()));
         }
-        let what = if pushed.is_unchanged { "nothing new, still" } else { "pushed" };
-        print(&format!(
-            "{what} snapshot {} of {name}: {} in {} pieces, {} sent in {}\n",
-            pushed.number,
-            human(pushed.bytes),
-            pushed.pieces,
-            human(pushed.bytes_sent),
-            pushed.pieces_sent,
-        ))
+        let refusal = Refusal::of(mounted, &Typed { words: "push", path: &path }, before, errno);
+        let (tenant, name) = &order.collection;
+        return Err(Error::invalid(format!("{tenant}/{name}: refused: {}", refusal.clause())));
     }
+    let gone = || Error::new(ErrorKind::NotFound, "the mount does not list the push any more");
+    let job = jobs::wait(mounted, &interrupt, &new_bar(), |job| job.request == request)?.ok_or_else(gone)?;
+    match job.state.as_str() {
+        "done" => Ok((job.text.clone(), job.value.get("result").cloned().unwrap_or_default())),
+        "cancelled" => Err(Error::new(ErrorKind::Interrupted, job.ended_text())),
+        _ => {
+            Err(Error::new(ErrorKind::Io, format!("{}; the credentials are those of the daemon", job.error)))
+        }
+    }
+}
+
+/// The URL, for a process with another working directory.
+fn absolute(url: &str) -> String {
+    let path = url.strip_prefix("file://").and_then(|path| std::path::absolute(Path::new(path)).ok());
+    path.map_or_else(|| url.to_owned(), |path| format!("file://{}", path.display()))
 }

@@ -17,6 +17,16 @@ pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
     Ok(Invalidation::default())
 }
 
+/// Shows newer snapshots of a mounted remote from now on. It acts when it is read, since the kernel refuses
+/// all writes to such a mount.
+pub(super) fn refresh(context: &Context) -> Result<String> {
+    let changed = context.mounted.store().refresh()?;
+    if changed.is_empty() {
+        return Ok("nothing new\n".to_owned());
+    }
+    Ok(changed.iter().map(|path| format!("{path}\n")).collect())
+}
+
 /// The jobs that the caller may see and cancel.
 pub(super) fn jobs_of(context: &Context) -> Of {
     if context.mounted.is_run_by(context.user) { Of::All } else { Of::User(context.user) }

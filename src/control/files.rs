@@ -4,6 +4,8 @@ use crate::control::context::{Context, Mounted, no_file};
 #[cfg(feature = "mount")]
 use crate::control::import;
 use crate::control::maintenance::{COMPACT, SCRUB};
+#[cfg(feature = "remote")]
+use crate::control::push;
 use crate::control::text::{Make, Text};
 use crate::control::{actions, blocks, hottest, maintenance, metrics, prefetch, quota, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
@@ -123,6 +125,24 @@ pub const MOUNT_FILES: &[File] = &[
         })
     },
     shown("hottest.json", "the tensors with the highest scores, as JSON", hottest::json),
+    #[cfg(feature = "remote")]
+    File {
+        show: None,
+        act: Some(push::start),
+        ..shown(
+            "push",
+            "write the options of tierfs push as one line of JSON; a job pushes the collection",
+            actions::config,
+        )
+    },
+    File {
+        is_private: true,
+        ..shown(
+            "refresh",
+            "of a mounted remote: reading it shows the newest snapshots from now on, and which changed",
+            actions::refresh,
+        )
+    },
 ];
 
 const QUOTA_HELP: &str = "usage and limits; write bytes=10G stored=1G files=1000, or none for no limit";

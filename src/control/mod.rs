@@ -20,6 +20,8 @@ mod measure;
 mod metrics;
 mod prefetch;
 mod process;
+#[cfg(feature = "remote")]
+mod push;
 mod quota;
 mod refusals;
 mod sets;
@@ -43,6 +45,8 @@ pub use http::serve_metrics;
 pub use import::IMPORT;
 pub use jobs::{Job, Jobs, Of, Report};
 pub use measure::{Tally, tally};
+#[cfg(feature = "remote")]
+pub use push::PUSH;
 pub use refusals::{Asker, Refusals};
 pub use sets::{Acts, Asked, set};
 pub use text::Text;

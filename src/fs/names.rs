@@ -99,6 +99,14 @@ impl Names {
         }
     }
 
+    /// Invalidates all names, also those of directories and files.
+    pub fn invalidate_all(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        if self.notify() {
+            *self.notified_at.lock() = Some(Instant::now());
+        }
+    }
+
     /// Milliseconds after `since`, at least 1.
     fn now(&self) -> u64 {
         self.since.elapsed().as_millis() as u64 + 1

@@ -6,7 +6,7 @@ use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyXattr, TimeOrNow};
 
 use crate::fs::errno;
 use crate::model::MODE_BITS;
-use crate::store::Access;
+use crate::store::{Access, Store};
 use crate::vfs::{Attr, Ino, Kind, Place};
 
 /// The owner that all files and directories of a read-only mount are shown with.
@@ -31,12 +31,14 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Long timeouts for a read-only mount. On a writable one, names change with their containers.
-    /// The kernel is notified, but a lookup just before the change needs a short timeout.
-    pub fn of(access: Access, owner: ShownOwner) -> Times {
-        match access {
-            Access::Read => Times { entries: Duration::from_secs(3600), listings: true, owner },
-            Access::Write => Times { entries: Duration::from_secs(10), listings: false, owner },
+    /// Long timeouts for a mount on which nothing changes. On a writable one, names change with their
+    /// containers; on that of a remote, with its snapshots. The kernel is notified, but a lookup just before
+    /// the change needs a short timeout.
+    pub fn of(store: &Store, owner: ShownOwner) -> Times {
+        if store.access() == Access::Read && !store.shows_snapshots() {
+            Times { entries: Duration::from_secs(3600), listings: true, owner }
+        } else {
+            Times { entries: Duration::from_secs(10), listings: false, owner }
         }
     }
 }

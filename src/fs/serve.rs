@@ -78,11 +78,16 @@ impl Adapter {
         decoded: Arc<DecodedCache>,
         (stack_depth, owner): (u32, ShownOwner),
     ) -> Adapter {
-        let times = Times::of(vfs.store().access(), owner);
+        let times = Times::of(vfs.store(), owner);
         let handles = Arc::default();
         let names = Arc::new(Names::new(times.entries));
         let renamed = names.clone();
-        vfs.store().tell_of_names(move || renamed.invalidate());
+        let is_remote = vfs.store().shows_snapshots();
+        vfs.store().tell_of_names(
+            move || {
+                if is_remote { renamed.invalidate_all() } else { renamed.invalidate() }
+            },
+        );
         let passthrough = Passthrough::new(vfs.store().settings().passthrough_files_max as usize);
         let (passthrough, verify_on_open) = (Arc::new(passthrough), Arc::new(VerifyOnOpen::new()));
         Adapter {

@@ -274,6 +274,8 @@ impl Files {
         if u64::from(piece.stored) <= 2 * FIRST_BYTES || wanted.1 > FIRST_BYTES {
             return None;
         }
+        // One of those who read at the same time.
+        file.last.compare_exchange(0, place + 1, Ordering::Relaxed, Ordering::Relaxed).ok()?;
         let key = crate::format::snapshot::keys::piece(&piece.name);
         let bytes = self.source.remote.client().get_range(&key, range).ok()??;
         self.fetch_in_background(blob, place);
@@ -296,7 +298,6 @@ impl SnapshotFiles for Files {
             && let Some(bytes) = self.first_bytes(file, &blob, *place, (offset, buffer.len() as u64))
             && bytes.len() == buffer.len()
         {
-            file.last.store(place + 1, Ordering::Relaxed);
             buffer.copy_from_slice(&bytes);
             return Ok(());
         }

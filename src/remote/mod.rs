@@ -6,12 +6,15 @@
 
 pub mod cache;
 pub mod client;
+pub mod examine;
 pub mod files;
 pub mod garbage;
 pub mod mounted;
+pub mod order;
 pub mod pieces;
 pub mod place;
 pub mod push;
 mod recent;
+pub mod tags;
 #[cfg(feature = "traces")]
 pub mod traces;

@@ -34,12 +34,14 @@ pub struct Published {
     wanted: HashMap<(String, String), At>,
     /// Listed names by tenant; those of tenants by an empty text.
     names: Mutex<HashMap<String, (Instant, Vec<String>)>>,
+    /// The snapshot that was opened last, by tenant and collection.
+    opened: Mutex<HashMap<(String, String), Snapshot>>,
 }
 
 impl Published {
     /// The snapshots of a remote.
     pub fn new(source: Source, wanted: HashMap<(String, String), At>) -> Published {
-        Published { source: Arc::new(source), wanted, names: Mutex::default() }
+        Published { source: Arc::new(source), wanted, names: Mutex::default(), opened: Mutex::default() }
     }
 
     /// The remote and the cache.
@@ -47,11 +49,11 @@ impl Published {
         &self.source
     }
 
-    /// The number of the snapshot that is wanted of a collection.
-    pub fn number(&self, tenant: &str, collection: &str) -> Result<Option<u64>> {
+    /// The number of the snapshot that is wanted of a collection. `known` exists.
+    fn number(&self, tenant: &str, collection: &str, known: Option<u64>) -> Result<Option<u64>> {
         let remote = self.source.remote();
         match self.wanted.get(&(tenant.to_owned(), collection.to_owned())) {
-            None | Some(At::Newest) => remote.newest(tenant, collection),
+            None | Some(At::Newest) => remote.newest_from(tenant, collection, known),
             Some(At::Number(number)) => Ok(Some(*number)),
             Some(At::Tag(tag)) => match remote.number_at(&keys::tag(tenant, collection, tag))? {
                 Some(number) => Ok(Some(number)),
@@ -64,14 +66,22 @@ impl Published {
     }
 
     fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
-        let Some(number) = self.number(tenant, collection)? else { return Ok(None) };
+        let key = (tenant.to_owned(), collection.to_owned());
+        let opened = self.opened.lock().get(&key).cloned();
+        let known = opened.as_ref().map(|opened| opened.manifest.number);
+        let Some(number) = self.number(tenant, collection, known)? else { return Ok(None) };
+        if opened.is_some() && known == Some(number) {
+            return Ok(opened);
+        }
         let Some(found) = self.source.remote().manifest(tenant, collection, number)? else {
             let text =
                 format!("{}: {tenant}/{collection} has no snapshot {number}", self.source.remote().place());
             return Err(Error::new(ErrorKind::NotFound, text));
         };
         let files = Arc::new(Files::new(&self.source, &found.manifest));
-        Ok(Some(Snapshot { manifest: found.manifest, variant: None, files }))
+        let snapshot = Snapshot { manifest: found.manifest, variant: None, files };
+        self.opened.lock().insert(key, snapshot.clone());
+        Ok(Some(snapshot))
     }
 
     fn names(&self, key: &str, list: impl FnOnce() -> Result<Vec<String>>) -> io::Result<Vec<String>> {

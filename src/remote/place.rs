@@ -17,6 +17,8 @@ const REMOTE_BYTES_MAX: u64 = 1 << 16;
 const NUMBER_BYTES_MAX: u64 = 64;
 /// Pieces younger than this are never garbage, and a push lasts at most half of it.
 const GRACE: Duration = Duration::from_secs(24 * 3600);
+/// A commit may take minutes, which must be short beside half the grace.
+const GRACE_MIN: Duration = Duration::from_secs(3600);
 
 /// A remote.
 #[derive(Clone)]
@@ -50,6 +52,7 @@ impl Remote {
         let id = uuid.filter(|text| text.len() == 32).and_then(|text| u128::from_str_radix(text, 16).ok());
         let grace = table.get("grace_seconds").and_then(toml::Value::as_integer);
         let grace = grace.and_then(|seconds| u64::try_from(seconds).ok()).map_or(GRACE, Duration::from_secs);
+        let grace = grace.max(GRACE_MIN);
         let id = StoreId(id.ok_or_else(|| wrong("it has no uuid of 32 hexadecimal digits"))?);
         Ok(Remote { client, id, grace, said: Bytes::from(found) })
     }
@@ -105,9 +108,14 @@ impl Remote {
 
     /// The number of the newest snapshot of a collection.
     pub fn newest(&self, tenant: &str, collection: &str) -> Result<Option<u64>> {
+        self.newest_from(tenant, collection, None)
+    }
+
+    /// The same. `known` is the number of a snapshot that was there.
+    pub fn newest_from(&self, tenant: &str, collection: &str, known: Option<u64>) -> Result<Option<u64>> {
         let hint = self.number_at(&keys::head(tenant, collection))?;
-        let mut newest = match hint {
-            Some(number) if self.has(tenant, collection, number)? => number,
+        let mut newest = match hint.max(known) {
+            Some(number) if Some(number) == known || self.has(tenant, collection, number)? => number,
             // The hint is missing or wrong.
             _ => match self.numbers(tenant, collection)?.last() {
                 Some(number) => *number,

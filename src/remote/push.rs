@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{
@@ -19,7 +20,7 @@ use crate::format::snapshot::manifest::{
 };
 use crate::format::snapshot::pieces::{Stretches, pieces};
 use crate::format::zstandard;
-use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::model::{Error, ErrorKind, Progress, Result, human};
 use crate::remote::client::Put;
 use crate::remote::garbage::{Plan, plans};
 use crate::remote::place::{Found, Remote};
@@ -27,6 +28,10 @@ use crate::store::{Canonical, Collection, Frozen};
 
 /// Pieces that are sent at the same time, unless a request says otherwise.
 pub const JOBS: usize = 8;
+
+/// How long a push waits for a moment in which no file is being cut, and how often it looks.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A request to publish a collection.
 #[derive(Clone, Debug)]
@@ -68,6 +73,34 @@ pub struct Pushed {
     pub bytes_sent: u64,
 }
 
+impl Pushed {
+    /// The outcome for programs. `named` is the tenant and the name in the remote.
+    pub fn to_json(&self, (tenant, name): &(String, String)) -> Value {
+        json!({
+            "collection": format!("{tenant}/{name}"),
+            "snapshot": self.number,
+            "unchanged": self.is_unchanged,
+            "pieces": self.pieces,
+            "bytes": self.bytes,
+            "pieces_sent": self.pieces_sent,
+            "bytes_sent": self.bytes_sent,
+        })
+    }
+
+    /// The outcome for people.
+    pub fn text(&self, (tenant, name): &(String, String)) -> String {
+        let what = if self.is_unchanged { "nothing new, still" } else { "pushed" };
+        format!(
+            "{what} snapshot {} of {tenant}/{name}: {} in {} pieces, {} sent in {}",
+            self.number,
+            human(self.bytes),
+            self.pieces,
+            human(self.bytes_sent),
+            self.pieces_sent,
+        )
+    }
+}
+
 /// A piece to be made: a file, 0 for the log, and its stretches.
 struct Job {
     file: usize,
@@ -84,8 +117,11 @@ struct Work<'a> {
     doomed: HashSet<PieceName>,
     /// The generation of pieces that must be stored again.
     generation: u32,
-    begun: Begun,
+    elapsed: &'a Elapsed<'a>,
 }
+
+/// The time since a push began.
+pub type Elapsed<'a> = dyn Fn() -> Duration + Sync + 'a;
 
 /// When a push began. A machine that slept stops one of these clocks, and somebody may set the other.
 #[derive(Clone, Copy)]
@@ -113,12 +149,23 @@ pub fn push(
     progress: &dyn Progress,
 ) -> Result<Pushed> {
     let begun = Begun::now();
+    push_within(remote, collection, request, progress, &|| begun.elapsed())
+}
+
+/// The same, with a clock of the caller.
+pub fn push_within(
+    remote: &Remote,
+    collection: &Arc<Collection>,
+    request: &Request,
+    progress: &dyn Progress,
+    elapsed: &Elapsed,
+) -> Result<Pushed> {
     if !request.is_single_writer {
         remote.check_conditions()?;
     }
     let newest = newest(remote, &request.tenant, &request.collection)?;
     let plans = plans(remote)?;
-    let frozen = Frozen::of(collection)?;
+    let frozen = frozen(collection)?;
     let canonical = frozen.canonical(remote.id())?;
     let needs = needed(remote, request, &canonical)?;
     let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
@@ -132,7 +179,7 @@ pub fn push(
     if let Some(found) = &newest {
         note_pieces(&mut known, &found.manifest, &doomed);
     }
-    let work = Work { remote, canonical: &canonical, request, known, doomed, generation, begun };
+    let work = Work { remote, canonical: &canonical, request, known, doomed, generation, elapsed };
     let (manifest, sent) = work.manifest(newest.as_ref(), needs, progress)?;
     let mut pushed = Pushed {
         number: manifest.number,
@@ -152,6 +199,19 @@ pub fn push(
     work.publish(&manifest)?;
     set_head(remote, request, pushed.number);
     Ok(pushed)
+}
+
+/// Freezes a collection. While a file is being cut, that takes a moment.
+fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
+    let begun = Instant::now();
+    loop {
+        match Frozen::of(collection) {
+            Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < BUSY_MAX => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            frozen => return frozen,
+        }
+    }
 }
 
 fn newest(remote: &Remote, tenant: &str, collection: &str) -> Result<Option<Found>> {
@@ -226,6 +286,7 @@ impl Work<'_> {
         for (file, canonical) in (1..).zip(self.canonical.files()) {
             jobs.extend(canonical.pieces().into_iter().map(|stretches| Job { file, stretches }));
         }
+        progress.expect(jobs.iter().flat_map(|job| &job.stretches).map(|part| part.end - part.start).sum());
         let (stored, sent) = self.store(&jobs, progress)?;
         let log =
             ManifestFile { kind: FileKind::Log, number: 0, bytes: log_len, mtime: 0, extents: Vec::new() };
@@ -363,7 +424,7 @@ impl Work<'_> {
     /// Creates the manifest: the snapshot exists from then on.
     fn publish(&self, manifest: &Manifest) -> Result<()> {
         let grace = self.remote.grace();
-        if self.begun.elapsed() >= grace / 2 {
+        if (self.elapsed)() >= grace / 2 {
             let hours = grace.as_secs() / 7200;
             let text = format!(
                 "the push took more than {hours} hours, and its pieces may be collected; push again: what was sent is found again"

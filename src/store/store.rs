@@ -313,6 +313,27 @@ impl Store {
         }
     }
 
+    /// Whether it shows snapshots of a remote.
+    pub fn shows_snapshots(&self) -> bool {
+        self.disk.shows_snapshots()
+    }
+
+    /// Shows the newest snapshots of a remote from now on. The paths of collections that differ. Open files
+    /// stay those of the snapshot before. `NotSupported` for a store that is not a remote.
+    pub fn refresh(&self) -> Result<Vec<String>> {
+        let place = self.disk.place();
+        let renewed = self.disk.renew_all().map_err(|error| match error.kind() {
+            std::io::ErrorKind::Unsupported => {
+                Error::new(ErrorKind::NotSupported, format!("{place} is no remote, and shows no snapshots"))
+            }
+            _ => Error::io(format!("looking for newer snapshots in {place}"), error),
+        })?;
+        for (tenant, name) in &renewed {
+            self.forget(tenant, name);
+        }
+        Ok(renewed.into_iter().map(|(tenant, name)| format!("{tenant}/{name}")).collect())
+    }
+
     /// Sets the provider of other sources of blocks. Only the first call has an effect.
     pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
         self.services.set_rebuilder(rebuilder);

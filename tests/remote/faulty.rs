@@ -1,9 +1,10 @@
 //! A bucket in memory whose requests fail as a test says.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 use tierfs::remote::client::{Client, Deadlines};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +49,8 @@ pub enum Fault {
     /// A bit of the body differs.
     WrongByte,
     NotFound,
+    /// A listing has nothing.
+    Empty,
     /// The condition does not hold.
     Exists,
     /// An object is replaced although it must not exist.
@@ -56,8 +60,26 @@ pub enum Fault {
 
 type Plan = dyn Fn(&Request) -> Fault + Send + Sync;
 
+/// The time of a server, in seconds since 1970, which a test moves on, and when its objects were written.
+#[derive(Default)]
+pub struct Clock {
+    now: AtomicU64,
+    modified: Mutex<HashMap<String, u64>>,
+}
+
+impl Clock {
+    pub fn now(&self) -> u64 {
+        self.now.load(Ordering::SeqCst)
+    }
+
+    pub fn advance(&self, seconds: u64) {
+        self.now.fetch_add(seconds, Ordering::SeqCst);
+    }
+}
+
 pub struct Faulty {
     pub objects: Arc<InMemory>,
+    clock: Option<Arc<Clock>>,
     requests: AtomicU64,
     plan: Box<Plan>,
 }
@@ -90,7 +112,17 @@ impl Faulty {
         objects: &Arc<InMemory>,
         plan: impl Fn(&Request) -> Fault + Send + Sync + 'static,
     ) -> Arc<Faulty> {
-        Arc::new(Faulty { objects: objects.clone(), requests: AtomicU64::new(0), plan: Box::new(plan) })
+        Faulty::at(objects, None, plan)
+    }
+
+    /// A bucket whose server has this clock.
+    pub fn at(
+        objects: &Arc<InMemory>,
+        clock: Option<&Arc<Clock>>,
+        plan: impl Fn(&Request) -> Fault + Send + Sync + 'static,
+    ) -> Arc<Faulty> {
+        let (objects, clock) = (objects.clone(), clock.cloned());
+        Arc::new(Faulty { objects, clock, requests: AtomicU64::new(0), plan: Box::new(plan) })
     }
 
     /// The number of requests so far.
@@ -128,6 +160,9 @@ impl ObjectStore for Faulty {
         let fault = self.fault(Call::Put, key).await?;
         let options = if fault == Fault::IgnoresCondition { PutOptions::default() } else { options };
         let put = self.objects.put_opts(key, payload, options).await;
+        if let Some(clock) = self.clock.as_ref().filter(|_| put.is_ok()) {
+            clock.modified.lock().insert(key.to_string(), clock.now());
+        }
         if fault == Fault::AnswerLost { Err(failed("the answer was lost")) } else { put }
     }
 
@@ -179,8 +214,20 @@ impl ObjectStore for Faulty {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         let key = prefix.map(Path::to_string).unwrap_or_default();
         match (self.plan)(&Request { number, call: Call::List, key: &key }) {
-            Fault::None | Fault::NotFound | Fault::IgnoresCondition => self.objects.list(prefix),
+            Fault::None | Fault::NotFound | Fault::IgnoresCondition => {
+                let clock = self.clock.clone();
+                let timed = move |mut meta: ObjectMeta| {
+                    if let Some(clock) = &clock {
+                        let modified =
+                            clock.modified.lock().get(meta.location.as_ref()).copied().unwrap_or(0);
+                        meta.last_modified = (UNIX_EPOCH + Duration::from_secs(modified)).into();
+                    }
+                    meta
+                };
+                self.objects.list(prefix).map(move |listed| listed.map(&timed)).boxed()
+            }
             Fault::Hangs => stream::pending().boxed(),
+            Fault::Empty => stream::empty().boxed(),
             _ => stream::iter([Err(failed("a planned failure"))]).boxed(),
         }
     }

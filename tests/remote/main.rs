@@ -8,6 +8,7 @@
 mod cache;
 mod client;
 mod faulty;
+mod garbage;
 mod mounted;
 mod push;
 mod reading;

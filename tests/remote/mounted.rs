@@ -210,6 +210,177 @@ fn same_size(mounted: &Mounted) {
 }
 
 #[test]
+fn a_running_mount_shows_a_newer_snapshot_when_it_is_told_and_open_files_stay() {
+    use std::os::unix::fs::FileExt;
+
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    let refresh = || fs::read_to_string(mounted.path(".ctl/refresh")).unwrap();
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"{\"model_type\": \"small\"}");
+    let open = fs::File::open(mounted.path("acme/m/sub/config.json")).unwrap();
+    assert_eq!(refresh(), "nothing new\n");
+    let changed = remote.place.write("changed/sub/config.json", b"{}");
+    remote.place.import("acme/m", &[changed.parent().unwrap().parent().unwrap()], &[]);
+    remote.push(&["--tag", "v2"]);
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap().len(), 23);
+    assert_eq!(refresh(), "acme/m\n");
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"{}");
+    let mut old = [0; 23];
+    open.read_exact_at(&mut old, 0).unwrap();
+    assert_eq!(old, *b"{\"model_type\": \"small\"}");
+    assert_eq!(refresh(), "nothing new\n");
+    drop(open);
+    mounted.unmount();
+    let mounted = remote.mount(&["--at", "acme/m=v2"]);
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"{}");
+    mounted.unmount();
+}
+
+#[test]
+fn a_mount_that_follows_shows_newer_snapshots_by_itself() {
+    let remote = pushed();
+    let mounted = remote.mount(&["-o", "follow=1"]);
+    assert!(!mounted.path("acme/m/added.json").exists());
+    let added = remote.place.write("added.json", b"{}");
+    remote.place.import("acme/m", &[&added], &[]);
+    remote.push(&[]);
+    wait_until("the newer snapshot is shown", || mounted.path("acme/m/added.json").exists());
+    mounted.unmount();
+}
+
+#[test]
+fn the_daemon_of_a_mounted_store_pushes_with_the_bytes_that_were_just_written() {
+    let remote = pushed();
+    let local = remote.place.mount(&[]);
+    let mut written = fs::File::create(local.path("acme/m/new.txt")).unwrap();
+    std::io::Write::write_all(&mut written, b"not closed yet").unwrap();
+    let mut command = tierfs();
+    let options = ["acme/m", &remote.url, "--json", "--tag", "kept"];
+    let found = answer(command.arg("push").arg(remote.place.store()).args(options)).json();
+    assert_eq!((&found["snapshot"], &found["unchanged"]), (&2.into(), &false.into()));
+    drop(written);
+    let mounted = remote.mount(&[]);
+    assert_eq!(fs::read(mounted.path("acme/m/new.txt")).unwrap(), b"not closed yet");
+    mounted.unmount();
+    assert!(remote.push(&[]).starts_with("nothing new, still snapshot 2 of acme/m"));
+    let wrong = format!("file://{}/absent", remote.place.path("bucket").display());
+    answer(tierfs().arg("push").arg(remote.place.store()).args(["acme/m", &wrong])).failed(1, &["absent"]);
+    answer(tierfs().arg("push").arg(remote.place.store()).args(["acme/none", &remote.url]))
+        .failed(1, &["acme/none"]);
+    local.unmount();
+}
+
+#[test]
+fn snapshots_are_tagged_listed_and_collected_by_commands() {
+    let remote = pushed();
+    let tag = |arguments: &[&str]| answer(tierfs().args(["tag", &remote.url]).args(arguments));
+    assert_eq!(tag(&["acme/m", "v1"]).ok(), "v1 is snapshot 1 of acme/m\n");
+    assert_eq!(tag(&["acme/m"]).ok(), "     1 v1\n");
+    tag(&["acme/m=7", "v7"]).failed(1, &["has no snapshot 7"]);
+    tag(&["acme/m", "12"]).failed(1, &["cannot be a tag"]);
+    let added = remote.place.write("added.json", b"{}");
+    remote.place.import("acme/m", &[&added], &[]);
+    remote.push(&["--message", "with more"]);
+    let rows = answer(tierfs().args(["ls", &remote.url, "acme/m", "--snapshots", "--json"])).json();
+    assert_eq!((&rows[0]["tags"][0], &rows[1]["message"]), (&"v1".into(), &"with more".into()));
+    assert!(remote.run("ls", &["acme/m", "--snapshots"]).contains("with more"));
+    assert_eq!(
+        remote.run("gc", &["--keep-last", "1", "--keep-days", "0", "--dry-run"]),
+        "nothing to collect\n"
+    );
+    assert_eq!(tag(&["acme/m", "v1", "--remove"]).ok(), "removed the tag v1 of acme/m\n");
+    let planned = remote.run("gc", &["--keep-last", "1", "--keep-days", "0"]);
+    assert!(planned.starts_with("planned 1 snapshots and 0 pieces"), "{planned}");
+    let waits = remote.run("gc", &["--keep-last", "1", "--keep-days", "0"]);
+    assert!(waits.starts_with("a plan waits for 24.0 more hours"), "{waits}");
+    tag(&["acme/m=1", "late"]).failed(1, &["is being collected"]);
+    answer(tierfs().args(["gc", &remote.url, "--grace", "1h"])).failed(1, &["at least 24 h"]);
+}
+
+#[test]
+fn a_prefetched_file_is_in_the_cache_which_can_be_listed_and_trimmed() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    let found = answer(tierfs().arg("prefetch").arg(mounted.path("acme/m")).arg("--json")).json();
+    assert_eq!((&found["files"], &found["failed"]), (&3.into(), &0.into()));
+    fs::remove_dir_all(remote.place.path("bucket/piece")).unwrap();
+    let source = fs::read(remote.place.path("in/large.safetensors")).unwrap();
+    assert_same(&fs::read(mounted.path("acme/m/large.safetensors")).unwrap(), &source, "prefetched");
+    let cache = |options: &[&str]| {
+        let mut command = tierfs();
+        answer(command.arg("cache").arg(remote.place.path("cache")).args(options))
+    };
+    cache(&[]).failed(1, &["in use by another mount"]);
+    mounted.unmount();
+    let listed = cache(&["--list", "--json"]).json();
+    assert!(listed["bytes"].as_u64().unwrap() > 29 << 20, "{listed}");
+    let text = cache(&["--list"]).ok();
+    assert!(text.lines().count() > 3 && text.contains(" files, "), "{text}");
+    assert_eq!(cache(&["--trim", "0"]).ok(), "0 files, 0 B\n");
+    let none = remote.place.path("in");
+    answer(tierfs().arg("cache").arg(&none)).failed(1, &["is no cache"]);
+    answer(tierfs().arg("prefetch").arg(&none)).failed(1, &["is not on a tierfs mount"]);
+}
+
+#[test]
+fn doctor_examines_a_remote() {
+    let remote = pushed();
+    let rows = answer(tierfs().args(["doctor", &remote.url, "--json"])).json();
+    let found: Vec<(&str, &str)> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (row["what"].as_str().unwrap(), row["verdict"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        found,
+        [("remote", "ok"), ("listing", "ok"), ("push", "ok"), ("clock", "ok"), ("bandwidth", "ok")]
+    );
+    assert!(rows[4]["found"].as_str().unwrap().contains(" MB/s by 32"), "{rows}");
+    let absent = format!("file://{}", remote.place.path("in").display());
+    let text = answer(tierfs().args(["doctor", &absent]));
+    assert_eq!(text.code, Some(1), "{text:?}");
+    assert!(text.out.starts_with("bad   remote") && text.out.contains("is no remote"), "{text:?}");
+}
+
+#[test]
+fn names_and_other_files_answer_while_the_remote_sends_nothing() {
+    let remote = pushed();
+    let pieces = remote.place.path("bucket/piece");
+    let large = support::files_below(&pieces).into_iter().map(|below| pieces.join(below));
+    let large: Vec<PathBuf> = large.filter(|path| fs::metadata(path).unwrap().len() > 3 << 20).collect();
+    assert!(large.len() >= 3, "{large:?}");
+    let mounted = remote.mount(&[]);
+    assert!(mounted.path("acme/m/sub/config.json").exists());
+    // An open of a pipe waits for a writer.
+    for piece in &large {
+        fs::rename(piece, piece.with_extension("kept")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, piece, rustix::fs::Mode::RWXU).unwrap();
+    }
+    let source = fs::read(remote.place.path("in/large.safetensors")).unwrap();
+    let path = mounted.path("acme/m/large.safetensors");
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..20).map(|_| scope.spawn(|| fs::read(&path))).collect();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        for _ in 0..5 {
+            let begun = std::time::Instant::now();
+            assert_eq!(support::names(&mounted.path("acme")), ["m"]);
+            assert!(fs::metadata(&path).unwrap().len() > 29 << 20);
+            assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap().len(), 23);
+            assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", begun.elapsed());
+        }
+        assert!(readers.iter().all(|reader| !reader.is_finished()), "the pipes answered");
+        for piece in &large {
+            fs::rename(piece.with_extension("kept"), piece).unwrap();
+        }
+        for reader in readers {
+            assert_same(&reader.join().unwrap().unwrap(), &source, "after the pause");
+        }
+    });
+    mounted.unmount();
+}
+
+#[test]
 fn a_remote_is_listed_checked_and_exported_as_a_store_is() {
     let remote = pushed();
     let local = answer(tierfs().arg("ls").arg(remote.place.store()).arg("acme/m")).ok();

@@ -35,7 +35,7 @@ pub fn stored() -> Place {
     place
 }
 
-fn request(push: u128) -> Request {
+pub fn request(push: u128) -> Request {
     Request {
         tenant: "acme".to_owned(),
         collection: "m".to_owned(),
@@ -49,7 +49,7 @@ fn request(push: u128) -> Request {
     }
 }
 
-fn remote(bucket: &Arc<Faulty>) -> Result<Remote> {
+pub fn remote(bucket: &Arc<Faulty>) -> Result<Remote> {
     Remote::open_or_create(bucket.client(), StoreId(99), 1)
 }
 
@@ -163,7 +163,7 @@ fn one_of_two_pushers_wins_and_the_other_is_told() {
     assert_eq!(error.kind(), ErrorKind::Exists);
     assert!(error.to_string().contains("somebody else has pushed snapshot 1 of acme/m"), "{error}");
     assert_eq!(seen(&objects).unwrap().1.keys().collect::<Vec<_>>(), ["note.txt"]);
-    // What the loser sent is found by its next push.
+    // The next push of the loser finds the pieces that it has sent.
     assert_eq!(pushed(&place, &quiet(&objects), 10).unwrap().number, 2);
 }
 

@@ -108,7 +108,9 @@ fn a_model_pushed_to_a_bucket_is_mounted_with_read_only_keys_and_read_again_with
     let text = server.run(WRITER, &push).ok();
     assert!(text.starts_with("pushed snapshot 1 of acme/minilm"), "{text}");
     assert!(server.run(WRITER, &push).ok().starts_with("nothing new"));
-    server.run(READER, &push).failed(1, &["s3://models/demo"]);
+    let refused = server.run(READER, &push).failed(1, &["s3://models/demo"]);
+    let examined = server.run(READER, &["doctor", URL]).ok();
+    assert!(examined.contains("these keys may only read") && examined.contains("MB/s by 32"), "{examined}");
 
     let (cache, mut command) = (place.path("cache"), tierfs());
     server.credentials(&mut command, READER);
@@ -139,8 +141,17 @@ fn a_model_pushed_to_a_bucket_is_mounted_with_read_only_keys_and_read_again_with
     assert!(large.len() > 20 << 20);
     assert_eq!(mounted.counter("passthrough_opens"), before + 1, "the kernel reads the cached file itself");
     // No credential appears where others can read it.
-    for path in [place.path("remote.log"), mounted.path(".ctl/config"), mounted.path(".ctl/events")] {
-        let text = fs::read_to_string(&path).unwrap_or_default();
+    let controls = ["config", "events", "status", "stats.json", "metrics", "jobs"];
+    let mut texts: Vec<String> = controls
+        .iter()
+        .map(|name| fs::read_to_string(mounted.path(".ctl").join(name)).unwrap())
+        .chain([refused, examined, fs::read_to_string(place.path("remote.log")).unwrap()])
+        .collect();
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        texts.push(String::from_utf8_lossy(&line).into_owned());
+    }
+    for text in texts {
         assert!(KEYS.iter().all(|(_, key, secret)| !text.contains(key) && !text.contains(secret)), "{text}");
     }
     local.unmount();

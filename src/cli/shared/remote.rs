@@ -1,6 +1,8 @@
 //! URLs of remotes where commands take stores.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::{Error, Result};
 use crate::store::Store;
@@ -30,18 +32,40 @@ pub(in crate::cli) struct RemoteArgs {
     /// How much the cache may take, for example 200G, or 80% of its file system
     #[arg(long, value_name = "SIZE")]
     pub cache_size: Option<String>,
+    /// Look for newer snapshots of a remote at this interval, and show them
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub follow: Option<u32>,
 }
 
 impl RemoteArgs {
     /// Refuses these options for a store that is no remote.
     pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
-        let is_given = !self.at.is_empty() || self.cache.is_some() || self.cache_size.is_some();
+        let is_given =
+            !self.at.is_empty() || self.cache.is_some() || self.cache_size.is_some() || self.follow.is_some();
         if is_given && !is_remote {
             return Err(Error::invalid(
-                "--at, --cache and --cache-size are options of a remote, such as s3://BUCKET/PREFIX",
+                "--at, --cache, --cache-size and --follow are options of a remote, such as s3://BUCKET/PREFIX",
             ));
         }
         Ok(())
+    }
+
+    /// Shows newer snapshots at the interval of `--follow`, until the process ends.
+    pub fn follow(&self, store: &Arc<Store>) {
+        let Some(seconds) = self.follow else { return };
+        let store = Arc::downgrade(store);
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_secs(u64::from(seconds)));
+                let Some(store) = store.upgrade() else { return };
+                match store.refresh() {
+                    Ok(changed) => {
+                        changed.iter().for_each(|path| log::info!("{path}: shows a newer snapshot"))
+                    }
+                    Err(error) => log::warn!("{error}"),
+                }
+            }
+        });
     }
 
     /// Opens a remote to be mounted.
@@ -53,7 +77,7 @@ impl RemoteArgs {
 #[cfg(feature = "remote")]
 fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use std::collections::HashMap;
-    use std::sync::{Arc, OnceLock};
+    use std::sync::OnceLock;
 
     use crate::remote::cache::Cache;
     use crate::remote::client::Client;
@@ -105,7 +129,7 @@ fn cache_directory() -> Result<PathBuf> {
 }
 
 #[cfg(feature = "remote")]
-fn cache_size(text: &str) -> Result<crate::remote::cache::Size> {
+pub(in crate::cli) fn cache_size(text: &str) -> Result<crate::remote::cache::Size> {
     use crate::remote::cache::Size;
 
     let wrong = || Error::invalid(format!("{text:?} is no size of a cache; write for example 200G or 80%"));

@@ -31,6 +31,7 @@ mod map;
 
 const FORMAT: &str = "format = 1\n";
 const BLOBS: &str = "blob";
+const SETTINGS: &str = "cache.toml";
 /// Maps are written this often.
 const SAVED_EVERY: Duration = Duration::from_secs(30);
 /// One part in this many of the disk stays free.
@@ -108,7 +109,7 @@ impl Cache {
             );
             Error::new(ErrorKind::Busy, text)
         })?;
-        let settings = directory.join("cache.toml");
+        let settings = directory.join(SETTINGS);
         match fs::read_to_string(&settings) {
             Ok(text) if text == FORMAT => {}
             Ok(_) => {
@@ -135,6 +136,11 @@ impl Cache {
             saver: Some(saver),
             _lock: lock,
         })
+    }
+
+    /// Whether a directory is a cache.
+    pub fn exists(directory: &Path) -> bool {
+        directory.join(SETTINGS).is_file()
     }
 
     /// Where it is.

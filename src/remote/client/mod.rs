@@ -323,11 +323,14 @@ impl Client {
     ) -> std::result::Result<(), Failure> {
         let mut reading = Reading::of(&wanted);
         let expected = wanted.range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
-        let _permit = self.shared.enter(class, expected, self.shared.deadlines.total).await?;
+        let mut permit = None;
         let mut pauses = Pauses::new(self.shared.deadlines);
         loop {
+            if permit.is_none() {
+                permit = Some(self.shared.enter(class, expected, self.shared.deadlines.total).await?);
+            }
             let before = reading.at;
-            let failure = match self.read_on(key, &mut reading, &mut sink).await {
+            let failure = match self.read_on(key, &mut reading, &mut permit, &mut sink).await {
                 Ok(()) => {
                     self.shared.window.succeeded();
                     return Ok(());
@@ -346,6 +349,7 @@ impl Client {
         &self,
         key: &str,
         reading: &mut Reading,
+        permit: &mut Option<Permit>,
         sink: &mut (impl FnMut(Bytes) -> std::io::Result<()> + Send),
     ) -> std::result::Result<(), Failure> {
         let deadlines = self.shared.deadlines;
@@ -353,7 +357,9 @@ impl Client {
         while !reading.is_done() {
             let next = match tokio::time::timeout(deadlines.stall, body.next()).await {
                 Ok(next) => next,
+                // A request that receives nothing leaves its place to others.
                 Err(_) if self.may_hedge() => {
+                    *permit = None;
                     self.shared.counts.hedges.fetch_add(1, Ordering::Relaxed);
                     let mut second = self.body(key, reading)?;
                     let both = select(Box::pin(body.next()), Box::pin(second.next()));
@@ -368,6 +374,7 @@ impl Client {
                     first.0
                 }
                 Err(_) => {
+                    *permit = None;
                     let silence = deadlines.silence.saturating_sub(deadlines.stall);
                     let next = tokio::time::timeout(silence, body.next()).await;
                     next.map_err(|_| Failure::slow("the server sends nothing"))?

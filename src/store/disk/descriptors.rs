@@ -367,6 +367,14 @@ impl Disk for Descriptors {
         self.pool.disk.still(path)
     }
 
+    fn shows_snapshots(&self) -> bool {
+        self.pool.disk.shows_snapshots()
+    }
+
+    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
+        self.pool.disk.renew_all()
+    }
+
     fn create_directory(&self, path: &str) -> io::Result<()> {
         self.pool.disk.create_directory(path)
     }

@@ -16,7 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::format::mountinfo::topmost;
-use crate::model::{Error, Result};
+use crate::model::{Error, Result, StoreId};
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
 /// The files of a store are accessible to their owner only, until a mount says otherwise.
@@ -341,6 +341,13 @@ fn visit_entries(
         }
     }
     Ok(())
+}
+
+/// A random identity, from the operating system.
+pub fn random_id() -> io::Result<StoreId> {
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(StoreId(u128::from_le_bytes(bytes)))
 }
 
 #[cfg(test)]

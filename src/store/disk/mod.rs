@@ -195,6 +195,15 @@ pub trait Disk: Send + Sync {
     fn still(&self, _path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
         Ok(None)
     }
+    /// Whether it shows snapshots, of which there may be newer ones.
+    fn shows_snapshots(&self) -> bool {
+        false
+    }
+    /// Shows the newest content from now on, on a disk that shows snapshots. The tenants and names of the
+    /// collections that differ.
+    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Limit of open files for the process, if there is one.
     fn descriptors_max(&self) -> Option<u64> {
         None

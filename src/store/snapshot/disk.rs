@@ -343,6 +343,30 @@ impl Disk for SnapshotDisk {
         Ok(Some(Arc::new(SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) })))
     }
 
+    fn shows_snapshots(&self) -> bool {
+        true
+    }
+
+    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
+        let shown: Vec<(String, String)> = self.shown.lock().collections.keys().cloned().collect();
+        let (mut renewed, mut failed) = (Vec::new(), None);
+        for (tenant, name) in shown {
+            match self.renew(&tenant, &name) {
+                Ok(true) => renewed.push((tenant, name)),
+                Ok(false) => {}
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        renewed.sort_unstable();
+        // The caller must learn of those that are shown already; the others fail again next time.
+        match failed {
+            Some(error) if renewed.is_empty() => Err(error),
+            _ => Ok(renewed),
+        }
+    }
+
     fn lock(&self, how: Lock, _note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
         if how == Lock::Exclusive { Err(read_only()) } else { Ok(Box::new(())) }
     }

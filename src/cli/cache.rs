@@ -1,0 +1,68 @@
+//! `tierfs cache`.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use crate::cli::Outcome;
+use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::shared::remote::cache_size;
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::cache::{Cache, Size};
+
+/// Show or trim the cache of a remote. No mount may use it meanwhile.
+///
+/// Example: tierfs cache ~/.cache/tierfs/0123456789abcdef0123456789abcdef --trim 50G
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The directory of the cache
+    directory: PathBuf,
+    /// List its files: bytes, hours since the last use, name
+    #[arg(long)]
+    list: bool,
+    /// Remove the files that were used longest ago until at most this is left, for example 50G or 0
+    #[arg(long, value_name = "SIZE")]
+    trim: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let shown = self.directory.display();
+        if !Cache::exists(&self.directory) {
+            return Err(Error::new(ErrorKind::NotFound, format!("{shown} is no cache of a remote")));
+        }
+        let left = match self.trim.as_deref() {
+            Some("0") => Some(0),
+            Some(text) => match cache_size(text)? {
+                Size::Bytes(bytes) => Some(bytes),
+                Size::Percent(_) => return Err(Error::invalid("--trim takes bytes, such as 50G")),
+            },
+            None => None,
+        };
+        let cache = Cache::open(&self.directory, Size::default())?;
+        if let Some(bytes) = left {
+            cache.trim(bytes);
+        }
+        let files = cache.list();
+        if self.json {
+            let rows = files.iter().map(
+                |file| json!({ "name": file.name, "bytes": file.stored, "used": file.used / 1_000_000_000 }),
+            );
+            print_json(&json!({ "bytes": cache.stored(), "files": rows.collect::<Vec<_>>() }))?;
+            return Ok(Outcome::Succeeded);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut text = String::new();
+        for file in files.iter().filter(|_| self.list) {
+            let hours = now.saturating_sub(Duration::from_nanos(file.used)).as_secs() / 3600;
+            text.push_str(&format!("{:>12} {hours:>6} h  {}\n", human(file.stored), file.name));
+        }
+        text.push_str(&format!("{} files, {}\n", files.len(), human(cache.stored())));
+        print(&text)?;
+        Ok(Outcome::Succeeded)
+    }
+}

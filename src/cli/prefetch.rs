@@ -1,0 +1,101 @@
+//! `tierfs prefetch`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use indicatif::ProgressBar;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::cli::Outcome;
+use crate::cli::shared::interrupt::Interrupt;
+use crate::cli::shared::jobs::new_bar;
+use crate::cli::shared::mounts::mount_of;
+use crate::cli::shared::output::{human, print, print_json};
+use crate::model::{Error, Result};
+use crate::store::disk::files::visit_files;
+
+/// Files that are read at the same time.
+const THREADS: usize = 4;
+/// Bytes of a read.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Read files of a mount, so that later reads need not wait: of a remote, they are in its cache then.
+///
+/// Example: tierfs prefetch /mnt/acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Files and directories of a mount
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let interrupt = Interrupt::listen()?;
+        let (mut files, mut bytes) = (Vec::new(), 0);
+        for path in &self.paths {
+            if mount_of(path)?.is_none() {
+                return Err(Error::invalid(format!("{} is not on a tierfs mount", path.display())));
+            }
+            visit_files(path, &mut |path, metadata| {
+                if metadata.is_file() {
+                    bytes += metadata.len();
+                    files.push(path.to_owned());
+                }
+            })?;
+        }
+        let bar = new_bar();
+        bar.set_length(bytes);
+        let (next, read, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match read_whole(path, &interrupt, &bar) {
+                    Ok(count) => {
+                        read.fetch_add(count, Ordering::Relaxed);
+                    }
+                    Err(error) => failed.lock().push(error),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(work);
+            }
+        });
+        bar.finish_and_clear();
+        let failed = failed.into_inner();
+        for error in &failed {
+            eprintln!("tierfs: {error}");
+        }
+        let read = read.load(Ordering::Relaxed);
+        if self.json {
+            print_json(&json!({ "files": files.len(), "bytes": read, "failed": failed.len() }))?;
+        } else {
+            print(&format!("{} files, {} read\n", files.len(), human(read)))?;
+        }
+        let is_whole = failed.is_empty() && !interrupt.is_pressed();
+        Ok(if is_whole { Outcome::Succeeded } else { Outcome::Failed })
+    }
+}
+
+/// Reads a file to its end. Returns the number of bytes.
+fn read_whole(path: &Path, interrupt: &Interrupt, bar: &ProgressBar) -> Result<u64> {
+    let failed = |error| Error::io(path.display(), error);
+    let mut file = fs::File::open(path).map_err(failed)?;
+    let (mut chunk, mut sum) = (vec![0; CHUNK_BYTES], 0);
+    while !interrupt.is_pressed() {
+        match std::io::Read::read(&mut file, &mut chunk).map_err(failed)? as u64 {
+            0 => break,
+            count => {
+                bar.inc(count);
+                sum += count;
+            }
+        }
+    }
+    Ok(sum)
+}

@@ -1,0 +1,36 @@
+//! The control file `push`: a line of JSON publishes a collection of the mounted store as a job.
+
+use crate::control::context::Context;
+use crate::control::jobs::{Job, Report};
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::order::Order;
+use crate::vfs::Invalidation;
+
+/// The name of a push job; a colon and the label of the order may follow.
+pub const PUSH: &str = "push";
+
+/// Checks an order and queues its job. The job's result is JSON as `tierfs push --json` prints it.
+pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
+    if !context.mounted.is_run_by(context.user) {
+        let text = "only root and the owner of the mount may push, because the daemon's credentials are used";
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    let order = Order::parse(text)?;
+    let vfs = context.mounted.vfs.clone();
+    let (tenant, name) = &order.collection;
+    vfs.store().collection(tenant, name)?;
+    let path = format!("{tenant}/{name}");
+    let what = match &order.label {
+        Some(label) => format!("{PUSH}:{label}"),
+        None => PUSH.to_owned(),
+    };
+    let job = Job::new(what, path, context.user, 0);
+    context.mounted.jobs.push(job, move |progress, report| {
+        // Written bytes that no close or fsync has recorded belong to the snapshot too.
+        vfs.sync(&mut |forget| vfs.queue_invalidation(forget))?;
+        let pushed = order.run(vfs.store(), vfs.owner(), progress)?;
+        *report = Report { text: pushed.text(&order.named), result: pushed.to_json(&order.named) };
+        Ok(())
+    });
+    Ok(Invalidation::default())
+}
