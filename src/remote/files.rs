@@ -237,7 +237,7 @@ impl Files {
         let is_next = last > 0 && (last..last + SKIPPED_MAX).contains(&place);
         let ahead = if is_next { (file.ahead.load(Ordering::Relaxed) * 2).clamp(2, AHEAD_MAX) } else { 0 };
         file.ahead.store(ahead, Ordering::Relaxed);
-        for next in (place + 1..blob.layout().len()).take(ahead as usize) {
+        for next in (place + 1..blob.layout().piece_count()).take(ahead as usize) {
             self.fetch_in_background(blob, next);
         }
     }

@@ -280,7 +280,7 @@ impl Work<'_> {
         progress: &dyn Progress,
     ) -> Result<(Manifest, Sent)> {
         let log_len = self.canonical.log().len() as u64;
-        let whole: Stretches = vec![0..log_len];
+        let whole: Stretches = std::iter::once(0..log_len).collect();
         let mut jobs: Vec<Job> =
             pieces(&[whole]).into_iter().map(|stretches| Job { file: 0, stretches }).collect();
         for (file, canonical) in (1..).zip(self.canonical.files()) {

@@ -66,7 +66,7 @@ pub fn tags(remote: &Remote, place: &(String, String)) -> Result<Vec<(String, u6
     let mut found = Vec::new();
     for listed in remote.client().list(below.trim_end_matches('/'), None)? {
         let name = listed.key.strip_prefix(&below).and_then(keys::unescape);
-        let Some(KeyName::Whole(name)) = name.filter(|name| is_of_ours(name)) else { continue };
+        let Some(KeyName::Whole(name)) = name.filter(is_of_ours) else { continue };
         if let Some(number) = remote.number_at(&listed.key)? {
             found.push((name, number));
         }

@@ -105,7 +105,7 @@ impl Layout {
     }
 
     /// The number of pieces.
-    pub fn len(&self) -> u32 {
+    pub fn piece_count(&self) -> u32 {
         self.pieces.len() as u32
     }
 
@@ -209,13 +209,13 @@ impl Blob {
         let writer = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
         let found =
             fs::read(map_of(&path)).ok().filter(|_| writer.metadata().is_ok_and(|m| m.len() == layout.bytes));
-        let bits = found.and_then(|map| Bits::parse(&map, layout.bytes, layout.len()).ok());
+        let bits = found.and_then(|map| Bits::parse(&map, layout.bytes, layout.piece_count()).ok());
         let bits = match bits {
             Some(bits) => bits,
             None => {
                 writer.set_len(0)?;
                 writer.set_len(layout.bytes)?;
-                Bits::none(layout.len())
+                Bits::none(layout.piece_count())
             }
         };
         let reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
