@@ -1,12 +1,15 @@
 # Each target runs the script of its name under scripts/, which also works without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long suites loaders fuzz bench quality pictures gpu build wheel deb install uninstall fmt lint setup clean
+.PHONY: help demo demo-remote test test-long suites loaders fuzz bench quality pictures gpu build wheel deb install uninstall fmt lint setup clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Install what is missing, build, mount a small real model and read it exactly and quantized
 	@scripts/demo.sh
+
+demo-remote: ## Push a small real model to an object storage on this machine and mount it from there
+	@scripts/demo-remote.sh
 
 test: ## Run everything that CI runs
 	@scripts/test.sh

@@ -1,6 +1,6 @@
 //! Spans of traces: requests of the kernel, decodes, jobs, and syncs of logs.
 //!
-//! Without the feature `traces` all of this is empty. With it a call looks at one flag until [`begin`] was
+//! Without the feature `traces` all of this is empty. With it a call looks at one flag until `begin` was
 //! called, which only a mount with a collector does. Code anywhere in the crate makes spans by these functions,
 //! whether the feature is on or not; `remote/traces.rs` exports them.
 //!

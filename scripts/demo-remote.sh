@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Publishes a real model in an object storage (SeaweedFS on this machine) and mounts it from there, as a terminal
+# session. As root, a second mount has a link of 100 Mbit/s, by a network namespace.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$HOME/.cargo/bin:$PATH"
+root=$PWD
+
+scripts/setup.sh
+echo "building: cargo build --release (some minutes the first time)"
+CARGO_NET_OFFLINE=true cargo build --release --locked --quiet
+
+weed=$root/target/venv/bin/weed
+[ -x "$weed" ] || { echo "demo-remote: $weed is missing: is the Python package registry reachable?" >&2; exit 1; }
+model=$root/target/models/minilm
+if [ ! -e "$model/model.safetensors" ]; then
+    model=$root/target/models/stand-in
+    echo "note: the real model could not be downloaded; this session uses random weights of the same shapes"
+fi
+
+work=$(mktemp -d)
+server=
+link=tierfs$$
+finish() {
+    status=$?
+    trap - EXIT
+    cd "$root"
+    for mnt in "$work/mnt" "$work/slow"; do
+        grep -qs " $mnt " /proc/self/mountinfo && { tierfs umount --lazy "$mnt" || umount -l "$mnt"; }
+    done
+    [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null || true
+    ip netns del "$link" 2>/dev/null || true
+    rm -rf --one-file-system "$work"
+    exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+ln -s "$model" "$work/minilm"
+mkdir "$work/bin" "$work/weed"
+ln -s "$root/target/release/tierfs" "$work/bin/tierfs"
+PATH="$work/bin:$root/target/venv/bin:$PATH"
+cd "$work"
+
+# A pair of virtual interfaces: the server listens at this end, the slow mount has the other. /30 of a range for tests
+# of networks (RFC 2544), so that no real address is hidden.
+host=127.0.0.1
+slow=()
+make_link() {
+    ip netns add "$link" && ip link add "${link}a" type veth peer name "${link}b" netns "$link" &&
+        ip addr add 198.18.77.1/30 dev "${link}a" && ip link set "${link}a" up &&
+        ip -n "$link" addr add 198.18.77.2/30 dev "${link}b" && ip -n "$link" link set "${link}b" up &&
+        tc qdisc add dev "${link}a" root tbf rate 100mbit burst 128kb latency 50ms
+}
+if [ "$(id -u)" = 0 ] && make_link 2>"$work/link.log"; then
+    host=198.18.77.1
+    slow=(nsenter "--net=/run/netns/$link")
+else
+    echo "note: no network namespace can be made here, so nothing shows a slow link"
+fi
+
+# Six free ports, and those of gRPC.
+read -r master master_grpc volume volume_grpc filer filer_grpc s3 s3_grpc < <(python - "$host" <<'END'
+import socket, sys
+sockets = [socket.create_server((sys.argv[1], 0)) for _ in range(8)]
+print(*(one.getsockname()[1] for one in sockets))
+END
+)
+export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo-secret AWS_REGION=us-east-1 AWS_ALLOW_HTTP=true
+export AWS_ENDPOINT="http://$host:$s3"
+cat >keys.json <<END
+{"identities": [{"name": "demo", "credentials": [{"accessKey": "demo", "secretKey": "demo-secret"}],
+  "actions": ["Admin", "Read", "Write", "List"]}]}
+END
+(cd weed && exec "$weed" server -dir=. -ip="$host" -ip.bind="$host" -master.telemetry=false -filer -s3 \
+    -s3.config=../keys.json -s3.port.iceberg=0 -s3.port.lance=0 -master.volumeSizeLimitMB=256 -volume.max=20 \
+    -master.port="$master" -master.port.grpc="$master_grpc" -volume.port="$volume" -volume.port.grpc="$volume_grpc" \
+    -filer.port="$filer" -filer.port.grpc="$filer_grpc" -s3.port="$s3" -s3.port.grpc="$s3_grpc") >weed.log 2>&1 &
+server=$!
+for _ in $(seq 300); do
+    ! python -c "import urllib.request as u; u.urlopen('$AWS_ENDPOINT/healthz', timeout=2)" 2>/dev/null || break
+    kill -0 "$server" 2>/dev/null || { cat weed.log >&2; exit 1; }
+    sleep 0.2
+done
+
+run() {
+    printf '\n$ %s\n' "$1"
+    timeout --kill-after=10 300 bash -euo pipefail -c "$1"
+}
+
+run "tierfs import store demo/minilm minilm"
+run "tierfs import store demo/minilm-q5 minilm/model.safetensors --tier q5:all"
+run "tierfs push store demo/minilm s3://models/demo --create"
+run "tierfs push store demo/minilm s3://models/demo"
+run "tierfs push store demo/minilm-q5 s3://models/demo"
+run "tierfs ls s3://models/demo demo/minilm"
+run "mkdir mnt && tierfs mount s3://models/demo mnt --cache cache"
+run "cmp minilm/model.safetensors mnt/demo/minilm/model.safetensors && echo identical"
+run "time cat mnt/demo/minilm/model.safetensors >/dev/null  # from the cache, read by the kernel"
+run "tierfs umount mnt"
+if [ ${#slow[@]} != 0 ]; then
+    printf '\n# The same remote from a machine with a link of 100 Mbit/s:\n'
+    mkdir slow
+    "${slow[@]}" tierfs mount s3://models/demo slow --cache cache-slow
+    run "time cat slow/demo/minilm/model.safetensors >/dev/null     # exact"
+    run "time cat slow/demo/minilm-q5/model.safetensors >/dev/null  # q5"
+    run "cmp minilm/model.safetensors slow/demo/minilm/model.safetensors && echo identical"
+    run "tierfs umount slow"
+fi
