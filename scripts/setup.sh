@@ -295,6 +295,7 @@ if [ "$purpose" = loaders ]; then
     crates
     python_environment
     real_models
+    language_model
     loaders_environment
     exit
 fi
