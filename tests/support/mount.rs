@@ -145,6 +145,9 @@ impl Mounted {
             })
         };
         wait_until("the end of the killed daemon", || !process.is_some_and(runs));
+        let Ok(lock) = fs::File::open(self.store.join("lock")) else { return };
+        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+        wait_until("the release of its lock", || rustix::fs::flock(&lock, shared).is_ok());
     }
 
     /// Runs `tierfs umount`, which must succeed. On a busy machine a program that visits every mount, such as `df` or
