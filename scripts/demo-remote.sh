@@ -4,44 +4,19 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
-root=$PWD
 
 scripts/setup.sh
-echo "building: cargo build --release (some minutes the first time)"
-CARGO_NET_OFFLINE=true cargo build --release --locked --quiet
-
+source scripts/session.sh
 weed=$root/target/venv/bin/weed
 [ -x "$weed" ] || { echo "demo-remote: $weed is missing: is the Python package registry reachable?" >&2; exit 1; }
-model=$root/target/models/minilm
-if [ ! -e "$model/model.safetensors" ]; then
-    model=$root/target/models/stand-in
-    echo "note: the real model could not be downloaded; this session uses random weights of the same shapes"
-fi
-
-work=$(mktemp -d)
+mkdir weed
 server=
 link=tierfs$$
-finish() {
-    status=$?
-    trap - EXIT
-    cd "$root"
-    for mnt in "$work/mnt" "$work/slow"; do
-        grep -qs " $mnt " /proc/self/mountinfo && { tierfs umount --lazy "$mnt" || umount -l "$mnt"; }
-    done
+at_end=stop
+stop() {
     [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null || true
     ip netns del "$link" 2>/dev/null || true
-    rm -rf --one-file-system "$work"
-    exit "$status"
 }
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-ln -s "$model" "$work/minilm"
-mkdir "$work/bin" "$work/weed"
-ln -s "$root/target/release/tierfs" "$work/bin/tierfs"
-PATH="$work/bin:$root/target/venv/bin:$PATH"
-cd "$work"
 
 # A pair of virtual interfaces: the server listens at this end, the slow mount has the other. /30 of a range for tests
 # of networks (RFC 2544), so that no real address is hidden.
@@ -60,7 +35,7 @@ else
     echo "note: no network namespace can be made here, so nothing shows a slow link"
 fi
 
-# Six free ports, and those of gRPC.
+# Four free ports, and those of gRPC.
 read -r master master_grpc volume volume_grpc filer filer_grpc s3 s3_grpc < <(python - "$host" <<'END'
 import socket, sys
 sockets = [socket.create_server((sys.argv[1], 0)) for _ in range(8)]
@@ -83,11 +58,6 @@ for _ in $(seq 300); do
     kill -0 "$server" 2>/dev/null || { cat weed.log >&2; exit 1; }
     sleep 0.2
 done
-
-run() {
-    printf '\n$ %s\n' "$1"
-    timeout --kill-after=10 300 bash -euo pipefail -c "$1"
-}
 
 run "tierfs import store demo/minilm minilm"
 run "tierfs import store demo/minilm-q5 minilm/model.safetensors --tier q5:all"

@@ -36,7 +36,7 @@ pub(super) struct Args {
     collection: String,
     /// The remote: s3://BUCKET/PREFIX or file:///DIRECTORY
     remote: String,
-    /// Make the remote if there is none
+    /// Create the remote if it does not exist
     #[arg(long)]
     create: bool,
     /// A message for those who list snapshots

@@ -134,8 +134,8 @@ pub struct Collected {
     pub waits: Option<u64>,
 }
 
-/// Collects garbage: sweeps a plan that is old enough, and makes one if there is none. With `is_dry`, only
-/// says what it would do.
+/// Collects garbage: sweeps the plans that are old enough, and writes a plan if the remote has none. With `is_dry`, it
+/// changes nothing and only counts.
 pub fn collect(remote: &Remote, keep: &Keep, is_dry: bool) -> Result<Collected> {
     if keep.grace < remote.grace() {
         let hours = remote.grace().as_secs().div_ceil(3600);

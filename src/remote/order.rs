@@ -23,7 +23,7 @@ pub struct Order {
     pub named: (String, String),
     /// The URL of the remote. It holds no credentials.
     pub url: String,
-    /// Whether to make the remote if there is none.
+    /// Whether to create the remote if it does not exist.
     pub create: bool,
     /// A message for those who list snapshots.
     pub message: String,

@@ -57,7 +57,7 @@ impl Remote {
         Ok(Remote { client, id, grace, said: Bytes::from(found) })
     }
 
-    /// Opens a remote, and makes it if there is none. `id` must be random.
+    /// Opens a remote, and creates it if it does not exist. `id` must be random.
     pub fn open_or_create(client: Client, id: StoreId, created: i64) -> Result<Remote> {
         match Remote::open(client.clone()) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -138,7 +138,7 @@ impl Remote {
         Ok(listed.iter().filter_map(|object| number(&object.key)).collect())
     }
 
-    /// The number that a hint or a tag has; `None` if there is none.
+    /// The number that the object of a hint or a tag holds; `None` if the object does not exist or holds no number.
     pub fn number_at(&self, key: &str) -> Result<Option<u64>> {
         let found = self.client.get(key, NUMBER_BYTES_MAX)?;
         Ok(found.and_then(|bytes| keys::number(String::from_utf8_lossy(&bytes).trim())))
@@ -149,7 +149,7 @@ impl Remote {
         Ok(self.client.get_range(&keys::snapshot(tenant, collection, number), 0..1)?.is_some())
     }
 
-    /// A manifest, with the digest that names it; `None` if there is none of this number.
+    /// The manifest of a snapshot, with the digest that names it; `None` if the snapshot does not exist.
     pub fn manifest(&self, tenant: &str, collection: &str, number: u64) -> Result<Option<Found>> {
         let key = keys::snapshot(tenant, collection, number);
         let Some(bytes) = self.client.get(&key, MANIFEST_BYTES_MAX)? else { return Ok(None) };

@@ -44,7 +44,7 @@ pub fn set_tag(remote: &Remote, place: &(String, String), tag: &str, number: u64
     remote.client().put(&keys::tag(tenant, collection, tag), Bytes::from(format!("{number:016x}")))
 }
 
-/// Removes a tag. `NotFound` if there is none.
+/// Removes a tag. `NotFound` if the tag does not exist.
 pub fn remove_tag(remote: &Remote, place: &(String, String), tag: &str) -> Result<()> {
     check_tag(tag)?;
     let key = keys::tag(&place.0, &place.1, tag);

@@ -85,8 +85,8 @@ pub fn request(operation: &'static str, inode: u64, name: Option<&[u8]>) -> Requ
     Request(Some(span.entered()))
 }
 
-/// Begins a span for encoded payloads of a tier that are fetched and decoded into `bytes` bytes. Outside of
-/// other spans there is none: the threads of a job would make one for each of its blocks.
+/// Begins a span for encoded payloads of a tier that are fetched and decoded into `bytes` bytes. Makes no span
+/// outside of another: the threads of a job would make one for each of its blocks.
 pub fn decode(tier: Tier, bytes: u64) -> Entered {
     if !is_on() || Span::current().is_none() {
         return Entered { _span: None };

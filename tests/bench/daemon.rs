@@ -24,8 +24,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// A store, by the program that is shipped. Unless the options name a decoded cache there is none, so that the daemon
-    /// serves the reads of encoded files.
+    /// A store, by the program that is shipped. It has no decoded cache unless the options name one, so that
+    /// the daemon serves the reads of encoded files.
     pub fn tierfs(place: &Place, store: &Path, options: &[&str]) -> Result<Mounted> {
         let mountpoint = place.new_directory("mnt")?;
         let mut command = Command::new(&place.tierfs);

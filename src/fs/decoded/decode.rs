@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::fs::decoded::file::{DecodedFile, PAGE_BYTES};
+use crate::fs::decoded::file::{DecodedFile, page_bytes};
 use crate::fs::decoded::memory::Memory;
 use crate::fs::decoded::{AGAIN_AFTER, Copy, DecodedCache, Seen, Table, WAITING_MAX};
 use crate::fs::failure::guarded;
@@ -86,7 +86,7 @@ impl DecodedCache {
         if bytes < self.bytes_min() {
             return None;
         }
-        let held_bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
+        let held_bytes = bytes.checked_next_multiple_of(page_bytes())?;
         let left = Memory::now().map(|memory| memory.available.saturating_sub(2 * memory.reserve()));
         let decoding = {
             let mut table = self.table.lock();
@@ -140,7 +140,7 @@ impl DecodedCache {
         let version = content.version();
         // Bytes read during a change may belong to two versions.
         let is_current = || self.mounted.vfs.content(ino, 0).is_some_and(|now| version.is_of(&now));
-        let held_bytes = stream.bytes().next_multiple_of(PAGE_BYTES);
+        let held_bytes = stream.bytes().next_multiple_of(page_bytes());
         match made {
             Some(Ok(file)) if is_current() && !decoding.is_cancelled() => {
                 self.end(ino, 0, decoding, |table| {

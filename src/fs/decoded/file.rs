@@ -16,8 +16,10 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// Space is counted in pages.
-pub(super) const PAGE_BYTES: u64 = 4096;
+/// The bytes of a page, in which space is counted: 4 KiB to 64 KiB, by the kernel.
+pub(super) fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
 
 /// The file system that the files lie in.
 pub(super) enum MemoryFiles {
@@ -105,7 +107,7 @@ impl Draft {
             let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
             rustix::fs::fcntl_add_seals(&self.0, seals)?;
         }
-        let held_bytes = self.0.metadata()?.len().next_multiple_of(PAGE_BYTES);
+        let held_bytes = self.0.metadata()?.len().next_multiple_of(page_bytes());
         let file = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd()))?;
         // The kernel sends SIGIO by default, which would end the daemon.
         fcntl(&file, F_SETSIG, libc::SIGURG)?;
@@ -153,7 +155,7 @@ mod tests {
     use std::io::Read;
     use std::os::fd::AsRawFd;
 
-    use super::{MemoryFiles, PAGE_BYTES};
+    use super::{MemoryFiles, page_bytes};
 
     #[test]
     fn a_finished_file_has_its_bytes_and_cannot_be_written() {
@@ -162,7 +164,7 @@ mod tests {
             draft.write_at(&[7; 4000], 1000).unwrap();
             draft.write_at(&[3; 1000], 0).unwrap();
             let made = draft.finish(&files).unwrap();
-            assert_eq!(made.held_bytes, 2 * PAGE_BYTES);
+            assert_eq!(made.held_bytes, 5000_u64.next_multiple_of(page_bytes()));
             let mut bytes = Vec::new();
             made.descriptor().read_to_end(&mut bytes).unwrap();
             assert_eq!(bytes, [vec![3; 1000], vec![7; 4000]].concat());

@@ -28,7 +28,7 @@ pub(super) use file::DecodedFile;
 
 use crate::control::Mounted;
 use crate::fs::decoded::decode::Decoding;
-use crate::fs::decoded::file::{MemoryFiles, PAGE_BYTES};
+use crate::fs::decoded::file::{MemoryFiles, page_bytes};
 use crate::fs::decoded::memory::{Memory, Pressure};
 use crate::vfs::{Content, ContentVersion, Ino};
 
@@ -90,7 +90,7 @@ impl DecodedCache {
     /// A cache of this budget. `is_eager` is for tests.
     pub fn new(mounted: Arc<Mounted>, budget: Budget, is_eager: bool) -> DecodedCache {
         let total = Memory::now().map_or(0, |memory| memory.total);
-        let budget_bytes = budget.bytes_of(total) / PAGE_BYTES * PAGE_BYTES;
+        let budget_bytes = budget.bytes_of(total) / page_bytes() * page_bytes();
         // For tmpfs a size of 0 means no limit.
         let files = if budget_bytes > 0 { MemoryFiles::new(budget_bytes) } else { MemoryFiles::Memfd };
         mounted.counters.decoded_budget_bytes.store(budget_bytes, Ordering::Relaxed);

@@ -42,7 +42,7 @@ pub fn rows() -> Vec<Row> {
         ),
         Row::new(
             "mount-first.daemon",
-            "the same, opened to write too: by way of the daemon",
+            "first sequential read by the daemon, since the file is also open for writing",
             "empty daemon",
             "GB/s",
             Target::RatioAtLeast(0.9),
