@@ -34,8 +34,10 @@ const BLOBS: &str = "blob";
 const SETTINGS: &str = "cache.toml";
 /// Maps are written this often.
 const SAVED_EVERY: Duration = Duration::from_secs(30);
-/// One part in this many of the disk stays free.
+/// One part in this many of the disk stays free, but at most `FREE_MAX` bytes.
 const FREE_PART: u64 = 20;
+/// A disk of many terabytes that is nearly full still has room for a model.
+const FREE_MAX: u64 = 1 << 30;
 /// From this number on, files that nobody uses are closed.
 const OPEN_MAX: usize = 512;
 /// Files closed at a time.
@@ -229,13 +231,40 @@ impl Cache {
     /// The most bytes that may be stored, and how many more the disk takes.
     fn limit(&self) -> io::Result<(u64, u64)> {
         let found = statvfs(&self.directory)?;
-        let total = found.f_blocks.saturating_mul(found.f_frsize);
-        let free = found.f_bavail.saturating_mul(found.f_frsize).saturating_sub(total / FREE_PART);
-        let limit = match self.size {
-            Size::Bytes(bytes) => bytes,
-            Size::Percent(percent) => total / 100 * u64::from(percent),
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        let disk = Disk {
+            total: bytes(found.f_blocks),
+            free: bytes(found.f_bfree),
+            available: bytes(found.f_bavail),
         };
-        Ok((limit, free))
+        Ok((disk.limit(self.size), disk.room()))
+    }
+}
+
+/// Bytes of the file system that holds a cache.
+struct Disk {
+    total: u64,
+    free: u64,
+    /// Bytes of `free` that are not reserved for root.
+    available: u64,
+}
+
+impl Disk {
+    /// As `df` counts it: without the bytes that only root may use.
+    fn usable(&self) -> u64 {
+        self.total.saturating_sub(self.free.saturating_sub(self.available))
+    }
+
+    fn limit(&self, size: Size) -> u64 {
+        match size {
+            Size::Bytes(bytes) => bytes,
+            Size::Percent(percent) => self.usable() / 100 * u64::from(percent),
+        }
+    }
+
+    /// How many more bytes a cache may take.
+    fn room(&self) -> u64 {
+        self.available.saturating_sub((self.usable() / FREE_PART).min(FREE_MAX))
     }
 }
 
@@ -351,4 +380,22 @@ fn saver(files: Weak<Mutex<Files>>) -> io::Result<(Sender<()>, JoinHandle<()>)> 
     };
     let thread = std::thread::Builder::new().name("cache".to_owned()).spawn(work)?;
     Ok((end, thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_nearly_full_disk_keeps_a_gibibyte_free_and_a_small_one_a_twentieth() {
+        let large = Disk { total: 252 * GIB, free: 170 * GIB, available: 10 * GIB };
+        assert_eq!((large.usable(), large.room()), (92 * GIB, 9 * GIB));
+        assert_eq!(large.limit(Size::Percent(50)), large.usable() / 100 * 50);
+        let small = Disk { total: 10 * GIB, free: GIB, available: GIB };
+        assert_eq!(small.room(), GIB / 2);
+        let full = Disk { total: 10 * GIB, free: GIB, available: GIB / 4 };
+        assert_eq!((full.room(), full.limit(Size::Bytes(7))), (0, 7));
+    }
 }
