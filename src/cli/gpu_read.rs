@@ -145,7 +145,7 @@ fn line(path: &Path, report: &Report) -> String {
         Route::CuFile { path, offset } => {
             (format!("by cuFile from {} at {offset}", path.display()), String::new())
         }
-        Route::Host { why } => ("by way of the host".to_owned(), format!("  not by cuFile: {why}\n")),
+        Route::Host { why } => ("through host memory".to_owned(), format!("  not by cuFile: {why}\n")),
     };
     let same = report.compared.map_or(String::new(), |found| format!("  {}\n", compared(found)));
     let steps: String = report.steps.iter().map(|step| format!("  {step}\n")).collect();

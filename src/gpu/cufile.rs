@@ -136,7 +136,7 @@ pub(super) fn found() -> Result<String, String> {
 pub(super) fn goes_by_the_host() -> Option<&'static str> {
     let is_loaded = Path::new("/proc/driver/nvidia-fs/version").exists();
     (!is_loaded).then_some(
-        "the module nvidia-fs is not loaded: unless the kernel's own P2PDMA serves it, cuFile reads by way of the host",
+        "the module nvidia-fs is not loaded: unless the kernel's own P2PDMA serves it, cuFile reads through host memory",
     )
 }
 

@@ -144,7 +144,7 @@ pub fn presence() -> Vec<Presence> {
             found: driver::driver()
                 .map_err(|_| "not looked for: there is no CUDA driver".to_owned())
                 .and_then(|()| cufile::found()),
-            advice: "install libcufile (CUDA toolkit) and nvidia-fs; without, gpu-read goes by way of the host",
+            advice: "install libcufile (CUDA toolkit) and nvidia-fs; without, gpu-read goes through host memory",
         },
     ]
 }

@@ -56,7 +56,7 @@ fn without_cufile_a_file_is_read_through_the_host_and_the_report_says_why() {
     }
     let file = place.write("f", [9; 10_000]);
     let said = gpu_read(&folder, &[], &["--verify"], &[&file]).ok();
-    assert!(said.contains("by way of the host") && said.contains("libcufile.so is not found"), "{said}");
+    assert!(said.contains("through host memory") && said.contains("libcufile.so is not found"), "{said}");
     assert!(said.contains("compared on the device: the same"), "{said}");
     gpu_read(&folder, &[], &["--route", "cufile"], &[&file]).failed(1, &["libcufile.so is not found"]);
 }

@@ -47,7 +47,7 @@ fn exact_files_are_read_by_cufile_and_encoded_ones_through_the_host() {
         assert_eq!(report["compared"]["on"], "device");
     }
     let said = gpu_read(&folder, &[], &["--verify"], &[&mounted.path("t/q8/w")]).ok();
-    assert!(said.contains("by way of the host") && said.contains("codes of tier q8"), "{said}");
+    assert!(said.contains("through host memory") && said.contains("codes of tier q8"), "{said}");
 }
 
 #[test]
