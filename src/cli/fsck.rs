@@ -37,6 +37,7 @@ pub(super) struct Args {
 #[derive(Default)]
 struct Findings {
     collections: u64,
+    variants: u64,
     files: u64,
     blocks: u64,
     notes: Vec<String>,
@@ -95,7 +96,10 @@ impl Args {
 impl Findings {
     fn look_at(&mut self, store: &Store, tenant: &str, name: &str) -> Result<()> {
         match store.look_at(tenant, name) {
-            Ok(collection) => return self.collection(&collection),
+            Ok(collection) => {
+                self.collection(&collection, "")?;
+                return self.variants(store, &collection);
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.notes.push(format!(
                     "{tenant}/{name} was never created completely; the next import creates it"
@@ -123,9 +127,29 @@ impl Findings {
         Ok(())
     }
 
-    fn collection(&mut self, collection: &Arc<Collection>) -> Result<()> {
+    /// The variants of a collection of a remote.
+    fn variants(&mut self, store: &Store, collection: &Arc<Collection>) -> Result<()> {
+        for name in collection.published()?.into_iter().filter(|name| !name.is_empty()) {
+            match store.variant(collection, &name) {
+                Ok(Some(variant)) => {
+                    let mut found = Findings::default();
+                    found.collection(&variant, &format!(" in {name}"))?;
+                    self.blocks += found.blocks;
+                    self.notes.append(&mut found.notes);
+                    self.corrupt.append(&mut found.corrupt);
+                    self.variants += 1;
+                }
+                Ok(None) => {}
+                Err(error) => self.corrupt.push(format!("{} in {name}: {error}", collection.path())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a collection. `form` follows its path in findings.
+    fn collection(&mut self, collection: &Arc<Collection>, form: &str) -> Result<()> {
         self.collections += 1;
-        let path = collection.path();
+        let path = format!("{}{form}", collection.path());
         self.notes.extend(collection.events().iter().map(|event| format!("{path}: {event}")));
         if let Some(damage) = collection.damage() {
             self.corrupt.push(format!("{path}: {}; the collection is read-only", damage.reason));
@@ -213,14 +237,17 @@ impl Findings {
             repaired.moved.iter().for_each(|moved| line("found", moved));
         }
         self.left.iter().for_each(|left| line("not repaired", left));
-        let Findings { collections, files, blocks, .. } = self;
+        let Findings { collections, variants, files, blocks, .. } = self;
         let verdict = match (self.corrupt.len(), is_repair, self.left.len()) {
             (0, ..) => "ok".to_owned(),
             (count, false, _) => format!("{count} problems, not repaired"),
             (count, true, 0) => format!("{count} problems, repaired"),
             (count, true, left) => format!("{count} problems, {left} not repaired"),
         };
-        text.push_str(&format!("{collections} collections, {files} files, {blocks} blocks: {verdict}\n"));
+        let variants = if *variants > 0 { format!(" with {variants} variants") } else { String::new() };
+        text.push_str(&format!(
+            "{collections} collections{variants}, {files} files, {blocks} blocks: {verdict}\n"
+        ));
         print(&text)
     }
 
@@ -229,6 +256,7 @@ impl Findings {
             self.repaired.iter().map(|(path, repaired)| repaired_json(path, repaired)).collect();
         print_json(&json!({
             "collections": self.collections,
+            "variants": self.variants,
             "files": self.files,
             "blocks": self.blocks,
             "notes": self.notes,

@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// List the tensors of a container, or of the containers in a directory
     #[arg(long)]
     tensors: bool,
-    /// List the snapshots of a collection of a remote: number, age, bytes, tags, message
+    /// List the snapshots of a collection of a remote: number, age, bytes, variants, tags, message
     #[cfg(feature = "remote")]
     #[arg(long, conflicts_with = "tensors")]
     snapshots: bool,
@@ -93,12 +93,16 @@ impl Args {
             let of_it: Vec<&str> = of_it.collect();
             let hours = now.saturating_sub(manifest.created_at) / 3_600_000_000_000;
             let message = manifest.message.replace(char::is_control, " ");
-            let (size, shown) = (human(bytes), of_it.join(","));
-            text.push_str(&format!("{number:>6} {hours:>6} h {size:>12}  {shown:<12} {message}\n"));
+            let variants: Vec<&str> = manifest.variants.iter().map(|variant| variant.name.as_str()).collect();
+            let (size, shown, listed) = (human(bytes), of_it.join(","), variants.join(","));
+            text.push_str(&format!(
+                "{number:>6} {hours:>6} h {size:>12}  {listed:<8} {shown:<12} {message}\n"
+            ));
             rows.push(serde_json::json!({
                 "snapshot": number,
                 "created": manifest.created_at / 1_000_000_000,
                 "bytes": bytes,
+                "variants": variants,
                 "tags": of_it,
                 "message": manifest.message,
             }));

@@ -14,7 +14,7 @@ use signal_hook::consts;
 
 use crate::cli::shared::log::Destination;
 use crate::cli::shared::mounts;
-use crate::cli::shared::remote::{self, RemoteArgs};
+use crate::cli::shared::remote::{self, RemoteArgs, parse_tier};
 use crate::cli::shared::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
 use crate::cli::{Outcome, init};
 use crate::fs::{Budget, Options, ShownOwner, mount};
@@ -179,6 +179,7 @@ enum MountOption {
     Gid(u32),
     Umask(u32),
     At(String),
+    Tier(String),
     Cache(PathBuf),
     CacheSize(String),
     Follow(u32),
@@ -193,7 +194,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 23] = [
+pub(super) const OPTIONS: [(&str, &str); 24] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -202,6 +203,7 @@ pub(super) const OPTIONS: [(&str, &str); 23] = [
     ("gid", "0...4294967295"),
     ("umask", "000...777"),
     ("at", "TENANT/COLLECTION=N"),
+    ("tier", "q8|q7|q5|q3x|q3"),
     ("cache", "DIR"),
     ("cache_size", "200G"),
     ("follow", "60"),
@@ -232,6 +234,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("gid", value)) => MountOption::Gid(parse_number("gid", value)?),
         Some(("umask", value)) => MountOption::Umask(parse_umask(value)?),
         Some(("at", value)) => MountOption::At(value.to_owned()),
+        Some(("tier", value)) => MountOption::Tier(parse_tier(value)?),
         Some(("cache", value)) => MountOption::Cache(value.into()),
         Some(("cache_size", value)) => MountOption::CacheSize(value.to_owned()),
         Some(("max_read", value)) => MountOption::Kernel(format!("max_read={}", parse_max_read(value)?)),
@@ -408,6 +411,7 @@ impl Args {
                 MountOption::Gid(gid) => self.gid = Some(gid),
                 MountOption::Umask(umask) => self.umask = Some(umask),
                 MountOption::At(at) => self.remote.at.push(at),
+                MountOption::Tier(tier) => self.remote.tier = Some(tier),
                 MountOption::Cache(directory) => self.remote.cache = Some(directory),
                 MountOption::CacheSize(size) => self.remote.cache_size = Some(size),
                 MountOption::Follow(seconds) => self.remote.follow = Some(seconds),

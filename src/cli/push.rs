@@ -13,9 +13,10 @@ use crate::cli::shared::mounts::{self, Mounted};
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::control::PUSH;
+use crate::engine::variant;
 use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::remote::client::Client;
-use crate::remote::order::{Order, parse_place};
+use crate::remote::order::{Order, parse_place, parse_variants};
 use crate::remote::push::JOBS;
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
@@ -48,6 +49,10 @@ pub(super) struct Args {
     /// Push without conditional PUT, where the object storage lacks it. Nobody else may push meanwhile
     #[arg(long)]
     single_writer: bool,
+    /// Also publish the collection in these tiers, for mounts with --tier: q8, q7, q5, q3x or q3. They are
+    /// encoded now; with :all, as in q5:all, every tensor of floats is
+    #[arg(long, value_name = "TIER,...", value_delimiter = ',')]
+    variants: Vec<String>,
     /// Name the pieces of this collection of the remote again instead of sending them
     #[arg(long, value_name = "TENANT/COLLECTION")]
     dedup_with: Vec<String>,
@@ -89,6 +94,7 @@ impl Args {
             tag: self.tag,
             single_writer: self.single_writer,
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
+            variants: parse_variants(&self.variants)?,
             jobs: usize::from(self.jobs),
             ..Order::new(parse_place(local)?, &self.remote)
         };
@@ -114,7 +120,7 @@ impl Args {
 fn push_from(store: &Store, order: &Order) -> Result<(String, Value)> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let shown = Shown { interrupt: Interrupt::listen()?, bar: new_bar() };
-    let pushed = order.run(store, owner, &shown);
+    let pushed = order.run(store, owner, variant, &shown);
     shown.bar.finish_and_clear();
     let pushed = pushed?;
     Ok((pushed.text(&order.named), pushed.to_json(&order.named)))

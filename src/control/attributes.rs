@@ -8,7 +8,7 @@ use crate::engine::{self, Heat};
 use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::model::{Error, ErrorKind, Result, TensorId, hex, quoted_name};
-use crate::store::TENSORS_NAME;
+use crate::store::{ROOT, TENSORS_NAME};
 use crate::vfs::{FileView, Vfs};
 
 /// `why` of a container lists at most this many tensors whose names are taken.
@@ -242,6 +242,16 @@ pub const ATTRIBUTES: &[Attribute] = &[
     shown("chain", "largest number of deltas on a block", |_, view| {
         on_file(view, |measure| measure.chain.to_string())
     }),
+    shown(
+        "variants",
+        "of a collection of a remote: exact and its published variants, the one that is shown first",
+        |_, view| {
+            let published =
+                if view.node.entry.id == ROOT { view.collection.published()? } else { Vec::new() };
+            let name = |name: &String| if name.is_empty() { "exact" } else { name.as_str() }.to_owned();
+            Ok((!published.is_empty()).then(|| published.iter().map(name).collect::<Vec<_>>().join(" ")))
+        },
+    ),
     shown(
         "why",
         "reason of your last refused request, or of an unexpected event of this file",

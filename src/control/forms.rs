@@ -6,18 +6,42 @@ use crate::control::jobs::Job;
 use crate::control::refusals::{Asker, Refusals};
 use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
-use crate::vfs::FormView;
-use crate::view;
+use crate::vfs::{FormView, Vfs};
+use crate::view::{self, Shows};
 
-/// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`.
-pub fn form_attribute(refusals: (&Refusals, Asker), view: &FormView, name: &[u8]) -> Result<String> {
-    if matches!(attribute(name)?.name, "why" | "refusal") {
-        return refusal_attribute(refusals, name);
+/// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`, and `why` where there
+/// is something to say.
+pub fn form_attribute(
+    refusals: (&Refusals, Asker),
+    vfs: &Vfs,
+    view: &FormView,
+    name: &[u8],
+) -> Result<String> {
+    match attribute(name)?.name {
+        "why" => {
+            let lines = [refusals.0.text(refusals.1), why_computed(vfs, view)?];
+            let lines: Vec<String> = lines.into_iter().flatten().collect();
+            let none = || Error::new(ErrorKind::Absent, "no request was refused");
+            return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
+        }
+        "refusal" => return refusal_attribute(refusals, name),
+        _ => {}
     }
     check_name(name)?;
     let pin = pin_of(view)?;
     let is_pinned = view.collection.state().pins_of(pin.node).any(|known| known == pin);
     Ok(u8::from(is_pinned).to_string())
+}
+
+/// On a remote, why a form that shows a move is computed: its bytes cost those of the collection.
+fn why_computed(vfs: &Vfs, view: &FormView) -> Result<Option<String>> {
+    let Some(Shows::Moved(tier)) = view.of.as_ref().map(|(form, _)| form.shows()) else { return Ok(None) };
+    if view.collection.published()?.is_empty() || vfs.published(view)?.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "the snapshot has no variant {tier}: these bytes are computed from the exact ones, which are fetched for it; tierfs push with --variants {tier} publishes it"
+    )))
 }
 
 /// Pins or unpins a file in a form. The change is durable on return. Kernel invalidations are queued.

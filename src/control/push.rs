@@ -2,6 +2,7 @@
 
 use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
+use crate::engine::variant;
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::order::Order;
 use crate::vfs::Invalidation;
@@ -28,7 +29,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     context.mounted.jobs.push(job, move |progress, report| {
         // Written bytes that no close or fsync has recorded belong to the snapshot too.
         vfs.sync(&mut |forget| vfs.queue_invalidation(forget))?;
-        let pushed = order.run(vfs.store(), vfs.owner(), progress)?;
+        let pushed = order.run(vfs.store(), vfs.owner(), variant, progress)?;
         *report = Report { text: pushed.text(&order.named), result: pushed.to_json(&order.named) };
         Ok(())
     });

@@ -27,6 +27,7 @@ mod select;
 mod settings;
 mod state;
 mod summary;
+mod variants;
 mod work;
 
 pub use access::Heat;
@@ -45,4 +46,5 @@ pub use settings::{
     quantizes_writes, set_setting,
 };
 pub use summary::Summary;
+pub use variants::variant;
 pub use work::{Counted, Engine, Forms, Running};

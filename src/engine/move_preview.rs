@@ -31,14 +31,25 @@ pub fn would_move(
     to: MoveTo,
     settings: &Settings,
 ) -> Option<Encoder> {
+    // A pinned form does not affect what the form shows.
+    if collection.state().is_pinned_with_container(node) {
+        return None;
+    }
+    would_move_unpinned(collection, node, to, settings)
+}
+
+/// [`would_move`], whatever is pinned.
+pub(super) fn would_move_unpinned(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    to: MoveTo,
+    settings: &Settings,
+) -> Option<Encoder> {
     let target = target_of(&collection.state(), node)?;
     let takes = target.kept_by(to, settings).is_none();
     let is_needed = |id| collection.check_not_needed(id).is_err();
     let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
-    // A pinned form does not affect what the form shows.
-    let stays = collection.state().is_pinned_with_container(node)
-        || target.objects.iter().any(is_other)
-        || target.objects.iter().any(|object| is_needed(object.entry.id));
+    let stays = target.objects.iter().any(|object| is_other(object) || is_needed(object.entry.id));
     (takes && !stays).then(|| encoder(&collection.state(), node))
 }
 

@@ -59,7 +59,7 @@ impl Adapter {
 
     /// Replies with the value of an attribute of a file of a form.
     pub fn form_attribute(&self, view: &FormView, asker: Asker, name: &[u8], size: u32, reply: ReplyXattr) {
-        match control::form_attribute((&self.mounted.refusals, asker), view, name) {
+        match control::form_attribute((&self.mounted.refusals, asker), &self.vfs, view, name) {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
             Err(error) => reply.error(self.failed("getxattr", &error)),
         }

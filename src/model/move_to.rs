@@ -130,6 +130,20 @@ impl MoveTo {
         }
     }
 
+    /// Parses the name of a variant: a tier with quantized values, and perhaps `:all`.
+    pub fn parse_variant(text: &str) -> Result<MoveTo> {
+        let to = MoveTo::parse(text)?;
+        match to.aim {
+            Aim::Tier(tier) if Tier::ENCODED.contains(&tier) => Ok(to),
+            aim => Err(Error::invalid(format!("{aim} is no variant; there are q8, q7, q5, q3x and q3"))),
+        }
+    }
+
+    /// The name of the variant of a collection that shows it after this move.
+    pub fn variant_name(self) -> String {
+        if self.all { format!("{}:all", self.aim) } else { self.aim.to_string() }
+    }
+
     /// Whether a tensor is selected for a move of many: float tensors; without `all` only those that
     /// model quantizers usually touch, and none that `keeps` exact. A move back to exact selects all float
     /// tensors. Packing selects the types that [`packs`] names, unpacking all tensors.
@@ -190,6 +204,12 @@ mod tests {
         }
         for wrong in ["absent", "ladder", "packed:some", ""] {
             assert!(MoveTo::parse(wrong).is_err(), "{wrong}");
+        }
+        for (text, name) in [("q5", "q5"), ("warm5", "q5"), ("q8:all", "q8:all")] {
+            assert_eq!(MoveTo::parse_variant(text).unwrap().variant_name(), name);
+        }
+        for wrong in ["exact", "packed", "verbatim", "absent", "q4", "q5:some"] {
+            assert!(MoveTo::parse_variant(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::Manifest;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::remote::files::{Files, Source};
 use crate::remote::pieces::to_io;
@@ -32,6 +33,8 @@ pub struct Published {
     source: Arc<Source>,
     /// By tenant and collection; the newest of others.
     wanted: HashMap<(String, String), At>,
+    /// The variant to show of each collection that has it.
+    tier: Option<String>,
     /// Listed names by tenant; those of tenants by an empty text.
     names: Mutex<HashMap<String, (Instant, Vec<String>)>>,
     /// The snapshot that was opened last, by tenant and collection.
@@ -41,7 +44,19 @@ pub struct Published {
 impl Published {
     /// The snapshots of a remote.
     pub fn new(source: Source, wanted: HashMap<(String, String), At>) -> Published {
-        Published { source: Arc::new(source), wanted, names: Mutex::default(), opened: Mutex::default() }
+        Published {
+            source: Arc::new(source),
+            wanted,
+            tier: None,
+            names: Mutex::default(),
+            opened: Mutex::default(),
+        }
+    }
+
+    /// The same, which shows this variant of each collection that has it. Others are shown exactly, and an
+    /// event says so.
+    pub fn in_tier(self, tier: Option<String>) -> Published {
+        Published { tier, ..self }
     }
 
     /// The remote and the cache.
@@ -79,9 +94,30 @@ impl Published {
             return Err(Error::new(ErrorKind::NotFound, text));
         };
         let files = Arc::new(Files::new(&self.source, &found.manifest));
-        let snapshot = Snapshot { manifest: found.manifest, variant: None, files };
+        let variant = self.variant(&found.manifest)?;
+        let snapshot = Snapshot { manifest: found.manifest, variant, files };
         self.opened.lock().insert(key, snapshot.clone());
         Ok(Some(snapshot))
+    }
+
+    /// The variant of a snapshot to show.
+    fn variant(&self, manifest: &Manifest) -> Result<Option<String>> {
+        let Some(tier) = &self.tier else { return Ok(None) };
+        if manifest.variants.iter().any(|variant| variant.name == *tier) {
+            return Ok(Some(tier.clone()));
+        }
+        let (tenant, name) = (&manifest.collection.tenant, &manifest.collection.name);
+        // Its parents would be shown in the tier, and have no exact bytes.
+        if let Some(need) = manifest.needs.first() {
+            let text = format!(
+                "{tenant}/{name} has no variant {tier}, and its blocks are differences from {}/{}, which this mount shows in {tier}; mount it without --tier",
+                need.tenant, need.collection
+            );
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        let text = format!("snapshot {} has no variant {tier}; it is shown exactly", manifest.number);
+        self.source.tell(&format!("{tenant}/{name}"), &text);
+        Ok(None)
     }
 
     fn names(&self, key: &str, list: impl FnOnce() -> Result<Vec<String>>) -> io::Result<Vec<String>> {

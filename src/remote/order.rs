@@ -1,15 +1,17 @@
 //! A push as a user asks for it: a command carries it out, or has the daemon of a mounted store do it.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use crate::format::snapshot::manifest::Owner;
-use crate::model::{Error, Progress, Result, StoreId, check_label};
+use crate::model::{Error, MoveTo, Progress, Result, StoreId, check_label};
 use crate::remote::client::Client;
 use crate::remote::place::Remote;
 use crate::remote::push::{JOBS, Pushed, Request, push};
 use crate::remote::tags::{check_tag, set_tag};
 use crate::store::disk::files::random_id;
-use crate::store::{Store, now_nanoseconds};
+use crate::store::{Recode, Settings, Store, now_nanoseconds};
 
 /// The most pieces sent at the same time.
 pub const JOBS_MAX: usize = 128;
@@ -33,6 +35,8 @@ pub struct Order {
     pub single_writer: bool,
     /// Other collections of the remote whose pieces are named again.
     pub dedup_with: Vec<(String, String)>,
+    /// The variants to publish beside the collection.
+    pub variants: Vec<MoveTo>,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// Tells the job of this order from others.
@@ -49,6 +53,18 @@ pub fn parse_place(text: &str) -> Result<(String, String)> {
     Ok((tenant.to_owned(), name.to_owned()))
 }
 
+/// The moves of variants with these names, in the order of the names.
+pub fn parse_variants(names: &[impl AsRef<str>]) -> Result<Vec<MoveTo>> {
+    let mut found: Vec<MoveTo> =
+        names.iter().map(|name| MoveTo::parse_variant(name.as_ref())).collect::<Result<_>>()?;
+    found.sort_by_key(|to| to.variant_name());
+    found.dedup();
+    Ok(found)
+}
+
+/// Makes the variant of a move, for a store with these settings. The layer above knows how.
+pub type MakeVariant = fn(MoveTo, &Settings) -> Arc<dyn Recode>;
+
 impl Order {
     /// Pushes a collection under its own name.
     pub fn new(collection: (String, String), url: &str) -> Order {
@@ -61,6 +77,7 @@ impl Order {
             tag: None,
             single_writer: false,
             dedup_with: Vec::new(),
+            variants: Vec::new(),
             jobs: JOBS,
             label: None,
         }
@@ -78,6 +95,7 @@ impl Order {
             "tag": self.tag,
             "single_writer": self.single_writer,
             "dedup_with": self.dedup_with.iter().map(place).collect::<Vec<_>>(),
+            "variants": self.variants.iter().map(|to| to.variant_name()).collect::<Vec<_>>(),
             "jobs": self.jobs,
             "label": self.label,
         });
@@ -118,6 +136,11 @@ impl Order {
                     let places = places.map(|place| parse_place(place.as_str().ok_or_else(wrong)?));
                     self.dedup_with = places.collect::<Result<_>>()?;
                 }
+                "variants" => {
+                    let names = value.as_array().ok_or_else(wrong)?.iter();
+                    let names = names.map(|name| name.as_str().ok_or_else(wrong));
+                    self.variants = parse_variants(&names.collect::<Result<Vec<_>>>()?)?;
+                }
                 "jobs" => {
                     let jobs = value.as_u64().and_then(|jobs| usize::try_from(jobs).ok());
                     let jobs = jobs.filter(|jobs| (1..=JOBS_MAX).contains(jobs));
@@ -131,7 +154,13 @@ impl Order {
     }
 
     /// Pushes from `store`. `owner` has the tenants without an owner.
-    pub fn run(&self, store: &Store, owner: (u32, u32), progress: &dyn Progress) -> Result<Pushed> {
+    pub fn run(
+        &self,
+        store: &Store,
+        owner: (u32, u32),
+        variant: MakeVariant,
+        progress: &dyn Progress,
+    ) -> Result<Pushed> {
         if let Some(tag) = &self.tag {
             check_tag(tag)?;
         }
@@ -155,6 +184,7 @@ impl Order {
             created_at: u64::try_from(now).unwrap_or(0),
             is_single_writer: self.single_writer,
             dedup_with: self.dedup_with.clone(),
+            variants: self.variants.iter().map(|to| variant(*to, store.settings())).collect(),
         };
         let pushed = push(&remote, &collection, &request, progress)?;
         if let Some(tag) = &self.tag {
@@ -170,7 +200,7 @@ fn random() -> Result<StoreId> {
 
 #[cfg(test)]
 mod tests {
-    use super::Order;
+    use super::{Order, parse_variants};
 
     #[test]
     fn an_order_is_read_as_it_was_written() {
@@ -183,10 +213,12 @@ mod tests {
             tag: Some("v1".to_owned()),
             single_writer: true,
             dedup_with: vec![place("base")],
+            variants: parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap(),
             jobs: 3,
             label: Some("7-8".to_owned()),
             ..plain.clone()
         };
+        assert_eq!(full.variants.len(), 3, "{:?}", full.variants);
         for order in [plain, full] {
             assert_eq!(Order::parse(&order.to_json()).unwrap(), order);
         }
@@ -203,6 +235,7 @@ mod tests {
             "{\"collection\": \"acme/m\", \"url\": \"s3://key:secret@b/p\"}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"jobs\": 0}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"colour\": 1}",
+            "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"variants\": [\"exact\"]}",
         ] {
             let error = Order::parse(text).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");

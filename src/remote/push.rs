@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, ParentSnapshot, Piece,
-    PieceEncoding,
+    PieceEncoding, Variant,
 };
 use crate::format::snapshot::pieces::{Stretches, pieces};
 use crate::format::zstandard;
@@ -24,7 +24,7 @@ use crate::model::{Error, ErrorKind, Progress, Result, human};
 use crate::remote::client::Put;
 use crate::remote::garbage::{Plan, plans};
 use crate::remote::place::{Found, Remote};
-use crate::store::{Canonical, Collection, Frozen};
+use crate::store::{Canonical, CanonicalFile, CanonicalVariant, Choice, Collection, Frozen, Recode};
 
 /// Pieces that are sent at the same time, unless a request says otherwise.
 pub const JOBS: usize = 8;
@@ -34,7 +34,7 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A request to publish a collection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Request {
     /// The tenant in the remote.
     pub tenant: String,
@@ -54,6 +54,8 @@ pub struct Request {
     pub is_single_writer: bool,
     /// Other collections of the remote whose pieces are named again instead of being sent.
     pub dedup_with: Vec<(String, String)>,
+    /// The variants to publish beside the collection. No two have the same name.
+    pub variants: Vec<Arc<dyn Recode>>,
 }
 
 /// The outcome of a push.
@@ -101,10 +103,98 @@ impl Pushed {
     }
 }
 
-/// A piece to be made: a file, 0 for the log, and its stretches.
-struct Job {
+/// A file to be stored.
+struct Outgoing<'a> {
+    kind: FileKind,
+    number: u64,
+    bytes: u64,
+    mtime: i64,
+    pieces: Vec<Stretches>,
+    source: Origin<'a>,
+}
+
+/// Where the bytes of a file come from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    /// A log, which is compressed.
+    Log(&'a [u8]),
+    /// A file of the collection.
+    Own(&'a CanonicalFile),
+    /// A file of a variant.
+    OfVariant(&'a CanonicalVariant, &'a CanonicalFile),
+}
+
+impl<'a> Outgoing<'a> {
+    fn log(log: &'a [u8]) -> Outgoing<'a> {
+        let bytes = log.len() as u64;
+        let whole: Stretches = std::iter::once(0..bytes).collect();
+        let (pieces, source) = (pieces(&[whole]), Origin::Log(log));
+        Outgoing { kind: FileKind::Log, number: 0, bytes, mtime: 0, pieces, source }
+    }
+
+    fn file(file: &'a CanonicalFile, source: Origin<'a>) -> Outgoing<'a> {
+        let CanonicalFile { kind, number, bytes, mtime, .. } = *file;
+        Outgoing { kind, number, bytes, mtime, pieces: file.pieces(), source }
+    }
+}
+
+/// A piece to be made: stretches of a file.
+struct Job<'a> {
+    /// The place of the file among those that are stored together.
     file: usize,
-    stretches: Stretches,
+    source: Origin<'a>,
+    stretches: &'a Stretches,
+}
+
+/// The files of a manifest that is being put together.
+#[derive(Default)]
+struct Contents {
+    pieces: Vec<Piece>,
+    /// By name, the places of `pieces`.
+    indexes: HashMap<PieceName, u32>,
+    files: Vec<ManifestFile>,
+    variants: Vec<Variant>,
+    /// Bytes that the push processes, as far as that is known.
+    expected: u64,
+}
+
+impl Contents {
+    fn index_of(&mut self, piece: Piece) -> u32 {
+        *self.indexes.entry(piece.name).or_insert_with(|| {
+            self.pieces.push(piece);
+            self.pieces.len() as u32 - 1
+        })
+    }
+
+    /// Whether the collection's own files are those of an earlier snapshot.
+    fn is_base_of(&self, earlier: &Manifest) -> bool {
+        let names =
+            |pieces: &[Piece]| -> Vec<[u8; 32]> { pieces.iter().map(|piece| piece.name.digest).collect() };
+        let (files, pieces) = (self.files.len(), self.pieces.len());
+        earlier.files.get(..files) == Some(&self.files)
+            && earlier.pieces.get(..pieces).is_some_and(|pieces| names(pieces) == names(&self.pieces))
+    }
+
+    /// Adds a variant of an earlier snapshot.
+    fn take(&mut self, earlier: &Manifest, variant: &Variant) {
+        let first = self.files.len() as u32;
+        for index in std::iter::once(&variant.log).chain(&variant.tiers) {
+            let Some(file) = earlier.files.get(*index as usize) else { continue };
+            let extents = file.extents.iter().filter_map(|extent| {
+                let piece = self.index_of(*earlier.pieces.get(extent.piece as usize)?);
+                Some(FileExtent { piece, ..*extent })
+            });
+            let extents = extents.collect();
+            self.files.push(ManifestFile { extents, ..file.clone() });
+        }
+        self.add_variant(variant.name.clone(), variant.recipe, first);
+    }
+
+    /// The files from `first` on are those of a variant.
+    fn add_variant(&mut self, name: String, recipe: [u8; 32], first: u32) {
+        let tiers = (first + 1..self.files.len() as u32).collect();
+        self.variants.push(Variant { name, log: first, tiers, recipe });
+    }
 }
 
 struct Work<'a> {
@@ -279,37 +369,21 @@ impl Work<'_> {
         needs: Vec<Needed>,
         progress: &dyn Progress,
     ) -> Result<(Manifest, Sent)> {
-        let log_len = self.canonical.log().len() as u64;
-        let whole: Stretches = std::iter::once(0..log_len).collect();
-        let mut jobs: Vec<Job> =
-            pieces(&[whole]).into_iter().map(|stretches| Job { file: 0, stretches }).collect();
-        for (file, canonical) in (1..).zip(self.canonical.files()) {
-            jobs.extend(canonical.pieces().into_iter().map(|stretches| Job { file, stretches }));
-        }
-        progress.expect(jobs.iter().flat_map(|job| &job.stretches).map(|part| part.end - part.start).sum());
-        let (stored, sent) = self.store(&jobs, progress)?;
-        let log =
-            ManifestFile { kind: FileKind::Log, number: 0, bytes: log_len, mtime: 0, extents: Vec::new() };
-        let others = self.canonical.files().iter().map(|file| ManifestFile {
-            kind: file.kind,
-            number: file.number,
-            bytes: file.bytes,
-            mtime: file.mtime,
-            extents: Vec::new(),
-        });
-        let mut files: Vec<ManifestFile> = std::iter::once(log).chain(others).collect();
-        let (mut named, mut indexes) = (Vec::new(), HashMap::new());
-        for (job, piece) in jobs.iter().zip(stored) {
-            let index = *indexes.entry(piece.name).or_insert_with(|| {
-                named.push(piece);
-                named.len() as u32 - 1
-            });
-            if let Some(file) = files.get_mut(job.file) {
-                file.extents.extend(FileExtent::of_piece(index, &job.stretches));
+        let (mut contents, sent) = (Contents::default(), Sent::default());
+        let own = self.canonical.files().iter().map(|file| Outgoing::file(file, Origin::Own(file)));
+        let own: Vec<Outgoing> = std::iter::once(Outgoing::log(self.canonical.log())).chain(own).collect();
+        self.add(&own, &mut contents, &sent, progress)?;
+        let base = newest.map(|found| &*found.manifest).filter(|earlier| contents.is_base_of(earlier));
+        for recode in &self.request.variants {
+            let choice = self.canonical.choose(recode);
+            match base.and_then(|earlier| Some((earlier, self.published(earlier, &choice)?))) {
+                Some((earlier, variant)) => contents.take(earlier, variant),
+                None => self.add_variant(choice, &mut contents, &sent, progress)?,
             }
         }
         let parent =
             newest.map(|found| ParentSnapshot { number: found.manifest.number, digest: found.digest });
+        let Contents { pieces, files, variants, .. } = contents;
         let manifest = Manifest {
             remote: self.remote.id(),
             number: parent.map_or(1, |parent| parent.number.saturating_add(1)),
@@ -326,16 +400,88 @@ impl Work<'_> {
             message: self.request.message.clone(),
             tool: concat!("tierfs ", env!("CARGO_PKG_VERSION")).to_owned(),
             needs,
-            pieces: named,
+            pieces,
             files,
-            variants: Vec::new(),
+            variants,
         };
         Ok((manifest, sent))
     }
 
+    /// The variant of an earlier snapshot with the same files that a choice would make again, if no plan may
+    /// remove its pieces.
+    fn published<'m>(&self, earlier: &'m Manifest, choice: &Choice) -> Option<&'m Variant> {
+        let is_it = |variant: &&Variant| (&variant.name, variant.recipe) == (&choice.name(), choice.recipe());
+        let variant = earlier.variants.iter().find(is_it)?;
+        let files = std::iter::once(&variant.log).chain(&variant.tiers);
+        let mut extents =
+            files.filter_map(|index| earlier.files.get(*index as usize)).flat_map(|file| &file.extents);
+        let may_stay = |piece: u32| {
+            let piece = earlier.pieces.get(piece as usize);
+            piece.is_some_and(|piece| !self.doomed.contains(&piece.name))
+        };
+        extents.all(|extent| may_stay(extent.piece)).then_some(variant)
+    }
+
+    /// Encodes a variant and stores its pieces.
+    fn add_variant(
+        &self,
+        choice: Choice,
+        contents: &mut Contents,
+        sent: &Sent,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let (name, recipe, first) = (choice.name(), choice.recipe(), contents.files.len() as u32);
+        contents.expected += self.canonical.bytes_of(&choice);
+        progress.expect(contents.expected);
+        let made = self.canonical.variant(choice, self.remote.id(), progress)?;
+        let files = made.files().iter().map(|file| Outgoing::file(file, Origin::OfVariant(&made, file)));
+        let files: Vec<Outgoing> = std::iter::once(Outgoing::log(made.log())).chain(files).collect();
+        self.add(&files, contents, sent, progress)?;
+        contents.add_variant(name, recipe, first);
+        Ok(())
+    }
+
+    /// Stores files and adds them to the contents of the manifest.
+    fn add(
+        &self,
+        files: &[Outgoing],
+        contents: &mut Contents,
+        sent: &Sent,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let jobs: Vec<Job> = (0..)
+            .zip(files)
+            .flat_map(|(place, file)| {
+                file.pieces.iter().map(move |stretches| Job { file: place, source: file.source, stretches })
+            })
+            .collect();
+        let bytes = jobs.iter().flat_map(|job| job.stretches).map(|part| part.end - part.start);
+        contents.expected += bytes.sum::<u64>();
+        progress.expect(contents.expected);
+        let stored = self.store(&jobs, sent, progress)?;
+        let mut described: Vec<ManifestFile> = files
+            .iter()
+            .map(|file| ManifestFile {
+                kind: file.kind,
+                number: file.number,
+                bytes: file.bytes,
+                mtime: file.mtime,
+                extents: Vec::new(),
+            })
+            .collect();
+        for (job, piece) in jobs.iter().zip(stored) {
+            let index = contents.index_of(piece);
+            if let Some(file) = described.get_mut(job.file) {
+                file.extents.extend(FileExtent::of_piece(index, job.stretches));
+            }
+        }
+        contents.files.append(&mut described);
+        Ok(())
+    }
+
     /// Stores the pieces of jobs that the remote does not have.
-    fn store(&self, jobs: &[Job], progress: &dyn Progress) -> Result<(Vec<Piece>, Sent)> {
-        let (next, failed, sent) = (AtomicUsize::new(0), AtomicBool::new(false), Sent::default());
+    fn store(&self, jobs: &[Job], sent: &Sent, progress: &dyn Progress) -> Result<Vec<Piece>> {
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let done: Mutex<Vec<Option<Piece>>> = Mutex::new(vec![None; jobs.len()]);
         let error: Mutex<Option<Error>> = Mutex::new(None);
         let work = || {
@@ -349,7 +495,7 @@ impl Work<'_> {
                         "the push was cancelled; what was sent is found again",
                     ))
                 } else {
-                    self.store_one(job, &mut bytes, &sent)
+                    self.store_one(job, &mut bytes, sent)
                 };
                 match stored {
                     Ok(piece) => {
@@ -377,20 +523,21 @@ impl Work<'_> {
         if pieces.len() != jobs.len() {
             return Err(Error::corrupt("a bug in tierfs: pieces were not stored"));
         }
-        Ok((pieces, sent))
+        Ok(pieces)
     }
 
     fn store_one(&self, job: &Job, bytes: &mut Vec<u8>, sent: &Sent) -> Result<Piece> {
-        let raw = match job.file.checked_sub(1).map(|file| self.canonical.files().get(file)) {
-            Some(Some(file)) => {
-                self.canonical.read(file, &job.stretches, bytes)?;
-                std::mem::take(bytes)
+        match job.source {
+            Origin::Log(log) => {
+                bytes.clear();
+                job.stretches.iter().for_each(|range| bytes.extend_from_slice(part(log, range)));
             }
-            _ => {
-                let parts = job.stretches.iter().map(|range| part(self.canonical.log(), range));
-                parts.collect::<Vec<&[u8]>>().concat()
+            Origin::Own(file) => self.canonical.read(file, job.stretches, bytes)?,
+            Origin::OfVariant(variant, file) => {
+                self.canonical.read_variant(variant, file, job.stretches, bytes)?;
             }
-        };
+        }
+        let raw = std::mem::take(bytes);
         let mut piece = Piece {
             name: PieceName { digest: [0; 32], generation: 0 },
             stored: 0,
@@ -398,7 +545,7 @@ impl Work<'_> {
             encoding: PieceEncoding::Raw,
         };
         let mut stored = raw;
-        if job.file == 0 {
+        if matches!(job.source, Origin::Log(_)) {
             let frame = zstandard::encode(&stored);
             if frame.len() < stored.len() {
                 (stored, piece.encoding) = (frame, PieceEncoding::Zstandard);

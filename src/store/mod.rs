@@ -55,6 +55,7 @@ pub use snapshot::canonical::Canonical;
 pub use snapshot::disk::SnapshotDisk;
 pub use snapshot::freeze::Frozen;
 pub use snapshot::payloads::CanonicalFile;
+pub use snapshot::recoded::{CanonicalVariant, Choice, Recode};
 pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
 pub use space::files::Touched;
 pub use state::directory::Directory;

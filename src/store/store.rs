@@ -17,7 +17,7 @@ use crate::store::collection::services::Services;
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::{Disk, Lock, Open, Space, replace_file};
 use crate::store::events::Events;
-use crate::store::quota::Use;
+use crate::store::quota::{Limits, Meter, Use};
 use crate::store::repair::set_aside::open_collection;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
@@ -42,6 +42,8 @@ pub struct Store {
     settings: Settings,
     /// Open collections. Held while one is opened, so that no collection is opened twice.
     pub(in crate::store) open: Mutex<OpenCollections>,
+    /// Variants of open collections, by number and name; `None` for those that were not published.
+    variants: Mutex<HashMap<(u32, String), Option<Arc<Collection>>>>,
     pub(in crate::store) tenants: Tenants,
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
@@ -106,7 +108,9 @@ impl Store {
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
         let services = Services::new(ticks, settings.pack != PACKS[0], sharing);
-        let store = Store { disk, access, settings, open, tenants, numbered, services, _lock: lock };
+        let variants = Mutex::default();
+        let store =
+            Store { disk, access, settings, open, variants, tenants, numbered, services, _lock: lock };
         if access == Access::Write
             && let Err(error) = store.finish_removals()
         {
@@ -307,10 +311,41 @@ impl Store {
     /// for a store that is only read.
     pub fn forget(&self, tenant: &str, name: &str) {
         if self.access == Access::Read {
-            self.open.lock().remove(&(tenant.to_owned(), name.to_owned()));
+            if let Some(old) = self.open.lock().remove(&(tenant.to_owned(), name.to_owned())) {
+                let number = old.state().number();
+                self.variants.lock().retain(|(of, _), _| *of != number);
+            }
             self.tenants.forget(tenant);
             self.services.invalidate_all_names();
         }
+    }
+
+    /// A variant of a collection of a remote, with the same nodes; `None` if it was not published.
+    pub fn variant(&self, collection: &Arc<Collection>, name: &str) -> Result<Option<Arc<Collection>>> {
+        if !self.disk.shows_snapshots() {
+            return Ok(None);
+        }
+        let key = (collection.state().number(), name.to_owned());
+        let mut variants = self.variants.lock();
+        if let Some(known) = variants.get(&key) {
+            return Ok(known.clone());
+        }
+        let path = collection.path();
+        let disk = collection.files.disk().variant(&path, name);
+        let disk = disk.map_err(|error| Error::io(format!("opening {path} in {name}"), error))?;
+        let opened = match disk {
+            Some(disk) => {
+                let disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
+                let place = (collection.tenant(), collection.name());
+                let opened = open_collection(&disk, self.id(), place, Access::Read)?;
+                // The tenant has the use of the collection itself.
+                let meter = Meter::new("", None, Limits::default());
+                Some(Arc::new(opened.joined(&self.services, &meter)))
+            }
+            None => None,
+        };
+        variants.insert(key, opened.clone());
+        Ok(opened)
     }
 
     /// Whether it shows snapshots of a remote.

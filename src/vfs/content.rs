@@ -100,7 +100,10 @@ impl Content {
     /// Its bytes as a stream that verifies all of them.
     pub fn stream(&self, settings: &Settings) -> Result<Stream> {
         match &self.form {
-            Some((form, item)) => view::plan(&self.collection, settings, *form, item)?.stream(Verify::Always),
+            // No form that shows a move comes here.
+            Some((form, item)) => {
+                view::plan(&self.collection, None, settings, *form, item)?.stream(Verify::Always)
+            }
             None => {
                 let objects = self.objects.iter();
                 let open = |(object, _): &(Arc<Object>, u32)| {

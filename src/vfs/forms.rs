@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
-use crate::store::{Node, ROOT, State};
+use crate::store::{Collection, Node, ROOT, State};
 use crate::stream::Stream;
 use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::ino::{Ino, Place};
@@ -102,7 +102,16 @@ impl Vfs {
         let Some((form, item)) = &view.of else {
             return Err(Error::new(ErrorKind::IsDirectory, "not a file"));
         };
-        view::plan(&view.collection, self.store().settings(), *form, item)
+        let published = self.published(view)?;
+        view::plan(&view.collection, published.as_ref(), self.store().settings(), *form, item)
+    }
+
+    /// The collection as after the move that a form shows, if the remote has that variant.
+    pub fn published(&self, view: &FormView) -> Result<Option<Arc<Collection>>> {
+        match &view.of {
+            Some((form, _)) => view::published(self.store(), &view.collection, *form),
+            None => Ok(None),
+        }
     }
 
     /// Flushes the files that a file of a form is made of, because its header depends on them. Queues

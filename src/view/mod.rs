@@ -16,5 +16,5 @@ mod sums;
 pub use form::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, names};
 pub use pinned::{PinnedForms, pin_of};
-pub use plan::plan;
+pub use plan::{plan, published};
 pub use recipe::Recipe;

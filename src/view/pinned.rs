@@ -11,7 +11,7 @@ use crate::store::{Collection, Store};
 use crate::stream::Stream;
 use crate::view::form::{Form, INDEX_NUMBER};
 use crate::view::names::Item;
-use crate::view::plan::plan;
+use crate::view::plan::{plan, published};
 
 /// Provides the bytes of pinned files in forms.
 pub struct PinnedForms(pub Arc<Store>);
@@ -39,6 +39,7 @@ impl Forms for PinnedForms {
         let (form, is_index) = Form::from_number(pin.form).ok_or_else(none)?;
         let node = collection.state().node(pin.node).cloned().ok_or_else(none)?;
         let item = if is_index { Item::Index(node) } else { Item::Node(node) };
-        plan(collection, self.0.settings(), form, &item)?.stream(verify)
+        let published = published(&self.0, collection, form)?;
+        plan(collection, published.as_ref(), self.0.settings(), form, &item)?.stream(verify)
     }
 }

@@ -10,9 +10,9 @@ use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
 use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
-use crate::store::Settings;
 use crate::store::{Node, ROOT, State, TENSORS_NAME};
 use crate::store::{OpenObject, Verify};
+use crate::store::{Settings, Store};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::view::form::{Form, Shows};
 use crate::view::gguf;
@@ -30,8 +30,17 @@ pub(super) struct Piece {
 }
 
 /// The recipe of a file in a form. Fails with `IsDirectory` for an item that is not a file, with `NotFound` for one that
-/// the form does not show.
-pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item: &Item) -> Result<Recipe> {
+/// the form does not show. `published` is the collection as after the move that the form shows, if somebody
+/// has published it: then nothing is computed.
+pub fn plan(
+    collection: &Arc<Collection>,
+    published: Option<&Arc<Collection>>,
+    settings: &Settings,
+    form: Form,
+    item: &Item,
+) -> Result<Recipe> {
+    let own = collection;
+    let collection = published.unwrap_or(own);
     let parts = match (item, form.shows()) {
         (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
         (Item::Whole, _) => all_tensors(&collection.state())?,
@@ -58,6 +67,7 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
                 }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
                 Shows::Cast(to) => cast(collection, file, pieces, to)?,
+                _ if published.is_some() => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
                 _ => moved(collection, settings, pieces, form),
             };
             stitched(records, parts)
@@ -66,6 +76,14 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
     let created_at =
         item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
     Ok(Recipe { collection: collection.clone(), created_at, parts })
+}
+
+/// The collection as after the move that a form shows, if it is one of a remote that has this variant.
+pub fn published(store: &Store, collection: &Arc<Collection>, form: Form) -> Result<Option<Arc<Collection>>> {
+    match form.shows() {
+        Shows::Moved(tier) => store.variant(collection, tier.name()),
+        _ => Ok(None),
+    }
 }
 
 /// Assembles the parts of an embedding batch to the batch file. Without records, returns the parts unchanged.

@@ -69,7 +69,12 @@ fn described() -> Manifest {
             file(log, 0, 1024, 0, &[(0, 3, 0, 1024)]),
             file(tier, 2, 4096, 0, &[(4000, 2, 69_900, 96)]),
         ],
-        variants: vec![Variant { name: "q5".to_owned(), log: 6, tiers: vec![7] }],
+        variants: vec![Variant {
+            name: "q5".to_owned(),
+            log: 6,
+            tiers: vec![7],
+            recipe: std::array::from_fn(|place| place as u8),
+        }],
     }
 }
 

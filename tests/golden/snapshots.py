@@ -89,7 +89,7 @@ def manifest_body():
         struct.pack("<I", len(pieces)),
         *(bytes([name]) * 32 + struct.pack("<IIIB", *rest) for name, *rest in pieces),
         struct.pack("<I", len(files)), *files,
-        struct.pack("<I", 1), text("q5"), struct.pack("<III", 6, 1, 7),
+        struct.pack("<I", 1), text("q5"), struct.pack("<III", 6, 1, 7), bytes(range(32)),
     ])
 
 

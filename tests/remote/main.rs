@@ -13,3 +13,4 @@ mod mounted;
 mod push;
 mod reading;
 mod seaweed;
+mod variants;

@@ -46,6 +46,7 @@ pub fn request(push: u128) -> Request {
         created_at: CREATED,
         is_single_writer: false,
         dedup_with: Vec::new(),
+        variants: Vec::new(),
     }
 }
 

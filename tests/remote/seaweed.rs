@@ -91,6 +91,17 @@ impl Server {
     }
 }
 
+/// Mounts a variant. `moved` is the model as a local move would leave it.
+fn compare_in_tier(place: &Place, server: &Server, moved: &std::path::Path) {
+    let (cache, mut command) = (place.path("cache in q5"), tierfs());
+    server.credentials(&mut command, READER);
+    let options = ["--tier", "q5", "--cache", cache.to_str().unwrap()];
+    let mounted = place.mount_store_by(&mut command, PathBuf::from(URL), "in q5", &options);
+    let found = fs::read(mounted.path("acme/minilm/model.safetensors")).unwrap();
+    assert_same(&found, &fs::read(moved).unwrap(), "the variant");
+    mounted.unmount();
+}
+
 const WRITER: usize = 0;
 const READER: usize = 1;
 const URL: &str = "s3://models/demo";
@@ -108,6 +119,8 @@ fn a_model_pushed_to_a_bucket_is_mounted_with_read_only_keys_and_read_again_with
     let text = server.run(WRITER, &push).ok();
     assert!(text.starts_with("pushed snapshot 1 of acme/minilm"), "{text}");
     assert!(server.run(WRITER, &push).ok().starts_with("nothing new"));
+    let text = server.run(WRITER, &[&push[..], &["--variants", "q5"]].concat()).ok();
+    assert!(text.starts_with("pushed snapshot 2"), "{text}");
     let refused = server.run(READER, &push).failed(1, &["s3://models/demo"]);
     let examined = server.run(READER, &["doctor", URL]).ok();
     assert!(examined.contains("these keys may only read") && examined.contains("MB/s by 32"), "{examined}");
@@ -133,6 +146,7 @@ fn a_model_pushed_to_a_bucket_is_mounted_with_read_only_keys_and_read_again_with
         }
     };
     compare("cold");
+    compare_in_tier(&place, &server, &local.path("acme/minilm/.as/q5/model.safetensors"));
     // Nothing answers requests any more.
     drop(server);
     compare("again");

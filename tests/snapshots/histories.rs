@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tierfs::engine::{
-    Consent, Engine, Evict, LOSSY, Moved, Reconstruct, compact, set_reconstruct, set_setting,
+    Consent, Engine, Evict, LOSSY, Moved, Reconstruct, compact, set_reconstruct, set_setting, variant,
 };
 use tierfs::ingest::Options;
 use tierfs::model::{EntryId, MoveTo, Silent};
@@ -13,7 +13,7 @@ use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Collection, Frozen, ROOT, Store, Verify};
 
 use crate::fixture::{Numbers, STORE, f32s, find, import, npy_file, safetensors_file};
-use crate::remote::{REMOTE, Remote, assert_same, seen};
+use crate::remote::{REMOTE, Remote, assert_same, assert_same_bytes, seen};
 use support::{Random, scale};
 
 const FILES: [&str; 6] = ["m.safetensors", "d/n.safetensors", "x.npy", "f", "d/g", "h"];
@@ -24,6 +24,7 @@ struct History {
     engine: Engine,
     collection: Arc<Collection>,
     random: Random,
+    pins: bool,
 }
 
 impl History {
@@ -33,7 +34,7 @@ impl History {
         let engine = Engine::new(store.clone());
         let collection = store.collection_made("t", "c", (3, 4)).unwrap();
         set_setting(&collection, ROOT, &LOSSY, "allow").unwrap();
-        History { store, engine, collection, random: Random(seed) }
+        History { store, engine, collection, random: Random(seed), pins: true }
     }
 
     fn content(&mut self, name: &str) -> Vec<u8> {
@@ -99,7 +100,7 @@ impl History {
                 // The name may be taken.
                 open::link(&self.collection, node, ROOT, b"linked").ok();
             }
-            10 => {
+            10 if self.pins => {
                 self.engine.pin(&self.collection, node, silent).ok();
             }
             _ => self.write(node),
@@ -204,4 +205,40 @@ fn a_state_gives_the_same_files_after_a_restart_a_checkpoint_and_a_compaction() 
         let store = Arc::new(Store::open(disk, Access::Read, "").unwrap());
         assert!(first == canonical(&store.collection("t", "c").unwrap()), "seed {seed}: a reader differs");
     }
+}
+
+#[test]
+fn a_variant_reads_as_the_collection_after_a_move_to_its_tier_whatever_its_history() {
+    let mut encoded = 0;
+    for seed in 200..200 + 24 * u64::from(scale()) {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        // A move refuses pinned files, which a variant encodes.
+        let mut history = History { pins: false, ..History::new(&disk, seed) };
+        for _ in 0..1 + history.random.below(30) {
+            history.step();
+        }
+        let name = ["q8", "q5", "q5:all", "q3x:all"][history.random.below(4)];
+        let (context, to) = (format!("seed {seed}, {name}"), MoveTo::parse_variant(name).unwrap());
+        let frozen = Frozen::of(&history.collection).unwrap();
+        let canonical = frozen.canonical(REMOTE).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let recode = variant(to, history.store.settings());
+        let made = || canonical.variant(canonical.choose(&recode), REMOTE, &Silent).unwrap();
+        let (remote, first) = (Remote::default(), made());
+        let pushed = remote.push_with(&canonical, &[first], ("t", "c"));
+        assert!(made().log() == made().log(), "{context}: another log");
+        let reader = Arc::new(remote.store());
+        let _engine = Engine::new(reader.clone());
+        let exact = reader.collection("t", "c").unwrap();
+        assert_same(&seen(&exact), &seen(&history.collection), &context);
+        let shown = reader.variant(&exact, name).unwrap().unwrap();
+        assert_eq!(shown.damage(), None, "{context}");
+        assert!(reader.variant(&exact, "q7").unwrap().is_none(), "{context}");
+        drop((canonical, frozen));
+        // Refused tensors stay, and the others move.
+        let to = (to, Consent::Given);
+        history.engine.set_tier(&history.collection, ROOT, to, &Silent, &mut Moved::default()).ok();
+        assert_same_bytes(&seen(&shown), &seen(&history.collection), &context);
+        encoded += pushed.manifest.variants.iter().map(|variant| variant.tiers.len()).sum::<usize>();
+    }
+    assert!(encoded > 10, "{encoded} tier files");
 }

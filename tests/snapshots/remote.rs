@@ -9,13 +9,14 @@ use parking_lot::Mutex;
 use tierfs::format::snapshot::keys::PieceName;
 use tierfs::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, PIECES_MAX, Piece, PieceEncoding,
+    Variant,
 };
 use tierfs::format::snapshot::pieces::pieces;
 use tierfs::format::zstandard;
 use tierfs::model::{EntryId, StoreId};
 use tierfs::store::{
-    Access, Canonical, Collection, Frozen, OpenObject, Snapshot, SnapshotDisk, SnapshotFiles, Snapshots,
-    Store, Verify,
+    Access, Canonical, CanonicalVariant, Collection, Frozen, OpenObject, Snapshot, SnapshotDisk,
+    SnapshotFiles, Snapshots, Store, Verify,
 };
 use tierfs::stream::{Segment, Stream};
 
@@ -51,16 +52,21 @@ impl Remote {
         self.push_canonical(&frozen.canonical(REMOTE).unwrap(), place)
     }
 
-    pub fn push_canonical(&self, canonical: &Canonical, (tenant, name): (&str, &str)) -> Pushed {
+    pub fn push_canonical(&self, canonical: &Canonical, place: (&str, &str)) -> Pushed {
+        self.push_with(canonical, &[], place)
+    }
+
+    /// Pushes a frozen collection and these variants of it.
+    pub fn push_with(
+        &self,
+        canonical: &Canonical,
+        variants: &[CanonicalVariant],
+        (tenant, name): (&str, &str),
+    ) -> Pushed {
         let mut made = Made::default();
-        let log = canonical.log();
         let mut pushed = 0;
-        let whole = 0..log.len() as u64;
-        for stretches in pieces(&[Vec::from([whole])]) {
-            let raw: Vec<u8> = stretches.iter().flat_map(|range| bytes_of(log, range)).copied().collect();
-            self.put(&mut made, &raw, PieceEncoding::Zstandard, &stretches);
-        }
-        made.end_file(FileKind::Log, 0, log.len() as u64, 0);
+        self.put_log(&mut made, canonical.log());
+        made.end_file(FileKind::Log, 0, canonical.log().len() as u64, 0);
         for file in canonical.files() {
             let mut raw = Vec::new();
             for stretches in file.pieces() {
@@ -68,6 +74,27 @@ impl Remote {
                 pushed += self.put(&mut made, &raw, PieceEncoding::Raw, &stretches);
             }
             made.end_file(file.kind, file.number, file.bytes, file.mtime);
+        }
+        let mut named = Vec::new();
+        for variant in variants {
+            let log = made.files.len() as u32;
+            self.put_log(&mut made, variant.log());
+            made.end_file(FileKind::Log, 0, variant.log().len() as u64, 0);
+            for file in variant.files() {
+                let mut raw = Vec::new();
+                for stretches in file.pieces() {
+                    canonical.read_variant(variant, file, &stretches, &mut raw).unwrap();
+                    pushed += self.put(&mut made, &raw, PieceEncoding::Raw, &stretches);
+                }
+                made.end_file(file.kind, file.number, file.bytes, file.mtime);
+            }
+            let tiers = (log + 1..made.files.len() as u32).collect();
+            named.push(Variant {
+                name: variant.choice().name(),
+                log,
+                tiers,
+                recipe: variant.choice().recipe(),
+            });
         }
         let needs = canonical.needs().iter().map(|(tenant, collection)| Needed {
             tenant: tenant.clone(),
@@ -94,12 +121,20 @@ impl Remote {
             needs: needs.collect(),
             pieces: made.pieces,
             files: made.files,
-            variants: Vec::new(),
+            variants: named,
         };
         assert!(manifest.pieces.len() < PIECES_MAX);
         before.push(manifest.to_bytes().unwrap());
         let bytes = manifest.pieces.iter().map(|piece| u64::from(piece.raw)).sum();
         Pushed { bytes, new: pushed, manifest }
+    }
+
+    fn put_log(&self, made: &mut Made, log: &[u8]) {
+        let whole = 0..log.len() as u64;
+        for stretches in pieces(&[Vec::from([whole])]) {
+            let raw: Vec<u8> = stretches.iter().flat_map(|range| bytes_of(log, range)).copied().collect();
+            self.put(made, &raw, PieceEncoding::Zstandard, &stretches);
+        }
     }
 
     /// Adds a piece to what is made. Returns its bytes if it was not there.
@@ -127,11 +162,7 @@ impl Remote {
     /// Replaces the log of the newest snapshot of a collection.
     pub fn change_log(&self, place: (&str, &str), log: &[u8]) {
         let mut made = Made::default();
-        let whole = 0..log.len() as u64;
-        for stretches in pieces(&[Vec::from([whole])]) {
-            let raw: Vec<u8> = stretches.iter().flat_map(|range| bytes_of(log, range)).copied().collect();
-            self.put(&mut made, &raw, PieceEncoding::Zstandard, &stretches);
-        }
+        self.put_log(&mut made, log);
         self.change(place, |manifest| {
             let skipped = manifest.pieces.len() as u32;
             manifest.pieces.extend(&made.pieces);
@@ -308,6 +339,15 @@ pub fn seen(collection: &Arc<Collection>) -> BTreeMap<String, Seen> {
         }
     }
     all
+}
+
+/// Compares the bytes and the tiers of what is seen of two collections.
+pub fn assert_same_bytes(found: &BTreeMap<String, Seen>, expected: &BTreeMap<String, Seen>, context: &str) {
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{context}");
+    for (name, seen) in expected {
+        assert_eq!(found[name].tiers, seen.tiers, "{context}: {name}");
+        assert!(found[name].bytes == seen.bytes, "{context}: {name} has other bytes");
+    }
 }
 
 /// The paths of a node: one for each name.

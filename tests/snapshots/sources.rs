@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::{Consent, Engine, Evict, Moved, Reconstruct, set_reconstruct};
+use tierfs::engine::{Consent, Engine, Evict, Moved, Reconstruct, set_reconstruct, variant};
 use tierfs::ingest::{Options, Parents};
 use tierfs::model::{MoveTo, Silent};
 use tierfs::store::disk::Disk;
@@ -10,7 +10,7 @@ use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Collection, Frozen, Store};
 
 use crate::fixture::{Numbers, STORE, find, import, read, safetensors_file, tensor};
-use crate::remote::{Remote, assert_same, seen};
+use crate::remote::{REMOTE, Remote, assert_same, seen};
 
 fn store(disk: Arc<dyn Disk>) -> Arc<Store> {
     Store::create(&*disk, STORE).unwrap();
@@ -59,6 +59,59 @@ fn a_fine_tune_kept_as_differences_needs_its_base_and_reads_with_it() {
     let _engine = Engine::new(shown.clone());
     assert_eq!(read(&shown.collection("t", "tuned").unwrap(), "m.safetensors").unwrap(), bytes);
     assert_same(&seen(&shown.collection("t", "tuned").unwrap()), &seen(&tuned), "with its base");
+}
+
+#[test]
+fn a_variant_of_a_fine_tune_kept_as_differences_needs_no_base() {
+    let store = store(Arc::new(MemoryDisk::new()));
+    let engine = Engine::new(store.clone());
+    // The smaller tensor stays exact in a variant.
+    let model = |tuned: &dyn Fn(usize, f32) -> f32| {
+        let tensors = [("w", 300, Numbers(8).floats(120_000)), ("v", 100, Numbers(9).floats(40_000))];
+        let tensors = tensors.map(|(name, rows, floats)| {
+            let values = floats.into_iter().enumerate().map(|(place, value)| tuned(place, value));
+            let bytes: Vec<u8> = values.flat_map(|value| half::bf16::from_f32(value).to_le_bytes()).collect();
+            tensor(name, safetensors::Dtype::BF16, &[rows, 400], bytes)
+        });
+        safetensors_file(&tensors)
+    };
+    let base = store.collection_made("t", "base", (0, 0)).unwrap();
+    import(&base, "m.safetensors", &model(&|_, value| value), &Options::default()).unwrap();
+    let tuned = store.collection_made("t", "tuned", (0, 0)).unwrap();
+    let options = Options { parents: Some(Parents::new(&base, None).unwrap()), ..Options::default() };
+    let bytes = model(&|place, value| if place % 50 == 0 { value * 1.01 } else { value });
+    import(&tuned, "m.safetensors", &bytes, &options).unwrap();
+    store.collection("t", "tuned").unwrap();
+    evict(&engine, &tuned, "w", "delta");
+    evict(&engine, &tuned, "v", "delta");
+    let to = MoveTo::parse_variant("q5").unwrap();
+    let pushed = |collection: &Arc<Collection>, remote: &Remote| {
+        let canonical = Frozen::of(collection).unwrap().canonical(REMOTE).unwrap();
+        let choice = canonical.choose(&variant(to, store.settings()));
+        let made = canonical.variant(choice, REMOTE, &Silent).unwrap();
+        remote.push_with(&canonical, &[made], ("t", collection.name())).manifest
+    };
+    let shown = |remote: &Remote, name: &str| {
+        let store = Arc::new(remote.store());
+        let exact = store.collection("t", name).unwrap();
+        let found = store.variant(&exact, "q5").unwrap().unwrap();
+        (store, found)
+    };
+    let remote = Remote::default();
+    assert_eq!(pushed(&tuned, &remote).needs.len(), 1);
+    // The base is not in this remote.
+    let (_store, found) = shown(&remote, "tuned");
+    let found = read(&found, "m.safetensors").unwrap();
+    // The base keeps the blocks that the differences need, as a move would.
+    let bases = Remote::default();
+    pushed(&base, &bases);
+    let (_store, kept) = shown(&bases, "base");
+    assert_eq!(read(&kept, "m.safetensors").unwrap(), model(&|_, value| value));
+    let to = (to, Consent::Given);
+    engine.set_tier(&tuned, tierfs::store::ROOT, to, &Silent, &mut Moved::default()).unwrap();
+    let moved = read(&tuned, "m.safetensors").unwrap();
+    assert!(moved != bytes);
+    assert!(found == moved);
 }
 
 #[cfg(feature = "mount")]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Error, Result};
+use crate::model::{Error, MoveTo, Result};
 use crate::store::Store;
 
 #[cfg(feature = "remote")]
@@ -20,12 +20,20 @@ pub(in crate::cli) fn open(url: &str) -> Result<Store> {
     opened(url, None)
 }
 
+/// The name of a variant.
+pub(in crate::cli) fn parse_tier(text: &str) -> Result<String> {
+    MoveTo::parse_variant(text).map(MoveTo::variant_name)
+}
+
 /// Options of a mounted remote.
 #[derive(clap::Args)]
 pub(in crate::cli) struct RemoteArgs {
     /// Show this snapshot of a collection of a remote: its number, or a tag
     #[arg(long, value_name = "TENANT/COLLECTION=N")]
     pub at: Vec<String>,
+    /// Show collections of a remote in this tier, where tierfs push --variants has published them in it
+    #[arg(long, value_name = "TIER", value_parser = parse_tier)]
+    pub tier: Option<String>,
     /// Directory that keeps what was read from a remote [default: below ~/.cache/tierfs]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
@@ -40,11 +48,14 @@ pub(in crate::cli) struct RemoteArgs {
 impl RemoteArgs {
     /// Refuses these options for a store that is no remote.
     pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
-        let is_given =
-            !self.at.is_empty() || self.cache.is_some() || self.cache_size.is_some() || self.follow.is_some();
+        let is_given = !self.at.is_empty()
+            || self.tier.is_some()
+            || self.cache.is_some()
+            || self.cache_size.is_some()
+            || self.follow.is_some();
         if is_given && !is_remote {
             return Err(Error::invalid(
-                "--at, --cache, --cache-size and --follow are options of a remote, such as s3://BUCKET/PREFIX",
+                "--at, --tier, --cache, --cache-size and --follow are options of a remote, such as s3://BUCKET/PREFIX",
             ));
         }
         Ok(())
@@ -111,7 +122,9 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         // The command's own error says what failed.
         None => log::debug!("{path}: {text}"),
     });
-    let disk = SnapshotDisk::new(Arc::new(Published::new(Source::new(remote, cache, tell), wanted)));
+    let tier = mounted.and_then(|options| options.tier.clone());
+    let published = Published::new(Source::new(remote, cache, tell), wanted).in_tier(tier);
+    let disk = SnapshotDisk::new(Arc::new(published));
     let store = Store::open(Arc::new(disk), Access::Read, "")?;
     if mounted.is_some() {
         events.get_or_init(|| store.events().clone());

@@ -192,6 +192,9 @@ pub struct Variant {
     pub log: u32,
     /// Indexes of its tier files.
     pub tiers: Vec<u32>,
+    /// A digest of what determines it beside the collection's own files. A push that would make a variant with the
+    /// same digest of the same files takes this one.
+    pub recipe: [u8; 32],
 }
 
 impl FileExtent {

@@ -13,7 +13,7 @@
 //! | pieces | list of (name 32 bytes, generation u32, stored bytes u32, raw bytes u32, encoding u8) |
 //! | files | list of (kind u8, number u64, bytes u64, mtime i64, extents) |
 //! | extents | list of varints: offset minus the end of the extent before; signed: piece minus that before; signed: offset in the piece minus where that before ended, or minus 0 in another piece; bytes |
-//! | variants | list of (name text, log u32, tier files: list of u32) |
+//! | variants | list of (name text, log u32, tier files: list of u32, recipe 32 bytes) |
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::keys::PieceName;
@@ -32,8 +32,8 @@ const PIECE_BYTES: usize = 45;
 const FILE_BYTES: usize = 29;
 /// Least bytes of an extent.
 const EXTENT_BYTES: usize = 4;
-/// Least bytes of a variant.
-const VARIANT_BYTES: usize = 12;
+/// Least bytes of a variant: three lengths or numbers, and a digest.
+const VARIANT_BYTES: usize = 44;
 
 /// The body of a manifest, not compressed.
 pub(super) fn write_body(manifest: &Manifest) -> Vec<u8> {
@@ -78,6 +78,7 @@ pub(super) fn write_body(manifest: &Manifest) -> Vec<u8> {
         variant.tiers.iter().for_each(|tier| {
             out.u32(*tier);
         });
+        out.bytes(&variant.recipe);
     }
     out.into_bytes()
 }
@@ -108,7 +109,8 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
     }
     let variants = read_list(&mut body, any, VARIANT_BYTES, |body| {
         let (name, log) = (read_string(body)?, body.u32()?);
-        Ok(Variant { name, log, tiers: read_list(body, any, 4, Reader::u32)? })
+        let tiers = read_list(body, any, 4, Reader::u32)?;
+        Ok(Variant { name, log, tiers, recipe: body.array()? })
     })?;
     if body.remaining() > 0 {
         return Err(Error::corrupt(format!("{} bytes follow the body", body.remaining())));

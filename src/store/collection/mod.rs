@@ -117,6 +117,13 @@ impl Collection {
         self.state.read()
     }
 
+    /// The forms in which a collection of a remote is published: the names of its variants, and an empty name
+    /// for the collection itself. The one that this is comes first. Nothing for a collection of a store.
+    pub fn published(&self) -> Result<Vec<String>> {
+        let path = self.path();
+        self.files.disk().published(&path).map_err(|error| Error::io(path, error))
+    }
+
     /// Damage to its log, if any. The collection accepts no writes then.
     pub fn damage(&self) -> Option<&Damage> {
         self.journal.damage()

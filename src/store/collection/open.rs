@@ -144,6 +144,12 @@ impl Collection {
         Collection::of_parts(disk, identity, state, Journal::default())
     }
 
+    /// The same collection, which knows parents and children as another does.
+    pub(in crate::store) fn with_lineage_of(mut self, other: &Collection) -> Collection {
+        self.services = self.services.with_lineage_of(&other.services);
+        self
+    }
+
     /// Counts the use of the collection for its tenant, restores the usage of blocks, and gives it the
     /// services of its store. The event log gets the events of its opening.
     pub(in crate::store) fn joined(mut self, services: &Services, tenant: &Arc<Meter>) -> Collection {

@@ -31,6 +31,11 @@ impl Services {
         Services { ticks, packs, sharing: Arc::new(sharing), ..Services::default() }
     }
 
+    /// These services, with the dependencies between objects that others have.
+    pub fn with_lineage_of(self, others: &Services) -> Services {
+        Services { lineage: others.lineage.clone(), ..self }
+    }
+
     /// The data files that new files may share.
     pub fn sharing(&self) -> &Sharing {
         &self.sharing

@@ -367,6 +367,14 @@ impl Disk for Descriptors {
         self.pool.disk.still(path)
     }
 
+    fn published(&self, path: &str) -> io::Result<Vec<String>> {
+        self.pool.disk.published(path)
+    }
+
+    fn variant(&self, path: &str, name: &str) -> io::Result<Option<Arc<dyn Disk>>> {
+        self.pool.disk.variant(path, name)
+    }
+
     fn shows_snapshots(&self) -> bool {
         self.pool.disk.shows_snapshots()
     }

@@ -195,6 +195,15 @@ pub trait Disk: Send + Sync {
     fn still(&self, _path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
         Ok(None)
     }
+    /// The forms in which a collection is published: the names of its variants, an empty name for the
+    /// collection itself; the one that is shown comes first. Nothing on a disk that shows no snapshots.
+    fn published(&self, _path: &str) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+    /// A disk on which a directory has the content of a variant of the collection, if that was published.
+    fn variant(&self, _path: &str, _name: &str) -> io::Result<Option<Arc<dyn Disk>>> {
+        Ok(None)
+    }
     /// Whether it shows snapshots, of which there may be newer ones.
     fn shows_snapshots(&self) -> bool {
         false

@@ -50,6 +50,7 @@ pub struct Canonical {
     log: Vec<u8>,
     needs: Vec<(String, String)>,
     files: Vec<CanonicalFile>,
+    state: State,
 }
 
 impl Frozen {
@@ -90,6 +91,7 @@ impl Frozen {
             log,
             needs: needs.into_iter().collect(),
             files,
+            state,
         })
     }
 }
@@ -118,6 +120,20 @@ impl Canonical {
     /// The files beside the log, in the order of their kinds and numbers.
     pub fn files(&self) -> &[CanonicalFile] {
         &self.files
+    }
+
+    pub(super) fn frozen(&self) -> &Frozen {
+        &self.frozen
+    }
+
+    /// The objects of the frozen collection, in the order in which they have their places.
+    pub(super) fn objects(&self) -> &[Arc<Object>] {
+        &self.objects
+    }
+
+    /// The state that the log describes.
+    pub(super) fn state(&self) -> &State {
+        &self.state
     }
 
     /// Replaces `out` by the bytes of stretches of a file, each payload compared with its checksum.
@@ -187,10 +203,11 @@ fn with_number(mut state: State) -> Result<State> {
 
 /// The payload files that are being put together.
 #[derive(Default)]
-struct Files(BTreeMap<(FileKind, u64), CanonicalFile>);
+pub(super) struct Files(BTreeMap<(FileKind, u64), CanonicalFile>);
 
 impl Files {
-    fn file(&mut self, kind: FileKind, number: u64) -> &mut CanonicalFile {
+    /// The file of a kind and number.
+    pub fn file(&mut self, kind: FileKind, number: u64) -> &mut CanonicalFile {
         self.0.entry((kind, number)).or_insert_with(|| CanonicalFile::new(kind, number))
     }
 
@@ -271,7 +288,7 @@ impl Files {
     }
 
     /// The files with bytes, in order.
-    fn finish(mut self, path: &str) -> Result<Vec<CanonicalFile>> {
+    pub fn finish(mut self, path: &str) -> Result<Vec<CanonicalFile>> {
         self.0.retain(|_, file| file.bytes > 0);
         let mut files: Vec<CanonicalFile> = self.0.into_values().collect();
         for file in &mut files {
@@ -317,7 +334,7 @@ fn set_times(files: &mut [CanonicalFile], state: &State, objects: &[Arc<Object>]
 }
 
 /// The log of a state, as its bytes.
-fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
+pub(super) fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
     let failed = |error| Error::io("writing a log in memory", error);
     let file = MemoryDisk::new().open(LOG_NAME, Open::Create).map_err(failed)?;
     let log = write_log(file.clone(), store, state, GENERATION, next_sequence(state))?;
@@ -326,6 +343,6 @@ fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn lacks(path: &str, object: &Object) -> Error {
+pub(super) fn lacks(path: &str, object: &Object) -> Error {
     Error::corrupt(format!("{path}: object {} is not in its copy", object.entry.id))
 }

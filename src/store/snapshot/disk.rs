@@ -117,6 +117,13 @@ impl SnapshotDisk {
         }
     }
 
+    /// A disk that shows only this snapshot of a collection.
+    fn with_one(&self, (tenant, name): (&str, &str), shown: Arc<ShownSnapshot>) -> Arc<dyn Disk> {
+        let (source, last) = (self.source.clone(), shown.number);
+        let collections = HashMap::from([((tenant.to_owned(), name.to_owned()), shown)]);
+        Arc::new(SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) })
+    }
+
     /// The file of a tenant, with the owner that the manifest of its first collection has.
     fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
         let opened = |key: &(String, String)| key.0 == tenant;
@@ -145,20 +152,24 @@ impl SnapshotDisk {
 
 impl Shown {
     fn show(&mut self, key: (String, String), snapshot: Snapshot) -> io::Result<Arc<ShownSnapshot>> {
-        let variant = snapshot.variant.as_deref();
-        let files = snapshot.manifest.files_of(variant).ok_or_else(|| {
-            let (number, name) = (snapshot.manifest.number, variant.unwrap_or_default());
-            io::Error::new(io::ErrorKind::NotFound, format!("snapshot {number} has no variant {name}"))
-        })?;
-        let indexes = files.into_iter().map(|(index, file)| ((file.kind, file.number), index)).collect();
         self.last = self.last.saturating_add(1);
-        let shown = Arc::new(ShownSnapshot { snapshot, number: self.last, indexes });
+        let shown = Arc::new(ShownSnapshot::of(snapshot, self.last)?);
         self.collections.insert(key, shown.clone());
         Ok(shown)
     }
 }
 
 impl ShownSnapshot {
+    fn of(snapshot: Snapshot, number: u32) -> io::Result<ShownSnapshot> {
+        let variant = snapshot.variant.as_deref();
+        let files = snapshot.manifest.files_of(variant).ok_or_else(|| {
+            let (number, name) = (snapshot.manifest.number, variant.unwrap_or_default());
+            io::Error::new(io::ErrorKind::NotFound, format!("snapshot {number} has no variant {name}"))
+        })?;
+        let indexes = files.into_iter().map(|(index, file)| ((file.kind, file.number), index)).collect();
+        Ok(ShownSnapshot { snapshot, number, indexes })
+    }
+
     fn manifest(&self) -> &Manifest {
         &self.snapshot.manifest
     }
@@ -338,9 +349,28 @@ impl Disk for SnapshotDisk {
     fn still(&self, path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
         let Some(Place::Collection(tenant, name)) = place_of(path) else { return Ok(None) };
         let shown = self.collection(tenant, name)?;
-        let (source, last) = (self.source.clone(), shown.number);
-        let collections = HashMap::from([((tenant.to_owned(), name.to_owned()), shown)]);
-        Ok(Some(Arc::new(SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) })))
+        Ok(Some(self.with_one((tenant, name), shown)))
+    }
+
+    fn published(&self, path: &str) -> io::Result<Vec<String>> {
+        let Some(Place::Collection(tenant, name)) = place_of(path) else { return Ok(Vec::new()) };
+        let shown = self.collection(tenant, name)?;
+        let is_shown = shown.snapshot.variant.clone().unwrap_or_default();
+        let variants = shown.manifest().variants.iter().map(|variant| variant.name.clone());
+        let others = std::iter::once(String::new()).chain(variants).filter(|name| *name != is_shown);
+        Ok(std::iter::once(is_shown.clone()).chain(others).collect())
+    }
+
+    fn variant(&self, path: &str, variant: &str) -> io::Result<Option<Arc<dyn Disk>>> {
+        let Some(Place::Collection(tenant, name)) = place_of(path) else { return Ok(None) };
+        let shown = self.collection(tenant, name)?;
+        if !shown.manifest().variants.iter().any(|known| known.name == variant) {
+            return Ok(None);
+        }
+        let snapshot = Snapshot { variant: Some(variant.to_owned()), ..shown.snapshot.clone() };
+        // The collection and its variant have the same nodes, and the same number.
+        let of_variant = Arc::new(ShownSnapshot::of(snapshot, shown.number)?);
+        Ok(Some(self.with_one((tenant, name), of_variant)))
     }
 
     fn shows_snapshots(&self) -> bool {

@@ -49,7 +49,8 @@ impl Frozen {
         };
         let place = (collection.tenant(), collection.name());
         let disk = collection.files.disk();
-        let still = Arc::new(Collection::of_state(disk, collection.identity.store(), place, state));
+        let still = Collection::of_state(disk, collection.identity.store(), place, state);
+        let still = Arc::new(still.with_lineage_of(collection));
         Ok(Frozen { still, _live: collection.clone(), _hold: hold })
     }
 

@@ -4,4 +4,5 @@ pub(in crate::store) mod canonical;
 pub(in crate::store) mod disk;
 pub(in crate::store) mod freeze;
 pub(in crate::store) mod payloads;
+pub(in crate::store) mod recoded;
 pub(in crate::store) mod source;

@@ -12,6 +12,7 @@ use crate::store::disk::File;
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
+use crate::store::snapshot::recoded::Choice;
 use crate::store::space::slots::SLOT_ALIGN;
 
 /// A file of a canonical collection.
@@ -47,6 +48,8 @@ pub(super) struct Source {
 pub(super) enum Payload {
     /// Of this block.
     Block(u32),
+    /// Of this block of a variant, which stores the block otherwise.
+    Recoded { block: u32, checksum: u32 },
     /// The delta at this place of the chain of a block.
     Delta { block: u32, place: u8 },
     /// The factorization.
@@ -106,12 +109,23 @@ impl CanonicalFile {
 pub(super) struct PayloadReader<'a> {
     pub collection: &'a Arc<Collection>,
     pub objects: &'a [Arc<Object>],
+    /// For the files of a variant, what it stores otherwise.
+    choice: Option<&'a Choice>,
     open: Option<(u32, OpenObject)>,
 }
 
 impl<'a> PayloadReader<'a> {
     pub fn new(collection: &'a Arc<Collection>, objects: &'a [Arc<Object>]) -> PayloadReader<'a> {
-        PayloadReader { collection, objects, open: None }
+        PayloadReader { collection, objects, choice: None, open: None }
+    }
+
+    /// Reads payloads of a variant.
+    pub fn of_variant(
+        collection: &'a Arc<Collection>,
+        objects: &'a [Arc<Object>],
+        choice: &'a Choice,
+    ) -> PayloadReader<'a> {
+        PayloadReader { choice: Some(choice), ..PayloadReader::new(collection, objects) }
     }
 
     /// Appends the bytes of a stretch of a file to `out`. Every payload that it touches is read whole and
@@ -150,6 +164,13 @@ impl<'a> PayloadReader<'a> {
                 let payload = out.get_mut(begin..).unwrap_or_default();
                 open.fetch(index, &stored, 0, payload)?;
                 open.verify(index, &stored, payload)?;
+            }
+            Payload::Recoded { block, checksum } => {
+                let choice = self.choice.ok_or_else(gone)?;
+                let open = self.opened(source.object)?;
+                let mut payload = Vec::new();
+                choice.payload_again(open, source.object, (block, checksum), &mut payload)?;
+                out.extend(payload);
             }
             Payload::Delta { block, place } => {
                 let open = self.opened(source.object)?;

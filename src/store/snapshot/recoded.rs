@@ -1,0 +1,330 @@
+//! A variant of a frozen collection: its log and its tier files, as they would be after a move of tensors to
+//! another tier. All other files are those of the collection.
+//!
+//! No payload is kept. A block is encoded once for its place and its checksum, and once more when a piece with
+//! it is read. Blocks that are differences from other collections are stored whole, so a variant needs no
+//! other collection. Blocks of a variant that differ from those of the collection have epochs of their own.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::codec;
+use crate::format::checksum;
+use crate::format::log::catalog::{Entry, Measured, NodeEntry, NodeType};
+use crate::format::log::record::Stored;
+use crate::format::snapshot::manifest::FileKind;
+use crate::model::{Aim, Encoder, EntryId, Error, ObjectId, Progress, Result, StoreId, Tier};
+use crate::store::collection::Collection;
+use crate::store::collection::open_object::{OpenObject, Verify};
+use crate::store::object::Object;
+use crate::store::object::blocks::Block;
+use crate::store::snapshot::canonical::{Canonical, Files, lacks, log_of};
+use crate::store::snapshot::freeze::{copied, next_sequence};
+use crate::store::snapshot::payloads::{CanonicalFile, Payload, PayloadReader};
+use crate::store::state::State;
+use crate::store::state::node::Node;
+
+/// Logical bytes that are encoded at a time.
+const STEP_BYTES: usize = 8 << 20;
+
+/// Chooses and reads what a variant stores otherwise. The engine implements it.
+pub trait Recode: Send + Sync {
+    /// The name of the variant.
+    fn name(&self) -> String;
+    /// The tier of the tensors that it stores otherwise.
+    fn tier(&self) -> Tier;
+    /// How scales of a tensor are chosen. `None` for a tensor that stays as it is.
+    fn takes(&self, collection: &Arc<Collection>, tensor: EntryId) -> Option<Encoder>;
+    /// Reads the source of a block of a taken tensor into `out`. `false` for a block that stays as readers
+    /// see it; `out` has these bytes.
+    fn source(&self, open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool>;
+    /// Reads a block as readers see it into `out`.
+    fn seen(&self, open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<()>;
+}
+
+/// The tensors that a variant stores otherwise.
+pub struct Choice {
+    recode: Arc<dyn Recode>,
+    /// The encoder of each object that is taken, in the order of the canonical objects.
+    encoders: Vec<Option<Encoder>>,
+    /// The taken tensors, each with the places of its objects.
+    tensors: Vec<(EntryId, Vec<usize>)>,
+    recipe: [u8; 32],
+}
+
+impl Choice {
+    /// The name of the variant.
+    pub fn name(&self) -> String {
+        self.recode.name()
+    }
+
+    /// A digest of everything that determines the variant beside the collection's own files: the program, the
+    /// tier, and the tensors that it takes.
+    pub fn recipe(&self) -> [u8; 32] {
+        self.recipe
+    }
+}
+
+/// The files of a variant that are not those of the collection.
+pub struct CanonicalVariant {
+    choice: Choice,
+    log: Vec<u8>,
+    files: Vec<CanonicalFile>,
+}
+
+impl CanonicalVariant {
+    /// The tensors that it stores otherwise.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &[u8] {
+        &self.log
+    }
+
+    /// Its tier files.
+    pub fn files(&self) -> &[CanonicalFile] {
+        &self.files
+    }
+}
+
+impl Canonical {
+    /// Chooses what a variant stores otherwise. Reads no payload.
+    pub fn choose(&self, recode: &Arc<dyn Recode>) -> Choice {
+        let still = self.frozen().still();
+        let places: HashMap<ObjectId, usize> =
+            self.objects().iter().enumerate().map(|(place, object)| (object.entry.id, place)).collect();
+        let mut nodes: Vec<(EntryId, Vec<usize>)> = {
+            let state = still.state();
+            let tensors = state.nodes().filter(|node| node.file().is_some_and(|file| file.tensor.is_some()));
+            let of = |node: &Node| -> Vec<usize> {
+                let objects = node.file().into_iter().flat_map(|file| file.objects.iter());
+                objects.filter_map(|id| places.get(id).copied()).collect()
+            };
+            tensors.map(|node| (node.entry.id, of(node))).collect()
+        };
+        nodes.sort_unstable();
+        let mut encoders = vec![None; self.objects().len()];
+        let mut tensors = Vec::new();
+        let mut hasher = blake3::Hasher::new();
+        let tier = recode.tier();
+        hasher.update(concat!("tierfs variant ", env!("CARGO_PKG_VERSION"), "\n").as_bytes());
+        hasher.update(format!("{} {tier}\n", recode.name()).as_bytes());
+        for (node, places) in nodes {
+            let Some(encoder) = recode.takes(still, node) else { continue };
+            for place in &places {
+                if let Some(chosen) = encoders.get_mut(*place) {
+                    chosen.get_or_insert(encoder);
+                }
+            }
+            hasher.update(format!("{} {encoder:?}\n", node.0).as_bytes());
+            tensors.push((node, places));
+        }
+        Choice { recode: recode.clone(), encoders, tensors, recipe: *hasher.finalize().as_bytes() }
+    }
+
+    /// Logical bytes of the tensors that a variant takes.
+    pub fn bytes_of(&self, choice: &Choice) -> u64 {
+        let taken = self.objects().iter().zip(&choice.encoders).filter(|(_, encoder)| encoder.is_some());
+        taken.map(|(object, _)| object.logged_layout().bytes).sum()
+    }
+
+    /// The files of a variant, with a log for the store `remote`. `progress` learns of the bytes that are
+    /// encoded.
+    pub fn variant(
+        &self,
+        choice: Choice,
+        remote: StoreId,
+        progress: &dyn Progress,
+    ) -> Result<CanonicalVariant> {
+        let path = self.frozen().still().path();
+        let mut state = copied(self.state(), |_| true)?;
+        let first_epoch = next_sequence(&state);
+        let (mut files, mut measured) = (Files::default(), vec![Measured::default(); self.objects().len()]);
+        for (place, (from, encoder)) in self.objects().iter().zip(&choice.encoders).enumerate() {
+            let object = state.object(from.entry.id).ok_or_else(|| lacks(&path, from))?.clone();
+            let moving = Moving { from, object: &object, epoch: first_epoch.saturating_add(place as u64) };
+            if encoder.is_some() || object.needs_parent() {
+                let done = self.recode(&choice, &moving, *encoder, progress);
+                let done = done.map_err(|error| error.at(self.frozen().still().path_of(from)))?;
+                if let Some(measured) = measured.get_mut(place) {
+                    *measured = done;
+                }
+            }
+            moving.place(place as u32, &mut files)?;
+        }
+        note_errors(&mut state, &choice.tensors, &measured)?;
+        let log = log_of(&state, remote)?;
+        Ok(CanonicalVariant { choice, log, files: files.finish(&path)? })
+    }
+
+    /// Gives those blocks of an object their new state that the variant stores otherwise. Returns the error
+    /// of the encoded ones.
+    fn recode(
+        &self,
+        choice: &Choice,
+        moving: &Moving,
+        encoder: Option<Encoder>,
+        progress: &dyn Progress,
+    ) -> Result<Measured> {
+        let open = OpenObject::open(self.frozen().still(), moving.from, Verify::First)?;
+        let layout = moving.from.logged_layout();
+        let step = (STEP_BYTES / (layout.block_bytes as usize).max(1)).max(1);
+        let blocks: Vec<(u32, Block)> = moving.from.stored_blocks(0..layout.blocks(), layout).collect();
+        let mut measured = Measured::default();
+        for some in blocks.chunks(step) {
+            progress.check()?;
+            let recoded: Vec<Option<(Stored, Measured)>> = some
+                .par_iter()
+                .map(|(index, block)| choice.payload(&open, (*index, block), encoder, &mut Vec::new()))
+                .collect::<Result<_>>()?;
+            for ((index, block), recoded) in some.iter().zip(recoded) {
+                let Some((stored, error)) = recoded else { continue };
+                measured.add(error);
+                moving.object.forget_deltas(*index, block.epoch);
+                let block = Block { epoch: moving.epoch, stored, since: block.since };
+                moving.object.blocks.write().set(*index, block, layout)?;
+            }
+            if encoder.is_some() {
+                progress.advance(some.iter().map(|(index, _)| layout.len(*index) as u64).sum());
+            }
+        }
+        Ok(measured)
+    }
+
+    /// Replaces `out` by the bytes of stretches of a file of a variant.
+    pub fn read_variant(
+        &self,
+        variant: &CanonicalVariant,
+        file: &CanonicalFile,
+        stretches: &[Range<u64>],
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        out.clear();
+        let mut reader = PayloadReader::of_variant(self.frozen().still(), self.objects(), &variant.choice);
+        stretches.iter().try_for_each(|stretch| reader.read(file, stretch, out))
+    }
+}
+
+impl Choice {
+    /// Replaces `out` by the payload of a block, if the variant stores the block otherwise: in the tier, or
+    /// exactly.
+    fn payload(
+        &self,
+        open: &OpenObject,
+        (index, block): (u32, &Block),
+        encoder: Option<Encoder>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Stored, Measured)>> {
+        let (object, tier) = (open.object(), self.recode.tier());
+        let links = object.deltas(index, block.epoch);
+        // A file outside the store becomes a data file, which has its absent blocks.
+        let has_origin = block.stored.is_absent() && object.origin_place(index).is_some();
+        let is_on_parent =
+            !has_origin && links.iter().flat_map(|links| links.iter()).any(|link| link.is_on_parent);
+        let encoder = encoder.filter(|_| open.is_due(index, block, Aim::Tier(tier)));
+        if encoder.is_none() && !is_on_parent {
+            return Ok(None);
+        }
+        let mut elements = vec![0; object.layout().len(index)];
+        let mut stays = true;
+        if let Some(encoder) = encoder {
+            if self.recode.source(open, index, block, &mut elements)? {
+                out.clear();
+                if let Ok(encoded) = codec::encode(tier, encoder, object.dtype(), &elements, out)? {
+                    let measured = Measured {
+                        maximum: encoded.error_max,
+                        squares: encoded.error_square_sum,
+                        elements: elements.len() as u64 / object.dtype().bytes(),
+                    };
+                    let stored = Stored { scale: encoded.scale, ..Stored::in_slot(tier, 0) };
+                    return Ok(Some((described(stored, out), measured)));
+                }
+                // It cannot be encoded. An exact block stays where it is.
+                stays = links.is_none() && (block.stored.tier.is_exact() || has_origin);
+            }
+        } else {
+            self.recode.seen(open, index, block, &mut elements)?;
+        }
+        if stays && !is_on_parent {
+            return Ok(None);
+        }
+        *out = elements;
+        Ok(Some((described(Stored::in_slot(Tier::Exact, 0), out), Measured::default())))
+    }
+
+    /// Replaces `out` by the payload of a block that the variant stores otherwise. `Corrupt` if it differs from
+    /// the one that the variant's log has.
+    pub(super) fn payload_again(
+        &self,
+        open: &OpenObject,
+        place: u32,
+        (index, checksum): (u32, u32),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let changed = || Error::corrupt("a block was encoded to other bytes than before; push again");
+        let encoder = self.encoders.get(place as usize).copied().flatten();
+        let block = open.object().block(index, open.object().logged_layout()).ok_or_else(changed)?;
+        let (stored, _) = self.payload(open, (index, &block), encoder, out)?.ok_or_else(changed)?;
+        if stored.checksum == checksum { Ok(()) } else { Err(changed()) }
+    }
+}
+
+fn described(stored: Stored, payload: &[u8]) -> Stored {
+    // A payload is at most a block long.
+    Stored { checksum: checksum::of(payload), len: payload.len() as u32, ..stored }
+}
+
+/// An object of a variant that is being put together.
+struct Moving<'a> {
+    /// The object of the collection.
+    from: &'a Arc<Object>,
+    /// Its copy in the state of the variant.
+    object: &'a Arc<Object>,
+    /// The epoch of blocks that differ.
+    epoch: u64,
+}
+
+impl Moving<'_> {
+    /// Gives the payloads in tier files their places.
+    fn place(&self, place: u32, files: &mut Files) -> Result<()> {
+        let layout = self.object.logged_layout();
+        let begins: Vec<u64> = (0..4).map(|number| files.file(FileKind::Tier, number).bytes).collect();
+        let blocks: Vec<(Range<u32>, Block)> = self.object.blocks.read().pieces(layout).collect();
+        for (piece, block) in blocks.into_iter().filter(|(_, block)| block.stored.has_slot()) {
+            let index = piece.start;
+            let payload = if block.epoch == self.epoch {
+                Payload::Recoded { block: index, checksum: block.stored.checksum }
+            } else {
+                Payload::Block(index)
+            };
+            let file = files.file(FileKind::Tier, u64::from(block.stored.tier.byte()));
+            let offset = file.add_slot(place, u64::from(block.stored.len), payload);
+            let stored = Stored { offset, ..block.stored };
+            self.object.blocks.write().set(index, Block { stored, ..block }, layout)?;
+        }
+        for (number, begin) in (0..).zip(begins) {
+            files.file(FileKind::Tier, number).end_object(begin);
+        }
+        Ok(())
+    }
+}
+
+/// Notes the error of each tensor that was encoded.
+fn note_errors(state: &mut State, tensors: &[(EntryId, Vec<usize>)], measured: &[Measured]) -> Result<()> {
+    for (node, places) in tensors {
+        let mut sum = Measured::default();
+        places.iter().filter_map(|place| measured.get(*place)).for_each(|of_object| sum.add(*of_object));
+        let Some(found) = state.node(*node).filter(|_| sum.elements > 0) else { continue };
+        let mut entry: NodeEntry = found.entry.clone();
+        if let NodeType::File(file) = &mut entry.node_type {
+            file.error = Some(Box::new(sum));
+        }
+        state.apply_entry(Entry::Node(Box::new(entry)))?;
+    }
+    Ok(())
+}
