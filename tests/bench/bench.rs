@@ -12,6 +12,7 @@ mod plot;
 mod read;
 mod report;
 mod run;
+mod seaweed;
 mod table;
 mod through;
 mod values;
@@ -27,6 +28,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + S
 
 const USAGE: &str = "usage: tierfs-bench [--quick] [--rounds N] [--list] [--no-plots] [ROW...]
        tierfs-bench empty MOUNTPOINT BYTES FILES BYTES-OF-EACH
+       tierfs-bench get URL KEY
 
 Runs the rows whose names begin so, all without any; then the plots, which count as rows called plot.";
 
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.first().map(String::as_str) {
         Some("empty") => empty::main(arguments.get(1..).unwrap_or_default()).map(|()| true),
+        Some("get") => seaweed::get(arguments.get(1..).unwrap_or_default()).map(|()| true),
         _ => measure(&arguments),
     };
     match done {

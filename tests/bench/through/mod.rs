@@ -8,6 +8,7 @@ mod exact;
 mod others;
 mod packed;
 mod readers;
+mod remote;
 mod small;
 
 pub use cost::{BLOCK_BYTES, large, of_process};
@@ -36,6 +37,7 @@ pub fn rows() -> Vec<Row> {
     rows.extend(changes::rows());
     rows.extend(others::rows());
     rows.extend(cost::rows());
+    rows.extend(remote::rows());
     rows
 }
 

@@ -93,7 +93,7 @@ fn paths(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Files of a directory in a second, in thousands.
-fn read_all(directory: &Path) -> Result<f64> {
+pub(super) fn read_all(directory: &Path) -> Result<f64> {
     let paths = paths(directory);
     let mut buffer = [0; BYTES as usize];
     let begun = Instant::now();
@@ -103,7 +103,7 @@ fn read_all(directory: &Path) -> Result<f64> {
     Ok(f64::from(READ) / 1000.0 / begun.elapsed().as_secs_f64())
 }
 
-fn checked(directory: &Path, plain: &Path) -> Result<Checked> {
+pub(super) fn checked(directory: &Path, plain: &Path) -> Result<Checked> {
     let digest = |directory: &Path| -> Result<blake3::Hash> {
         let mut hasher = blake3::Hasher::new();
         for path in paths(directory) {
@@ -147,7 +147,7 @@ fn against_files(place: &Rc<Place>, mount: Mount) -> Result<Contest> {
 }
 
 /// Milliseconds of `ls -l`.
-fn list(directory: &Path) -> Result<f64> {
+pub(super) fn list(directory: &Path) -> Result<f64> {
     let begun = Instant::now();
     let status = Command::new("ls").arg("-l").arg(directory).stdout(Stdio::null()).status()?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;

@@ -1,0 +1,473 @@
+//! Remotes: one object storage on this machine, read and written by tierfs and by others in turn.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tierfs::model::{Dtype, Tier};
+
+use super::Kept;
+use super::small::{checked, list, read_all};
+use crate::Result;
+use crate::daemon::{DECODED_CACHE, Mounted};
+use crate::place::{Place, Removed, run};
+use crate::read::{self, CALL, Pages, Through, speed};
+use crate::seaweed::{DELAY, Delayed, Seaweed, cpu_of, installed};
+use crate::table::{Checked, Contest, Row, Target};
+use crate::values::Source;
+
+/// Where the collections are published; a bucket is made by the first PUT.
+const URL: &str = "s3://models/demo";
+/// Where the same files lie as they are.
+const PLAIN: &str = "plain";
+const SMALL_FILES: u32 = 4000;
+const SMALL_BYTES: u64 = 4096;
+/// Tensors of the model that is tuned, and how many of them change.
+const TUNED: (u32, u32) = (20, 2);
+
+/// The rows.
+pub fn rows() -> Vec<Row> {
+    let row = |name: &str,
+               what: &str,
+               reference: &str,
+               unit,
+               target,
+               prepare: fn(&Rc<Place>) -> Result<Contest>| {
+        Row::new(format!("remote.{name}"), what, reference, unit, target, prepare)
+    };
+    let (get, file) = ("its client's plain GETs, 16 at a time", "a file on the cache's file system");
+    let mut rows = vec![
+        row("cold", "cold sequential read", get, "GB/s", Target::RatioAtLeast(0.9), |place| {
+            against_get(place, |stand| Ok(stand.cold(PASS)?.0), |got| got.0)
+        }),
+        row("cold-cpu", "the same: the daemon's processor time", get, "s/GB", Target::AtMost(0.9), |place| {
+            against_get(place, |stand| Ok(stand.cold(PASS)?.1), |got| got.1)
+        }),
+        row("cold-walk", "cold mapped walk", get, "GB/s", Target::Nothing, |place| {
+            against_get(place, |stand| Ok(stand.cold(read::touch)?.0), |got| got.0)
+        }),
+        row("again", "second read", file, "GB/s", Target::RatioAtLeast(0.95), |place| again(place, PASS)),
+        row("walk-again", "second mapped walk", file, "GB/s", Target::RatioAtLeast(0.95), |place| {
+            again(place, read::touch)
+        }),
+        row("first-trips", "first 4 KiB after a mount: round trips", "", "", Target::AtMost(3.0), |place| {
+            first(place, |trips, _| trips)
+        }),
+        row("first-bytes", "first 4 KiB after a mount: received", "", "MiB", Target::AtMost(1.1), |place| {
+            first(place, |_, bytes| bytes)
+        }),
+    ];
+    let peers: [(&str, &str, Start); 3] =
+        [("rclone", "rclone mount", rclone), ("s3fs", "s3fs", s3fs), ("weed", "weed mount", weed)];
+    for (name, title, start) in peers {
+        let mut add = |row_name: String, what: &str, unit, target, figure| {
+            let prepare = move |place: &Rc<Place>| against_peer(place, start, figure);
+            rows.push(Row::new(format!("remote.{row_name}-{name}"), what, title, unit, target, prepare));
+        };
+        add("cold".to_owned(), "cold sequential read", "GB/s", Target::RatioAtLeast(1.0), Figure::Cold);
+        add("cpu".to_owned(), "the same: the daemon's processor time", "s/GB", Target::Nothing, Figure::Cpu);
+        add("again".to_owned(), "second read", "GB/s", Target::RatioAtLeast(2.0), Figure::Again);
+    }
+    let small = format!("{SMALL_FILES} tensors of 4 KiB: open, read, close, first");
+    rows.push(row("small", &small, "rclone mount of files", "thousand/s", Target::Nothing, |place| {
+        small_files(place, |directory| read_all(directory), "")
+    }));
+    let listed = format!("`ls -l` of {SMALL_FILES} tensors, first");
+    rows.push(row("list", &listed, "rclone mount of files", "ms", Target::Nothing, |place| {
+        small_files(place, |directory| list(directory), ".tensors")
+    }));
+    rows.push(row(
+        "push",
+        "`tierfs push`",
+        "`rclone copy` of the file",
+        "GB/s",
+        Target::RatioAtLeast(0.9),
+        push,
+    ));
+    rows.push(row(
+        "push-again",
+        "a second push: time",
+        "the first",
+        "s",
+        Target::RatioAtMost(0.02),
+        push_again,
+    ));
+    rows.push(row(
+        "push-tuned",
+        "push of a fine-tune with 90 % equal tensors: bytes, of the first's",
+        "",
+        "",
+        Target::AtMost(0.12),
+        push_tuned,
+    ));
+    rows
+}
+
+/// A pass over a file, in GB/s.
+type Pass = fn(&Path) -> Result<f64>;
+const PASS: Pass = |path| speed(path, CALL, Through::Cache, Pages::Kept);
+
+/// The server with a published model, and the model's file as it is.
+struct Stand {
+    server: Seaweed,
+    place: Rc<Place>,
+    source: Source,
+    kept: Rc<Kept>,
+    made: Cell<u32>,
+}
+
+/// A mount with a cache of its own.
+struct Cached {
+    mounted: Mounted,
+    /// The path of the model's file.
+    file: PathBuf,
+    _cache: Removed,
+}
+
+impl Cached {
+    /// A pass over the model's file.
+    fn pass(&self, pass: Pass) -> Result<f64> {
+        pass(&self.file)
+    }
+}
+
+impl Stand {
+    /// A mount of the remote with an empty cache, by the server's port or another.
+    fn mount(&self, port: u16) -> Result<Cached> {
+        let (mountpoint, cache) = (self.place.new_directory("mnt")?, self.place.new_path("cache"));
+        let mut command = Command::new(&self.place.tierfs);
+        self.server.keys(command.args(["mount", "-f", DECODED_CACHE, "off", "--cache"]).arg(&cache), port);
+        command.arg(URL).arg(&mountpoint);
+        let mounted = Mounted::begin(command, mountpoint)?;
+        let file = mounted.path("b/c/model.safetensors");
+        Ok(Cached { mounted, file, _cache: Removed(cache) })
+    }
+
+    /// A cold pass: GB/s, and the daemon's seconds a GB.
+    fn cold(&self, pass: Pass) -> Result<(f64, f64)> {
+        measured(&self.mount(self.server.port)?, pass)
+    }
+
+    /// Reads all pieces with the client alone: GB/s, and its seconds a GB.
+    fn get(&self) -> Result<(f64, f64)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        self.server.keys(command.args(["get", URL, "piece"]), self.server.port);
+        let output = command.output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [seconds, cpu, bytes] = numbers[..] else {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        };
+        if bytes < self.source.bytes() as f64 {
+            return Err("the client read fewer bytes than the file has".into());
+        }
+        Ok((bytes / seconds / 1e9, cpu / bytes * 1e9))
+    }
+
+    /// Runs `tierfs push` and returns what it prints as JSON.
+    fn push(&self, store: &Path, collection: &str, url: &str, options: &[&str]) -> Result<serde_json::Value> {
+        let mut command = Command::new(&self.place.tierfs);
+        command.arg("push").arg(store).args([collection, url, "--create", "--json"]).args(options);
+        let output = self.server.keys(&mut command, self.server.port).output()?;
+        if !output.status.success() {
+            // With --json the error is there.
+            return Err(String::from_utf8_lossy(&output.stdout).into_owned().into());
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// A number that no other call returns.
+    fn number(&self) -> u32 {
+        self.made.replace(self.made.get() + 1)
+    }
+
+    fn rclone(&self, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new(installed("rclone")?);
+        run(self.server.rclone_keys(command.args(arguments)))
+    }
+
+    /// The model's file in the bucket of plain files.
+    fn copied(&self) -> Result<()> {
+        let path = self.source.path.to_string_lossy();
+        self.rclone(&[
+            "copyto",
+            &path,
+            &format!("w:{PLAIN}/model.safetensors"),
+            "--s3-upload-concurrency",
+            "8",
+        ])
+    }
+}
+
+/// A pass over a file of a mount: GB/s, and the daemon's seconds a GB.
+fn measured(cached: &Cached, pass: Pass) -> Result<(f64, f64)> {
+    let process = cached.mounted.process()?;
+    let bytes = fs::metadata(&cached.file)?.len() as f64;
+    let before = cpu_of(process)?;
+    let speed = pass(&cached.file)?;
+    Ok((speed, (cpu_of(process)? - before) / bytes * 1e9))
+}
+
+fn stand(place: &Rc<Place>) -> Result<Rc<Stand>> {
+    let also = place.clone();
+    place.shared("stand", || {
+        let server = Seaweed::start(&also)?;
+        let folder = also.new_directory("source")?;
+        // Half of the other rows' bytes: they lie in the store, in the server and in caches.
+        let source = Source::make(&folder.join("model.safetensors"), Dtype::F32, 16, also.bytes() / 32)?;
+        let kept = Rc::new(Kept::import(&also, &source.path, Tier::Exact, &[])?);
+        let stand = Stand { server, place: also.clone(), source, kept, made: Cell::new(0) };
+        stand.push(&stand.kept.path, "b/c", URL, &[])?;
+        Ok(stand)
+    })
+}
+
+/// Compares a file with the source.
+fn same(stand: &Stand, path: &Path) -> Result<Checked> {
+    let wanted = read::digest(&stand.source.path, 0, Through::Cache)?;
+    Checked::digest(&path.display().to_string(), read::digest(path, 0, Through::Cache)?, wanted)
+}
+
+fn against_get(
+    place: &Rc<Place>,
+    ours: fn(&Stand) -> Result<f64>,
+    theirs: fn((f64, f64)) -> f64,
+) -> Result<Contest> {
+    let stand = stand(place)?;
+    let checked = same(&stand, &stand.mount(stand.server.port)?.file)?;
+    let also = stand.clone();
+    Contest::new(checked, move || ours(&stand), move || Ok(theirs(also.get()?)))
+}
+
+fn again(place: &Rc<Place>, pass: Pass) -> Result<Contest> {
+    let stand = stand(place)?;
+    let cached = stand.mount(stand.server.port)?;
+    // The second comparison reads the cached file.
+    let checked = same(&stand, &cached.file)?.and(same(&stand, &cached.file)?);
+    Contest::new(checked, move || cached.pass(pass), move || pass(&stand.source.path))
+}
+
+/// Reads 4 KiB of a tensor on a new mount, far from the server: round trips one after another, and MiB received.
+fn first(place: &Rc<Place>, figure: fn(f64, f64) -> f64) -> Result<Contest> {
+    let stand = stand(place)?;
+    let checked = same(&stand, &stand.mount(stand.server.port)?.file)?;
+    let link = Delayed::to(stand.server.port)?;
+    Contest::alone(checked, move || {
+        let cached = stand.mount(link.port)?;
+        let before = link.received.load(Ordering::Relaxed);
+        let begun = Instant::now();
+        let mut page = [0; 4096];
+        File::open(cached.mounted.path("b/c/n7"))?.read_exact_at(&mut page, 8192)?;
+        let trips = begun.elapsed().as_secs_f64() / DELAY.as_secs_f64();
+        let received = link.received.load(Ordering::Relaxed) - before;
+        Ok(figure(trips, received as f64 / f64::from(1 << 20)))
+    })
+}
+
+/// Mounts the bucket of plain files with an empty cache.
+type Start = fn(&Stand) -> Result<Cached>;
+
+fn rclone(stand: &Stand) -> Result<Cached> {
+    let (mountpoint, cache) = (stand.place.new_directory("mnt")?, stand.place.new_path("cache"));
+    let mut command = Command::new(installed("rclone")?);
+    stand.server.rclone_keys(command.args(["mount", &format!("w:{PLAIN}")]).arg(&mountpoint));
+    command.args(["--read-only", "--vfs-cache-mode", "full", "--vfs-read-chunk-streams", "8"]);
+    command.args(["--vfs-read-chunk-size", "8M", "--log-level", "ERROR", "--cache-dir"]).arg(&cache);
+    let mounted = Mounted::begin(command, mountpoint)?;
+    Ok(Cached { file: mounted.path("model.safetensors"), mounted, _cache: Removed(cache) })
+}
+
+fn s3fs(stand: &Stand) -> Result<Cached> {
+    let (mountpoint, cache) = (stand.place.new_directory("mnt")?, stand.place.new_directory("cache")?);
+    let keys = cache.join("keys");
+    stand.server.s3fs_keys(&keys)?;
+    let mut command = Command::new(installed("s3fs")?);
+    let options = format!(
+        "url=http://127.0.0.1:{},use_path_request_style,passwd_file={},use_cache={},ro,parallel_count=16,multipart_size=16",
+        stand.server.port,
+        keys.display(),
+        cache.join("files").display()
+    );
+    command.arg(PLAIN).arg(&mountpoint).args(["-f", "-o", &options]).stderr(std::process::Stdio::null());
+    let mounted = Mounted::begin(command, mountpoint)?;
+    Ok(Cached { file: mounted.path("model.safetensors"), mounted, _cache: Removed(cache) })
+}
+
+fn weed(stand: &Stand) -> Result<Cached> {
+    let (mountpoint, cache) = (stand.place.new_directory("mnt")?, stand.place.new_directory("cache")?);
+    let mut command = Command::new(installed("weed")?);
+    command.arg("mount").arg(format!("-filer={}", stand.server.filer()));
+    command.arg(format!("-filer.path=/buckets/{PLAIN}")).arg(format!("-dir={}", mountpoint.display()));
+    command.arg(format!("-cacheDir={}", cache.display())).args(["-cacheCapacityMB=2048", "-readOnly"]);
+    command.stderr(std::process::Stdio::null());
+    let mounted = Mounted::begin(command, mountpoint)?;
+    Ok(Cached { file: mounted.path("model.safetensors"), mounted, _cache: Removed(cache) })
+}
+
+/// The figure that is compared with another program.
+#[derive(Clone, Copy)]
+enum Figure {
+    Cold,
+    Cpu,
+    Again,
+}
+
+fn against_peer(place: &Rc<Place>, start: Start, figure: Figure) -> Result<Contest> {
+    let stand = stand(place)?;
+    place.shared("copied", || stand.copied())?;
+    let (ours, theirs) = (stand.mount(stand.server.port)?, start(&stand)?);
+    let checked = same(&stand, &ours.file)?.and(same(&stand, &theirs.file)?);
+    let also = stand.clone();
+    match figure {
+        Figure::Cold => Contest::new(
+            checked,
+            move || Ok(measured(&stand.mount(stand.server.port)?, PASS)?.0),
+            move || Ok(measured(&start(&also)?, PASS)?.0),
+        ),
+        Figure::Cpu => Contest::new(
+            checked,
+            move || Ok(measured(&stand.mount(stand.server.port)?, PASS)?.1),
+            move || Ok(measured(&start(&also)?, PASS)?.1),
+        ),
+        // Both have read it once. The kernel forgets the pages of neither.
+        Figure::Again => Contest::new(checked, move || ours.pass(PASS), move || theirs.pass(PASS)),
+    }
+}
+
+/// A file of many small tensors, published, and the same tensors as files in the bucket of plain files.
+struct Small {
+    stand: Rc<Stand>,
+    plain: Removed,
+}
+
+const SMALL_PLACE: &str = "b/small";
+
+fn small(place: &Rc<Place>) -> Result<Rc<Small>> {
+    let stand = stand(place)?;
+    installed("rclone")?;
+    place.shared("small-files", || {
+        let path = place.new_path("small.safetensors");
+        let source = Source::make(&path, Dtype::F32, SMALL_FILES, SMALL_BYTES)?;
+        let _removed = Removed(path);
+        let (store, from) = (stand.kept.path.to_string_lossy(), source.path.to_string_lossy());
+        place.run(&["import", &store, SMALL_PLACE, &from])?;
+        stand.push(&stand.kept.path, SMALL_PLACE, URL, &[])?;
+        let bytes = fs::read(&source.path)?;
+        let plain = Removed(place.new_directory("plain")?);
+        let tensors = bytes[source.header_bytes as usize..].chunks(SMALL_BYTES as usize);
+        for (number, tensor) in tensors.enumerate() {
+            fs::write(plain.0.join(format!("n{number}")), tensor)?;
+        }
+        let from = plain.0.to_string_lossy();
+        stand.rclone(&["copy", &from, &format!("w:{PLAIN}/small"), "--transfers", "16"])?;
+        Ok(Small { stand: stand.clone(), plain })
+    })
+}
+
+fn small_files(place: &Rc<Place>, measure: fn(&Path) -> Result<f64>, below: &'static str) -> Result<Contest> {
+    let small = small(place)?;
+    let stand = small.stand.clone();
+    let (ours, theirs) = (stand.mount(stand.server.port)?, rclone(&stand)?);
+    let right = checked(&ours.mounted.path(SMALL_PLACE), &small.plain.0)?
+        .and(checked(&theirs.mounted.path("small"), &small.plain.0)?);
+    drop((ours, theirs));
+    let also = stand.clone();
+    Contest::new(
+        right,
+        move || measure(&stand.mount(stand.server.port)?.mounted.path(SMALL_PLACE).join(below)),
+        move || {
+            let _kept = &small;
+            measure(&rclone(&also)?.mounted.path("small"))
+        },
+    )
+}
+
+/// The input of a push: a quarter of the other rows' bytes, since each pass leaves a copy on the server.
+fn pushed(place: &Rc<Place>) -> Result<(Rc<Stand>, Rc<(Source, Kept)>)> {
+    let stand = stand(place)?;
+    let pushed = place.shared("pushed", || {
+        let folder = place.new_directory("push")?;
+        let source = Source::make(&folder.join("pushed.safetensors"), Dtype::F32, 16, place.bytes() / 64)?;
+        let kept = Kept::import(place, &source.path, Tier::Exact, &[])?;
+        Ok((source, kept))
+    })?;
+    Ok((stand, pushed))
+}
+
+fn push(place: &Rc<Place>) -> Result<Contest> {
+    let (stand, pushed) = pushed(place)?;
+    installed("rclone")?;
+    let found = stand.push(&pushed.1.path, "b/c", "s3://models/checked", &[])?;
+    let right = Checked::holds("a first push sends all bytes", sent(&found)? >= pushed.0.bytes())?;
+    let (also, theirs, bytes) = (stand.clone(), pushed.clone(), pushed.0.bytes() as f64);
+    Contest::new(
+        right,
+        move || {
+            let begun = Instant::now();
+            stand.push(&pushed.1.path, "b/c", &format!("s3://models/push{}", stand.number()), &[])?;
+            Ok(bytes / begun.elapsed().as_secs_f64() / 1e9)
+        },
+        move || {
+            let (from, begun) = (theirs.0.path.to_string_lossy(), Instant::now());
+            let to = format!("w:copies/{}", also.number());
+            also.rclone(&["copy", &from, &to, "--s3-upload-concurrency", "8", "--s3-chunk-size", "8M"])?;
+            Ok(bytes / begun.elapsed().as_secs_f64() / 1e9)
+        },
+    )
+}
+
+/// Bytes that a push has sent.
+fn sent(pushed: &serde_json::Value) -> Result<u64> {
+    Ok(pushed["bytes_sent"].as_u64().ok_or("push does not say what it sent")?)
+}
+
+fn push_again(place: &Rc<Place>) -> Result<Contest> {
+    let (stand, pushed) = pushed(place)?;
+    let url = "s3://models/again";
+    stand.push(&pushed.1.path, "b/c", url, &[])?;
+    let found = stand.push(&pushed.1.path, "b/c", url, &[])?;
+    let right = Checked::holds("a second push sends nothing", sent(&found)? == 0)?;
+    let (also, theirs) = (stand.clone(), pushed.clone());
+    let timed = |stand: &Stand, store: &Path, url: &str| -> Result<f64> {
+        let begun = Instant::now();
+        stand.push(store, "b/c", url, &[])?;
+        Ok(begun.elapsed().as_secs_f64())
+    };
+    Contest::new(
+        right,
+        move || timed(&stand, &pushed.1.path, url),
+        move || timed(&also, &theirs.1.path, &format!("s3://models/first{}", also.number())),
+    )
+}
+
+fn push_tuned(place: &Rc<Place>) -> Result<Contest> {
+    let stand = stand(place)?;
+    let folder = Removed(place.new_directory("tuned")?);
+    let (tensors, changed) = TUNED;
+    let path = folder.0.join("model.safetensors");
+    let source = Source::make(&path, Dtype::F32, tensors, place.bytes() / 128)?;
+    let base = Kept::import(place, &path, Tier::Exact, &[])?;
+    let mut bytes = fs::read(&path)?;
+    let first = source.header_bytes as usize;
+    let end = first + (u64::from(changed) * source.tensor_bytes) as usize;
+    bytes[first..end].iter_mut().step_by(4).for_each(|byte| *byte ^= 1);
+    fs::write(&path, &bytes)?;
+    let tuned = Kept::import(place, &path, Tier::Exact, &[])?;
+    drop((bytes, folder));
+    // The pass needs the stores, not only their paths.
+    let both = Rc::new((base, tuned));
+    let place_of_base = "b/c";
+    let right = Checked::holds("both have the same bytes but for a tenth", changed * 10 == tensors)?;
+    Contest::alone(right, move || {
+        let url = format!("s3://models/tuned{}", stand.number());
+        let first = sent(&stand.push(&both.0.path, place_of_base, &url, &[])?)?;
+        let options = ["--dedup-with", place_of_base];
+        let second = sent(&stand.push(&both.1.path, "b/c=b/tuned", &url, &options)?)?;
+        Ok(second as f64 / first as f64)
+    })
+}
