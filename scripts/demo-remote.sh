@@ -7,8 +7,6 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 scripts/setup.sh
 source scripts/session.sh
-weed=$root/target/venv/bin/weed
-[ -x "$weed" ] || { echo "demo-remote: $weed is missing: is the Python package registry reachable?" >&2; exit 1; }
 mkdir weed
 server=
 link=tierfs$$
@@ -35,29 +33,8 @@ else
     echo "note: no network namespace can be made here, so nothing shows a slow link"
 fi
 
-# Four free ports, and those of gRPC.
-read -r master master_grpc volume volume_grpc filer filer_grpc s3 s3_grpc < <(python - "$host" <<'END'
-import socket, sys
-sockets = [socket.create_server((sys.argv[1], 0)) for _ in range(8)]
-print(*(one.getsockname()[1] for one in sockets))
-END
-)
-export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo-secret AWS_REGION=us-east-1 AWS_ALLOW_HTTP=true
-export AWS_ENDPOINT="http://$host:$s3"
-cat >keys.json <<END
-{"identities": [{"name": "demo", "credentials": [{"accessKey": "demo", "secretKey": "demo-secret"}],
-  "actions": ["Admin", "Read", "Write", "List"]}]}
-END
-(cd weed && exec "$weed" server -dir=. -ip="$host" -ip.bind="$host" -master.telemetry=false -filer -s3 \
-    -s3.config=../keys.json -s3.port.iceberg=0 -s3.port.lance=0 -master.volumeSizeLimitMB=256 -volume.max=20 \
-    -master.port="$master" -master.port.grpc="$master_grpc" -volume.port="$volume" -volume.port.grpc="$volume_grpc" \
-    -filer.port="$filer" -filer.port.grpc="$filer_grpc" -s3.port="$s3" -s3.port.grpc="$s3_grpc") >weed.log 2>&1 &
-server=$!
-for _ in $(seq 300); do
-    ! python -c "import urllib.request as u; u.urlopen('$AWS_ENDPOINT/healthz', timeout=2)" 2>/dev/null || break
-    kill -0 "$server" 2>/dev/null || { cat weed.log >&2; exit 1; }
-    sleep 0.2
-done
+source "$root/scripts/seaweed.sh"
+start_seaweed weed "$host"
 
 run "tierfs import store demo/minilm minilm"
 run "tierfs import store demo/minilm-q5 minilm/model.safetensors --tier q5:all"

@@ -4,6 +4,7 @@
 #
 #   scripts/loaders.sh                all
 #   scripts/loaders.sh onnx backups   only these
+#   scripts/loaders.sh --remote       those that only read, on a remote in SeaweedFS: each with an empty cache, and again
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
@@ -12,8 +13,16 @@ export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 TOKE
 # The loaders tests/loaders/load_*.py with their input: a kind of tests/loaders/make.py, or a downloaded model.
 loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 onnx:onnx tokenizers:minilm tinygrad:minilm
     torch:minilm transformers:minilm model2vec:static usearch:vectors faiss:vectors annoy:vectors arrow:tables)
+remote=
+if [ "${1:-}" = --remote ]; then
+    remote=s3://models/demo
+    shift
+fi
 wanted=("$@")
-[ $# != 0 ] || wanted=(numpy safetensors gguf onnx tokenizers tinygrad torch transformers model2vec usearch faiss annoy arrow candle arrivals backups)
+if [ $# = 0 ]; then
+    wanted=(numpy safetensors gguf onnx tokenizers tinygrad torch transformers model2vec usearch faiss annoy arrow candle)
+    [ -n "$remote" ] || wanted+=(arrivals backups)
+fi
 
 scripts/setup.sh loaders
 cargo build --locked --quiet
@@ -25,8 +34,10 @@ place=$(mktemp -d)
 source=$place/source
 mnt=$place/mnt
 mkdir -p "$source" "$mnt"
+server=
 clean() {
     umount -l "$mnt" 2>/dev/null || true
+    [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null || true
     rm -rf --one-file-system "$place"
 }
 trap clean EXIT
@@ -38,7 +49,27 @@ for kind in "$source"/*; do "$tierfs" import "$place/store" "demo/$(basename "$k
 # The loaders also find tensors beside their containers; the reference of the backups has none.
 cp -r "$source/arrays" "$place/arrays"
 "$python" "$here/make.py" beside "$source/arrays"
-"$tierfs" mount "$place/store" "$mnt"
+mounted=$place/store
+options=()
+if [ -n "$remote" ]; then
+    mkdir "$place/weed"
+    source scripts/seaweed.sh
+    start_seaweed "$place/weed" 127.0.0.1
+    for kind in "$source"/*; do
+        "$tierfs" push "$place/store" "demo/$(basename "$kind")" "$remote" --create >"$place/push.log"
+    done
+    mounted=$remote
+    options=(--cache "$place/cache")
+fi
+"$tierfs" mount "$mounted" "$mnt" "${options[@]}"
+
+# With a remote, the next program finds nothing in a cache of tierfs or of the kernel.
+cold() {
+    [ -n "$remote" ] || return 0
+    "$tierfs" umount "$mnt"
+    rm -rf "$place/cache"
+    "$tierfs" mount "$mounted" "$mnt" "${options[@]}"
+}
 
 fail() {
     echo "loaders: $*"
@@ -54,13 +85,16 @@ is_wanted() {
 for pair in "${loaders[@]}"; do
     loader=${pair%:*} kind=${pair#*:}
     is_wanted "$loader" || continue
+    cold
     timeout 300 "$python" "$here/load_$loader.py" "$source/$kind" "$mnt/demo/$kind" || fail "$loader on $kind"
+    [ -z "$remote" ] || timeout 300 "$python" "$here/load_$loader.py" "$source/$kind" "$mnt/demo/$kind" || fail "$loader on $kind again"
     echo "loaders: $loader on $kind: the same"
 done
 
 # candle maps the weights; its embedding equals that of tests/loaders/minilm.py except for rounding.
 if is_wanted candle; then
     CARGO_TARGET_DIR=target/loaders timeout 3000 cargo build --release --locked --quiet --manifest-path "$here/candle/Cargo.toml"
+    cold
     sentence="A file system shows tensors as files."
     for folder in "$source" "$mnt/demo"; do
         timeout 300 target/loaders/release/tierfs-loader-candle "$folder/minilm" "$sentence"
@@ -116,4 +150,5 @@ if is_wanted backups; then
     done
 fi
 "$tierfs" umount "$mnt"
-"$tierfs" fsck "$place/store"
+[ -z "$remote" ] || "$tierfs" cache "$place/cache" --verify
+"$tierfs" fsck "$mounted"

@@ -4,20 +4,20 @@
 #   scripts/test-long.sh               all phases, about an hour
 #   scripts/test-long.sh fuzz suites   only these, in this order
 #
-# tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long. tests-core: the unit tests of the
+# tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long, and those on a cluster. tests-core: the unit tests of the
 # portable core, whose other tests run as WebAssembly in scripts/test.sh. tests-aarch64, check-aarch64: the codecs on
 # another processor, in an emulator, and the program compiled for it. traces: the feature that is off by default. fuzz: each
-# target for a minute. suites: foreign test suites. loaders: programs that load models, on a mount. deb, docker: build,
+# target for a minute. suites: foreign test suites. loaders: programs that load models, on a mount. loaders-remote: the same, on a remote. deb, docker: build,
 # install and remove the packages. bench-clippy: checks the benchmarks without running them. scripts/phases.sh runs the phases.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
 all_phases=(setup setup-suites setup-loaders setup-bench setup-packages bench-clippy tests tests-core tests-aarch64
-    check-aarch64 traces fuzz suites loaders deb docker)
+    check-aarch64 traces fuzz suites loaders loaders-remote deb docker)
 
 declare -A limit_seconds=([setup]=2400 [setup-suites]=2400 [setup-loaders]=2400 [setup-bench]=1200 [bench-clippy]=900
-    [tests]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [traces]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800
+    [tests]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [traces]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800 [loaders-remote]=2400
     [setup-packages]=2400 [deb]=2400 [docker]=3600)
 
 phase_command() {
@@ -35,6 +35,7 @@ phase_command() {
     fuzz) echo scripts/fuzz.sh ;;
     suites) echo scripts/suites.sh ;;
     loaders) echo scripts/loaders.sh ;;
+    loaders-remote) echo scripts/loaders.sh --remote ;;
     setup-packages) echo scripts/setup.sh packages ;;
     deb) echo scripts/deb.sh check ;;
     docker) echo scripts/docker.sh ;;
