@@ -14,6 +14,8 @@ use crate::cli::Outcome;
 use crate::cli::init;
 use crate::cli::shared::log::expected;
 use crate::cli::shared::output::{print, print_json};
+#[cfg(feature = "remote")]
+use crate::cli::shared::remote::cache_directory;
 use crate::codec;
 use crate::fs::{Options, mount};
 use crate::gpu;
@@ -30,8 +32,8 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// Report what this machine supports, with advice on what is missing.
 ///
 /// Mounts a small store in the directory for temporary files to find out. Exits with 1 if tierfs cannot
-/// mount here. With a remote, reports what can be done with it from here, and how fast pieces arrive; exits
-/// with 1 if it cannot be read.
+/// mount here. With a remote, reports what can be done with it from here, how fast pieces arrive, and how
+/// fast the disk of the cache takes them; exits with 1 if the remote cannot be read.
 ///
 /// Example: tierfs doctor
 ///
@@ -41,6 +43,10 @@ pub(super) struct Args {
     /// A remote, such as s3://BUCKET/PREFIX
     #[cfg(feature = "remote")]
     remote: Option<String>,
+    /// The cache of the remote, whose disk is measured [default: below ~/.cache/tierfs]
+    #[cfg(feature = "remote")]
+    #[arg(long, value_name = "DIR", requires = "remote")]
+    cache: Option<PathBuf>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -73,7 +79,11 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         #[cfg(feature = "remote")]
         if let Some(url) = &self.remote {
-            return self.report(&of_remote(url));
+            let cache = match &self.cache {
+                Some(cache) => cache.clone(),
+                None => cache_directory()?,
+            };
+            return self.report(&of_remote(url, &cache));
         }
         let privileges = Privileges::of_this_process();
         let probe = probe();
@@ -128,7 +138,7 @@ impl Args {
 }
 
 #[cfg(feature = "remote")]
-fn of_remote(url: &str) -> Vec<Finding> {
+fn of_remote(url: &str, cache: &Path) -> Vec<Finding> {
     use crate::remote::examine::{Grade, examine};
 
     let finding = |examined: crate::remote::examine::Examined| {
@@ -139,7 +149,7 @@ fn of_remote(url: &str) -> Vec<Finding> {
         };
         Finding { what: examined.what, verdict, found: examined.found, advice: examined.advice.to_owned() }
     };
-    examine(url).into_iter().map(finding).collect()
+    examine(url, cache).into_iter().map(finding).collect()
 }
 
 fn device() -> Finding {

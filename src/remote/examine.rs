@@ -1,10 +1,13 @@
-//! Examines a remote from this machine: what can be reached, what the keys permit, how fast it answers.
+//! Examines a remote from this machine: what can be reached, what the keys permit, how fast it answers, and how
+//! fast the disk of a cache takes its bytes.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::format::snapshot::keys;
 use crate::model::{ErrorKind, Result};
+use crate::remote::cache::speed::write_speed;
 use crate::remote::client::{Client, ObjectListed};
 use crate::remote::garbage::server_time;
 use crate::remote::place::Remote;
@@ -42,9 +45,12 @@ pub struct Examined {
 const KEYS: &str = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT, the rights of the key, and the clock";
 const CONDITIONS: &str = "use a bucket with conditional PUT (If-None-Match), or push with --single-writer";
 const CLOCK: &str = "set the clock of this machine: servers refuse requests that were signed at another time";
+const CACHE: &str =
+    "choose another directory with --cache; without one that can be written, every read asks the remote";
 
-/// Examines the remote at `url`. Ends at the first finding without which nothing else works.
-pub fn examine(url: &str) -> Vec<Examined> {
+/// Examines the remote at `url`, and the disk of the directory `cache`. Ends at the first finding without which
+/// nothing else works.
+pub fn examine(url: &str, cache: &Path) -> Vec<Examined> {
     let mut found = Vec::new();
     let opened = Client::open(url).and_then(Remote::open);
     let remote = match opened {
@@ -77,6 +83,7 @@ pub fn examine(url: &str) -> Vec<Examined> {
     found.push(conditions(&remote));
     found.extend(clock(&remote));
     found.push(bandwidth(remote.client()));
+    found.push(disk(cache));
     found
 }
 
@@ -105,6 +112,17 @@ fn clock(remote: &Remote) -> Option<Examined> {
     let is_good = off.abs() < CLOCK_MAX;
     let (grade, advice) = if is_good { (Grade::Good, "") } else { (Grade::Limited, CLOCK) };
     Some(Examined { what: "clock", grade, found, advice })
+}
+
+/// Writes where the cache is or would be.
+fn disk(cache: &Path) -> Examined {
+    match write_speed(cache) {
+        Ok(rate) => good("cache", format!("{} takes {rate} MB/s", cache.display())),
+        Err(error) => {
+            let found = format!("{}: {error}", cache.display());
+            Examined { what: "cache", grade: Grade::Limited, found, advice: CACHE }
+        }
+    }
 }
 
 /// Reads pieces with several numbers of requests at the same time.

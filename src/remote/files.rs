@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{Manifest, Piece};
 use crate::model::{Error, ErrorKind};
 use crate::remote::cache::Cache;
 use crate::remote::cache::blob::{Blob, Fetching, Got, Layout};
 use crate::remote::client::failure::Failure;
-use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
+use crate::remote::client::{Wanted, runtime};
 use crate::remote::pieces::{failed, fetched, to_io};
 use crate::remote::place::Remote;
 use crate::remote::recent::Recent;
@@ -90,7 +91,7 @@ impl Source {
         if let Some(cache) = &self.cache {
             cache.distrust();
             let text = format!(
-                "the cache {} cannot be written ({error}); for a while, bytes are read and not kept",
+                "the disk of the cache {} fails ({error}); for a while, bytes are read and not kept",
                 cache.directory().display()
             );
             self.tell("", &text);
@@ -138,6 +139,15 @@ impl Files {
         cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
     }
 
+    /// Reads past the cache.
+    fn read_in_memory_only(&self, layout: &Layout, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        buffer.fill(0);
+        for place in layout.pieces_in(offset, buffer.len() as u64) {
+            layout.copy(place, &self.in_memory(layout, place)?, buffer, offset);
+        }
+        Ok(())
+    }
+
     fn path(&self) -> String {
         format!("{}/{}", self.manifest.collection.tenant, self.manifest.collection.name)
     }
@@ -148,6 +158,7 @@ impl Files {
         if let Some(bytes) = self.source.recent.get(&piece.name) {
             return Ok(bytes);
         }
+        self.source.recent.failed(&piece.name)?;
         let fetched =
             runtime::wait(fetched(self.source.remote.client(), piece, Class::Demand)).map_err(to_io)?;
         let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
@@ -165,6 +176,7 @@ impl Files {
             if let Some(bytes) = self.source.recent.get(&piece.name) {
                 return Ok(Got::Kept(bytes));
             }
+            self.source.recent.failed(&piece.name)?;
             if let Some(mut fetching) = blob.begin(place) {
                 self.make_room(&mut fetching);
                 let failed = |error: &io::Error| self.source.disk_failed(error);
@@ -222,7 +234,11 @@ impl Files {
             failure => failed(client, piece, failure),
         };
         self.source.tell(&path, &error.to_string());
-        to_io(error.at(path))
+        let error = to_io(error.at(path));
+        if failure.is_transient() {
+            self.source.recent.fail(piece.name, &error);
+        }
+        error
     }
 
     /// Fetches the pieces behind the one that is read, if the reader goes through the file in order.
@@ -266,36 +282,45 @@ impl Files {
         blob: &Arc<Blob>,
         place: u32,
         wanted: (u64, u64),
-    ) -> Option<Vec<u8>> {
+    ) -> io::Result<Option<Vec<u8>>> {
         if !self.source.reads_ahead || file.last.load(Ordering::Relaxed) != 0 || blob.has(place) {
-            return None;
+            return Ok(None);
         }
-        let (piece, range) = file.layout.verbatim(wanted.0, wanted.1)?;
+        let Some((piece, range)) = file.layout.verbatim(wanted.0, wanted.1) else { return Ok(None) };
         if u64::from(piece.stored) <= 2 * FIRST_BYTES || wanted.1 > FIRST_BYTES {
-            return None;
+            return Ok(None);
         }
         // One of those who read at the same time.
-        file.last.compare_exchange(0, place + 1, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-        let key = crate::format::snapshot::keys::piece(&piece.name);
-        let bytes = self.source.remote.client().get_range(&key, range).ok()??;
-        self.fetch_in_background(blob, place);
-        Some(bytes)
+        if file.last.compare_exchange(0, place + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Ok(None);
+        }
+        let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
+        let wanted = Wanted { len_max: range.end, range: Some(range) };
+        let fetched = self.source.remote.client().fetch(&key, wanted, Class::Demand, |chunk| {
+            bytes.extend_from_slice(&chunk);
+            Ok(())
+        });
+        match runtime::wait(fetched).map_err(to_io)? {
+            Ok(()) => {
+                self.fetch_in_background(blob, place);
+                Ok(Some(bytes))
+            }
+            // A second request would take as long.
+            Err(failure) if failure.is_transient() => Err(self.failed(piece, &failure)),
+            Err(_) => Ok(None),
+        }
     }
 }
 
 impl SnapshotFiles for Files {
     fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let file = self.file(index)?;
-        let places = file.layout.pieces_in(offset, buffer.len() as u64);
         let Some(blob) = self.cached(file) else {
-            buffer.fill(0);
-            for place in places {
-                file.layout.copy(place, &self.in_memory(&file.layout, place)?, buffer, offset);
-            }
-            return Ok(());
+            return self.read_in_memory_only(&file.layout, buffer, offset);
         };
+        let places = file.layout.pieces_in(offset, buffer.len() as u64);
         if let [place] = places.as_slice()
-            && let Some(bytes) = self.first_bytes(file, &blob, *place, (offset, buffer.len() as u64))
+            && let Some(bytes) = self.first_bytes(file, &blob, *place, (offset, buffer.len() as u64))?
             && bytes.len() == buffer.len()
         {
             buffer.copy_from_slice(&bytes);
@@ -308,7 +333,10 @@ impl SnapshotFiles for Files {
                 kept.push((place, bytes));
             }
         }
-        blob.read_at(buffer, offset)?;
+        if let Err(error) = blob.read_at(buffer, offset) {
+            self.source.disk_failed(&error);
+            return self.read_in_memory_only(&file.layout, buffer, offset);
+        }
         for (place, bytes) in kept {
             file.layout.copy(place, &bytes, buffer, offset);
         }
@@ -317,11 +345,17 @@ impl SnapshotFiles for Files {
 
     fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.file(index)?;
-        self.cached(file).map_or(Ok(0), |blob| blob.read_in_memory(buffer, offset))
+        let Some(blob) = self.cached(file) else { return Ok(0) };
+        // A read that may wait goes past a cache that fails.
+        Ok(blob.read_in_memory(buffer, offset).unwrap_or(0))
     }
 
     fn descriptor(&self, index: usize) -> io::Result<Option<std::os::fd::OwnedFd>> {
         let file = self.file(index)?;
+        // The kernel has no other place to read from than its descriptor.
+        if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
+            return Ok(None);
+        }
         self.cached(file).map_or(Ok(None), |blob| blob.descriptor())
     }
 

@@ -10,6 +10,7 @@ pub mod examine;
 pub mod files;
 pub mod garbage;
 pub mod mounted;
+mod names;
 pub mod order;
 pub mod pieces;
 pub mod place;

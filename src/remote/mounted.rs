@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -11,11 +10,9 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::Manifest;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::remote::files::{Files, Source};
+use crate::remote::names::Names;
 use crate::remote::pieces::to_io;
 use crate::store::{Snapshot, Snapshots};
-
-/// Names of tenants and collections are asked for again after this time.
-const NAMES_KEPT: Duration = Duration::from_secs(10);
 
 /// The snapshot of a collection that a user wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,7 +33,7 @@ pub struct Published {
     /// The variant to show of each collection that has it.
     tier: Option<String>,
     /// Listed names by tenant; those of tenants by an empty text.
-    names: Mutex<HashMap<String, (Instant, Vec<String>)>>,
+    names: Names,
     /// The snapshot that was opened last, by tenant and collection.
     opened: Mutex<HashMap<(String, String), Snapshot>>,
 }
@@ -48,7 +45,7 @@ impl Published {
             source: Arc::new(source),
             wanted,
             tier: None,
-            names: Mutex::default(),
+            names: Names::default(),
             opened: Mutex::default(),
         }
     }
@@ -119,17 +116,6 @@ impl Published {
         self.source.tell(&format!("{tenant}/{name}"), &text);
         Ok(None)
     }
-
-    fn names(&self, key: &str, list: impl FnOnce() -> Result<Vec<String>>) -> io::Result<Vec<String>> {
-        if let Some((listed, names)) = self.names.lock().get(key)
-            && listed.elapsed() < NAMES_KEPT
-        {
-            return Ok(names.clone());
-        }
-        let names = list().map_err(to_io)?;
-        self.names.lock().insert(key.to_owned(), (Instant::now(), names.clone()));
-        Ok(names)
-    }
 }
 
 impl Snapshots for Published {
@@ -142,11 +128,13 @@ impl Snapshots for Published {
     }
 
     fn tenants(&self) -> io::Result<Vec<String>> {
-        self.names("", || self.source.remote().tenants())
+        let source = self.source.clone();
+        self.names.get("", move || source.remote().tenants()).map_err(to_io)
     }
 
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
-        self.names(tenant, || self.source.remote().collections(tenant))
+        let (source, of) = (self.source.clone(), tenant.to_owned());
+        self.names.get(tenant, move || source.remote().collections(&of)).map_err(to_io)
     }
 
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {

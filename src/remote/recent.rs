@@ -1,7 +1,10 @@
-//! Pieces in memory, for files that have no room in a cache: a program reads a piece in many parts.
+//! Pieces in memory, for files that have no room in a cache: a program reads a piece in many parts. And pieces that
+//! could not be had a moment ago.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -10,10 +13,15 @@ use crate::format::snapshot::keys::PieceName;
 /// Bytes that are kept.
 const BYTES_MAX: usize = 128 << 20;
 
+/// A failure is the answer to further reads for this long. The kernel repeats a read that failed for a part of it,
+/// and would wait a second time until the remote does not answer.
+const FAILED_FOR: Duration = Duration::from_secs(2);
+
 /// The pieces that were read last.
 #[derive(Default)]
 pub(in crate::remote) struct Recent {
     pieces: Mutex<VecDeque<(PieceName, Arc<Vec<u8>>)>>,
+    failed: Mutex<HashMap<PieceName, (Instant, io::ErrorKind, String)>>,
 }
 
 impl Recent {
@@ -24,6 +32,23 @@ impl Recent {
         let (name, bytes) = pieces.remove(place)?;
         pieces.push_back((name, bytes.clone()));
         Some(bytes)
+    }
+
+    /// The error of a piece that has failed a moment ago.
+    pub fn failed(&self, name: &PieceName) -> io::Result<()> {
+        match self.failed.lock().get(name) {
+            Some((when, kind, text)) if when.elapsed() < FAILED_FOR => {
+                Err(io::Error::new(*kind, text.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a piece could not be had.
+    pub fn fail(&self, name: PieceName, error: &io::Error) {
+        let mut failed = self.failed.lock();
+        failed.retain(|_, (when, ..)| when.elapsed() < FAILED_FOR);
+        failed.insert(name, (Instant::now(), error.kind(), error.to_string()));
     }
 
     /// Keeps a piece, and forgets those that were used longest ago.

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use object_store::memory::InMemory;
 use parking_lot::Mutex;
@@ -25,7 +26,7 @@ use crate::reading::files_of;
 type Requests = Arc<Mutex<HashMap<String, u64>>>;
 
 /// A bucket with the collection of `stored`, its files as the local store has them, and the requests for pieces.
-fn bucket(
+pub fn bucket(
     fault: impl Fn(u64) -> Fault + Send + Sync + 'static,
 ) -> (Arc<Faulty>, HashMap<String, Vec<u8>>, Requests) {
     let (place, objects) = (stored(), Arc::new(InMemory::new()));
@@ -177,4 +178,30 @@ fn a_cache_of_many_files_keeps_few_of_them_open() {
     let open = below.filter(|path| path.starts_with(folder.path())).count();
     assert!(open < 1100, "{open} descriptors");
     assert_eq!(cache.list().len(), 1500);
+}
+
+#[test]
+fn a_remote_that_does_not_answer_fails_a_file_once_and_soon_after_answers_again() {
+    let hangs = Arc::new(AtomicBool::new(true));
+    let hung = hangs.clone();
+    let (bucket, ..) = bucket(move |_| if hung.load(Ordering::SeqCst) { Fault::Hangs } else { Fault::None });
+    let folder = TempDir::new().unwrap();
+    let remote = Remote::open(bucket.client()).unwrap();
+    let cache = Cache::open(folder.path(), Size::Bytes(1 << 30)).unwrap();
+    let source = Arc::new(Source::new(remote, Some(cache), Box::new(|_, _| ())));
+    let found = source.remote().manifest("acme", "m", 1).unwrap().unwrap();
+    let files = Files::new(&source, &found.manifest);
+    let is_data = |file: &ManifestFile| file.kind == FileKind::Data && file.bytes > 8 << 20;
+    let index = found.manifest.files.iter().position(is_data).unwrap();
+    let (begun, mut part) = (Instant::now(), vec![0; 128 << 10]);
+    // A program's read, and what the kernel makes of it when it fails.
+    let at = found.manifest.files[index].bytes / 2;
+    assert!(files.read_at(index, &mut part, at).is_err());
+    for from in [at, at + 4096] {
+        assert!(files.read_at(index, &mut part[..4096], from).is_err());
+    }
+    // One deadline is 1.5 s, and its last request may take 0.2 s.
+    assert!(begun.elapsed() < Duration::from_millis(2900), "{:?}", begun.elapsed());
+    hangs.store(false, Ordering::SeqCst);
+    support::wait_until("the file is read again", || files.read_at(index, &mut part, at).is_ok());
 }

@@ -7,10 +7,14 @@
 
 mod cache;
 mod client;
+mod cluster;
+mod failing_disk;
 mod faulty;
 mod garbage;
 mod mounted;
+mod proxy;
 mod push;
 mod reading;
 mod seaweed;
+mod server;
 mod variants;

@@ -325,7 +325,8 @@ fn a_prefetched_file_is_in_the_cache_which_can_be_listed_and_trimmed() {
 #[test]
 fn doctor_examines_a_remote() {
     let remote = pushed();
-    let rows = answer(tierfs().args(["doctor", &remote.url, "--json"])).json();
+    let cache = remote.place.path("no/cache");
+    let rows = answer(tierfs().args(["doctor", &remote.url, "--json", "--cache"]).arg(&cache)).json();
     let found: Vec<(&str, &str)> = rows
         .as_array()
         .unwrap()
@@ -334,9 +335,19 @@ fn doctor_examines_a_remote() {
         .collect();
     assert_eq!(
         found,
-        [("remote", "ok"), ("listing", "ok"), ("push", "ok"), ("clock", "ok"), ("bandwidth", "ok")]
+        [
+            ("remote", "ok"),
+            ("listing", "ok"),
+            ("push", "ok"),
+            ("clock", "ok"),
+            ("bandwidth", "ok"),
+            ("cache", "ok")
+        ]
     );
     assert!(rows[4]["found"].as_str().unwrap().contains(" MB/s by 32"), "{rows}");
+    assert!(rows[5]["found"].as_str().unwrap().contains("/cache takes "), "{rows}");
+    let device = answer(tierfs().args(["doctor", &remote.url, "--cache", "/proc/none"])).ok();
+    assert!(device.contains("warn  cache"), "{device}");
     let absent = format!("file://{}", remote.place.path("in").display());
     let text = answer(tierfs().args(["doctor", &absent]));
     assert_eq!(text.code, Some(1), "{text:?}");

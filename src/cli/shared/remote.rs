@@ -134,7 +134,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
 
 /// The directory of caches of this user.
 #[cfg(feature = "remote")]
-fn cache_directory() -> Result<PathBuf> {
+pub(in crate::cli) fn cache_directory() -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let found = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let found = found.filter(|found| found.is_absolute());

@@ -20,7 +20,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileExtent, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::model::hex;
-use crate::remote::cache::map::Bits;
+use crate::remote::cache::map::{Bits, DIGEST_BYTES, Digest, Map, Stretch};
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::client::{Client, Wanted};
@@ -33,6 +33,30 @@ const STRETCHES_MAX: usize = 64;
 struct Placed {
     piece: Piece,
     extents: Vec<FileExtent>,
+}
+
+impl Placed {
+    /// Whether the file has the stored bytes of the piece, all of them and in order.
+    fn is_verbatim(&self) -> bool {
+        let mut next = 0;
+        let is_next = |extent: &FileExtent| {
+            let is_next = extent.piece_offset == next;
+            next = extent.piece_offset.saturating_add(extent.len);
+            is_next
+        };
+        let is_in_order = self.extents.iter().all(is_next);
+        is_in_order && next == self.piece.raw && self.piece.encoding == PieceEncoding::Raw
+    }
+
+    /// The BLAKE3 of those bytes of the piece that the file has, in the order of the file.
+    fn digest(&self, bytes: &[u8]) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        for extent in &self.extents {
+            let first = extent.piece_offset as usize;
+            hasher.update(bytes.get(first..first + extent.len as usize).unwrap_or_default());
+        }
+        *hasher.finalize().as_bytes()
+    }
 }
 
 /// Where the bytes of a file come from.
@@ -91,6 +115,19 @@ impl Layout {
             hasher.update(&[placed.piece.encoding.byte()]);
         }
         hex(hasher.finalize().as_bytes().get(..16).unwrap_or_default())
+    }
+
+    /// Where its pieces stand, for the map.
+    fn stretches(&self) -> impl Iterator<Item = Stretch> {
+        let extents = self.extents.iter().zip(&self.of_extent);
+        extents.map(|(extent, piece)| Stretch { offset: extent.offset, len: extent.len, piece: *piece })
+    }
+
+    /// Whether a map is that of this file.
+    fn has_map(&self, map: &Map) -> bool {
+        map.bytes == self.bytes
+            && map.bits.count() == self.piece_count()
+            && self.stretches().eq(map.stretches.iter().copied())
     }
 
     /// The pieces with bytes in a range of the file, in the order of the file.
@@ -170,6 +207,8 @@ pub enum Got {
 
 struct State {
     bits: Bits,
+    /// For the map: zeros where a piece is not there.
+    digests: Vec<Digest>,
     flights: HashMap<u32, Arc<Flight>>,
     /// Pieces that were there and had wrong bytes.
     suspects: HashSet<u32>,
@@ -209,19 +248,20 @@ impl Blob {
         let writer = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
         let found =
             fs::read(map_of(&path)).ok().filter(|_| writer.metadata().is_ok_and(|m| m.len() == layout.bytes));
-        let bits = found.and_then(|map| Bits::parse(&map, layout.bytes, layout.piece_count()).ok());
-        let bits = match bits {
-            Some(bits) => bits,
+        let map = found.and_then(|map| Map::parse(&map).ok()).filter(|map| layout.has_map(map));
+        let (bits, digests) = match map {
+            Some(map) => (map.bits, map.digests),
             None => {
                 writer.set_len(0)?;
                 writer.set_len(layout.bytes)?;
-                Bits::none(layout.piece_count())
+                (Bits::none(layout.piece_count()), vec![[0; DIGEST_BYTES]; layout.pieces.len()])
             }
         };
         let reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
         let stored = (0..).zip(&layout.pieces).filter(|(place, _)| bits.has(*place));
         let stored: u64 = stored.map(|(_, placed)| u64::from(placed.piece.raw)).sum();
-        let state = State { bits, flights: HashMap::new(), suspects: HashSet::new(), is_unsaved: false };
+        let (flights, suspects) = (HashMap::new(), HashSet::new());
+        let state = State { bits, digests, flights, suspects, is_unsaved: false };
         Ok(Blob {
             layout: layout.clone(),
             path,
@@ -288,6 +328,9 @@ impl Blob {
         for place in places {
             let Some(piece) = self.layout.piece(*place).filter(|_| state.bits.has(*place)) else { continue };
             state.bits.set(*place, false);
+            if let Some(digest) = state.digests.get_mut(*place as usize) {
+                *digest = [0; DIGEST_BYTES];
+            }
             state.suspects.insert(*place);
             state.is_unsaved = true;
             self.stored.fetch_sub(u64::from(piece.raw), Ordering::Relaxed);
@@ -302,7 +345,7 @@ impl Blob {
         }
         let flight = Arc::new(Flight::default());
         state.flights.insert(place, flight.clone());
-        Some(Fetching { blob: self.clone(), place, flight, landed: None, has_room: false })
+        Some(Fetching { blob: self.clone(), place, flight, landed: None, digest: None, has_room: false })
     }
 
     /// Waits for a piece that another fetches; `None` if it is there, or nobody fetches it.
@@ -336,26 +379,34 @@ impl Blob {
 
     /// Makes what is there durable and says so on disk.
     pub(super) fn save(&self) -> io::Result<()> {
-        let bits = {
+        let map = {
             let mut state = self.state.lock();
-            if !state.is_unsaved || self.is_evicted.load(Ordering::Acquire) {
+            if !state.is_unsaved || self.is_gone() {
                 return Ok(());
             }
             state.is_unsaved = false;
-            state.bits.clone()
+            let (bits, digests) = (state.bits.clone(), state.digests.clone());
+            Map { bytes: self.layout.bytes, bits, digests, stretches: self.layout.stretches().collect() }
         };
-        let saved = self.writer.sync_data().and_then(|()| {
-            let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-            let draft = self.path.with_extension(format!("{number}.{DRAFT}"));
-            fs::write(&draft, bits.to_bytes(self.layout.bytes))?;
-            let _naming = self.naming.lock();
-            // Another file may have the name by now.
-            if self.is_gone() { fs::remove_file(&draft) } else { fs::rename(&draft, map_of(&self.path)) }
-        });
+        if let Err(error) = self.writer.sync_data() {
+            // The kernel tells of lost pages once and takes them for written afterwards.
+            self.evict()?;
+            return Err(error);
+        }
+        let saved = self.write_map(&map);
         if saved.is_err() {
             self.state.lock().is_unsaved = true;
         }
         saved
+    }
+
+    fn write_map(&self, map: &Map) -> io::Result<()> {
+        // Another file may have the name by now.
+        let naming = || {
+            let held = self.naming.lock();
+            (!self.is_gone()).then_some(held)
+        };
+        write_map(&self.path, map, naming)
     }
 
     /// Whether the map on disk lacks bits.
@@ -394,6 +445,23 @@ impl Drop for Blob {
     }
 }
 
+/// Replaces the map of a cached file, while what `naming` returns is held; not if it returns `None`.
+pub(super) fn write_map<T>(path: &Path, map: &Map, naming: impl FnOnce() -> Option<T>) -> io::Result<()> {
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = path.with_extension(format!("{number}.{DRAFT}"));
+    let written = fs::write(&draft, map.to_bytes()).and_then(|()| match naming() {
+        Some(_held) => fs::rename(&draft, map_of(path)),
+        None => fs::remove_file(&draft),
+    });
+    if written.is_err()
+        && let Err(error) = fs::remove_file(&draft)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        log::debug!("{}: left behind: {error}", draft.display());
+    }
+    written
+}
+
 /// The extension of files that are not complete.
 pub(super) const DRAFT: &str = "new";
 
@@ -424,6 +492,8 @@ pub(in crate::remote) struct Fetching {
     place: u32,
     flight: Arc<Flight>,
     landed: Option<Landed>,
+    /// The BLAKE3 of the piece's bytes in the file, once they are there.
+    digest: Option<Digest>,
     /// Whether the cache counts the piece already.
     has_room: bool,
 }
@@ -458,7 +528,10 @@ impl Fetching {
         };
         let cached = if self.has_room { Some(self.fetch(client, class, placed).await) } else { None };
         let landed = match cached {
-            Some(Ok(())) => Ok(Landed::Cached),
+            Some(Ok(digest)) => {
+                self.digest = Some(digest);
+                Ok(Landed::Cached)
+            }
             Some(Err(Failure::Local(error))) => {
                 failed(&error);
                 fetched(client, &placed.piece, class).await.map(|bytes| Landed::Kept(Arc::new(bytes)))
@@ -475,14 +548,15 @@ impl Fetching {
         }
     }
 
-    /// Fetches the piece into the file.
-    async fn fetch(&self, client: &Client, class: Class, placed: &Placed) -> Result<(), Failure> {
+    /// Fetches the piece into the file. Returns the BLAKE3 of its bytes there.
+    async fn fetch(&self, client: &Client, class: Class, placed: &Placed) -> Result<Digest, Failure> {
         let piece = &placed.piece;
         // Somebody may have the bytes open that these replace.
         let is_suspect = self.blob.state.lock().suspects.contains(&self.place);
-        if is_suspect || piece.encoding != PieceEncoding::Raw || placed.extents.len() > STRETCHES_MAX {
+        if is_suspect || !placed.is_verbatim() || placed.extents.len() > STRETCHES_MAX {
             let bytes = fetched(client, piece, class).await?;
-            return self.blob.write(placed, 0, &bytes).map_err(Failure::Local);
+            self.blob.write(placed, 0, &bytes).map_err(Failure::Local)?;
+            return Ok(placed.digest(&bytes));
         }
         for _ in 0..TRIES {
             let (mut hasher, mut at) = (blake3::Hasher::new(), 0);
@@ -496,7 +570,7 @@ impl Fetching {
                 })
                 .await?;
             if *hasher.finalize().as_bytes() == piece.name.digest {
-                return Ok(());
+                return Ok(piece.name.digest);
             }
             log::warn!("{}/{}: its bytes differ from its name", client.place(), keys::piece(&piece.name));
         }
@@ -515,6 +589,9 @@ impl Drop for Fetching {
             state.flights.remove(&self.place);
             if matches!(landed, Landed::Cached) {
                 state.bits.set(self.place, true);
+                if let Some(slot) = state.digests.get_mut(self.place as usize) {
+                    *slot = self.digest.unwrap_or_default();
+                }
                 state.suspects.remove(&self.place);
                 state.is_unsaved = true;
             }

@@ -3,7 +3,7 @@
 //! ```text
 //! CACHE/  cache.toml   lock
 //!         blob/<32 hex>        a file of a snapshot: sparse, at its own offsets
-//!         blob/<32 hex>.map    which of its pieces are there
+//!         blob/<32 hex>.map    which of its pieces are there, and their digests
 //! ```
 //!
 //! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
@@ -24,10 +24,13 @@ use rustix::fs::{FlockOperation, statvfs};
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::cache::blob::{Blob, DRAFT, Layout, allocated, map_of, remove};
+use crate::remote::cache::verify::{Verified, verify};
 use crate::store::now_nanoseconds;
 
 pub mod blob;
 mod map;
+pub mod speed;
+pub mod verify;
 
 const FORMAT: &str = "format = 1\n";
 const BLOBS: &str = "blob";
@@ -44,6 +47,10 @@ const OPEN_MAX: usize = 512;
 const CLOSED_AT_ONCE: usize = 64;
 /// After an error of its disk, a cache takes no more bytes for this long.
 const DISTRUSTED: Duration = Duration::from_secs(60);
+
+/// The daemon of a mount that was just removed saves its maps and then leaves the cache.
+const LEFT_WITHIN: Duration = Duration::from_secs(3);
+const LOCK_STEP: Duration = Duration::from_millis(20);
 
 /// How much of the disk a cache may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,13 +111,17 @@ impl Cache {
         let mut options = fs::OpenOptions::new();
         let lock =
             options.write(true).create(true).truncate(false).open(directory.join("lock")).map_err(failed)?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            let text = format!(
-                "the cache {} is in use by another mount; choose another with --cache",
-                directory.display()
-            );
-            Error::new(ErrorKind::Busy, text)
-        })?;
+        let begun = Instant::now();
+        while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if begun.elapsed() >= LEFT_WITHIN {
+                let text = format!(
+                    "the cache {} is in use by another mount; choose another with --cache",
+                    directory.display()
+                );
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            std::thread::sleep(LOCK_STEP);
+        }
         let settings = directory.join(SETTINGS);
         match fs::read_to_string(&settings) {
             Ok(text) if text == FORMAT => {}
@@ -163,8 +174,8 @@ impl Cache {
         let name = layout.name();
         let mut files = self.files.lock();
         let blob = match files.open.get(name) {
-            Some(found) => found.clone(),
-            None => {
+            Some(found) if !found.is_gone() => found.clone(),
+            _ => {
                 let blob = Arc::new(Blob::open(&self.directory.join(BLOBS), layout)?);
                 files.idle.remove(name);
                 files.open.insert(name.to_owned(), blob.clone());
@@ -183,7 +194,7 @@ impl Cache {
     /// The cached files, those used last first.
     pub fn list(&self) -> Vec<Cached> {
         let files = self.files.lock();
-        let open = files.open.iter().map(|(name, blob)| Cached {
+        let open = files.open.iter().filter(|(_, blob)| !blob.is_gone()).map(|(name, blob)| Cached {
             name: name.clone(),
             stored: blob.stored.load(Ordering::Relaxed),
             used: blob.used.load(Ordering::Relaxed),
@@ -199,15 +210,15 @@ impl Cache {
     /// Makes room for `bytes` of `keeping` by removing other files, and counts them. Returns whether there is
     /// room.
     pub(in crate::remote) fn make_room(&self, keeping: &Blob, bytes: u64) -> bool {
-        if self.failed.lock().is_some_and(|failed| failed.elapsed() < DISTRUSTED) {
+        if self.is_distrusted() {
             return false;
         }
         let name = keeping.layout().name();
         let mut files = self.files.lock();
         loop {
-            let fits =
-                self.limit().is_ok_and(|(limit, free)| files.stored() + bytes <= limit && bytes <= free);
-            if fits {
+            // Nothing is removed for a disk that does not answer.
+            let Ok((limit, free)) = self.limit() else { return false };
+            if files.stored() + bytes <= limit && bytes <= free {
                 keeping.stored.fetch_add(bytes, Ordering::Relaxed);
                 return true;
             }
@@ -220,6 +231,35 @@ impl Cache {
     /// The disk did not take bytes: for a while it gets no more.
     pub(in crate::remote) fn distrust(&self) {
         *self.failed.lock() = Some(Instant::now());
+    }
+
+    /// Whether the disk has failed lately.
+    pub(in crate::remote) fn is_distrusted(&self) -> bool {
+        self.failed.lock().is_some_and(|failed| failed.elapsed() < DISTRUSTED)
+    }
+
+    /// Compares all files that nobody has opened with their digests, and drops what differs.
+    pub fn verify(&self) -> Result<Vec<Verified>> {
+        let mut files = self.files.lock();
+        let blobs = self.directory.join(BLOBS);
+        let mut names: Vec<String> = files.idle.keys().cloned().collect();
+        names.sort_unstable();
+        let mut found = Vec::new();
+        for name in names {
+            let path = blobs.join(&name);
+            let verified = verify(&name, &path).map_err(|error| Error::io(path.display(), error))?;
+            match &verified.removed {
+                Some(_) => drop(files.idle.remove(&name)),
+                None => {
+                    let stored = fs::metadata(&path).map(|found| allocated(&found));
+                    if let (Ok(stored), Some(idle)) = (stored, files.idle.get_mut(&name)) {
+                        idle.stored = stored;
+                    }
+                }
+            }
+            found.push(verified);
+        }
+        Ok(found)
     }
 
     /// Removes files until at most `bytes` are stored.
@@ -281,7 +321,8 @@ impl Drop for Cache {
 
 impl Files {
     fn stored(&self) -> u64 {
-        let open: u64 = self.open.values().map(|blob| blob.stored.load(Ordering::Relaxed)).sum();
+        let open = self.open.values().filter(|blob| !blob.is_gone());
+        let open: u64 = open.map(|blob| blob.stored.load(Ordering::Relaxed)).sum();
         open + self.idle.values().map(|idle| idle.stored).sum::<u64>()
     }
 
