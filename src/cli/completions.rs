@@ -103,7 +103,7 @@ fn reconstruct(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, RECONSTRUCT.map(str::to_owned))
 }
 
-const RECONSTRUCT: [&str; 4] = ["none", "delta", "factor", "origin"];
+const RECONSTRUCT: [&str; 5] = ["none", "delta", "factor", "origin", "remote"];
 
 fn mount_options(current: &OsStr) -> Vec<CompletionCandidate> {
     let options = mount::OPTIONS.into_iter().flat_map(|(name, values)| {

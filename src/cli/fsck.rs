@@ -89,7 +89,9 @@ impl Args {
         let disk = Arc::new(FileDisk::new(&self.store));
         let access = if self.repair { Access::Write } else { Access::Read };
         let note = format!("process {}, which repairs it", std::process::id());
-        Store::open(disk, access, &note)
+        let store = Store::open(disk, access, &note)?;
+        remote::fetch_clones(&store);
+        Ok(store)
     }
 }
 
@@ -305,7 +307,11 @@ struct Checked {
 fn check(open: &OpenObject, blocks: u32) -> Checked {
     let mut found = Checked { bad: 0, first: None, lost: 0 };
     let object = open.object();
-    for (piece, _) in object.pieces(0..blocks, object.layout()) {
+    for (piece, block) in object.pieces(0..blocks, object.layout()) {
+        if block.is_some_and(|block| !open.is_here(&block)) {
+            // Only the remote of a clone has it.
+            continue;
+        }
         // A piece of several blocks has no payload: checking the first block covers all of them.
         let count = piece.end - piece.start;
         match open.check(piece.start) {

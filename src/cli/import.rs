@@ -14,6 +14,7 @@ use crate::cli::shared::mounts;
 use crate::cli::shared::mounts::Mounted;
 use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
+use crate::cli::shared::remote;
 use crate::cli::{Outcome, init};
 use crate::control::IMPORT;
 use crate::engine::{Engine, Finish, Reconstruct};
@@ -339,7 +340,10 @@ fn open(path: &Path, dry_run: bool) -> Result<Place> {
     let note = format!("process {}, which imports", std::process::id());
     let access = if dry_run { Access::Read } else { Access::Write };
     match Store::open(Arc::new(disk), access, &note).map_err(|error| mounts::with_mounts(error, path)) {
-        Ok(store) => Ok(Place::Store(Box::new(Engine::new(Arc::new(store))))),
+        Ok(store) => {
+            remote::fetch_clones(&store);
+            Ok(Place::Store(Box::new(Engine::new(Arc::new(store)))))
+        }
         Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(path)? {
             Some(mounted) => Ok(Place::Mounted(mounted, error)),
             None => Err(error),

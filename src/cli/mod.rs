@@ -5,6 +5,8 @@ mod bench;
 mod cache;
 mod cancel;
 mod cgeb;
+#[cfg(feature = "remote")]
+mod clone;
 mod compact;
 mod completions;
 mod diff;
@@ -68,6 +70,10 @@ enum Command {
     Mount(mount::Args),
     #[cfg(feature = "remote")]
     Push(push::Args),
+    #[cfg(feature = "remote")]
+    Clone(clone::Clone),
+    #[cfg(feature = "remote")]
+    Pull(clone::Pull),
     #[cfg(feature = "remote")]
     Tag(tag::Args),
     #[cfg(feature = "remote")]
@@ -155,6 +161,10 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Push(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Clone(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Pull(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Tag(args) => args.run(),
         #[cfg(feature = "remote")]

@@ -107,7 +107,7 @@ pub(super) struct Args {
 
 /// How long a mount that is asked to end waits for its users to finish.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Threads that answer requests of a mounted remote. A read holds its thread until the bytes are there, and
+/// Threads that answer requests of a mounted remote, and of a store with clones. A read holds its thread until the bytes are there, and
 /// names must not wait for it.
 const REMOTE_THREADS: usize = 64;
 const READY: &str = "ready";
@@ -455,7 +455,9 @@ impl Args {
         let note =
             format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
         let store = Store::open(Arc::new(FileDisk::new(&self.store)), access, &note);
-        store.map_err(|error| mounts::with_mounts(error, &self.store))
+        let store = store.map_err(|error| mounts::with_mounts(error, &self.store))?;
+        remote::fetch_clones(&store);
+        Ok(store)
     }
 
     /// Mounts the store and serves it until it is unmounted or a signal ends it.
@@ -466,13 +468,13 @@ impl Args {
             signal_hook::flag::register(signal, stop.clone()).map_err(deaf)?;
         }
         let store = Arc::new(self.open_store()?);
-        let is_remote = remote::url(&self.store).is_some();
+        let waits = remote::url(&self.store).is_some() || store.has_clones();
         let options = Options {
             list: self.list,
             verify: self.verify,
             allow_other: self.allow_other,
             zero_fill: self.zero_fill,
-            threads: self.threads.map(usize::from).or(is_remote.then_some(REMOTE_THREADS)),
+            threads: self.threads.map(usize::from).or(waits.then_some(REMOTE_THREADS)),
             reads_all: self.passthrough == Switch::Off,
             asks_names: self.keep_names == Switch::Off,
             metrics: self.metrics,

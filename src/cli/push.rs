@@ -1,17 +1,19 @@
 //! `tierfs push`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use serde_json::Value;
 
 use crate::cli::Outcome;
+use crate::cli::clone::absolute;
 use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::jobs::{self, new_bar};
 use crate::cli::shared::mounts::{self, Mounted};
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
+use crate::cli::shared::remote;
 use crate::control::PUSH;
 use crate::engine::variant;
 use crate::model::{Error, ErrorKind, Progress, Result};
@@ -104,7 +106,10 @@ impl Args {
         let note = format!("process {}, which pushes from it", std::process::id());
         let opened = Store::open(Arc::new(FileDisk::new(&self.store)), Access::Write, &note);
         let (text, value) = match opened.map_err(|error| mounts::with_mounts(error, &self.store)) {
-            Ok(store) => push_from(&store, &order)?,
+            Ok(store) => {
+                remote::fetch_clones(&store);
+                push_from(&store, &order)?
+            }
             Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&self.store)? {
                 Some(mounted) => push_through_daemon(&mounted, order, &error)?,
                 None => return Err(error),
@@ -153,10 +158,4 @@ fn push_through_daemon(mounted: &Mounted, order: Order, busy: &Error) -> Result<
             Err(Error::new(ErrorKind::Io, format!("{}; the credentials are those of the daemon", job.error)))
         }
     }
-}
-
-/// The URL, for a process with another working directory.
-fn absolute(url: &str) -> String {
-    let path = url.strip_prefix("file://").and_then(|path| std::path::absolute(Path::new(path)).ok());
-    path.map_or_else(|| url.to_owned(), |path| format!("file://{}", path.display()))
 }

@@ -252,11 +252,15 @@ fn change(
         // A failed or cancelled request may have changed some tensors.
         let (vfs, view) = (asked.vfs(), &asked.view);
         vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, moved.nodes));
-        report.text = match moved.summary.aim {
-            Some(_) => moved.summary.text(),
-            None => "cached pages dropped".to_owned(),
+        report.text = match (moved.to_remote, moved.summary.aim) {
+            (Some(bytes), None) => format!("{} evicted to the remote", human(bytes)),
+            (_, Some(_)) => moved.summary.text(),
+            (None, None) => "cached pages dropped".to_owned(),
         };
         report.result = moved.summary.to_json();
+        if let (Some(bytes), Some(fields)) = (moved.to_remote, report.result.as_object_mut()) {
+            fields.insert("bytes_to_remote".to_owned(), bytes.into());
+        }
         done?;
         if !moved.left.is_empty() {
             let left = Error::refused(moved.left);

@@ -233,7 +233,12 @@ impl Engine {
             can_be_encoded,
             is_lossy_allowed,
             has_exact_source,
-            can_be_absent: how.way().is_some_and(|way| way.gives != Gives::Exact || has_exact_source),
+            can_be_absent: how.way().is_some_and(|way| match way.gives {
+                Gives::Exact => has_exact_source,
+                // What a clone evicts is not absent.
+                Gives::Stored => false,
+                Gives::Absent | Gives::Seen => true,
+            }),
         };
         Ok(Some(Candidate { collection: collection.clone(), target, tensor, epoch }))
     }

@@ -19,6 +19,8 @@ pub struct Moved {
     pub left: Vec<Refusal>,
     /// Numbers of tensors, by outcome.
     pub summary: Summary,
+    /// Bytes of pieces that only the remote of a clone has now, if the request was for these.
+    pub to_remote: Option<u64>,
 }
 
 /// The result of a compaction.

@@ -6,8 +6,10 @@
 
 pub mod cache;
 pub mod client;
+pub mod clones;
 pub mod examine;
 pub mod files;
+mod from_clone;
 pub mod garbage;
 pub mod mounted;
 mod names;

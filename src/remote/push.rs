@@ -22,6 +22,7 @@ use crate::format::snapshot::pieces::{Stretches, pieces};
 use crate::format::zstandard;
 use crate::model::{Error, ErrorKind, Progress, Result, human};
 use crate::remote::client::Put;
+use crate::remote::from_clone::PushedClone;
 use crate::remote::garbage::{Plan, plans};
 use crate::remote::place::{Found, Remote};
 use crate::store::{Canonical, CanonicalFile, CanonicalVariant, Choice, Collection, Frozen, Recode};
@@ -257,6 +258,8 @@ pub fn push_within(
     let plans = plans(remote)?;
     let frozen = frozen(collection)?;
     let canonical = frozen.canonical(remote.id())?;
+    let named = (request.tenant.as_str(), request.collection.as_str());
+    let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref())?;
     let needs = needed(remote, request, &canonical)?;
     let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
     let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
@@ -267,6 +270,9 @@ pub fn push_within(
         }
     }
     if let Some(found) = &newest {
+        note_pieces(&mut known, &found.manifest, &doomed);
+    }
+    if let Some(found) = clone.as_ref().and_then(|clone| clone.base.as_ref()) {
         note_pieces(&mut known, &found.manifest, &doomed);
     }
     let work = Work { remote, canonical: &canonical, request, known, doomed, generation, elapsed };
@@ -284,10 +290,19 @@ pub fn push_within(
         pushed.is_unchanged = true;
         // The hint may be missing since a push was killed.
         set_head(remote, request, pushed.number);
+        if let Some(clone) = clone {
+            clone.end(&canonical, &found.manifest);
+        }
         return Ok(pushed);
+    }
+    if let Some(clone) = &mut clone {
+        clone.begin(&canonical, request.push)?;
     }
     work.publish(&manifest)?;
     set_head(remote, request, pushed.number);
+    if let Some(clone) = clone {
+        clone.end(&canonical, &manifest);
+    }
     Ok(pushed)
 }
 
@@ -527,6 +542,13 @@ impl Work<'_> {
     }
 
     fn store_one(&self, job: &Job, bytes: &mut Vec<u8>, sent: &Sent) -> Result<Piece> {
+        if let Origin::Own(file) = job.source
+            && let Some(piece) = self.canonical.piece_in_clone(file, job.stretches)
+            && let Some(name) = self.known.get(&piece.name.digest)
+        {
+            // A clone has not changed it, and need not have its bytes.
+            return Ok(Piece { name: *name, ..piece });
+        }
         match job.source {
             Origin::Log(log) => {
                 bytes.clear();

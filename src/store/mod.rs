@@ -1,9 +1,10 @@
 //! A store: collections of checksummed blocks on a disk.
 //!
-//! The rooms, each of which may use those before it: `disk`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`.
+//! The rooms, each of which may use those before it: `disk`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`, `cloning`.
 
 mod batch;
 mod clock;
+mod cloning;
 mod collection;
 pub mod disk;
 mod events;
@@ -24,6 +25,7 @@ mod tenant;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
+pub use cloning::Cloned;
 pub use collection::digest_cache::{Sums, of_one_version};
 pub use collection::identity::Access;
 pub use collection::lineage::{ParentHold, broken};
@@ -31,6 +33,7 @@ pub use collection::open_object::{OpenObject, Rebuild, Verify};
 pub use collection::place::PlaceOfObject;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
+pub use disk::clones::{CloneSource, PieceSource};
 pub use events::{EventKind, Events};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};

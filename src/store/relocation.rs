@@ -17,14 +17,14 @@ use crate::store::collection::usage_file::SaveUsage;
 use crate::store::quota::Use;
 use crate::store::store::{OpenCollections, Store, check_tenant};
 
-/// Beginning of the name of a directory that is being removed. No collection has such a name.
-const REMOVED: &str = ".removed-";
+/// Beginning of the name of a directory that is being removed or put together. No collection has such a name.
+pub(in crate::store) const REMOVED: &str = ".removed-";
 /// Longest wait for requests that use a collection.
 const CLOSE_WAIT: Duration = Duration::from_millis(300);
 
 /// A change that lineage may forbid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
+pub(in crate::store) enum Change {
     Rename,
     Remove,
 }
@@ -108,7 +108,7 @@ impl Store {
         Ok(())
     }
 
-    fn remove_tree(&self, path: &str) -> Result<()> {
+    pub(in crate::store) fn remove_tree(&self, path: &str) -> Result<()> {
         let failed = |error| Error::io(format!("removing {path}"), error);
         for entry in self.disk.list(path).map_err(failed)? {
             let below = format!("{path}/{}", entry.name);
@@ -121,7 +121,7 @@ impl Store {
         self.disk.remove_directory(path).map_err(failed)
     }
 
-    fn check_new_collection(&self, (tenant, name): (&str, &str)) -> Result<()> {
+    pub(in crate::store) fn check_new_collection(&self, (tenant, name): (&str, &str)) -> Result<()> {
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         if !self.tenants()?.iter().any(|there| there == tenant) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no tenant {tenant}")));
@@ -136,7 +136,12 @@ impl Store {
     }
 
     /// Closes collections that are open, then does `change`. If that fails, they are opened as before.
-    fn with_closed(&self, places: &[Place], what: Change, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(in crate::store) fn with_closed(
+        &self,
+        places: &[Place],
+        what: Change,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let mut open = self.open.lock();
         for place in places {
             if let Some(collection) = open.get(place) {

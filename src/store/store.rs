@@ -14,6 +14,7 @@ use crate::store::collection::lineage::{Place, relatives};
 use crate::store::collection::open::refuse_remains;
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
+use crate::store::disk::clones::{Clones, PieceSource};
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::{Disk, Lock, Open, Space, replace_file};
 use crate::store::events::Events;
@@ -38,6 +39,8 @@ const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 /// An open store.
 pub struct Store {
     pub(in crate::store) disk: Arc<dyn Disk>,
+    /// The same disk; `None` for a remote, which has no clones.
+    pub(in crate::store) clones: Option<Arc<Clones>>,
     access: Access,
     settings: Settings,
     /// Open collections. Held while one is opened, so that no collection is opened twice.
@@ -79,7 +82,12 @@ impl Store {
     /// Opens a store. `Busy` if another holder excludes this one. `note` identifies this holder to
     /// others.
     pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
-        let disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
+        let mut disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
+        let mut clones = None;
+        if !disk.shows_snapshots() {
+            let made = Arc::new(Clones::new(disk, access == Access::Write));
+            (disk, clones) = (made.clone(), Some(made));
+        }
         let place = disk.place();
         let opened = disk.open(SETTINGS_NAME, Open::Read);
         let file = opened.map_err(|error| match error.kind() {
@@ -109,8 +117,18 @@ impl Store {
         let sharing = Sharing::new(&disk, settings.share);
         let services = Services::new(ticks, settings.pack != PACKS[0], sharing);
         let variants = Mutex::default();
-        let store =
-            Store { disk, access, settings, open, variants, tenants, numbered, services, _lock: lock };
+        let store = Store {
+            disk,
+            clones,
+            access,
+            settings,
+            open,
+            variants,
+            tenants,
+            numbered,
+            services,
+            _lock: lock,
+        };
         if access == Access::Write
             && let Err(error) = store.finish_removals()
         {
@@ -369,6 +387,13 @@ impl Store {
         Ok(renewed.into_iter().map(|(tenant, name)| format!("{tenant}/{name}")).collect())
     }
 
+    /// Sets the source of the pieces of clones. Only the first call has an effect.
+    pub fn set_piece_source(&self, source: Arc<dyn PieceSource>) {
+        if let Some(clones) = &self.clones {
+            clones.set_source(source);
+        }
+    }
+
     /// Sets the provider of other sources of blocks. Only the first call has an effect.
     pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
         self.services.set_rebuilder(rebuilder);
@@ -465,7 +490,7 @@ impl Store {
     }
 
     /// A collection number that no other collection has; inode numbers contain it.
-    fn free_number(&self) -> Result<u32> {
+    pub(in crate::store) fn free_number(&self) -> Result<u32> {
         // Held until the number is given, so that two concurrent calls return different ones.
         let mut numbered = self.numbered.lock();
         let mut highest = *numbered;

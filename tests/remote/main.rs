@@ -7,6 +7,8 @@
 
 mod cache;
 mod client;
+mod clones;
+mod clones_mounted;
 mod cluster;
 mod failing_disk;
 mod faulty;

@@ -29,6 +29,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[(
         ("store", 11),
         ("snapshot", 12),
         ("relocation", 12),
+        ("cloning", 13),
     ],
 )];
 

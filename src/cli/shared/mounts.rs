@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::cli::shared::remote;
 use crate::engine::Engine;
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::model::{Error, ErrorKind, Result};
@@ -175,5 +176,7 @@ pub(in crate::cli) fn mounts_of(path: Option<&Path>) -> Result<Vec<Mounted>> {
 pub(in crate::cli) fn open_engine(path: &Path, doing: &str) -> Result<Engine> {
     let note = format!("process {}, which {doing}", std::process::id());
     let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
-    Ok(Engine::new(Arc::new(store.map_err(|error| with_mounts(error, path))?)))
+    let store = store.map_err(|error| with_mounts(error, path))?;
+    remote::fetch_clones(&store);
+    Ok(Engine::new(Arc::new(store)))
 }

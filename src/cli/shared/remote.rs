@@ -25,6 +25,24 @@ pub(in crate::cli) fn parse_tier(text: &str) -> Result<String> {
     MoveTo::parse_variant(text).map(MoveTo::variant_name)
 }
 
+/// Lets the clones of a store fetch their bytes, with the credentials of the environment.
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn fetch_clones(store: &Store) {
+    use crate::remote::clones::ClonePieces;
+    use crate::store::EventKind;
+
+    let events = store.events().clone();
+    let tell = move |path: &str, text: &str| {
+        log::warn!("{path}: {text}");
+        events.tell(EventKind::Remote, path, "", text);
+    };
+    store.set_piece_source(Arc::new(ClonePieces::new(Box::new(tell))));
+}
+
+/// This program cannot fetch.
+#[cfg(not(feature = "remote"))]
+pub(in crate::cli) fn fetch_clones(_store: &Store) {}
+
 /// Options of a mounted remote.
 #[derive(clap::Args)]
 pub(in crate::cli) struct RemoteArgs {

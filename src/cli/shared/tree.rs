@@ -68,6 +68,7 @@ impl Tree {
             }
             opened => opened?,
         };
+        remote::fetch_clones(&store);
         let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, (0, 0), control::controls());
         Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() })
     }

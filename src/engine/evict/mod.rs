@@ -3,9 +3,11 @@
 mod delta;
 mod factor;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::engine::moves::touch;
+use crate::engine::pins::files_of;
 use crate::engine::reconstruct::setting::Reconstruct;
 use crate::engine::reconstruct::{Gives, Way};
 use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused, refused_for};
@@ -15,8 +17,8 @@ use crate::engine::settings::Consent;
 use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::Measured;
-use crate::model::{Aim, Cause, EntryId, ErrorKind, Progress, Result, Tier};
-use crate::store::{Collection, Object, OpenObject};
+use crate::model::{Aim, Cause, EntryId, Error, ErrorKind, Progress, Refusal, Result, Silent, Tier};
+use crate::store::{Collection, Object, OpenObject, Verify};
 
 /// The bytes to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +67,10 @@ impl Engine {
             return Ok(());
         }
         collection.check_writable()?;
+        let how = Reconstruct::of(&collection.state(), node);
+        if (what, how) == (Evict::Stored, Reconstruct::Remote) {
+            return evict_to_remote(collection, node, progress, moved);
+        }
         let is_one = is_tensor(collection, node);
         let mut targets = targets(collection, node)?;
         targets.iter_mut().for_each(|target| target.consent = consent);
@@ -121,6 +127,7 @@ impl Engine {
         match (what, how) {
             (Evict::Stored, Reconstruct::Delta) => delta::evict(self, collection, target, moved),
             (Evict::Stored, Reconstruct::Factor(rank)) => factor::evict(collection, target, rank, moved),
+            (Evict::Stored, Reconstruct::Remote) => evict_to_remote(collection, target.node, &Silent, moved),
             (Evict::Stored, _) => drop_blocks(collection, target, how.way(), moved),
             _ => drop_blocks(collection, target, None, moved),
         }
@@ -140,8 +147,8 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
         if matches!(how, Reconstruct::Factor(_)) && !target.is_lossy_allowed(&collection.state()) {
             return Err(refused(collection, target, Cause::Factors));
         }
-        if way.gives == Gives::Absent {
-            // The eviction itself creates the record.
+        if matches!(way.gives, Gives::Absent | Gives::Stored) {
+            // The eviction itself creates the record, or drops only what the remote has.
             return Ok(());
         }
         for object in &target.objects {
@@ -208,6 +215,37 @@ fn drop_blocks(
             Ok(touch(batch, state, target.node, Measured::default()))
         })?;
         moved.nodes.extend(touched);
+    }
+    Ok(())
+}
+
+/// Gives back the space of a file, or of all files of a container or below a directory, plain files and headers
+/// included, as far as the remote has their bytes. Fails with `Busy` for one pinned file; of several, those that
+/// are pinned keep theirs.
+fn evict_to_remote(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    progress: &dyn Progress,
+    moved: &mut Moved,
+) -> Result<()> {
+    let objects: Vec<Arc<Object>> = {
+        let state = collection.state();
+        if state.pinned_with(node).is_some() {
+            let path = format!("{}/{}", collection.path(), String::from_utf8_lossy(&state.path(node)));
+            return Err(Error::refused(vec![Refusal { path, cause: Cause::Pinned }]));
+        }
+        let files = files_of(&state, node)?;
+        let free = files.iter().filter(|file| state.pinned_with(**file).is_none());
+        let mut seen = HashSet::new();
+        let ids = free.filter_map(|file| state.node(*file)?.file()).flat_map(|file| file.objects.iter());
+        let ids = ids.filter(|id| seen.insert(**id));
+        ids.filter_map(|id| state.object(*id).cloned()).collect()
+    };
+    let evicted = moved.to_remote.get_or_insert(0);
+    for object in &objects {
+        *evicted += OpenObject::open(collection, object, Verify::First)?.evict_to_remote()?;
+        progress.advance(object.bytes());
+        progress.check()?;
     }
     Ok(())
 }

@@ -45,10 +45,22 @@ pub(super) enum Gives {
     Absent,
     /// The elements that a reader sees.
     Seen,
+    /// The payload itself, of a block that is not absent.
+    Stored,
 }
 
 /// All ways, the most precise first.
-pub(super) const WAYS: &[Way] = &[ORIGIN, DELTA, FACTOR, PINNED];
+pub(super) const WAYS: &[Way] = &[REMOTE, ORIGIN, DELTA, FACTOR, PINNED];
+
+/// The remote that a clone was made of. An evicted block is not absent: its payload is fetched when it is read.
+const REMOTE: Way = Way {
+    name: "remote",
+    gives: Gives::Stored,
+    is_there: |open, _, block| open.is_in_clone(block),
+    is_sound: |open, _, block| Ok(open.remote_payload(block)?.is_some()),
+    read: |open, index, block, out| open.read_remote(index, block, out),
+    elements: Elements::Other,
+};
 
 /// The external file that the block was imported from.
 const ORIGIN: Way = Way {
@@ -166,6 +178,15 @@ pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Op
     for way in WAYS {
         if way.elements == Elements::Origin && block.stored.in_data {
             // The damaged payload lies in this very file.
+            continue;
+        }
+        if way.gives == Gives::Stored {
+            match open.remote_payload(block) {
+                Ok(Some(payload)) => return Ok(Some(payload)),
+                Ok(None) => {}
+                // The other ways need no remote.
+                Err(error) => log::warn!("{error}"),
+            }
             continue;
         }
         match (way.read)(open, index, block, &mut elements) {

@@ -27,6 +27,8 @@ pub enum Reconstruct {
     Factor(Rank),
     /// From the external file that it was imported from.
     Origin,
+    /// From the remote that the collection is a clone of. The blocks are evicted without being absent.
+    Remote,
 }
 
 /// The rank of the matrices in a product.
@@ -46,7 +48,7 @@ impl Reconstruct {
     pub fn parse(text: &str) -> Result<Reconstruct> {
         let wrong = || {
             Error::invalid(format!(
-                "invalid value {text:?} of reconstruct; expected none, delta, origin, factor, factor:rank=K and \
+                "invalid value {text:?} of reconstruct; expected none, delta, origin, remote, factor, factor:rank=K and \
                  factor:energy=E, K at least 1, E over 0 and at most 1"
             ))
         };
@@ -55,6 +57,7 @@ impl Reconstruct {
             ("none", None) => Ok(Reconstruct::None),
             ("delta", None) => Ok(Reconstruct::Delta),
             ("origin", None) => Ok(Reconstruct::Origin),
+            ("remote", None) => Ok(Reconstruct::Remote),
             ("factor", None) => Ok(Reconstruct::Factor(ENERGY)),
             ("factor", Some(Some(("rank", rank)))) => {
                 let rank = rank.parse().ok().filter(|rank| *rank > 0);
@@ -75,6 +78,7 @@ impl Reconstruct {
             Reconstruct::Delta => "delta",
             Reconstruct::Factor(_) => "factor",
             Reconstruct::Origin => "origin",
+            Reconstruct::Remote => "remote",
         }
     }
 
@@ -124,7 +128,10 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
                     object.stored_blocks(0..layout.blocks(), layout).any(|block| has(block) == Some(true))
                 });
                 if !is_there && target.bytes() > 0 {
-                    let text = format!("it has no {}: it was not imported in place", to.name());
+                    let text = match to {
+                        Reconstruct::Remote => "it lies in no clone of a remote".to_owned(),
+                        _ => format!("it has no {}: it was not imported in place", to.name()),
+                    };
                     refuse(&target, ErrorKind::Invalid, text)?;
                 }
             }

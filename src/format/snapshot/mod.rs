@@ -2,5 +2,6 @@
 
 pub mod keys;
 pub mod manifest;
+pub mod map;
 pub mod pieces;
 mod wire;

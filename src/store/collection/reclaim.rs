@@ -51,6 +51,14 @@ impl Collection {
         }
     }
 
+    /// Whether a file was removed that somebody has open.
+    pub(in crate::store) fn has_removed_in_use(&self) -> Result<bool> {
+        let writer = self.writer()?;
+        let is_in_use =
+            |freed: &Freed| matches!(freed, Freed::Object(object) if Arc::strong_count(object) > 1);
+        Ok(writer.freed.iter().any(|(_, freed)| is_in_use(freed)))
+    }
+
     /// Reclaims the space that no reader and no record needs any more.
     pub(in crate::store) fn reclaim(&self, writer: &mut Writer) {
         let witnessed = writer.log.witnessed();

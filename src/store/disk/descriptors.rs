@@ -403,6 +403,10 @@ impl Disk for Descriptors {
         Ok(())
     }
 
+    fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+        self.pool.disk.exchange(one, other)
+    }
+
     fn link(&self, from: &str, to: &str) -> io::Result<()> {
         self.pool.disk.link(from, to)
     }

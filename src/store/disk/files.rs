@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 
@@ -196,6 +196,11 @@ impl Disk for FileDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path(from), self.path(to))
+    }
+
+    fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+        let (one, other) = (self.path(one), self.path(other));
+        Ok(rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
     }
 
     fn link(&self, from: &str, to: &str) -> io::Result<()> {

@@ -142,6 +142,13 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
+    fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+        let between = format!("{one}.exchanged");
+        self.rename(one, &between)?;
+        self.rename(other, one)?;
+        self.rename(&between, other)
+    }
+
     fn link(&self, from: &str, to: &str) -> io::Result<()> {
         let mut tree = self.tree.write();
         let file = tree.files.get(from).cloned().ok_or(io::ErrorKind::NotFound)?;

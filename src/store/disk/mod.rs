@@ -7,6 +7,10 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
+use crate::store::disk::cloned::{ClonedCollections, ClonedFile};
+
+pub mod cloned;
+pub mod clones;
 pub mod descriptors;
 #[cfg(feature = "mount")]
 pub mod files;
@@ -87,6 +91,11 @@ pub trait File: Send + Sync {
     /// Returns whether that may help.
     fn refetch(&self, _offset: u64, _len: u64) -> io::Result<bool> {
         Ok(false)
+    }
+
+    /// The file of a clone that this is, if it is one.
+    fn as_clone(&self) -> Option<&dyn ClonedFile> {
+        None
     }
 
     /// Modification time in nanoseconds since 1970. Only used for outside files.
@@ -174,6 +183,10 @@ pub trait Disk: Send + Sync {
     fn create_directory(&self, path: &str) -> io::Result<()>;
     /// Renames a file, replacing an existing one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Gives two directories each other's name, in one step.
+    fn exchange(&self, _one: &str, _other: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Gives a file another name, which must not exist. Both names are equal then.
     fn link(&self, _from: &str, _to: &str) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
@@ -212,6 +225,10 @@ pub trait Disk: Send + Sync {
     /// collections that differ.
     fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The disk with clones that this is, if it is one.
+    fn as_clones(&self) -> Option<&dyn ClonedCollections> {
+        None
     }
     /// Limit of open files for the process, if there is one.
     fn descriptors_max(&self) -> Option<u64> {

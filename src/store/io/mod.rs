@@ -1,6 +1,7 @@
 //! I/O of payloads: read, verify, write, migrate, relocate and repair.
 
 pub(in crate::store) mod buffer;
+pub(in crate::store) mod clones;
 pub(in crate::store) mod contiguous;
 pub(in crate::store) mod deltas;
 pub(in crate::store) mod encode;

@@ -15,6 +15,7 @@ use crate::store::collection::Collection;
 use crate::store::collection::lineage::broken;
 use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::disk::File;
+use crate::store::disk::clones::fetched_outside;
 use crate::store::io::buffer::PageBuffer;
 use crate::store::io::packed::decode_packed;
 use crate::store::object::Object;
@@ -39,6 +40,11 @@ impl OpenObject {
         if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
             return Err(Error::invalid("a range past the end of an object"));
         }
+        fetched_outside(|| self.read_here(from, out))
+    }
+
+    /// The same, with the gate.
+    fn read_here(&self, from: u64, out: &mut [u8]) -> Result<()> {
         let _reading = self.collection.gate.begin();
         let layout = self.object.layout();
         let mut found = [None::<Block>; LOOKED_UP];
@@ -296,7 +302,7 @@ impl OpenObject {
     }
 
     /// The file that contains a payload.
-    fn file_of(&self, stored: &Stored) -> Result<Arc<dyn File>> {
+    pub(in crate::store) fn file_of(&self, stored: &Stored) -> Result<Arc<dyn File>> {
         if stored.in_data {
             match &self.extent {
                 Some(Ok(extent)) => Ok(extent.clone()),

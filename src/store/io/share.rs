@@ -27,7 +27,9 @@ impl Collection {
         known.retain(|name| own.is_none_or(|own| !name.is_of(&path, own)));
         known.retain(|name| {
             let file = self.files.disk().open(&name.path(), Open::Read);
-            let Some(file) = file.ok().filter(|file| file.len().is_ok_and(|len| len == bytes)) else {
+            let file = file.ok().filter(|file| file.len().is_ok_and(|len| len == bytes));
+            // The files of clones have one name, and samples would be fetched.
+            let Some(file) = file.filter(|file| file.as_clone().is_none()) else {
                 self.services.sharing().forget(self.tenant(), name, bytes);
                 return false;
             };

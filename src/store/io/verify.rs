@@ -7,6 +7,7 @@ use crate::format::log::record::Stored;
 use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
+use crate::store::disk::clones::fetched_outside;
 use crate::store::events::EventKind;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::factors::{FACTOR_FILE, FactorLink};
@@ -18,6 +19,11 @@ impl OpenObject {
     /// Verifies block `index` as recorded in the log, and returns its state. Used by `verify` and
     /// `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
+        fetched_outside(|| self.check_here(index))
+    }
+
+    /// The same, with the gate.
+    fn check_here(&self, index: u32) -> Result<Block> {
         let _reading = self.collection.gate.begin();
         let (layout, found, described) = self.collection.state().logged_block(&self.object, index);
         if found.is_none() && index >= described {

@@ -37,8 +37,9 @@ const NUMBER: u32 = 1;
 /// The setting with the path of an imported file's source on this machine.
 const IMPORTED: &str = "imported";
 const RECONSTRUCT: &str = "reconstruct";
-/// The value of `reconstruct` for files outside the store, which become data files.
-const ORIGIN: &str = "origin";
+/// Its values for bytes that this machine has elsewhere: in files outside the store, which become data files, and in
+/// the remote of a clone.
+const ELSEWHERE: [&str; 2] = ["origin", "remote"];
 
 /// A collection as canonical files.
 pub struct Canonical {
@@ -97,6 +98,21 @@ impl Frozen {
 }
 
 impl Canonical {
+    /// The collection as it was frozen.
+    pub(super) fn still(&self) -> &Arc<crate::store::collection::Collection> {
+        self.frozen.still()
+    }
+
+    /// The collection that goes on.
+    pub(super) fn live(&self) -> &Arc<crate::store::collection::Collection> {
+        self.frozen.live()
+    }
+
+    /// An object, by its place in the list.
+    pub(super) fn object(&self, place: u32) -> Option<&Arc<Object>> {
+        self.objects.get(place as usize)
+    }
+
     /// The owner of the collection.
     pub fn owner(&self) -> Owner {
         self.owner
@@ -171,7 +187,8 @@ fn is_kept(added: &BatchRecord, objects: &HashSet<ObjectId>) -> bool {
         (Some(Entry::Object(entry)), _) => objects.contains(&entry.id),
         (Some(Entry::Outside(_)), _) => false,
         (Some(Entry::Setting { key, value, .. }), _) => {
-            !is_of_one_machine(key) && (key != RECONSTRUCT || value.as_deref() != Some(ORIGIN))
+            !is_of_one_machine(key)
+                && (key != RECONSTRUCT || value.as_deref().is_none_or(|value| !ELSEWHERE.contains(&value)))
         }
         (Some(_), _) => true,
         (

@@ -24,7 +24,7 @@ use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
 use crate::store::settings::Settings;
 use crate::store::snapshot::source::{Snapshot, Snapshots};
-use crate::store::space::files::PAYLOAD_FILES;
+use crate::store::space::files::{PAYLOAD_FILES, payload_name};
 use crate::store::store::SETTINGS_NAME;
 use crate::store::tenant::{FILE_NAME, TenantEntry};
 
@@ -238,15 +238,6 @@ fn place_of(path: &str) -> Option<Place<'_>> {
             Some(Place::File(tenant, name, FileKind::Data, number))
         }
         _ => None,
-    }
-}
-
-/// The name of a payload file in the directory of its collection.
-fn payload_name(number: u8) -> String {
-    match number {
-        DELTA_FILE => "delta.dat".to_owned(),
-        FACTOR_FILE => "factor.dat".to_owned(),
-        tier => format!("tier{tier}.dat"),
     }
 }
 

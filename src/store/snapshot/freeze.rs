@@ -21,7 +21,7 @@ pub struct Frozen {
     /// The copy, in a collection of its own that nobody writes to.
     still: Arc<Collection>,
     /// The collection that goes on. While somebody has it, it is neither renamed nor removed.
-    _live: Arc<Collection>,
+    live: Arc<Collection>,
     _hold: Option<Arc<SpaceHold>>,
 }
 
@@ -51,7 +51,12 @@ impl Frozen {
         let disk = collection.files.disk();
         let still = Collection::of_state(disk, collection.identity.store(), place, state);
         let still = Arc::new(still.with_lineage_of(collection));
-        Ok(Frozen { still, _live: collection.clone(), _hold: hold })
+        Ok(Frozen { still, live: collection.clone(), _hold: hold })
+    }
+
+    /// The collection that goes on.
+    pub(in crate::store) fn live(&self) -> &Arc<Collection> {
+        &self.live
     }
 
     /// The copy.

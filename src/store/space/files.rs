@@ -128,16 +128,12 @@ impl Files {
 
     /// The path of a tier file in the store.
     pub fn tier_path(&self, number: u8) -> String {
-        format!("{}/tier{number}.dat", self.path)
+        self.payload_path(number)
     }
 
     /// The path in the store of a payload file.
     pub fn payload_path(&self, number: u8) -> String {
-        match number {
-            DELTA_FILE => format!("{}/delta.dat", self.path),
-            FACTOR_FILE => format!("{}/factor.dat", self.path),
-            _ => self.tier_path(number),
-        }
+        format!("{}/{}", self.path, payload_name(number))
     }
 
     /// The directory of the data files.
@@ -221,9 +217,12 @@ impl Files {
 
     /// Whether somebody reads the object's data file directly.
     pub fn is_read_directly(&self, object: &Object) -> bool {
-        let direct = self.direct.lock();
-        let readers = object.extent().and_then(|extent| direct.get(&extent.file));
-        readers.is_some_and(|readers| readers.strong_count() > 0)
+        object.extent().is_some_and(|extent| self.reads_directly(extent.file))
+    }
+
+    /// Whether somebody reads a data file directly.
+    pub fn reads_directly(&self, file: u64) -> bool {
+        self.direct.lock().get(&file).is_some_and(|readers| readers.strong_count() > 0)
     }
 
     /// Reads and verifies the record of `delta.dat` or `factor.dat` with this offset and length.
@@ -261,5 +260,14 @@ impl Files {
             }
         }
         Ok(())
+    }
+}
+
+/// The name of a payload file in the directory of its collection.
+pub(in crate::store) fn payload_name(number: u8) -> String {
+    match number {
+        DELTA_FILE => "delta.dat".to_owned(),
+        FACTOR_FILE => "factor.dat".to_owned(),
+        tier => format!("tier{tier}.dat"),
     }
 }

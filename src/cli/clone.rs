@@ -1,0 +1,117 @@
+//! `tierfs clone` and `tierfs pull`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::cli::Outcome;
+use crate::cli::shared::mounts;
+use crate::cli::shared::output::{print, print_json};
+use crate::model::{Error, Result};
+use crate::remote::client::Client;
+use crate::remote::clones::{Changes, Made, clone, pull};
+use crate::remote::mounted::At;
+use crate::remote::order::parse_place;
+use crate::remote::place::Remote;
+use crate::store::disk::files::FileDisk;
+use crate::store::{Access, Store};
+
+/// Make a collection of a store from a snapshot of a remote; its bytes are fetched when they are read.
+///
+/// The clone can be written to and pushed again. `tierfs evict` gives back the space of bytes that the remote
+/// has. The store must not be mounted. Credentials come from the environment, later from that of the daemon
+/// that mounts the store (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT).
+///
+/// Example: tierfs clone s3://models/prefix acme/llama /srv/tensors
+#[derive(clap::Args)]
+pub(super) struct Clone {
+    /// The remote: s3://BUCKET/PREFIX or file:///DIRECTORY
+    remote: String,
+    /// TENANT/COLLECTION in the remote; with =TENANT/COLLECTION its names in the store
+    collection: String,
+    /// The store
+    store: PathBuf,
+    /// Clone this snapshot instead of the newest: its number, or a tag
+    #[arg(long, value_name = "N|TAG")]
+    at: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Make a clone one of the newest snapshot of its collection.
+///
+/// A clone that was changed since it was cloned, pulled or pushed is refused: push it under another name, or
+/// discard the changes with --theirs. What is here of the new snapshot stays here. The store must not be
+/// mounted.
+///
+/// Example: tierfs pull /srv/tensors acme/llama
+#[derive(clap::Args)]
+pub(super) struct Pull {
+    /// The store
+    store: PathBuf,
+    /// TENANT/COLLECTION
+    collection: String,
+    /// Get this snapshot instead of the newest: its number, or a tag
+    #[arg(long, value_name = "N|TAG")]
+    at: Option<String>,
+    /// Discard all changes of the clone
+    #[arg(long)]
+    theirs: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Clone {
+    pub fn run(self) -> Result<Outcome> {
+        let (from, to) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
+        let (from, to) = (parse_place(from)?, parse_place(to)?);
+        let url = absolute(&self.remote);
+        let remote = Remote::open(Client::open(&url)?)?;
+        let store = open(&self.store)?;
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (from, to) = ((from.0.as_str(), from.1.as_str()), (to.0.as_str(), to.1.as_str()));
+        let made = clone(&store, (&remote, &url), (from, &wanted(self.at.as_deref())), to, owner)?;
+        report(&made, to, self.json)
+    }
+}
+
+impl Pull {
+    pub fn run(self) -> Result<Outcome> {
+        let (tenant, name) = parse_place(&self.collection)?;
+        let place = (tenant.as_str(), name.as_str());
+        let store = open(&self.store)?;
+        let no_clone = || Error::invalid(format!("{tenant}/{name} is no clone; tierfs clone makes one"));
+        let source = store.clone_source(place.0, place.1)?.ok_or_else(no_clone)?;
+        let remote = Remote::open(Client::open(&source.url)?)?;
+        let changes = if self.theirs { Changes::Discard } else { Changes::Refuse };
+        let made = pull(&store, &remote, place, &wanted(self.at.as_deref()), changes)?;
+        report(&made, place, self.json)
+    }
+}
+
+fn open(path: &std::path::Path) -> Result<Store> {
+    mounts::refuse_own_mount("store", path)?;
+    let note = format!("process {}, which makes a clone in it", std::process::id());
+    let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
+    store.map_err(|error| mounts::with_mounts(error, path))
+}
+
+fn wanted(at: Option<&str>) -> At {
+    match at.map(|at| (at, at.parse())) {
+        None => At::Newest,
+        Some((_, Ok(number))) => At::Number(number),
+        Some((tag, Err(_))) => At::Tag(tag.to_owned()),
+    }
+}
+
+/// The URL, for processes with other working directories.
+pub(super) fn absolute(url: &str) -> String {
+    let path = url.strip_prefix("file://").and_then(|path| std::path::absolute(path).ok());
+    path.map_or_else(|| url.to_owned(), |path| format!("file://{}", path.display()))
+}
+
+fn report(made: &Made, place: (&str, &str), json: bool) -> Result<Outcome> {
+    if json { print_json(&made.to_json(place)) } else { print(&format!("{}\n", made.text(place))) }?;
+    Ok(Outcome::Succeeded)
+}

@@ -1,0 +1,70 @@
+//! Fetches the pieces of a clone.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+
+use crate::format::snapshot::manifest::Piece;
+use crate::store::disk::clones::described::CloneSource;
+
+/// Fetches pieces. The layer with the network implements it.
+pub trait PieceSource: Send + Sync {
+    /// The bytes that a piece stands for, compared with its name. `path` is the collection that needs them.
+    fn fetch(&self, path: &str, source: &CloneSource, piece: &Piece) -> io::Result<Arc<Vec<u8>>>;
+    /// A file did not take the bytes of a piece: they are fetched again at its next read, unless this keeps them.
+    fn unkept(&self, _piece: &Piece, _bytes: &Arc<Vec<u8>>) {}
+    /// Tells users of something that went wrong in a collection.
+    fn tell(&self, path: &str, text: &str);
+}
+
+/// The remote of a clone.
+pub(super) struct Fetcher {
+    /// The path of the collection, `tenant/name`.
+    path: String,
+    source: RwLock<Arc<CloneSource>>,
+    pieces: Arc<OnceLock<Arc<dyn PieceSource>>>,
+}
+
+impl Fetcher {
+    pub fn new(path: &str, source: CloneSource, pieces: &Arc<OnceLock<Arc<dyn PieceSource>>>) -> Fetcher {
+        Fetcher { path: path.to_owned(), source: RwLock::new(Arc::new(source)), pieces: pieces.clone() }
+    }
+
+    /// The snapshot that the collection is a clone of.
+    pub fn source(&self) -> Arc<CloneSource> {
+        self.source.read().clone()
+    }
+
+    /// Changes that.
+    pub fn set_source(&self, source: &CloneSource) {
+        *self.source.write() = Arc::new(source.clone());
+    }
+
+    /// The bytes that a piece stands for.
+    pub fn fetch(&self, piece: &Piece) -> io::Result<Arc<Vec<u8>>> {
+        let source = self.source();
+        match self.pieces.get() {
+            Some(pieces) => pieces.fetch(&self.path, &source, piece),
+            None => {
+                let text = format!("it lies in {}, and this program has no remotes", source.url);
+                Err(io::Error::new(io::ErrorKind::Unsupported, text))
+            }
+        }
+    }
+
+    /// A file did not take the bytes of a piece.
+    pub fn unkept(&self, piece: &Piece, bytes: &Arc<Vec<u8>>) {
+        if let Some(pieces) = self.pieces.get() {
+            pieces.unkept(piece, bytes);
+        }
+    }
+
+    /// Tells users of something that went wrong in the collection.
+    pub fn tell(&self, text: &str) {
+        match self.pieces.get() {
+            Some(pieces) => pieces.tell(&self.path, text),
+            None => log::warn!("{}: {text}", self.path),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! An open file of a clone.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::format::snapshot::manifest::Piece;
+use crate::format::snapshot::map::PieceMap;
+use crate::store::disk::cloned::ClonedFile;
+use crate::store::disk::clones::deferred::noted;
+use crate::store::disk::clones::layout::Layout;
+use crate::store::disk::clones::shared::SharedFile;
+use crate::store::disk::{File, Identity};
+
+/// A file of a clone. Its bytes are fetched when they are read.
+pub struct CloneFile {
+    inner: Arc<dyn File>,
+    shared: Arc<SharedFile>,
+}
+
+impl CloneFile {
+    pub(super) fn new(inner: Arc<dyn File>, shared: Arc<SharedFile>) -> CloneFile {
+        CloneFile { inner, shared }
+    }
+}
+
+impl ClonedFile for CloneFile {
+    fn is_here(&self, offset: u64, len: u64) -> bool {
+        self.shared.layout().missing(offset, len).is_empty()
+    }
+
+    fn evict(&self, offset: u64, len: u64, may: &dyn Fn() -> bool) -> io::Result<u64> {
+        self.shared.evict(offset, len, may)
+    }
+
+    fn in_remote(&self, offset: u64, len: u32) -> io::Result<Option<Vec<u8>>> {
+        self.shared.in_remote(offset, len)
+    }
+
+    fn piece_of(&self, ranges: &[Range<u64>]) -> Option<Piece> {
+        self.shared.layout().piece_of(ranges)
+    }
+
+    fn adopt(&self, map: PieceMap, is_rest_unused: bool) -> io::Result<()> {
+        self.shared.adopt(map, is_rest_unused)
+    }
+
+    fn map(&self) -> PieceMap {
+        self.shared.layout().to_map()
+    }
+
+    fn save(&self) -> io::Result<()> {
+        self.shared.save()
+    }
+}
+
+impl File for CloneFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let len = buffer.len() as u64;
+        let (mut known, mut unkept): (Option<Arc<Layout>>, Vec<(u32, Arc<Vec<u8>>)>) = (None, Vec::new());
+        loop {
+            let reading = self.shared.reading();
+            let layout = self.shared.layout();
+            if known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &layout)) {
+                unkept.clear();
+            }
+            let mut missing = layout.missing(offset, len);
+            missing.retain(|piece| unkept.iter().all(|(known, _)| known != piece));
+            if missing.is_empty() {
+                let count = self.inner.read_at(buffer, offset)?;
+                for (piece, bytes) in &unkept {
+                    layout.copy(*piece, bytes, buffer, offset);
+                }
+                return Ok(count);
+            }
+            drop(reading);
+            if self.shared.keeps()
+                && unkept.is_empty()
+                && let Some(error) = noted(&self.shared, offset, len)
+            {
+                return Err(error);
+            }
+            for piece in missing {
+                if let Some(bytes) = self.shared.fetch_for_reader(&layout, piece)? {
+                    unkept.push((piece, bytes));
+                }
+            }
+            known = Some(layout);
+        }
+    }
+
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _reading = self.shared.reading();
+        if !self.is_here(offset, buffer.len() as u64) {
+            return Ok(0);
+        }
+        self.inner.read_in_memory(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.shared.own(offset, bytes.len() as u64)?;
+        let _reading = self.shared.reading();
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let _reading = self.shared.reading();
+        self.inner.set_len(len)
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.reserve(offset, len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        // Nobody needs these bytes, so it does not matter that the remote has them.
+        self.inner.punch(offset, len)
+    }
+
+    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.drop_cached(offset, len)
+    }
+
+    #[cfg(feature = "mount")]
+    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        let _reading = self.shared.reading();
+        if self.shared.layout().is_whole() { self.inner.descriptor() } else { Ok(None) }
+    }
+
+    fn links(&self) -> io::Result<u64> {
+        self.inner.links()
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        self.inner.identity()
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        let here = self.inner.next_data(offset)?;
+        let remote = self.shared.layout().next_missing(offset).map(|extent| extent.offset.max(offset));
+        Ok(here.into_iter().chain(remote).min())
+    }
+
+    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.begin_sync(offset, len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.shared.save_or_tell();
+        self.inner.sync_data()
+    }
+
+    fn modified(&self) -> io::Result<i64> {
+        self.inner.modified()
+    }
+
+    fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.shared.refetch(offset, len)
+    }
+
+    fn as_clone(&self) -> Option<&dyn ClonedFile> {
+        Some(self)
+    }
+}

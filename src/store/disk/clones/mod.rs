@@ -1,0 +1,293 @@
+//! A disk with clones: collections whose files are fetched from a remote when they are read.
+//!
+//! A collection is a clone if its directory has a `clone.toml`. Beside a data, tier, delta or factor file may
+//! stand a map with the state of its pieces; a file without one is all its own. Everything above this disk
+//! sees usual files.
+
+mod deferred;
+pub mod described;
+mod fetch;
+mod file;
+mod layout;
+mod shared;
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+pub use deferred::fetched_outside;
+pub use described::{CLONE_NAME, CloneSource, map_of};
+pub use fetch::PieceSource;
+pub use file::CloneFile;
+
+use crate::format::snapshot::map::{MAP_BYTES_MAX, PieceMap};
+use crate::model::{Error, Result};
+use crate::store::disk::cloned::ClonedCollections;
+use crate::store::disk::clones::described::{DRAFT_NAME, FILE_BYTES_MAX};
+use crate::store::disk::clones::fetch::Fetcher;
+use crate::store::disk::clones::layout::Layout;
+use crate::store::disk::clones::shared::SharedFile;
+use crate::store::disk::{Disk, File, Listed, Lock, Open, Space, remove_if_present, replace_file};
+
+/// A collection that is a clone.
+struct CloneDirectory {
+    fetcher: Arc<Fetcher>,
+    /// By path. They stay open, so that all users of a file share one.
+    files: Mutex<HashMap<String, Arc<SharedFile>>>,
+}
+
+/// A disk whose collections may be clones.
+pub struct Clones {
+    disk: Arc<dyn Disk>,
+    /// Whether fetched pieces are kept: not in a store that is only read.
+    keeps: bool,
+    pieces: Arc<OnceLock<Arc<dyn PieceSource>>>,
+    /// By path of the collection; `None` for one that is no clone.
+    known: Mutex<HashMap<String, Option<Arc<CloneDirectory>>>>,
+}
+
+impl Clones {
+    /// A disk with the files of `disk`. With `keeps`, what is fetched is written into them.
+    pub fn new(disk: Arc<dyn Disk>, keeps: bool) -> Clones {
+        Clones { disk, keeps, pieces: Arc::default(), known: Mutex::default() }
+    }
+
+    /// Sets the source of pieces. Only the first call has an effect.
+    pub fn set_source(&self, source: Arc<dyn PieceSource>) {
+        self.pieces.get_or_init(|| source);
+    }
+
+    /// The disk below, with files as they are.
+    pub fn below(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    /// Makes durable what has arrived in a clone, and forgets its files, which nobody has open.
+    pub fn forget(&self, path: &str) {
+        let inside = |known: &str| {
+            known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut gone = Vec::new();
+        self.known.lock().retain(|known, found| {
+            let is_gone = inside(known);
+            if is_gone {
+                gone.extend(found.take());
+            }
+            !is_gone
+        });
+    }
+
+    fn directory(&self, path: &str) -> io::Result<Option<Arc<CloneDirectory>>> {
+        let mut known = self.known.lock();
+        if let Some(found) = known.get(path) {
+            return Ok(found.clone());
+        }
+        let found = match read_source(&*self.disk, path) {
+            Ok(Some(source)) => {
+                let fetcher = Arc::new(Fetcher::new(path, source, &self.pieces));
+                Some(Arc::new(CloneDirectory { fetcher, files: Mutex::default() }))
+            }
+            Ok(None) => None,
+            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
+        };
+        known.insert(path.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// The clone that a file of payloads belongs to, if it belongs to one.
+    fn clone_with(&self, path: &str) -> io::Result<Option<Arc<CloneDirectory>>> {
+        match collection_of(path) {
+            Some(collection) => self.directory(collection),
+            None => Ok(None),
+        }
+    }
+
+    fn shared(&self, directory: &Arc<CloneDirectory>, path: &str) -> io::Result<Arc<SharedFile>> {
+        let mut files = directory.files.lock();
+        if let Some(found) = files.get(path) {
+            return Ok(found.clone());
+        }
+        let how = if self.keeps { Open::Write } else { Open::Read };
+        let (map, file) = match self.disk.open(&map_of(path), how) {
+            Ok(file) => (read_map(&*file, path)?, Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (PieceMap::default(), None),
+            Err(error) => return Err(error),
+        };
+        let data =
+            if self.keeps { Some((self.disk.open(path, Open::Write)?, self.disk.clone())) } else { None };
+        let shared = Arc::new(SharedFile::new(path, &directory.fetcher, data, Layout::new(map, file)));
+        files.insert(path.to_owned(), shared.clone());
+        Ok(shared)
+    }
+}
+
+/// The collection of a file of payloads; `None` for other paths.
+fn collection_of(path: &str) -> Option<&str> {
+    let below = path.match_indices('/').nth(1)?.0;
+    let (collection, file) = (path.get(..below)?, path.get(below + 1..)?);
+    let is_payload = match file.strip_prefix("data/") {
+        Some(number) => number.len() == 16 && !number.contains('.'),
+        None => file.ends_with(".dat") && !file.contains('/'),
+    };
+    is_payload.then_some(collection)
+}
+
+fn read_source(disk: &dyn Disk, path: &str) -> Result<Option<CloneSource>> {
+    let path = format!("{path}/{CLONE_NAME}");
+    let failed = |error| Error::io(format!("reading {path}"), error);
+    let file = match disk.open(&path, Open::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let len = file.len().map_err(failed)?;
+    if len > FILE_BYTES_MAX {
+        return Err(Error::corrupt(format!("{path} has {len} bytes")));
+    }
+    let mut text = vec![0; len as usize];
+    file.read_exact_at(&mut text, 0).map_err(failed)?;
+    CloneSource::parse(&String::from_utf8_lossy(&text)).map(Some).map_err(|error| error.at(path))
+}
+
+/// Makes the collection at this path a clone of a snapshot, durably.
+pub fn write_source(disk: &dyn Disk, path: &str, source: &CloneSource) -> io::Result<()> {
+    let (draft, name) = (format!("{path}/{DRAFT_NAME}"), format!("{path}/{CLONE_NAME}"));
+    replace_file(disk, &draft, &name, source.to_text().as_bytes())
+}
+
+fn read_map(file: &dyn File, path: &str) -> io::Result<PieceMap> {
+    let wrong = |text: String| {
+        let text = format!("{}: {text}; clone it again", map_of(path));
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    let len = file.len()?;
+    if len > MAP_BYTES_MAX {
+        return Err(wrong(format!("it has {len} bytes")));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    PieceMap::parse(&bytes).map_err(|error| wrong(error.to_string()))
+}
+
+impl ClonedCollections for Clones {
+    fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    fn source_of(&self, path: &str) -> io::Result<Option<CloneSource>> {
+        Ok(self.directory(path)?.map(|found| CloneSource::clone(&found.fetcher.source())))
+    }
+
+    fn set_source_of(&self, path: &str, source: &CloneSource) -> io::Result<()> {
+        write_source(&*self.disk, path, source)?;
+        if let Some(found) = self.directory(path)? {
+            found.fetcher.set_source(source);
+        }
+        Ok(())
+    }
+}
+
+impl Disk for Clones {
+    fn place(&self) -> String {
+        self.disk.place()
+    }
+
+    fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
+        let Some(directory) = self.clone_with(path)? else { return self.disk.open(path, how) };
+        if how == Open::Create {
+            // The map of a file that had this name must not become that of the new one.
+            directory.files.lock().remove(path);
+            remove_if_present(&*self.disk, &map_of(path))?;
+        }
+        let inner = self.disk.open(path, how)?;
+        let shared = self.shared(&directory, path)?;
+        Ok(Arc::new(CloneFile::new(inner, shared)))
+    }
+
+    fn open_outside(&self, path: &[u8]) -> io::Result<Arc<dyn File>> {
+        self.disk.open_outside(path)
+    }
+
+    fn create_directory(&self, path: &str) -> io::Result<()> {
+        self.disk.create_directory(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        // Collections and tenants are closed before they are renamed.
+        if from.matches('/').count() < 2 {
+            self.forget(from);
+            self.forget(to);
+        }
+        self.disk.rename(from, to)
+    }
+
+    fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+        self.forget(one);
+        self.forget(other);
+        self.disk.exchange(one, other)
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        // Neither name would have the pieces of the other.
+        if self.clone_with(from)?.is_some() || self.clone_with(to)?.is_some() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.disk.link(from, to)
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        if let Some(directory) = self.clone_with(path)? {
+            directory.files.lock().remove(path);
+            remove_if_present(&*self.disk, &map_of(path))?;
+        }
+        self.disk.remove_file(path)
+    }
+
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        self.forget(path);
+        self.disk.remove_directory(path)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
+        self.disk.list(path)
+    }
+
+    fn sync_directory(&self, path: &str) -> io::Result<()> {
+        self.disk.sync_directory(path)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.disk.space()
+    }
+
+    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.disk.lock(how, note)
+    }
+
+    fn still(&self, path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
+        self.disk.still(path)
+    }
+
+    fn shows_snapshots(&self) -> bool {
+        self.disk.shows_snapshots()
+    }
+
+    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
+        self.disk.renew_all()
+    }
+
+    fn descriptors_max(&self) -> Option<u64> {
+        self.disk.descriptors_max()
+    }
+
+    fn lacks_descriptor(&self, error: &io::Error) -> bool {
+        self.disk.lacks_descriptor(error)
+    }
+
+    fn as_clones(&self) -> Option<&dyn ClonedCollections> {
+        Some(self)
+    }
+}

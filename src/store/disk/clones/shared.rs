@@ -1,0 +1,360 @@
+//! A file of a clone, which all open descriptors of it share.
+//!
+//! Invariants:
+//! 1. The map says that a piece is here only once its bytes are durable, and that it is remote before they go.
+//! 2. A piece is *own*, durably, before a byte of it is written that the remote does not have. It is fetched
+//!    before: other bytes of it may be described.
+//! 3. One thread at a time works on a piece. Nobody reads its bytes while they go.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::format::snapshot::manifest::Piece;
+use crate::format::snapshot::map::{PieceMap, PieceState};
+use crate::store::disk::clones::described::map_of;
+use crate::store::disk::clones::fetch::Fetcher;
+use crate::store::disk::clones::layout::{Claim, Layout};
+use crate::store::disk::{Disk, File, Open, read_only, replace_file};
+
+/// The map is saved once this many pieces have arrived.
+const UNSAVED_MAX: usize = 8;
+/// Pieces that are evicted together.
+const EVICTED_TOGETHER: usize = 64;
+/// Pieces that are fetched ahead of a reader that goes through a file in order.
+const AHEAD: u32 = 4;
+/// Pieces that are fetched ahead at a time, of all files.
+const AHEAD_MAX: usize = 16;
+
+/// Space goes back to the disk in pages of this size.
+const PAGE_BYTES: u64 = 4096;
+
+static AHEAD_NOW: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of a piece that the file did not take.
+pub(super) type Unkept = Option<Arc<Vec<u8>>>;
+
+/// A file of a clone.
+pub(super) struct SharedFile {
+    path: String,
+    fetcher: Arc<Fetcher>,
+    /// The file, to write pieces into it. `None` in a store that is only read, which keeps nothing.
+    data: Option<Arc<dyn File>>,
+    /// To replace the map.
+    disk: Option<Arc<dyn Disk>>,
+    layout: RwLock<Arc<Layout>>,
+    /// Held shared while the file is read, alone while pieces become remote.
+    reading: RwLock<()>,
+    /// Held while another layout takes the place of the present one.
+    adopting: Mutex<()>,
+    /// The piece that was fetched last for a reader, from 1.
+    last: AtomicU32,
+}
+
+impl SharedFile {
+    pub fn new(
+        path: &str,
+        fetcher: &Arc<Fetcher>,
+        kept: Option<(Arc<dyn File>, Arc<dyn Disk>)>,
+        layout: Layout,
+    ) -> SharedFile {
+        let (data, disk) = kept.unzip();
+        SharedFile {
+            path: path.to_owned(),
+            fetcher: fetcher.clone(),
+            data,
+            disk,
+            layout: RwLock::new(Arc::new(layout)),
+            reading: RwLock::new(()),
+            adopting: Mutex::new(()),
+            last: AtomicU32::new(0),
+        }
+    }
+
+    /// Its path in the store when it was opened.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its pieces.
+    pub fn layout(&self) -> Arc<Layout> {
+        self.layout.read().clone()
+    }
+
+    /// Whether it keeps what it fetches.
+    pub fn keeps(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// Keeps bytes from going while the result lives: for reads, and for writes behind the end.
+    pub fn reading(&self) -> impl Drop + '_ {
+        self.reading.read()
+    }
+
+    /// Claims a piece of a layout. `None`, after a wait, if the file has another layout by then.
+    fn claim(&self, layout: &Arc<Layout>, piece: u32) -> Option<Claim> {
+        let claim = layout.claim(piece);
+        if claim.is_none() {
+            drop(self.adopting.lock());
+        }
+        claim
+    }
+
+    fn bytes_of(&self, piece: &Piece) -> io::Result<Arc<Vec<u8>>> {
+        let bytes = self.fetcher.fetch(piece)?;
+        if bytes.len() == piece.raw as usize {
+            Ok(bytes)
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "a piece has another length than its name says"))
+        }
+    }
+
+    /// Makes sure that the file has a piece. Returns its bytes if the file does not take them.
+    pub fn fetch(&self, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
+        let unsaved = {
+            let Some(_claim) = self.claim(layout, piece) else { return Ok(None) };
+            let Some(found) = layout.piece(piece) else { return Ok(None) };
+            if layout.state(piece) != PieceState::Remote {
+                return Ok(None);
+            }
+            let bytes = self.bytes_of(found)?;
+            let Some(data) = &self.data else {
+                self.fetcher.unkept(found, &bytes);
+                return Ok(Some(bytes));
+            };
+            if let Err(error) = layout.put(data, piece, &bytes) {
+                self.fetcher
+                    .tell(&format!("{} takes no bytes ({error}); they are read and not kept", self.path));
+                self.fetcher.unkept(found, &bytes);
+                return Ok(Some(bytes));
+            }
+            layout.arrived(piece)
+        };
+        if unsaved >= UNSAVED_MAX {
+            self.save_or_tell();
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that the file has the pieces of a range, as far as it takes them.
+    pub fn bring(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
+        let layout = self.layout();
+        for piece in layout.missing(offset, len) {
+            self.fetch_for_reader(&layout, piece)?;
+        }
+        Ok(())
+    }
+
+    /// [`fetch`](Self::fetch), and the pieces behind it if the reader goes through the file in order.
+    pub fn fetch_for_reader(self: &Arc<Self>, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
+        let last = self.last.swap(piece.saturating_add(1), Ordering::Relaxed);
+        if self.keeps() && last > 0 && (last..last.saturating_add(AHEAD + 1)).contains(&piece) {
+            for next in piece.saturating_add(1)..=piece.saturating_add(AHEAD) {
+                self.fetch_ahead(layout, next);
+            }
+        }
+        self.fetch(layout, piece)
+    }
+
+    /// Fetches a piece on a thread of its own. A reader that needs the piece gets the error, if there is one.
+    fn fetch_ahead(self: &Arc<Self>, layout: &Arc<Layout>, piece: u32) {
+        let is_wanted = layout.piece(piece).is_some()
+            && layout.state(piece) == PieceState::Remote
+            && !layout.is_claimed(piece);
+        if !is_wanted || AHEAD_NOW.fetch_add(1, Ordering::Relaxed) >= AHEAD_MAX {
+            if is_wanted {
+                AHEAD_NOW.fetch_sub(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        let (file, layout) = (self.clone(), layout.clone());
+        let work = move || {
+            if let Err(error) = file.fetch(&layout, piece) {
+                log::debug!("{}: fetching ahead: {error}", file.path);
+            }
+            AHEAD_NOW.fetch_sub(1, Ordering::Relaxed);
+        };
+        if let Err(error) = std::thread::Builder::new().name("ahead".to_owned()).spawn(work) {
+            AHEAD_NOW.fetch_sub(1, Ordering::Relaxed);
+            log::debug!("{}: nothing is fetched ahead: {error}", self.path);
+        }
+    }
+
+    /// Makes the pieces of a range own, because it is about to be written. Fetches those that are not here.
+    pub fn own(&self, offset: u64, len: u64) -> io::Result<()> {
+        'again: loop {
+            let layout = self.layout();
+            for piece in layout.pieces_in(offset, len) {
+                if layout.state(piece) == PieceState::Own {
+                    continue;
+                }
+                let Some(_claim) = self.claim(&layout, piece) else { continue 'again };
+                let Some(data) = &self.data else { return Err(read_only()) };
+                match (layout.state(piece), layout.piece(piece)) {
+                    (PieceState::Own, _) | (_, None) => continue,
+                    (PieceState::Remote, Some(found)) => {
+                        let bytes = self.bytes_of(found)?;
+                        layout.put(data, piece, &bytes)?;
+                        layout.arrived(piece);
+                    }
+                    (PieceState::Here, _) => {}
+                }
+                data.sync_data()?;
+                layout.record(&[piece], PieceState::Own)?;
+            }
+            return Ok(());
+        }
+    }
+
+    /// Gives back the space of pieces of a range that the remote has too. `may` is asked while nobody reads
+    /// the file or gets a descriptor of it. Returns the bytes of these pieces.
+    pub fn evict(&self, offset: u64, len: u64, may: &dyn Fn() -> bool) -> io::Result<u64> {
+        let Some(data) = &self.data else { return Err(read_only()) };
+        let (layout, mut evicted) = (self.layout(), 0);
+        for pieces in layout.pieces_in(offset, len).chunks(EVICTED_TOGETHER) {
+            // Those beside them have bytes in the same pages.
+            let mut claimed = layout.with_neighbours(pieces);
+            let mut claims = Vec::new();
+            for piece in &claimed {
+                let Some(claim) = self.claim(&layout, *piece) else { return Ok(evicted) };
+                claims.push(claim);
+            }
+            let here = |piece: &&u32| layout.state(**piece) == PieceState::Here;
+            let gone: Vec<u32> = pieces.iter().filter(here).copied().collect();
+            if gone.is_empty() {
+                continue;
+            }
+            {
+                let _alone = self.reading.write();
+                if !may() {
+                    return Ok(evicted);
+                }
+                gone.iter().for_each(|piece| layout.left(*piece));
+            }
+            layout.record(&gone, PieceState::Remote)?;
+            claimed.retain(|piece| layout.state(*piece) == PieceState::Remote);
+            // Nobody writes other bytes of their pages meanwhile.
+            let _alone = self.reading.write();
+            let end = data.len()?;
+            let is_free =
+                |range: Range<u64>| layout.is_of(&range, &claimed) || is_zeros(data, &range).unwrap_or(false);
+            for piece in &gone {
+                for extent in layout.extents_of(*piece) {
+                    let pages = pages_of(extent.offset..extent.end(), end, &is_free);
+                    data.punch(pages.start, pages.end - pages.start)?;
+                }
+                evicted += layout.piece(*piece).map_or(0, |piece| u64::from(piece.raw));
+            }
+        }
+        Ok(evicted)
+    }
+
+    /// Fetches the pieces of a range that are here again, over what the file has. Returns whether there are any.
+    pub fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        let (layout, mut is_any) = (self.layout(), false);
+        let Some(data) = &self.data else { return Ok(false) };
+        for piece in layout.pieces_in(offset, len) {
+            let Some(_claim) = self.claim(&layout, piece) else { return Ok(true) };
+            let Some(found) = layout.piece(piece).filter(|_| layout.state(piece) == PieceState::Here) else {
+                continue;
+            };
+            layout.put(data, piece, &*self.bytes_of(found)?)?;
+            is_any = true;
+        }
+        Ok(is_any)
+    }
+
+    /// The bytes that the remote has for a range, also where the file has others. `None` if it lacks some.
+    pub fn in_remote(&self, offset: u64, len: u32) -> io::Result<Option<Vec<u8>>> {
+        let layout = self.layout();
+        let extents = layout.extents_in(offset, u64::from(len));
+        let mut at = offset;
+        for extent in extents {
+            if extent.offset > at {
+                return Ok(None);
+            }
+            at = extent.end();
+        }
+        if at < offset.saturating_add(u64::from(len)) {
+            return Ok(None);
+        }
+        let mut out = vec![0; len as usize];
+        for piece in layout.pieces_in(offset, u64::from(len)) {
+            let Some(found) = layout.piece(piece) else { return Ok(None) };
+            layout.copy(piece, &self.bytes_of(found)?, &mut out, offset);
+        }
+        Ok(Some(out))
+    }
+
+    /// Gives the file these pieces, all bytes of which the remote has. Those that the file lacks become
+    /// remote, the others are here. The caller keeps their bytes from being written.
+    pub fn adopt(&self, map: PieceMap, is_rest_unused: bool) -> io::Result<()> {
+        let (Some(data), Some(disk)) = (&self.data, &self.disk) else { return Err(read_only()) };
+        let _adopting = self.adopting.lock();
+        let before = self.layout();
+        before.retire();
+        let adopted = before.save(data).and_then(|()| {
+            let mut map = map;
+            map.states = vec![PieceState::Here; map.pieces.len()];
+            for extent in &map.extents {
+                if before.lacks(&Range { start: extent.offset, end: extent.end() })
+                    && let Some(state) = map.states.get_mut(extent.piece as usize)
+                {
+                    *state = PieceState::Remote;
+                }
+            }
+            data.sync_data()?;
+            let path = map_of(&self.path);
+            replace_file(&**disk, &format!("{path}.new"), &path, &map.to_bytes())?;
+            let file = disk.open(&path, Open::Write)?;
+            if is_rest_unused {
+                // Nobody writes there before there is the new layout.
+                for rest in before.rest_of_here(&map.extents) {
+                    data.punch(rest.start, rest.end - rest.start)?;
+                }
+            }
+            *self.layout.write() = Arc::new(Layout::new(map, Some(file)));
+            Ok(())
+        });
+        if adopted.is_err() {
+            before.go_on();
+        }
+        adopted
+    }
+
+    /// Makes what has arrived durable, and says so in the map.
+    pub fn save(&self) -> io::Result<()> {
+        self.data.as_ref().map_or(Ok(()), |data| self.layout().save(data))
+    }
+
+    /// The same; a failure costs only requests.
+    pub fn save_or_tell(&self) {
+        if let Err(error) = self.save() {
+            log::warn!("{}: pieces of it will be fetched again: {error}", self.path);
+        }
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        self.save_or_tell();
+    }
+}
+
+/// A range with the rest of its first and last page, where that is free. `end` is that of the file.
+fn pages_of(range: Range<u64>, end: u64, is_free: &dyn Fn(Range<u64>) -> bool) -> Range<u64> {
+    let (before, after) = (range.start / PAGE_BYTES * PAGE_BYTES, range.end.next_multiple_of(PAGE_BYTES));
+    let from = if is_free(before..range.start) { before } else { range.start };
+    let until = if is_free(range.end..after.min(end)) { after } else { range.end };
+    from..until
+}
+
+/// Whether a range within a page has only zeros, or nothing.
+fn is_zeros(file: &Arc<dyn File>, range: &Range<u64>) -> io::Result<bool> {
+    let mut bytes = vec![0; range.end.saturating_sub(range.start).min(PAGE_BYTES) as usize];
+    file.read_exact_at(&mut bytes, range.start)?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
+}

@@ -1,0 +1,101 @@
+//! Blocks of clones: what the remote has of them, and the space that they need here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::format::checksum;
+use crate::format::log::record::Stored;
+use crate::model::{Error, Result};
+use crate::store::collection::open_object::OpenObject;
+use crate::store::disk::File;
+use crate::store::object::blocks::Block;
+use crate::store::object::factors::place_of_factor;
+use crate::store::object::links::{place_of, place_of_stored};
+
+impl OpenObject {
+    /// The file of a clone that has a payload.
+    fn clone_file(&self, stored: &Stored) -> Option<Arc<dyn File>> {
+        if stored.is_absent() || stored.is_zeros() || stored.len == 0 {
+            return None;
+        }
+        self.file_of(stored).ok().filter(|file| file.as_clone().is_some())
+    }
+
+    /// Whether the payload of a block lies in a clone, so that the remote may have it.
+    pub fn is_in_clone(&self, block: &Block) -> bool {
+        self.clone_file(&block.stored).is_some()
+    }
+
+    /// The payload of a block as the remote has it; `None` if the remote has another one, or none.
+    pub fn remote_payload(&self, block: &Block) -> Result<Option<Vec<u8>>> {
+        let Some(file) = self.clone_file(&block.stored) else { return Ok(None) };
+        let found = file.as_clone().map(|file| file.in_remote(block.stored.offset, block.stored.len));
+        let found = found.transpose().map_err(|error| Error::io(self.file_place(&block.stored), error))?;
+        Ok(found.flatten().filter(|payload| checksum::of(payload) == block.stored.checksum))
+    }
+
+    /// Reads the elements of a block, with its deltas, from the remote. `false` if the remote lacks them.
+    pub fn read_remote(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
+        match self.remote_payload(block)? {
+            Some(payload) => self.show_payload(index, block, &payload, out).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether a block can be read without a remote, as far as its own payload goes.
+    pub fn is_here(&self, block: &Block) -> bool {
+        let file = self.clone_file(&block.stored);
+        let file = file.as_ref().and_then(|file| file.as_clone());
+        file.is_none_or(|file| file.is_here(block.stored.offset, u64::from(block.stored.len)))
+    }
+
+    /// Gives back the space of the object's payloads as far as the remote of a clone has them. Returns the
+    /// bytes of the pieces that went; neighbours have bytes in them too.
+    pub fn evict_to_remote(&self) -> Result<u64> {
+        let files = &self.collection.files;
+        let mut evicted = 0;
+        let mut evict = |file: &Arc<dyn File>, range: &Range<u64>, may: &dyn Fn() -> bool| {
+            let Some(clone) = file.as_clone() else { return Ok(()) };
+            let done = clone.evict(range.start, range.end - range.start, may);
+            evicted += done.map_err(|error| Error::io(format!("evicting from {}", files.path()), error))?;
+            Ok::<(), Error>(())
+        };
+        let (mut in_data, mut in_slots) = (Vec::new(), Vec::new());
+        {
+            let blocks = self.object.blocks.read();
+            for (_, block) in blocks.pieces(self.object.logged_layout()) {
+                let stored = block.stored;
+                if stored.in_data && !stored.is_zeros() && self.object.origin.is_none() {
+                    add(&mut in_data, stored.offset, u64::from(stored.len));
+                } else if stored.has_slot() {
+                    in_slots.push(place_of_stored(&stored));
+                }
+            }
+        }
+        in_slots.extend(self.object.links().iter().map(place_of));
+        in_slots.extend(self.object.factor().iter().map(place_of_factor));
+        in_slots.sort_unstable();
+        if let Some(Ok(extent)) = &self.extent {
+            for range in &in_data {
+                evict(extent, range, &|| !files.is_read_directly(&self.object))?;
+            }
+        }
+        for slots in in_slots.chunk_by(|one, next| one.0 == next.0) {
+            let Some((number, ..)) = slots.first() else { continue };
+            let mut ranges = Vec::new();
+            slots.iter().for_each(|(_, offset, len)| add(&mut ranges, *offset, *len));
+            let file = files.payload_file(*number)?;
+            ranges.iter().try_for_each(|range| evict(&file, range, &|| true))?;
+        }
+        Ok(evicted)
+    }
+}
+
+/// Adds a range behind others.
+fn add(ranges: &mut Vec<Range<u64>>, offset: u64, len: u64) {
+    let end = offset.saturating_add(len);
+    match ranges.last_mut() {
+        Some(last) if last.end.saturating_add(64) >= offset && last.end <= end => last.end = end,
+        _ => ranges.push(offset..end),
+    }
+}

@@ -1,0 +1,140 @@
+//! Clones by the commands, on a remote that is a directory, and mounted.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use support::{Mounted, Place, answer, assert_same, set, tierfs};
+
+use crate::mounted::{Remote, pushed};
+
+/// A place with a store that has a clone of `acme/m`.
+fn cloned(remote: &Remote) -> Place {
+    let place = Place::new();
+    support::run([Path::new("init"), &place.store()]).ok();
+    let text = answer(tierfs().args(["clone", &remote.url, "acme/m"]).arg(place.store())).ok();
+    assert!(text.starts_with("acme/m is snapshot 1: "), "{text}");
+    place
+}
+
+fn evict(mounted: &Mounted) {
+    answer(tierfs().arg("evict").arg(mounted.path("acme/m"))).ok();
+}
+
+fn same_files(mounted: &Mounted, remote: &Remote) {
+    for name in ["large.safetensors", "sub/config.json"] {
+        let wanted = fs::read(remote.place.path("in").join(name)).unwrap();
+        assert_same(&fs::read(mounted.path("acme/m").join(name)).unwrap(), &wanted, name);
+    }
+}
+
+#[test]
+fn a_mounted_clone_is_read_evicted_written_to_pushed_and_pulled() {
+    let remote = pushed();
+    let place = cloned(&remote);
+    let mounted = place.mount(&[]);
+    same_files(&mounted, &remote);
+    let q8 = fs::read(mounted.path("acme/m/q8.safetensors")).unwrap();
+    // The kernel reads a file that is whole itself, and evictions spare it while it is open.
+    let open = fs::File::open(mounted.path("acme/m/large.safetensors")).unwrap();
+    evict(&mounted);
+    same_files(&mounted, &remote);
+    drop(open);
+    fs::write(mounted.path("acme/m/sub/config.json"), b"mine").unwrap();
+    fs::write(mounted.path("acme/m/new.txt"), b"new").unwrap();
+    let push = |place: &Place| answer(tierfs().arg("push").arg(place.store()).args(["acme/m", &remote.url]));
+    let text = push(&place).ok();
+    assert!(text.contains("pushed snapshot 2 of acme/m"), "{text}");
+    evict(&mounted);
+    assert_eq!(fs::read(mounted.path("acme/m/new.txt")).unwrap(), b"new");
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), b"mine");
+    assert_same(&fs::read(mounted.path("acme/m/q8.safetensors")).unwrap(), &q8, "q8");
+    mounted.unmount();
+    support::fsck(&place.store());
+    // The store that was pushed first is none of the clones; a second clone pulls.
+    let other = Place::new();
+    support::run([Path::new("init"), &other.store()]).ok();
+    let arguments = ["clone", &remote.url, "acme/m=acme/other", "--at", "1"];
+    answer(tierfs().args(arguments).arg(other.store())).ok();
+    let pull =
+        |options: &[&str]| answer(tierfs().arg("pull").arg(other.store()).arg("acme/other").args(options));
+    assert!(pull(&[]).ok().starts_with("acme/other is snapshot 2: "));
+    assert!(pull(&[]).ok().starts_with("nothing new: "));
+    let mounted = other.mount(&[]);
+    assert_eq!(fs::read(mounted.path("acme/other/new.txt")).unwrap(), b"new");
+    fs::write(mounted.path("acme/other/new.txt"), b"changed").unwrap();
+    mounted.unmount();
+    pull(&["--at", "1"]).failed(1, &["changed since snapshot 2", "--theirs"]);
+    assert!(pull(&["--at", "1", "--theirs"]).ok().starts_with("acme/other is snapshot 1: "));
+    let mounted = other.mount(&[]);
+    assert_eq!(support::names(&mounted.path("acme/other")), ["large.safetensors", "q8.safetensors", "sub"]);
+    mounted.unmount();
+    support::fsck(&other.store());
+}
+
+#[test]
+fn without_the_remote_what_is_here_reads_and_the_rest_says_why_not() {
+    let remote = pushed();
+    let place = cloned(&remote);
+    let mounted = place.mount(&[]);
+    let config = mounted.path("acme/m/sub/config.json");
+    let wanted = fs::read(&config).unwrap();
+    let (pieces, away) = (remote.place.path("bucket/piece"), remote.place.path("away"));
+    fs::rename(&pieces, &away).unwrap();
+    assert_eq!(fs::read(&config).unwrap(), wanted);
+    let error = fs::read(mounted.path("acme/m/large.safetensors")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+    let events = support::events(&mounted, "remote");
+    assert!(events.iter().all(|event| event["text"].as_str().unwrap().contains("has lost")), "{events:?}");
+    assert!(!events.is_empty());
+    fs::rename(away, pieces).unwrap();
+    same_files(&mounted, &remote);
+    mounted.unmount();
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_fetches_and_while_it_evicts_loses_nothing() {
+    let remote = pushed();
+    let place = cloned(&remote);
+    for delay in [0, 5, 20, 60, 150] {
+        let mounted = place.mount(&[]);
+        let note = format!("written before the kill after {delay} ms");
+        fs::write(mounted.path("acme/m/note.txt"), &note).unwrap();
+        let path = mounted.path("acme/m/large.safetensors");
+        let reader = thread::spawn(move || drop(fs::read(path)));
+        let (root, evicts) = (mounted.path("acme/m"), delay % 2 == 0);
+        let evicter = thread::spawn(move || {
+            if evicts {
+                set(&root, "evict", "1").ok();
+            }
+        });
+        thread::sleep(Duration::from_millis(delay));
+        mounted.kill();
+        reader.join().unwrap();
+        evicter.join().unwrap();
+        drop(mounted);
+        let mounted = place.mount(&[]);
+        same_files(&mounted, &remote);
+        assert_eq!(fs::read_to_string(mounted.path("acme/m/note.txt")).unwrap(), note);
+        evict(&mounted);
+        mounted.unmount();
+        support::fsck(&place.store());
+    }
+}
+
+#[test]
+fn mistakes_are_answered_with_what_to_do() {
+    let remote = pushed();
+    let place = cloned(&remote);
+    let store = place.store();
+    let clone = |from: &str| answer(tierfs().args(["clone", &remote.url, from]).arg(&store));
+    clone("acme/m").failed(1, &["there is a collection acme/m already"]);
+    clone("acme/none").failed(1, &["has no snapshot"]);
+    answer(tierfs().arg("pull").arg(remote.place.store()).arg("acme/m")).failed(1, &["is no clone"]);
+    let mounted = place.mount(&[]);
+    clone("acme/m=acme/other").failed(1, &["mounted on"]);
+    let error = set(&mounted.path("acme/m/sub/config.json"), "pin", "1");
+    error.unwrap();
+    mounted.unmount();
+}
