@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockUpgradableReadGuard, RwLockWriteGuard};
 
 use crate::engine;
 use crate::format::log::catalog::{Content, NodeEntry, NodeType, ObjectEntry};
@@ -204,21 +204,28 @@ impl OpenFile {
         self.refuse_batch(&layout)?;
         let before = layout.bytes();
         self.check_not_needed(&layout, offset..end)?;
-        if end > layout.bytes() || layout.mtime.is_none() {
-            let mut whole = parking_lot::RwLockUpgradableReadGuard::upgrade(layout);
-            if end > whole.bytes() {
-                self.grow(&mut whole, end)?;
+        let write = |layout: &Layout| {
+            self.flags.changed.store(true, Ordering::Release);
+            let written = write_pieces(layout, offset..end, bytes);
+            if written.is_ok() {
+                self.reached.fetch_max(end, Ordering::AcqRel);
             }
+            written
+        };
+        let written = if end > before {
+            // A reader sees the new length only with the bytes.
+            let mut whole = RwLockUpgradableReadGuard::upgrade(layout);
+            self.grow(&mut whole, end)?;
             whole.mtime = Some(now_nanoseconds());
-            layout = parking_lot::RwLockWriteGuard::downgrade_to_upgradable(whole);
-        }
-        self.flags.changed.store(true, Ordering::Release);
-        let layout = parking_lot::RwLockUpgradableReadGuard::downgrade(layout);
-        let written = write_pieces(&layout, offset..end, bytes);
-        if written.is_ok() {
-            self.reached.fetch_max(end, Ordering::AcqRel);
-        }
-        drop(layout);
+            write(&whole)
+        } else {
+            if layout.mtime.is_none() {
+                let mut whole = RwLockUpgradableReadGuard::upgrade(layout);
+                whole.mtime = Some(now_nanoseconds());
+                layout = RwLockWriteGuard::downgrade_to_upgradable(whole);
+            }
+            write(&RwLockUpgradableReadGuard::downgrade(layout))
+        };
         if written.is_err() {
             // A failed write does not extend the file.
             self.shrink_back(before, end);

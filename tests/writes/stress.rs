@@ -7,10 +7,41 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{Fixture, Random, SetOnDrop, WritableMapping, container_of, goes_on, npy_file, scale};
+use support::{
+    Aligned, Fixture, Random, SetOnDrop, WritableMapping, container_of, goes_on, npy_file, open_direct,
+    read_at, scale,
+};
 
 const THREADS: u64 = 8;
 const LASTING: Duration = Duration::from_secs(20);
+
+/// The kernel asks for whole requests, past the length that it knows.
+#[test]
+fn a_direct_reader_of_a_growing_file_sees_no_byte_before_it_is_written() {
+    const CHUNK: usize = 1 << 20;
+    let fixture = Fixture::new();
+    let path = fixture.path("growing.bin");
+    let mut writer = fs::File::create(&path).unwrap();
+    writer.write_all(&[7; 4096]).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let reader = open_direct(&path);
+            let mut memory = Aligned::new(2 * CHUNK);
+            while !stop.load(Ordering::Relaxed) {
+                let end = reader.metadata().unwrap().len();
+                let got = memory.pages(2 * CHUNK);
+                let count = read_at(&reader, got, (end - 1) / 4096 * 4096);
+                let wrong = got[..count].iter().position(|byte| *byte != 7);
+                assert_eq!(wrong, None, "of {count} bytes from {end}");
+            }
+        });
+        let _stop = SetOnDrop(&stop);
+        for _ in 0..100 {
+            writer.write_all(&[7; CHUNK]).unwrap();
+        }
+    });
+}
 
 /// Containers that are created and removed in one directory: the kernel is notified of their tensors' names meanwhile.
 #[test]
