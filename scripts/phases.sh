@@ -3,6 +3,15 @@
 #
 # Every phase has a time limit, so CI cannot hang. Only phases named setup* use the network.
 
+# The command that runs tests with mounts over io_uring.
+uring() {
+    if grep -q '^Y' /sys/module/fuse/parameters/enable_uring 2>/dev/null; then
+        echo env TIERFS_TEST_TRANSPORT=uring cargo nextest run --locked "$@"
+    else
+        echo echo tests-uring is skipped: the kernel offers no FUSE over io_uring
+    fi
+}
+
 phases=("$@")
 [ $# != 0 ] || phases=("${all_phases[@]}")
 for name in "${phases[@]}"; do

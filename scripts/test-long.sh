@@ -4,7 +4,8 @@
 #   scripts/test-long.sh               all phases, about an hour
 #   scripts/test-long.sh fuzz suites   only these, in this order
 #
-# tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long, and those on a cluster. tests-core: the unit tests of the
+# tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long, and those on a cluster.
+# tests-uring: all tests, with requests over io_uring. tests-core: the unit tests of the
 # portable core, whose other tests run as WebAssembly in scripts/test.sh. tests-aarch64, check-aarch64: the codecs on
 # another processor, in an emulator, and the program compiled for it. traces: the feature that is off by default. fuzz: each
 # target for a minute. suites: foreign test suites. loaders: programs that load models, on a mount. loaders-remote: the same, on a remote. deb, docker: build,
@@ -13,11 +14,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup setup-suites setup-loaders setup-bench setup-packages bench-clippy tests tests-core tests-aarch64
+all_phases=(setup setup-suites setup-loaders setup-bench setup-packages bench-clippy tests tests-uring tests-core tests-aarch64
     check-aarch64 traces fuzz suites loaders loaders-remote deb docker)
 
 declare -A limit_seconds=([setup]=2400 [setup-suites]=2400 [setup-loaders]=2400 [setup-bench]=1200 [bench-clippy]=900
-    [tests]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [traces]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800 [loaders-remote]=2400
+    [tests]=5400 [tests-uring]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [traces]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800 [loaders-remote]=2400
     [setup-packages]=2400 [deb]=2400 [docker]=3600)
 
 phase_command() {
@@ -28,6 +29,7 @@ phase_command() {
     bench-clippy) echo cargo clippy --locked --manifest-path tests/bench/Cargo.toml --target-dir target -- -D warnings ;;
     setup-loaders) echo scripts/setup.sh loaders ;;
     tests) echo env "TIERFS_TEST_SCALE=${TIERFS_TEST_SCALE:-10}" cargo nextest run --locked --profile long ;;
+    tests-uring) uring ;;
     tests-core) echo cargo nextest run --locked --no-default-features --lib ;;
     tests-aarch64) echo scripts/targets.sh aarch64 ;;
     check-aarch64) echo scripts/targets.sh check ;;

@@ -9,11 +9,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup format clippy clippy-core clippy-cuda clippy-traces rustdoc links python tests tests-decoded tests-wasm tests-cuda doctests wheel)
+all_phases=(setup format clippy clippy-core clippy-cuda clippy-traces rustdoc links python tests tests-decoded tests-uring tests-wasm tests-cuda doctests wheel)
 
 declare -A limit_seconds=(
     [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [clippy-cuda]=600 [clippy-traces]=600 [rustdoc]=600
-    [links]=60 [python]=300 [tests]=2700 [tests-decoded]=900 [tests-cuda]=900
+    [links]=60 [python]=300 [tests]=2700 [tests-decoded]=900 [tests-uring]=900 [tests-cuda]=900
     [tests-wasm]=900 [doctests]=600 [wheel]=900
 )
 
@@ -31,6 +31,8 @@ phase_command() {
     tests) echo cargo nextest run --locked ;;
     # Every file is decoded when it is opened, into so little memory that copies go all the time.
     tests-decoded) echo env TIERFS_TEST_DECODED_CACHE=16M cargo nextest run --locked --test passthrough --test tiers -E '!test(decoded_)' ;;
+    # Requests arrive over io_uring.
+    tests-uring) uring --test passthrough --test writes -E '!test(/heavy::/)' ;;
     tests-wasm) echo scripts/targets.sh wasm ;;
     tests-cuda) echo cargo nextest run --locked --features cuda --test gpu ;;
     doctests) echo cargo test --locked --doc ;;

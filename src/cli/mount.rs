@@ -17,7 +17,7 @@ use crate::cli::shared::mounts;
 use crate::cli::shared::remote::{self, RemoteArgs, parse_tier};
 use crate::cli::shared::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
 use crate::cli::{Outcome, init};
-use crate::fs::{Budget, Options, ShownOwner, mount};
+use crate::fs::{Budget, Options, ShownOwner, TransportChoice, mount};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
@@ -67,6 +67,12 @@ pub(super) struct Args {
     /// When to verify stored bytes: first (on first use) or always (on every read)
     #[arg(long, value_name = "WHEN", default_value = "first", value_parser = parse_verify)]
     verify: Verify,
+    /// How requests of the kernel arrive: uring (io_uring, if the kernel offers it), classic (the device) or auto
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    transport: TransportChoice,
+    /// Agree to use io_uring, but give the kernel no rings
+    #[arg(long, hide = true)]
+    withhold_rings: bool,
     /// Let the kernel read contiguous exact files without the daemon: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     passthrough: Switch,
@@ -174,6 +180,7 @@ enum MountOption {
     Passthrough(Switch),
     KeepNames(Switch),
     DecodedCache(Budget),
+    Transport(TransportChoice),
     Threads(u16),
     Uid(u32),
     Gid(u32),
@@ -194,7 +201,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 24] = [
+pub(super) const OPTIONS: [(&str, &str); 25] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -211,6 +218,7 @@ pub(super) const OPTIONS: [(&str, &str); 24] = [
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
     ("decoded_cache", "4G|10%|off"),
+    ("transport", "auto|uring|classic"),
     ("list", "files|both"),
     ("metrics", ADDRESS_EXAMPLE),
     ("traces", COLLECTOR_EXAMPLE),
@@ -230,6 +238,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("metrics", value)) => MountOption::Metrics(parse_address(value)?),
         Some(("traces", value)) => MountOption::Traces(parse_collector(value)?),
         Some(("decoded_cache", value)) => MountOption::DecodedCache(value.parse()?),
+        Some(("transport", value)) => MountOption::Transport(value.parse()?),
         Some(("uid", value)) => MountOption::Uid(parse_number("uid", value)?),
         Some(("gid", value)) => MountOption::Gid(parse_number("gid", value)?),
         Some(("umask", value)) => MountOption::Umask(parse_umask(value)?),
@@ -407,6 +416,7 @@ impl Args {
                 MountOption::Traces(url) => self.traces = Some(url),
                 MountOption::DecodedCache(budget) => self.decoded_cache = budget,
                 MountOption::Threads(threads) => self.threads = Some(threads),
+                MountOption::Transport(choice) => self.transport = choice,
                 MountOption::Uid(uid) => self.uid = Some(uid),
                 MountOption::Gid(gid) => self.gid = Some(gid),
                 MountOption::Umask(umask) => self.umask = Some(umask),
@@ -480,6 +490,8 @@ impl Args {
             metrics: self.metrics,
             decoded_cache: self.decoded_cache,
             decodes_all: self.decode_all,
+            transport: self.transport,
+            withholds_rings: self.withhold_rings,
             owner: ShownOwner { uid: self.uid, gid: self.gid, umask: self.umask.unwrap_or(0) },
             kernel,
         };

@@ -1,6 +1,6 @@
 //! The context of attributes and control files: the mount, and the request to a control file.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::control::counters::Counters;
@@ -21,6 +21,8 @@ pub struct Mounted {
     pub mountpoint: String,
     /// The mount options.
     pub options: toml::Table,
+    /// How requests arrive; set when the session begins.
+    pub transport: OnceLock<&'static str>,
     /// The time of the mount.
     pub since: Instant,
     /// Counts of requests.
@@ -38,6 +40,7 @@ impl Mounted {
             vfs,
             mountpoint,
             options,
+            transport: OnceLock::new(),
             since: Instant::now(),
             counters: Counters::default(),
             jobs: Jobs::default(),

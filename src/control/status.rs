@@ -24,11 +24,12 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         Access::Write => "exclusive",
     };
     Ok(format!(
-        "store        {}\nuuid         {}\nmounted at   {}\naccess       {access}\nuptime       {} s\n\
+        "store        {}\nuuid         {}\nmounted at   {}\ntransport    {}\naccess       {access}\nuptime       {} s\n\
          tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\ndecoded      {}\n\n{}{}",
         store.place(),
         store.id(),
         mounted.mountpoint,
+        mounted.transport.get().unwrap_or(&""),
         mounted.since.elapsed().as_secs(),
         totals.tenants,
         totals.collections,
@@ -121,6 +122,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
     let usage = Usage::now();
     let value = json!({
         "store": mounted.store().id().to_string(),
+        "transport": mounted.transport.get().unwrap_or(&""),
         "uptime_seconds": mounted.since.elapsed().as_secs(),
         "tenants": totals.tenants,
         "collections": totals.collections,

@@ -27,7 +27,7 @@ use crate::vfs::{Ino, Kind, Located, Place};
 const STAT_BLOCK_BYTES: u32 = 4096;
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        if kernel::ask(config, self.stack_depth)? {
+        if kernel::ask(config, self.stack_depth, &self.offer)? {
             self.passthrough.begin();
         }
         Ok(())

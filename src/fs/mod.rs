@@ -19,10 +19,12 @@ mod read;
 mod read_pattern;
 mod reply;
 mod serve;
+mod transport;
 mod verify_on_open;
 mod waker;
 
 pub use decoded::Budget;
 pub use mount::{Mount, Options, mount, unmount_by_helper};
 pub use reply::ShownOwner;
+pub use transport::Choice as TransportChoice;
 pub use waker::Waker;

@@ -18,6 +18,7 @@ use crate::fs::forget::Invalidator;
 use crate::fs::names::Names;
 use crate::fs::reply::ShownOwner;
 use crate::fs::serve::Adapter;
+use crate::fs::transport::{Choice, Offer, Prepared, Transport};
 use crate::fs::waker::Waker;
 use crate::model::{Error, Progress, Result};
 use crate::store::SaveUsage;
@@ -55,6 +56,10 @@ pub struct Options {
     pub zero_fill: bool,
     /// Number of threads that answer requests; by default the number of cores, at least 2.
     pub threads: Option<usize>,
+    /// How requests arrive.
+    pub transport: Choice,
+    /// Whether the kernel gets none of the rings that it agreed to use. For tests.
+    pub withholds_rings: bool,
     /// Whether the daemon answers all reads, without passthrough.
     pub reads_all: bool,
     /// Whether the kernel asks for names of tensors at every use.
@@ -85,6 +90,7 @@ impl Options {
         table.insert("zero_fill".to_owned(), self.zero_fill.into());
         table.insert("passthrough".to_owned(), (!self.reads_all).into());
         table.insert("keep_names".to_owned(), (!self.asks_names).into());
+        table.insert("transport".to_owned(), self.transport.name().into());
         table.insert("decoded_cache".to_owned(), self.decoded_cache.to_string().into());
         table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
         if let Some(at) = self.metrics {
@@ -105,6 +111,8 @@ impl Options {
 /// A mounted store.
 pub struct Mount {
     session: BackgroundSession,
+    /// The threads that answer over io_uring, if that is in use.
+    transport: Option<Transport>,
     mountpoint: PathBuf,
     vfs: Arc<Vfs>,
     invalidator: Invalidator,
@@ -164,7 +172,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
     let waker = Arc::new(Waker::new()?);
     let (known, told) = (vfs.clone(), mounted.clone());
-    let (cache, shown) = (decoded_cache.clone(), (stack_depth, options.owner));
+    let rings = options.transport.prepare(threads, vfs.store().shows_snapshots());
+    let offer = Arc::new(Offer::new(rings.is_some()));
+    let (cache, shown) = (decoded_cache.clone(), (stack_depth, options.owner, offer.clone()));
     let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), cache, shown);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
@@ -175,6 +185,10 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     if !options.asks_names {
         names.begin(session.as_fd().try_clone_to_owned().map_err(failed)?);
     }
+    let rings = rings.filter(|_| offer.is_taken());
+    let transport = rings.and_then(|rings| start_rings(rings, options, &session, &waker));
+    let in_use = if transport.is_some() { Choice::Uring } else { Choice::Classic };
+    mounted.transport.get_or_init(|| in_use.name());
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     decoded::watch(&decoded_cache).map_err(failed)?;
@@ -182,7 +196,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), invalidator.clone())?;
     let mountpoint = mountpoint.to_owned();
-    Ok(Mount { session, mountpoint, vfs, invalidator, names, mounted, waker, jobs })
+    Ok(Mount { session, transport, mountpoint, vfs, invalidator, names, mounted, waker, jobs })
 }
 
 impl Mount {
@@ -290,7 +304,14 @@ impl Mount {
 
     /// Whether no more requests will arrive.
     fn is_over(&self) -> bool {
-        self.waker.has_ended() || self.session.guard.is_finished()
+        let has_ended = self.waker.has_ended() || self.session.guard.is_finished();
+        match &self.transport {
+            Some(transport) if has_ended => {
+                transport.stop();
+                transport.has_ended()
+            }
+            _ => has_ended,
+        }
     }
 
     fn unmount(&self, patience: Duration) -> Result<bool> {
@@ -320,6 +341,18 @@ pub fn unmount_by_helper(mountpoint: &Path, is_lazy: bool, messages: Stdio) -> s
     let mut helper = Command::new("fusermount3");
     helper.arg(if is_lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint);
     Ok(helper.stderr(messages).status()?.success())
+}
+
+/// Gives rings to the kernel, which has agreed to use them. Without them it uses the device.
+fn start_rings(
+    rings: Prepared,
+    options: &Options,
+    session: &Session<Adapter>,
+    waker: &Arc<Waker>,
+) -> Option<Transport> {
+    let waker = waker.clone();
+    let started = Transport::start(rings, options.withholds_rings, session, move || waker.wake());
+    started.inspect_err(|error| log::warn!("requests arrive by the device, not by io_uring: {error}")).ok()
 }
 
 /// Marks a job as queued or running until it is dropped.

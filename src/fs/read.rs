@@ -13,34 +13,48 @@ use crate::trace;
 use crate::vfs::Ino;
 
 thread_local! {
-    /// The buffer for a reply.
+    /// The buffer for a reply that has no place of its own.
     static READ: RefCell<PageBuffer> = const { RefCell::new(PageBuffer::new()) };
 }
 
 impl Adapter {
     /// Replies with bytes of an open file.
-    pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, reply: ReplyData) {
-        READ.with_borrow_mut(|buffer| {
-            let out = buffer.sized(size as usize);
-            let count = match self.read_into(open, offset, out) {
-                Ok(count) => count,
-                Err(error) => return reply.error(self.failed("read", &error)),
-            };
-            reply.data(out.split_at(count).0);
-            // The kernel does not cache direct reads, so they do not count.
-            if flags.0 & libc::O_DIRECT != 0 {
-                return;
+    pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, mut reply: ReplyData) {
+        let place = reply.place(size as usize);
+        let read = match place.map(|place| self.read_into(open, offset, place)) {
+            Some(Ok(count)) => {
+                reply.placed(count);
+                Ok(count)
             }
-            let range = offset..offset.saturating_add(count as u64);
-            match open {
-                Handle::File(open_file, pattern) => {
-                    pattern.add(range.clone(), || open_file.bytes());
-                    open_file.cached_by_kernel(range);
+            Some(Err(error)) => Err((error, reply)),
+            None => READ.with_borrow_mut(|buffer| {
+                let out = buffer.sized(size as usize);
+                match self.read_into(open, offset, out) {
+                    Ok(count) => {
+                        reply.data(out.split_at(count).0);
+                        Ok(count)
+                    }
+                    Err(error) => Err((error, reply)),
                 }
-                Handle::Form(file, pattern) => pattern.add(range, || file.bytes()),
-                _ => {}
+            }),
+        };
+        let count = match read {
+            Ok(count) => count,
+            Err((error, reply)) => return reply.error(self.failed("read", &error)),
+        };
+        // The kernel does not cache direct reads, so they do not count.
+        if flags.0 & libc::O_DIRECT != 0 {
+            return;
+        }
+        let range = offset..offset.saturating_add(count as u64);
+        match open {
+            Handle::File(open_file, pattern) => {
+                pattern.add(range.clone(), || open_file.bytes());
+                open_file.cached_by_kernel(range);
             }
-        });
+            Handle::Form(file, pattern) => pattern.add(range, || file.bytes()),
+            _ => {}
+        }
     }
 
     fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {

@@ -19,6 +19,7 @@ use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::reply::{GENERATION, ShownOwner, Times, own};
+use crate::fs::transport::Offer;
 use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
@@ -67,6 +68,8 @@ pub(super) struct Adapter {
     pub waker: Arc<Waker>,
     /// Stacking depth for passthrough; 0 disables it.
     pub stack_depth: u32,
+    /// The offer to use rings.
+    pub offer: Arc<Offer>,
 }
 
 impl Adapter {
@@ -76,7 +79,7 @@ impl Adapter {
         invalidator: Invalidator,
         waker: Arc<Waker>,
         decoded: Arc<DecodedCache>,
-        (stack_depth, owner): (u32, ShownOwner),
+        (stack_depth, owner, offer): (u32, ShownOwner, Arc<Offer>),
     ) -> Adapter {
         let times = Times::of(vfs.store(), owner);
         let handles = Arc::default();
@@ -102,6 +105,7 @@ impl Adapter {
             decoded,
             waker,
             stack_depth,
+            offer,
         }
     }
 

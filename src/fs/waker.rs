@@ -32,6 +32,11 @@ impl Waker {
     /// Notes the end of the session and wakes the thread.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes the thread.
+    pub(super) fn wake(&self) {
         if let Err(error) = (&self.wake_handle).write(&[0]) {
             log::debug!("the end of the session is seen at the next look: {error}");
         }

@@ -26,3 +26,4 @@ mod real_model;
 mod refusals;
 mod sharing;
 mod sparse;
+mod transport;

@@ -13,6 +13,10 @@ use crate::{Answer, PATIENCE, answer, run, tierfs, wait_until};
 /// chooses the size itself passes it as `-o decoded_cache`, which counts.
 const DECODED_CACHE: &str = "TIERFS_TEST_DECODED_CACHE";
 
+/// With `uring` or `classic` in the environment, requests of mounts arrive so. A test that chooses itself passes
+/// `-o transport`, which counts.
+const TRANSPORT: &str = "TIERFS_TEST_TRANSPORT";
+
 /// A temporary directory with a store in it.
 pub struct Place {
     directory: TempDir,
@@ -88,6 +92,9 @@ impl Place {
         command.arg("mount").arg(&mounted.store).arg(&mounted.mountpoint).arg("--log").arg(&mounted.log);
         if let Some(budget) = std::env::var_os(DECODED_CACHE) {
             command.arg("--decode-all").arg("--decoded-cache").arg(budget);
+        }
+        if let Some(transport) = std::env::var_os(TRANSPORT) {
+            command.arg("--transport").arg(transport);
         }
         answer(command.args(options)).ok();
         mounted

@@ -40,7 +40,8 @@ fn more_collections_than_descriptors_are_written_read_and_remounted() {
         }
         if number % 100 == 99 {
             let found = descriptors(&fixture);
-            assert!(found <= 400, "{found} descriptors of a daemon that may have 512, after {number}");
+            // Rings of requests have some of their own.
+            assert!(found <= 420, "{found} descriptors of a daemon that may have 512, after {number}");
         }
     }
     let mut found = vec![0; 20_000];

@@ -10,6 +10,7 @@ mod packed;
 mod readers;
 mod remote;
 mod small;
+mod transport;
 
 pub use cost::{BLOCK_BYTES, large, of_process};
 
@@ -34,6 +35,7 @@ pub fn rows() -> Vec<Row> {
     rows.extend(packed::rows());
     rows.extend(readers::rows());
     rows.extend(small::rows());
+    rows.extend(transport::rows());
     rows.extend(changes::rows());
     rows.extend(others::rows());
     rows.extend(cost::rows());

@@ -21,7 +21,7 @@ pub const FILES: u32 = 10_000;
 const READ: u32 = 4000;
 const BYTES: u64 = 4096;
 /// The directory that lists the tensors.
-const TENSORS: &str = ".tensors";
+pub const TENSORS: &str = ".tensors";
 
 /// The rows.
 pub fn rows() -> Vec<Row> {
@@ -63,12 +63,14 @@ enum Mount {
 }
 
 /// The store, and the same tensors as plain files.
-struct Small {
-    kept: Rc<Kept>,
-    plain: Removed,
+pub struct Small {
+    /// The store.
+    pub kept: Rc<Kept>,
+    /// The directory of the plain files.
+    pub plain: Removed,
 }
 
-fn small(place: &Place) -> Result<Rc<Small>> {
+pub fn small(place: &Place) -> Result<Rc<Small>> {
     place.shared("small", || {
         let path = place.new_path("small.safetensors");
         let source = Source::make(&path, Dtype::F32, FILES, BYTES)?;
@@ -93,7 +95,7 @@ fn paths(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Files of a directory in a second, in thousands.
-pub(super) fn read_all(directory: &Path) -> Result<f64> {
+pub fn read_all(directory: &Path) -> Result<f64> {
     let paths = paths(directory);
     let mut buffer = [0; BYTES as usize];
     let begun = Instant::now();
@@ -103,7 +105,8 @@ pub(super) fn read_all(directory: &Path) -> Result<f64> {
     Ok(f64::from(READ) / 1000.0 / begun.elapsed().as_secs_f64())
 }
 
-pub(super) fn checked(directory: &Path, plain: &Path) -> Result<Checked> {
+/// Whether the tensors have the bytes of the plain files.
+pub fn checked(directory: &Path, plain: &Path) -> Result<Checked> {
     let digest = |directory: &Path| -> Result<blake3::Hash> {
         let mut hasher = blake3::Hasher::new();
         for path in paths(directory) {
@@ -147,7 +150,7 @@ fn against_files(place: &Rc<Place>, mount: Mount) -> Result<Contest> {
 }
 
 /// Milliseconds of `ls -l`.
-pub(super) fn list(directory: &Path) -> Result<f64> {
+pub fn list(directory: &Path) -> Result<f64> {
     let begun = Instant::now();
     let status = Command::new("ls").arg("-l").arg(directory).stdout(Stdio::null()).status()?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;

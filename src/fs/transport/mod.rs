@@ -1,0 +1,266 @@
+//! Requests of the kernel over io_uring.
+//!
+//! The kernel has a queue for each core and sends a request to the queue of the core on which the caller runs. A queue
+//! has entries, each with a buffer. A command in a ring gives an entry to the kernel. It completes with a request in the
+//! buffer; the next command takes the reply from there and waits for the next request. So one system call replies
+//! and waits, and the thread that answers runs on the caller's core, with its caches.
+//!
+//! On the caller's core a long request would only take turns with the caller. So each queue has one thread on its own
+//! core for the short requests, and threads that may run anywhere answer the long ones. An entry belongs to the ring
+//! from which it was given last. That of a long request stays with the thread that answered it, so the next request of
+//! a stream arrives there directly; that of a short one goes back to its core.
+//!
+//! Forgotten inodes, interruptions and notifications keep using the device. Where the kernel offers no rings, or a
+//! container forbids them, so does everything.
+
+mod answer;
+mod memory;
+mod ring;
+mod worker;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+
+use fuser::{Filesystem, Session};
+
+use crate::model::{Error, Result};
+use memory::Buffers;
+use ring::Ring;
+use worker::{Shared, Worker};
+
+/// The longest write, and the longest reply, in bytes. The kernel's own limit is the same.
+pub(super) const PAYLOAD_BYTES: usize = 1 << 20;
+/// Requests that a queue has with the daemon at a time. Others wait in the kernel.
+const DEPTH: usize = 8;
+
+/// How the requests of a mount arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Choice {
+    /// As measurements suggest.
+    #[default]
+    Auto,
+    /// Over io_uring, if the kernel offers it.
+    Uring,
+    /// From the device.
+    Classic,
+}
+
+impl Choice {
+    /// The choice as an option.
+    pub fn name(self) -> &'static str {
+        match self {
+            Choice::Auto => "auto",
+            Choice::Uring => "uring",
+            Choice::Classic => "classic",
+        }
+    }
+
+    /// Makes the rings of a mount with this choice, with `helpers` threads for long requests. A remote gets none:
+    /// reads that wait for it would hold all entries of a queue, and names would wait for them.
+    pub(super) fn prepare(self, helpers: usize, is_remote: bool) -> Option<Prepared> {
+        if self != Choice::Uring {
+            return None;
+        }
+        if is_remote {
+            log::warn!("requests for a remote arrive by the device, not by io_uring");
+            return None;
+        }
+        let prepared = Prepared::new(helpers);
+        prepared
+            .inspect_err(|error| log::warn!("requests arrive by the device, not by io_uring: {error}"))
+            .ok()
+    }
+}
+
+impl FromStr for Choice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Choice> {
+        let choices = [Choice::Auto, Choice::Uring, Choice::Classic];
+        let wrong = || {
+            Error::invalid(format!("invalid value {text:?} of transport; expected auto, uring or classic"))
+        };
+        choices.into_iter().find(|choice| choice.name() == text).ok_or_else(wrong)
+    }
+}
+
+/// The offer to use rings, which the kernel takes at the beginning of a session.
+pub(super) struct Offer {
+    is_made: bool,
+    is_taken: AtomicBool,
+}
+
+impl Offer {
+    pub fn new(is_made: bool) -> Offer {
+        Offer { is_made, is_taken: AtomicBool::new(false) }
+    }
+
+    pub fn is_made(&self) -> bool {
+        self.is_made
+    }
+
+    /// Notes that the kernel takes the offer.
+    pub fn take(&self) {
+        self.is_taken.store(true, Ordering::Release);
+    }
+
+    pub fn is_taken(&self) -> bool {
+        self.is_taken.load(Ordering::Acquire)
+    }
+}
+
+/// Rings of a session that has not begun yet. They are made first because a kernel that was promised rings answers
+/// nobody before it has them.
+pub(super) struct Prepared {
+    /// The rings of the threads: first those with a core, then the others.
+    rings: Vec<Ring>,
+    /// Tells the kernel that nothing comes of it.
+    spare: Ring,
+    /// The core of each of the first threads.
+    cores: Vec<usize>,
+    buffers: Buffers,
+    /// Queues of the kernel, one for each core that the machine may have.
+    queues: usize,
+}
+
+impl Prepared {
+    /// Makes the rings, with `helpers` threads for long requests.
+    pub fn new(helpers: usize) -> io::Result<Prepared> {
+        let queues = possible_cores()?;
+        let allowed = rustix::thread::sched_getaffinity(None)?;
+        let cores: Vec<usize> = (0..queues).filter(|core| allowed.is_set(*core)).collect();
+        if cores.is_empty() {
+            return Err(io::Error::other("no core is known"));
+        }
+        let entries = queues * DEPTH;
+        let rings = (0..cores.len() + helpers).map(|_| Ring::new(entries)).collect::<io::Result<_>>()?;
+        let (spare, buffers) = (Ring::new(1)?, Buffers::new(queues, DEPTH)?);
+        Ok(Prepared { rings, spare, cores, buffers, queues })
+    }
+}
+
+/// Threads that answer requests over io_uring.
+pub(super) struct Transport {
+    shared: Arc<Shared>,
+}
+
+impl Transport {
+    /// Gives the rings to the kernel, which has agreed to use them. If that fails, the kernel uses the device.
+    /// `ended` is called when the last thread ends.
+    pub fn start<FS: Filesystem + Clone>(
+        prepared: Prepared,
+        withholds_rings: bool,
+        session: &Session<FS>,
+        ended: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<Transport> {
+        let Prepared { rings, mut spare, cores, buffers, queues } = prepared;
+        let started = wakes(&rings, withholds_rings).and_then(|wakes| {
+            let shared = Arc::new(Shared::new(buffers, wakes, (cores, queues)));
+            let transport = Transport { shared };
+            start_threads(&transport.shared, rings, queues, session, Arc::new(ended))?;
+            Ok(transport)
+        });
+        if started.is_err() {
+            spare.begin()?;
+            spare.refuse(session.as_fd())?;
+        }
+        started
+    }
+
+    /// Lets the threads end after the requests that they answer now.
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+
+    /// Whether all threads have ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.running.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The handles that wake the threads of the rings. Fails if a test withholds the rings.
+fn wakes(rings: &[Ring], are_withheld: bool) -> io::Result<Vec<File>> {
+    if are_withheld {
+        return Err(io::Error::other("the rings are withheld"));
+    }
+    rings.iter().map(Ring::wake_handle).collect()
+}
+
+/// Starts the threads. Those with queues come last and one after the other: the kernel uses the rings as soon as each
+/// queue has an entry, so after a failure it does not.
+fn start_threads<FS: Filesystem + Clone>(
+    shared: &Arc<Shared>,
+    rings: Vec<Ring>,
+    queues: usize,
+    session: &Session<FS>,
+    ended: Arc<impl Fn() + Send + Sync + 'static>,
+) -> io::Result<()> {
+    let dispatcher = session.dispatcher().ok_or_else(|| io::Error::other("the session has ended"))?;
+    let dispatcher = Arc::new(dispatcher);
+    let device = Arc::new(session.as_fd().try_clone_to_owned()?);
+    for (this, ring) in rings.into_iter().enumerate().rev() {
+        let mut worker = Worker::new(shared.clone(), this, ring, device.clone(), dispatcher.clone());
+        let (told, began) = channel();
+        let (running, ended) = (shared.clone(), ended.clone());
+        let run = move || {
+            let result = worker.begin(queues);
+            let has_begun = result.is_ok();
+            if told.send(result).is_ok() && has_begun {
+                worker.run();
+            }
+            drop(worker);
+            if running.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+                ended();
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("ring-{this}"));
+        shared.running.fetch_add(1, Ordering::AcqRel);
+        if let Err(error) = thread.spawn(run) {
+            shared.running.fetch_sub(1, Ordering::AcqRel);
+            return Err(error);
+        }
+        began.recv().map_err(io::Error::other)??;
+    }
+    Ok(())
+}
+
+/// The number of cores that the machine may have. The kernel has a queue for each.
+fn possible_cores() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    cores_in(text.trim()).ok_or_else(|| io::Error::other(format!("no list of cores: {text:?}")))
+}
+
+/// The number of cores in a list such as `0-3,8`.
+fn cores_in(list: &str) -> Option<usize> {
+    list.split(',').try_fold(0_usize, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let len = last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)?;
+        sum.checked_add(len)?.checked_add(1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cores_in;
+
+    #[test]
+    fn cores_of_a_list_are_counted() {
+        assert_eq!(cores_in("0"), Some(1));
+        assert_eq!(cores_in("0-1"), Some(2));
+        assert_eq!(cores_in("0-3,8,10-11"), Some(7));
+        for wrong in ["", "3-1", "a", "0-", "0-18446744073709551615"] {
+            assert_eq!(cores_in(wrong), None, "{wrong}");
+        }
+    }
+}
