@@ -5,7 +5,7 @@
 #   scripts/suites.sh fsx fio      only these
 #
 # fsx: FSX_OPERATIONS (200,000) random reads, writes, truncations and mappings of one file at a time: plain files, tensors,
-# encoded tensors, and during checkpoints of the log. pjdfstest: POSIX calls, with a list of expected failures. fio: writes
+# encoded tensors, during checkpoints of the log, and while readers map decoded copies. pjdfstest: POSIX calls, with a list of expected failures. fio: writes
 # by three engines, verified. stress-ng: its file system class, STRESS_SECONDS (2) each. sqlite: a database in WAL mode
 # while the daemon is killed.
 set -euo pipefail
@@ -37,7 +37,7 @@ clean() {
 trap clean EXIT
 
 mount_store() {
-    "$tierfs" mount "$place/store" "$place/mnt" --create --allow-other
+    "$tierfs" mount "$place/store" "$place/mnt" --create --allow-other "$@"
     mkdir -p "$collection"
 }
 
@@ -58,6 +58,8 @@ fsx_on() {
 
 attribute() { getfattr --absolute-names --only-values -n "user.tierfs.$1" "$2"; }
 
+counter() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$place/mnt/.ctl/stats.json" "$1"; }
+
 # must_be ATTRIBUTE FILE PATTERN: fails if the tensor is not of the kind that the suite is about to test.
 must_be() {
     local found
@@ -76,18 +78,18 @@ typed() {
     setfattr -n user.tierfs.dtype -v "$1" "$2"
 }
 
-# container TIER KIND: a store's file TIER-KIND.safetensors with one f32 tensor of 16 MiB, of zeros
+# container TIER KIND [MIB]: a store's file TIER-KIND.safetensors with one f32 tensor of 16 MiB, of zeros
 # or of values. The size keeps most blocks at a few writes, so they stay encoded.
 container() {
     local source=$place/$1-$2.safetensors
-    python3 - "$2" "$1-$2" "$source" <<'PYTHON'
+    python3 - "$2" "$1-$2" "$source" "${3:-16}" <<'PYTHON'
 import json, random, struct, sys
-kind, name, path = sys.argv[1:]
+kind, name, path, mib = sys.argv[1:]
 choose = random.Random(name)
-count = 1 << 22
+count = int(mib) << 18
 some = struct.pack("<65536f", *(0 if kind == "zeros" else choose.gauss(0, 1) for _ in range(65536)))
 values = some * (count >> 16)
-header = json.dumps({name: {"dtype": "F32", "shape": [2048, 2048], "data_offsets": [0, 4 * count]}}).encode()
+header = json.dumps({name: {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}).encode()
 header += b" " * (-len(header) % 8)
 open(path, "wb").write(struct.pack("<Q", len(header)) + header + values)
 PYTHON
@@ -180,6 +182,24 @@ suite_fsx() {
     mount_store
     after=$(cd "$collection" && find . -type f -exec sha256sum {} + | sort)
     [ "$before" = "$after" ] || { echo "different bytes after a remount"; exit 1; }
+    unmount_store
+    # Readers map encoded tensors by both names, and get copies of them, which go all the time.
+    container q7 zeros 4
+    container q7 values 4
+    mount_store --decode-all --decoded-cache 16M
+    must_be tier "$collection/q7-zeros" q7
+    python3 "$here/mapper.py" "$collection"/q7-{zeros,values}{,.safetensors} &
+    churn=$!
+    fsx_on fixed 10 "$collection/q7-zeros"
+    # While a file is open for writing there are no copies of it, so it is closed often.
+    local round
+    for round in {1..20}; do
+        python3 "$here/lossy.py" "$collection/q7-values.safetensors" "$collection/q7-values" $((operations / 1000)) "$round"
+    done
+    kill "$churn"
+    wait "$churn"
+    churn=""
+    [ "$(counter decoded_hits)" -ge 10 ] || { echo "copies were opened $(counter decoded_hits) times only"; exit 1; }
     unmount_store
 }
 

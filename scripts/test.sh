@@ -30,7 +30,8 @@ phase_command() {
     python) echo target/venv/bin/python -m unittest discover -s tests/python ;;
     tests) echo cargo nextest run --locked ;;
     # Every file is decoded when it is opened, into so little memory that copies go all the time.
-    tests-decoded) echo env TIERFS_TEST_DECODED_CACHE=16M cargo nextest run --locked --test passthrough --test tiers -E '!test(decoded_)' ;;
+    tests-decoded) echo env TIERFS_TEST_DECODED_CACHE=16M cargo nextest run --locked --test passthrough --test tiers --test faults --test forms \
+        --test writes --test arrivals -E '(binary(passthrough)+binary(tiers)+binary(faults)+test(/^(pinned|full_disk|full_store)::/))-test(decoded_)' ;;
     # Requests arrive over io_uring.
     tests-uring) uring --test passthrough --test writes -E '!test(/heavy::/)' ;;
     tests-wasm) echo scripts/targets.sh wasm ;;

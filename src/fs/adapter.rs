@@ -45,7 +45,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        self.measured(Operation::Forget, ino, || self.vfs.forget_inode(own(ino)));
+        self.measured(Operation::Forget, ino, || self.vfs.forget_inode(Ino(ino.0)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {

@@ -78,8 +78,12 @@ impl Vfs {
 
     /// Handles a forget of the kernel. An unlinked file stays for a while: the kernel may know it by
     /// its other inode number, or have just looked it up again.
-    pub fn forget_inode(&self, ino: Ino) {
-        self.forms.forget(ino);
+    pub fn forget_inode(&self, number: Ino) {
+        if !number.is_backed() {
+            // Under the other number the kernel caches no pages.
+            self.forms.forget(number);
+        }
+        let ino = number.own();
         if let Some(file) = self.unlinked.lock().get_mut(&ino) {
             file.forgotten = Some(Instant::now());
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use support::{Place, ended, tierfs, wait_until};
+use support::{Place, decoded_options, ended, tierfs, wait_until};
 
 /// The calls that change the disk.
 pub const CHANGING: [&str; 12] = [
@@ -113,6 +113,7 @@ impl Daemon {
         fs::create_dir_all(&mountpoint).unwrap();
         let arguments = [Path::new("mount"), store, &mountpoint, Path::new("-f"), Path::new("--threads=2")];
         let mut command = traced(&arguments, notes, fault);
+        command.args(decoded_options());
         let child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
         let mut daemon = Daemon { child, mountpoint, log };
         let mut has_ended = false;

@@ -8,6 +8,7 @@
 mod compacted_files;
 mod decoded_copies;
 mod decoded_memory;
+mod decoded_readers;
 mod fixture;
 mod limits;
 mod page_cache;

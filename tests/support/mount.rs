@@ -1,5 +1,6 @@
 //! Temporary stores and mounts of them.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,12 @@ const DECODED_CACHE: &str = "TIERFS_TEST_DECODED_CACHE";
 /// With `uring` or `classic` in the environment, requests of mounts arrive so. A test that chooses itself passes
 /// `-o transport`, which counts.
 const TRANSPORT: &str = "TIERFS_TEST_TRANSPORT";
+
+/// The options of a mount that [`DECODED_CACHE`] asks for.
+pub fn decoded_options() -> Vec<OsString> {
+    let options = |budget| vec!["--decode-all".into(), "--decoded-cache".into(), budget];
+    std::env::var_os(DECODED_CACHE).map_or_else(Vec::new, options)
+}
 
 /// A temporary directory with a store in it.
 pub struct Place {
@@ -90,13 +97,10 @@ impl Place {
         let log = self.path(format!("{name}.log"));
         let mounted = Mounted { mountpoint, store, log };
         command.arg("mount").arg(&mounted.store).arg(&mounted.mountpoint).arg("--log").arg(&mounted.log);
-        if let Some(budget) = std::env::var_os(DECODED_CACHE) {
-            command.arg("--decode-all").arg("--decoded-cache").arg(budget);
-        }
         if let Some(transport) = std::env::var_os(TRANSPORT) {
             command.arg("--transport").arg(transport);
         }
-        answer(command.args(options)).ok();
+        answer(command.args(decoded_options()).args(options)).ok();
         mounted
     }
 }

@@ -1,17 +1,13 @@
 //! How much memory is left, for the machine and for the daemon's control group, and when it becomes scarce.
 
+use std::collections::VecDeque;
 use std::fs;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags};
-
-/// Pressure is a tenth of the time spent waiting for memory, in microseconds of a window, as the kernel's
-/// document on PSI writes it. Without CAP_SYS_RESOURCE the window must be a multiple of two seconds.
-const TRIGGERS: [&[u8]; 2] = [b"some 100000 1000000\0", b"some 200000 2000000\0"];
+/// Pressure is high when tasks have waited for memory for a tenth of the last second.
+const WINDOW: Duration = Duration::from_secs(1);
+const STALLED_MAX: Duration = Duration::from_millis(100);
 const PRESSURE_PATH: &str = "/proc/pressure/memory";
 /// Memory is scarce when less than one part in this many is available,
 const SCARCE_PART: u64 = 50;
@@ -94,53 +90,62 @@ fn of_group(directory: &Path) -> Option<Memory> {
     Some(Memory { total, available: total.saturating_sub(used).saturating_add(cached) })
 }
 
-/// Reports when tasks wait for memory.
-pub(super) struct Pressure(Vec<OwnedFd>);
+/// How long tasks wait for memory, on the machine and in the daemon's control group.
+///
+/// It is read at each look: the kernel's own reports (triggers) come within a second only with
+/// CAP_SYS_RESOURCE, and not on every kernel.
+pub(super) struct Pressure(Vec<Stalls>);
+
+/// The time that tasks have waited for memory, as a file of the kernel says (PSI).
+struct Stalls {
+    path: PathBuf,
+    /// The looks of the last second, with the time that they found.
+    looks: VecDeque<(Instant, Duration)>,
+}
 
 impl Pressure {
-    /// Asks the kernel to report pressure on the machine and in the daemon's control group. Without that,
-    /// only the memory that is left says when it becomes scarce.
+    /// Without PSI in the kernel, only the memory that is left says when it becomes scarce.
     pub fn new() -> Pressure {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let group = directories(&groups).into_iter().map(|directory| directory.join("memory.pressure"));
         let paths = group.filter(|path| path.exists()).take(1).chain([PathBuf::from(PRESSURE_PATH)]);
-        let begin = |path: PathBuf| {
-            let begun = trigger(&path);
-            begun.inspect_err(|error| log::info!("{}: {error}", path.display())).ok()
-        };
-        Pressure(paths.filter_map(begin).collect())
+        Pressure(paths.map(|path| Stalls { path, looks: VecDeque::new() }).collect())
     }
 
-    /// Waits for pressure. Returns whether there is any.
-    pub fn wait(&self, timeout: Duration) -> bool {
-        let mut watched: Vec<PollFd> =
-            self.0.iter().map(|trigger| PollFd::new(trigger, PollFlags::PRI)).collect();
-        let seconds = timeout.as_secs().try_into().unwrap_or(1);
-        let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        match rustix::event::poll(&mut watched, Some(&timeout)) {
-            Ok(0) => false,
-            Ok(_) => watched.iter().any(|watched| watched.revents().contains(PollFlags::PRI)),
-            Err(error) => {
-                log::debug!("waiting for pressure: {error}");
-                // A signal.
-                false
-            }
-        }
+    /// Looks, and returns whether the pressure is high.
+    pub fn is_high(&mut self) -> bool {
+        let now = Instant::now();
+        self.0.iter_mut().fold(false, |is_high, stalls| {
+            let stalled = fs::read_to_string(&stalls.path).ok().and_then(|text| stalled(&text));
+            stalled.is_some_and(|stalled| stalls.note(now, stalled)) || is_high
+        })
     }
 }
 
-fn trigger(path: &Path) -> io::Result<OwnedFd> {
-    let file = rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-    let [short, long] = TRIGGERS;
-    rustix::io::write(&file, short).or_else(|_| rustix::io::write(&file, long))?;
-    Ok(file)
+impl Stalls {
+    /// Notes how long tasks have waited in all, and returns whether the pressure is high.
+    fn note(&mut self, now: Instant, stalled: Duration) -> bool {
+        self.looks.retain(|(at, _)| now.saturating_duration_since(*at) <= WINDOW);
+        let before = self.looks.front().map_or(stalled, |(_, stalled)| *stalled);
+        self.looks.push_back((now, stalled));
+        stalled.saturating_sub(before) >= STALLED_MAX
+    }
+}
+
+/// The time during which some task waited, from the text of such a file.
+fn stalled(text: &str) -> Option<Duration> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let total = line.split(' ').find_map(|field| field.strip_prefix("total="))?;
+    Some(Duration::from_micros(total.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::path::PathBuf;
+    use std::time::{Duration, Instant};
 
-    use super::{Memory, directories, of_group, of_meminfo};
+    use super::{Memory, Stalls, directories, of_group, of_meminfo, stalled};
 
     #[test]
     fn the_memory_of_the_machine_is_read() {
@@ -171,5 +176,22 @@ mod tests {
         write("memory.max", "1000\n");
         write("memory.stat", "anon 5\ninactive_file 100\nactive_file 20\n");
         assert_eq!(of_group(group.path()), Some(Memory { total: 1000, available: 520 }));
+    }
+
+    #[test]
+    fn pressure_is_high_when_tasks_waited_for_a_tenth_of_a_second() {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1788965\nfull avg10=0.00 total=9\n";
+        assert_eq!(stalled(text), Some(Duration::from_micros(1_788_965)));
+        assert_eq!((stalled("full total=9"), stalled("some total=x")), (None, None));
+        let mut stalls = Stalls { path: PathBuf::new(), looks: VecDeque::new() };
+        let start = Instant::now();
+        let mut note = |at: u64, stalled: u64| {
+            stalls.note(start + Duration::from_millis(at), Duration::from_millis(stalled))
+        };
+        // What happened before the first look, or over a longer time, is no pressure.
+        assert!(!note(0, 5000) && !note(250, 5040) && !note(500, 5080));
+        assert!(note(750, 5100));
+        assert!(!note(1800, 5190) && !note(9000, 8000));
+        assert!(note(9250, 8100));
     }
 }

@@ -40,7 +40,9 @@ const PAUSE_AFTER_PRESSURE: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How often the memory that is left is looked at, while there are copies and otherwise.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-const LOOK_SELDOM: Duration = Duration::from_secs(1);
+const LOOK_SELDOM: Duration = Duration::from_millis(500);
+/// How often outdated copies are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The most files whose reads are remembered, and the most that wait to be decoded.
 const REMEMBERED_MAX: usize = 4096;
 const WAITING_MAX: usize = 64;
@@ -265,16 +267,16 @@ pub(super) fn watch(cache: &Arc<DecodedCache>) -> std::io::Result<()> {
 }
 
 fn watch_memory(cache: &Weak<DecodedCache>) {
-    let pressure = Pressure::new();
+    let mut pressure = Pressure::new();
     let is_empty = |cache: &Weak<DecodedCache>| Some(cache.upgrade()?.holds_nothing());
     let mut swept = Instant::now();
     while let Some(is_empty) = is_empty(cache) {
-        let is_pressed = pressure.wait(if is_empty { LOOK_SELDOM } else { LOOK_EVERY });
+        std::thread::sleep(if is_empty { LOOK_SELDOM } else { LOOK_EVERY });
         let Some(cache) = cache.upgrade().filter(|cache| !cache.holds_nothing()) else { continue };
-        if is_pressed || Memory::now().is_some_and(|memory| memory.is_scarce()) {
+        if pressure.is_high() || Memory::now().is_some_and(|memory| memory.is_scarce()) {
             cache.give_back();
         }
-        if swept.elapsed() >= LOOK_SELDOM {
+        if swept.elapsed() >= SWEEP_EVERY {
             cache.sweep();
             swept = Instant::now();
         }
