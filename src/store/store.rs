@@ -33,6 +33,8 @@ const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
 const DIRECTORY_MODE: u32 = 0o755;
 /// Collections by tenant and name.
 pub(in crate::store) type OpenCollections = HashMap<Place, Arc<Collection>>;
+/// Variants of collections, by number and name; `None` for those that were not published.
+type Variants = HashMap<(u32, String), Option<Arc<Collection>>>;
 /// Maximum size of the settings file.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
@@ -45,8 +47,7 @@ pub struct Store {
     settings: Settings,
     /// Open collections. Held while one is opened, so that no collection is opened twice.
     pub(in crate::store) open: Mutex<OpenCollections>,
-    /// Variants of open collections, by number and name; `None` for those that were not published.
-    variants: Mutex<HashMap<(u32, String), Option<Arc<Collection>>>>,
+    variants: Mutex<Variants>,
     pub(in crate::store) tenants: Tenants,
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,

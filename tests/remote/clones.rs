@@ -153,7 +153,9 @@ fn noting(objects: &Arc<InMemory>) -> (Arc<Faulty>, Arc<Mutex<Vec<String>>>) {
 }
 
 /// A store, a bucket that it was pushed to, and a clone.
-fn fixture() -> (Place, Arc<InMemory>, Arc<Faulty>, Arc<Mutex<Vec<String>>>, Cloned) {
+type Fixture = (Place, Arc<InMemory>, Arc<Faulty>, Arc<Mutex<Vec<String>>>, Cloned);
+
+fn fixture() -> Fixture {
     let place = stored();
     let objects = Arc::new(InMemory::new());
     pushed(&place, &quiet(&objects), 1).unwrap();

@@ -57,7 +57,8 @@ impl ClonedFile for CloneFile {
 impl File for CloneFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let len = buffer.len() as u64;
-        let (mut known, mut unkept): (Option<Arc<Layout>>, Vec<(u32, Arc<Vec<u8>>)>) = (None, Vec::new());
+        let mut known: Option<Arc<Layout>> = None;
+        let mut unkept: Vec<(u32, Arc<Vec<u8>>)> = Vec::new();
         loop {
             let reading = self.shared.reading();
             let layout = self.shared.layout();

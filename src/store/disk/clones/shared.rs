@@ -261,7 +261,7 @@ impl SharedFile {
             let Some(found) = layout.piece(piece).filter(|_| layout.state(piece) == PieceState::Here) else {
                 continue;
             };
-            layout.put(data, piece, &*self.bytes_of(found)?)?;
+            layout.put(data, piece, &self.bytes_of(found)?)?;
             is_any = true;
         }
         Ok(is_any)
