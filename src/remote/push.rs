@@ -153,6 +153,7 @@ struct Contents {
     pieces: Vec<Piece>,
     /// By name, the places of `pieces`.
     indexes: HashMap<PieceName, u32>,
+    /// The collection's own files, then those of variants.
     files: Vec<ManifestFile>,
     variants: Vec<Variant>,
     /// Bytes that the push processes, as far as that is known.
@@ -179,7 +180,7 @@ impl Contents {
     /// Adds a variant of an earlier snapshot.
     fn take(&mut self, earlier: &Manifest, variant: &Variant) {
         let first = self.files.len() as u32;
-        for index in std::iter::once(&variant.log).chain(&variant.tiers) {
+        for index in std::iter::once(&variant.log).chain(&variant.files) {
             let Some(file) = earlier.files.get(*index as usize) else { continue };
             let extents = file.extents.iter().filter_map(|extent| {
                 let piece = self.index_of(*earlier.pieces.get(extent.piece as usize)?);
@@ -193,8 +194,8 @@ impl Contents {
 
     /// The files from `first` on are those of a variant.
     fn add_variant(&mut self, name: String, recipe: [u8; 32], first: u32) {
-        let tiers = (first + 1..self.files.len() as u32).collect();
-        self.variants.push(Variant { name, log: first, tiers, recipe });
+        let files = (first + 1..self.files.len() as u32).collect();
+        self.variants.push(Variant { name, log: first, files, recipe });
     }
 }
 
@@ -427,7 +428,7 @@ impl Work<'_> {
     fn published<'m>(&self, earlier: &'m Manifest, choice: &Choice) -> Option<&'m Variant> {
         let is_it = |variant: &&Variant| (&variant.name, variant.recipe) == (&choice.name(), choice.recipe());
         let variant = earlier.variants.iter().find(is_it)?;
-        let files = std::iter::once(&variant.log).chain(&variant.tiers);
+        let files = std::iter::once(&variant.log).chain(&variant.files);
         let mut extents =
             files.filter_map(|index| earlier.files.get(*index as usize)).flat_map(|file| &file.extents);
         let may_stay = |piece: u32| {
@@ -452,6 +453,12 @@ impl Work<'_> {
         let files = made.files().iter().map(|file| Outgoing::file(file, Origin::OfVariant(&made, file)));
         let files: Vec<Outgoing> = std::iter::once(Outgoing::log(made.log())).chain(files).collect();
         self.add(&files, contents, sent, progress)?;
+        // A reader of the variant that goes through a data file gets no pieces of which it needs nothing.
+        let own = self.canonical.files().len() + 1;
+        let data = contents.files.iter().take(own).filter(|file| file.kind == FileKind::Data);
+        let mut narrowed: Vec<ManifestFile> =
+            data.filter_map(|file| file.narrowed(made.used(file.number))).collect();
+        contents.files.append(&mut narrowed);
         contents.add_variant(name, recipe, first);
         Ok(())
     }

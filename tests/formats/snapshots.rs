@@ -68,11 +68,12 @@ fn described() -> Manifest {
             file(FileKind::Factor, 0, 20, 0, &[(10, 2, 0, 10)]),
             file(log, 0, 1024, 0, &[(0, 3, 0, 1024)]),
             file(tier, 2, 4096, 0, &[(4000, 2, 69_900, 96)]),
+            file(data, 1, (8 << 20) + 600, 1_700_000_000_123_456_789, &[(0, 2, 0, 500)]),
         ],
         variants: vec![Variant {
             name: "q5".to_owned(),
             log: 6,
-            tiers: vec![7],
+            files: vec![7, 8],
             recipe: std::array::from_fn(|place| place as u8),
         }],
     }
@@ -106,7 +107,7 @@ fn the_golden_manifest_is_read_and_written() {
 }
 
 #[test]
-fn a_variant_has_its_own_log_and_tier_files_and_shares_all_others() {
+fn a_variant_has_its_own_log_and_tier_files_and_shares_all_others_or_some_of_their_pieces() {
     let manifest = described();
     let numbers = |variant| -> Vec<_> {
         let files = manifest.files_of(variant).unwrap();
@@ -122,11 +123,14 @@ fn a_variant_has_its_own_log_and_tier_files_and_shares_all_others() {
     own.splice(1..1, shared[..2].iter().copied());
     own.extend(&shared[2..]);
     assert_eq!(numbers(None), own);
-    assert_eq!(
-        numbers(Some("q5")),
-        [&[(FileKind::Log, 0, 1024), (FileKind::Tier, 2, 4096)][..], &shared].concat()
-    );
+    let of_variant = [(FileKind::Log, 0, 1024), (FileKind::Tier, 2, 4096), shared[0]];
+    assert_eq!(numbers(Some("q5")), [&of_variant[..], &shared[1..]].concat());
     assert!(manifest.files_of(Some("q8")).is_none());
+    // Of the first data file it has one of two pieces.
+    let whole = &manifest.files[1];
+    assert_eq!(whole.narrowed(&[1..2, 20..30]).as_ref(), Some(&manifest.files[8]));
+    assert_eq!(whole.narrowed(&[499..500, 599..601]), None);
+    assert!(whole.narrowed(&[500..600]).unwrap().extents.is_empty());
 }
 
 #[test]
@@ -168,7 +172,7 @@ fn manifests_of_newer_programs_are_told_from_damaged_ones() {
 #[test]
 fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
     type Change = fn(&mut Manifest);
-    let changes: [(&str, Change); 24] = [
+    let changes: [(&str, Change); 25] = [
         ("number 0", |manifest| manifest.number = 0),
         ("a parent after it", |manifest| manifest.number = 17),
         ("a tenant with a slash", |manifest| manifest.collection.tenant = "a/b".to_owned()),
@@ -192,6 +196,7 @@ fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
         ("a file of 2^63 bytes", |manifest| manifest.files[2].bytes = 1 << 63),
         ("a file twice", |manifest| manifest.files[2].number = 1),
         ("a variant without a log", |manifest| manifest.variants[0].log = 3),
+        ("a variant with a delta file", |manifest| manifest.variants[0].files[0] = 4),
         ("a log without a variant", |manifest| manifest.variants.clear()),
     ];
     for (what, change) in changes {

@@ -81,6 +81,7 @@ def manifest_body():
         snapshot_file(factor, 0, 20, 0, [(10, 2, 0, 10)]),
         snapshot_file(log, 0, 1024, 0, [(0, 3, 0, 1024)]),
         snapshot_file(tier, 2, 4096, 0, [(4000, 2, 69900, 96)]),
+        snapshot_file(data, 1, (8 << 20) + 600, 1_700_000_000_123_456_789, [(0, 2, 0, 500)]),
     ]
     return b"".join([
         text("acme"), text("llama 3"), struct.pack("<3I", 1000, 100, 0o750), struct.pack("<3I", 1001, 101, 0o2775),
@@ -89,7 +90,7 @@ def manifest_body():
         struct.pack("<I", len(pieces)),
         *(bytes([name]) * 32 + struct.pack("<IIIB", *rest) for name, *rest in pieces),
         struct.pack("<I", len(files)), *files,
-        struct.pack("<I", 1), text("q5"), struct.pack("<III", 6, 1, 7), bytes(range(32)),
+        struct.pack("<I", 1), text("q5"), struct.pack("<IIII", 6, 2, 7, 8), bytes(range(32)),
     ])
 
 

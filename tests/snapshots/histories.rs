@@ -238,7 +238,7 @@ fn a_variant_reads_as_the_collection_after_a_move_to_its_tier_whatever_its_histo
         let to = (to, Consent::Given);
         history.engine.set_tier(&history.collection, ROOT, to, &Silent, &mut Moved::default()).ok();
         assert_same_bytes(&seen(&shown), &seen(&history.collection), &context);
-        encoded += pushed.manifest.variants.iter().map(|variant| variant.tiers.len()).sum::<usize>();
+        encoded += pushed.manifest.variants.iter().map(|variant| variant.files.len()).sum::<usize>();
     }
     assert!(encoded > 10, "{encoded} tier files");
 }

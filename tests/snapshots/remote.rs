@@ -88,11 +88,15 @@ impl Remote {
                 }
                 made.end_file(file.kind, file.number, file.bytes, file.mtime);
             }
-            let tiers = (log + 1..made.files.len() as u32).collect();
+            let own = made.files.iter().take(canonical.files().len() + 1);
+            let data = own.filter(|file| file.kind == FileKind::Data);
+            let narrowed: Vec<_> = data.filter_map(|file| file.narrowed(variant.used(file.number))).collect();
+            made.files.extend(narrowed);
+            let files = (log + 1..made.files.len() as u32).collect();
             named.push(Variant {
                 name: variant.choice().name(),
                 log,
-                tiers,
+                files,
                 recipe: variant.choice().recipe(),
             });
         }

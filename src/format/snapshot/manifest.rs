@@ -182,16 +182,16 @@ pub struct FileExtent {
     pub len: u32,
 }
 
-/// Another form of the collection: a log and tier files of its own. All other files are those of the
-/// collection.
+/// Another form of the collection: a log and tier files of its own, and data files of which it needs fewer
+/// pieces. All other files are those of the collection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Variant {
     /// Its name.
     pub name: String,
     /// Index of its log.
     pub log: u32,
-    /// Indexes of its tier files.
-    pub tiers: Vec<u32>,
+    /// Indexes of its other own files.
+    pub files: Vec<u32>,
     /// A digest of what determines it beside the collection's own files. A push that would make a variant with the
     /// same digest of the same files takes this one.
     pub recipe: [u8; 32],
@@ -261,6 +261,20 @@ impl FileKind {
             FileKind::Tier => number < 4,
             FileKind::Log | FileKind::Delta | FileKind::Factor => number == 0,
         }
+    }
+}
+
+impl ManifestFile {
+    /// The same file with only those pieces that have bytes in `used`, which ascends. `None` if that is all.
+    pub fn narrowed(&self, used: &[Range<u64>]) -> Option<ManifestFile> {
+        let is_used = |extent: &&FileExtent| {
+            let next = used.get(used.partition_point(|range| range.end <= extent.offset));
+            next.is_some_and(|range| range.start < extent.end())
+        };
+        let pieces: HashSet<u32> = self.extents.iter().filter(is_used).map(|extent| extent.piece).collect();
+        let extents = self.extents.iter().filter(|extent| pieces.contains(&extent.piece));
+        let extents: Vec<FileExtent> = extents.copied().collect();
+        (extents.len() < self.extents.len()).then(|| ManifestFile { extents, ..self.clone() })
     }
 }
 
@@ -357,15 +371,18 @@ impl Manifest {
         let file = |index: &u32| Some((*index as usize, self.files.get(*index as usize)?));
         let is_own = |index: usize| {
             let index = index as u32;
-            !self.variants.iter().any(|variant| variant.log == index || variant.tiers.contains(&index))
+            !self.variants.iter().any(|variant| variant.log == index || variant.files.contains(&index))
         };
         let own = self.files.iter().enumerate().filter(|(index, _)| is_own(*index));
         let Some(name) = variant else { return Some(own.collect()) };
         let variant = self.variants.iter().find(|variant| variant.name == name)?;
-        let replaced =
-            |(_, file): &(usize, &ManifestFile)| !matches!(file.kind, FileKind::Log | FileKind::Tier);
-        let of_variant = std::iter::once(&variant.log).chain(&variant.tiers).filter_map(file);
-        Some(of_variant.chain(own.filter(replaced)).collect())
+        let of_variant: Vec<_> =
+            std::iter::once(&variant.log).chain(&variant.files).filter_map(file).collect();
+        let replaced: HashSet<(FileKind, u64)> =
+            of_variant.iter().map(|(_, file)| (file.kind, file.number)).collect();
+        let shared = own
+            .filter(|(_, file)| file.kind != FileKind::Tier && !replaced.contains(&(file.kind, file.number)));
+        Some(of_variant.iter().copied().chain(shared).collect())
     }
 
     /// Why the manifest contradicts itself or passes a limit.
@@ -426,8 +443,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// The first file is the log, each other log and a second tier file of a number belong to one variant,
-    /// and no file is there twice.
+    /// The first file is the log, each other log and a second file of a number belong to one variant, and no file
+    /// is there twice.
     fn check_variants(&self) -> std::result::Result<(), String> {
         if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {
             return Err("the first file is no log".to_owned());
@@ -439,11 +456,12 @@ impl Manifest {
             if check_label(&variant.name).is_err() || !names.insert(&variant.name) {
                 return Err(format!("a variant has the name {:?}", variant.name));
             }
-            let tiers = variant.tiers.iter().map(|index| (index, FileKind::Tier));
-            for (index, kind) in std::iter::once((&variant.log, FileKind::Log)).chain(tiers) {
+            let log = std::iter::once((&variant.log, &[FileKind::Log][..]));
+            let others = variant.files.iter().map(|index| (index, &[FileKind::Tier, FileKind::Data][..]));
+            for (index, kinds) in log.chain(others) {
                 let index = *index as usize;
                 let is_free = index > 0 && owners.get(index) == Some(&0);
-                if !is_free || self.files.get(index).is_none_or(|file| file.kind != kind) {
+                if !is_free || self.files.get(index).is_none_or(|file| !kinds.contains(&file.kind)) {
                     return Err(format!("variant {:?} has file {index}", variant.name));
                 }
                 if let Some(owner) = owners.get_mut(index) {

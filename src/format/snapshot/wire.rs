@@ -13,7 +13,7 @@
 //! | pieces | list of (name 32 bytes, generation u32, stored bytes u32, raw bytes u32, encoding u8) |
 //! | files | list of (kind u8, number u64, bytes u64, mtime i64, extents) |
 //! | extents | list of varints: offset minus the end of the extent before; signed: piece minus that before; signed: offset in the piece minus where that before ended, or minus 0 in another piece; bytes |
-//! | variants | list of (name text, log u32, tier files: list of u32, recipe 32 bytes) |
+//! | variants | list of (name text, log u32, other own files: list of u32, recipe 32 bytes) |
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::keys::PieceName;
@@ -74,9 +74,9 @@ pub(super) fn write_body(manifest: &Manifest) -> Vec<u8> {
     out.u32(manifest.variants.len() as u32);
     for variant in &manifest.variants {
         write_text(&mut out, variant.name.as_bytes());
-        out.u32(variant.log).u32(variant.tiers.len() as u32);
-        variant.tiers.iter().for_each(|tier| {
-            out.u32(*tier);
+        out.u32(variant.log).u32(variant.files.len() as u32);
+        variant.files.iter().for_each(|file| {
+            out.u32(*file);
         });
         out.bytes(&variant.recipe);
     }
@@ -109,8 +109,8 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
     }
     let variants = read_list(&mut body, any, VARIANT_BYTES, |body| {
         let (name, log) = (read_string(body)?, body.u32()?);
-        let tiers = read_list(body, any, 4, Reader::u32)?;
-        Ok(Variant { name, log, tiers, recipe: body.array()? })
+        let files = read_list(body, any, 4, Reader::u32)?;
+        Ok(Variant { name, log, files, recipe: body.array()? })
     })?;
     if body.remaining() > 0 {
         return Err(Error::corrupt(format!("{} bytes follow the body", body.remaining())));

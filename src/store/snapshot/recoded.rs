@@ -73,6 +73,8 @@ pub struct CanonicalVariant {
     choice: Choice,
     log: Vec<u8>,
     files: Vec<CanonicalFile>,
+    /// By the number of a data file, the stretches with payloads of the variant, ascending.
+    used: HashMap<u64, Vec<Range<u64>>>,
 }
 
 impl CanonicalVariant {
@@ -89,6 +91,11 @@ impl CanonicalVariant {
     /// Its tier files.
     pub fn files(&self) -> &[CanonicalFile] {
         &self.files
+    }
+
+    /// The stretches of a data file that have payloads of the variant, ascending.
+    pub fn used(&self, data_file: u64) -> &[Range<u64>] {
+        self.used.get(&data_file).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
@@ -144,6 +151,7 @@ impl Canonical {
         let path = self.frozen().still().path();
         let mut state = copied(self.state(), |_| true)?;
         let first_epoch = next_sequence(&state);
+        let mut used: HashMap<u64, Vec<Range<u64>>> = HashMap::new();
         let (mut files, mut measured) = (Files::default(), vec![Measured::default(); self.objects().len()]);
         for (place, (from, encoder)) in self.objects().iter().zip(&choice.encoders).enumerate() {
             let object = state.object(from.entry.id).ok_or_else(|| lacks(&path, from))?.clone();
@@ -156,10 +164,14 @@ impl Canonical {
                 }
             }
             moving.place(place as u32, &mut files)?;
+            if let Some(extent) = object.extent() {
+                moving.note_used(used.entry(extent.file).or_default());
+            }
         }
+        used.values_mut().for_each(|ranges| ranges.sort_unstable_by_key(|range| range.start));
         note_errors(&mut state, &choice.tensors, &measured)?;
         let log = log_of(&state, remote)?;
-        Ok(CanonicalVariant { choice, log, files: files.finish(&path)? })
+        Ok(CanonicalVariant { choice, log, files: files.finish(&path)?, used })
     }
 
     /// Gives those blocks of an object their new state that the variant stores otherwise. Returns the error
@@ -311,6 +323,21 @@ impl Moving<'_> {
             files.file(FileKind::Tier, number).end_object(begin);
         }
         Ok(())
+    }
+}
+
+impl Moving<'_> {
+    /// Adds the stretches of the data file that have payloads of the object.
+    fn note_used(&self, used: &mut Vec<Range<u64>>) {
+        let blocks = self.object.blocks.read();
+        let in_data = blocks.pieces(self.object.logged_layout()).filter(|(_, block)| block.stored.in_data);
+        for (_, block) in in_data {
+            let end = block.stored.offset.saturating_add(u64::from(block.stored.len));
+            match used.last_mut() {
+                Some(last) if last.end == block.stored.offset => last.end = end,
+                _ => used.push(block.stored.offset..end),
+            }
+        }
     }
 }
 
