@@ -189,6 +189,8 @@ enum MountOption {
     Tier(String),
     Cache(PathBuf),
     CacheSize(String),
+    Mirror(String),
+    Timeout(u32),
     Follow(u32),
     ReadOnly,
     AllowOther,
@@ -201,7 +203,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 25] = [
+pub(super) const OPTIONS: [(&str, &str); 27] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -213,6 +215,8 @@ pub(super) const OPTIONS: [(&str, &str); 25] = [
     ("tier", "q8|q7|q5|q3x|q3"),
     ("cache", "DIR"),
     ("cache_size", "200G"),
+    ("mirror", "URL"),
+    ("timeout", "1...3600"),
     ("follow", "60"),
     ("verify", "first|always"),
     ("passthrough", "on|off"),
@@ -251,6 +255,12 @@ fn parse_option(text: &str) -> Result<MountOption> {
             let wrong = || Error::invalid(format!("invalid value {value:?} of follow; expected seconds"));
             let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
             MountOption::Follow(seconds.ok_or_else(wrong)?)
+        }
+        Some(("mirror", value)) => MountOption::Mirror(value.to_owned()),
+        Some(("timeout", value)) => {
+            let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
+            let wrong = || Error::invalid(format!("invalid value {value:?} of timeout; expected 1 to 3600"));
+            MountOption::Timeout(seconds.ok_or_else(wrong)?)
         }
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
@@ -424,6 +434,8 @@ impl Args {
                 MountOption::Tier(tier) => self.remote.tier = Some(tier),
                 MountOption::Cache(directory) => self.remote.cache = Some(directory),
                 MountOption::CacheSize(size) => self.remote.cache_size = Some(size),
+                MountOption::Mirror(url) => self.remote.mirror.push(url),
+                MountOption::Timeout(seconds) => self.remote.timeout = Some(seconds),
                 MountOption::Follow(seconds) => self.remote.follow = Some(seconds),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,

@@ -20,6 +20,7 @@ use crate::remote::mounted::At;
 use crate::remote::pieces::{failed, fetched, read, to_io};
 use crate::remote::place::{Found, Remote};
 use crate::remote::recent::Recent;
+use crate::remote::suppliers::Suppliers;
 use crate::store::{CloneSource, Cloned, PieceSource, Store};
 
 /// The same text about the same path is told again after this time.
@@ -66,7 +67,7 @@ impl ClonePieces {
 
     fn fetched(&self, source: &CloneSource, piece: &Piece) -> Result<Vec<u8>> {
         let client = self.client(&source.url)?;
-        let found = runtime::wait(fetched(&client, piece, Class::Demand))?;
+        let found = runtime::wait(fetched(&Suppliers::of(&client), piece, Class::Demand))?;
         found.map_err(|failure| match failure {
             Failure::NotFound => {
                 let CloneSource { tenant, collection, number, .. } = source;

@@ -13,12 +13,14 @@ use crate::format::snapshot::manifest::{Manifest, Piece};
 use crate::model::{Error, ErrorKind};
 use crate::remote::cache::Cache;
 use crate::remote::cache::blob::{Blob, Fetching, Got, Layout};
+use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::pieces::{failed, fetched, to_io};
 use crate::remote::place::Remote;
 use crate::remote::recent::Recent;
+use crate::remote::suppliers::Suppliers;
 use crate::store::SnapshotFiles;
 
 /// The most pieces fetched ahead of a reader.
@@ -39,6 +41,7 @@ pub type Tell = Box<dyn Fn(&str, &str) + Send + Sync>;
 /// The remote and the cache, which the files of all snapshots of a mount share.
 pub struct Source {
     remote: Remote,
+    suppliers: Suppliers,
     cache: Option<Cache>,
     reads_ahead: bool,
     recent: Recent,
@@ -50,13 +53,26 @@ pub struct Source {
 impl Source {
     /// The files of a remote. Without a cache, nothing is fetched ahead.
     pub fn new(remote: Remote, cache: Option<Cache>, tell: Tell) -> Source {
-        let reads_ahead = cache.is_some();
-        Source { remote, cache, reads_ahead, recent: Recent::default(), tell, told: Mutex::default() }
+        let (reads_ahead, suppliers) = (cache.is_some(), Suppliers::of(remote.client()));
+        Source {
+            remote,
+            suppliers,
+            cache,
+            reads_ahead,
+            recent: Recent::default(),
+            tell,
+            told: Mutex::default(),
+        }
     }
 
     /// The same, but pieces are fetched when they are read, and not before.
     pub fn on_demand(self) -> Source {
         Source { reads_ahead: false, ..self }
+    }
+
+    /// The same, but these mirrors are asked for pieces first.
+    pub fn with_mirrors(self, mirrors: Vec<Client>) -> Source {
+        Source { suppliers: self.suppliers.with_mirrors(mirrors), ..self }
     }
 
     /// The remote.
@@ -159,8 +175,7 @@ impl Files {
             return Ok(bytes);
         }
         self.source.recent.failed(&piece.name)?;
-        let fetched =
-            runtime::wait(fetched(self.source.remote.client(), piece, Class::Demand)).map_err(to_io)?;
+        let fetched = runtime::wait(fetched(&self.source.suppliers, piece, Class::Demand)).map_err(to_io)?;
         let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
         self.source.recent.keep(piece.name, &bytes);
         Ok(bytes)
@@ -180,8 +195,8 @@ impl Files {
             if let Some(mut fetching) = blob.begin(place) {
                 self.make_room(&mut fetching);
                 let failed = |error: &io::Error| self.source.disk_failed(error);
-                let client = self.source.remote.client();
-                let got = runtime::wait(fetching.run(client, Class::Demand, &failed)).map_err(to_io)?;
+                let suppliers = &self.source.suppliers;
+                let got = runtime::wait(fetching.run(suppliers, Class::Demand, &failed)).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
                 if let Got::Kept(bytes) = &got {
                     self.source.recent.keep(piece.name, bytes);
@@ -267,7 +282,7 @@ impl Files {
         let spawned = runtime::spawn(async move {
             let failed = |error: &io::Error| source.disk_failed(error);
             // A reader that wants the piece tries again and gets the error.
-            drop(fetching.run(source.remote.client(), Class::Ahead, &failed).await);
+            drop(fetching.run(&source.suppliers, Class::Ahead, &failed).await);
         });
         if let Err(error) = spawned {
             log::warn!("nothing is fetched ahead: {error}");

@@ -18,6 +18,7 @@ pub mod pieces;
 pub mod place;
 pub mod push;
 mod recent;
+pub mod suppliers;
 pub mod tags;
 #[cfg(feature = "traces")]
 pub mod traces;

@@ -11,38 +11,42 @@ use crate::model::{Error, ErrorKind};
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::client::{Client, Wanted, runtime};
+use crate::remote::suppliers::Suppliers;
 
 /// A piece with wrong bytes is read this many times.
 pub(in crate::remote) const TRIES: usize = 2;
 
 /// The bytes that a piece stands for.
 pub fn read(client: &Client, piece: &Piece) -> io::Result<Vec<u8>> {
-    runtime::wait(fetched(client, piece, Class::Demand))
+    runtime::wait(fetched(&Suppliers::of(client), piece, Class::Demand))
         .map_err(to_io)?
         .map_err(|failure| to_io(failed(client, piece, &failure)))
 }
 
 /// The bytes that a piece stands for.
 pub(in crate::remote) async fn fetched(
-    client: &Client,
+    suppliers: &Suppliers,
     piece: &Piece,
     class: Class,
 ) -> Result<Vec<u8>, Failure> {
-    for _ in 0..TRIES {
+    for place in suppliers.places(TRIES) {
         let mut stored = Vec::with_capacity(piece.stored as usize);
         let mut hasher = blake3::Hasher::new();
         let whole = Wanted { range: None, len_max: u64::from(piece.stored) };
-        client
-            .fetch(&keys::piece(&piece.name), whole, class, |chunk: Bytes| {
-                hasher.update(&chunk);
-                stored.extend_from_slice(&chunk);
-                Ok(())
-            })
-            .await?;
+        let key = keys::piece(&piece.name);
+        let done = place.client().fetch(&key, whole, class, |chunk: Bytes| {
+            hasher.update(&chunk);
+            stored.extend_from_slice(&chunk);
+            Ok(())
+        });
+        match done.await {
+            Err(failure) if place.leads_on(&failure) => continue,
+            done => done?,
+        }
         if *hasher.finalize().as_bytes() == piece.name.digest {
             return unpacked(piece, stored);
         }
-        log::warn!("{}/{}: its bytes differ from its name", client.place(), keys::piece(&piece.name));
+        place.was_wrong(piece);
     }
     Err(Failure::WrongBytes)
 }

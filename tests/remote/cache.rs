@@ -136,6 +136,44 @@ fn a_piece_without_room_is_requested_once_for_all_its_parts() {
 }
 
 #[test]
+fn pieces_come_from_a_mirror_and_from_the_remote_where_the_mirror_fails_or_lies() {
+    let (place, objects) = (stored(), Arc::new(InMemory::new()));
+    pushed(&place, &quiet(&objects), 1).unwrap();
+    let local = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Read, "").unwrap();
+    let wanted = files_of(&local, "acme", "m");
+    // Requests for pieces, and for other objects.
+    let counted = |fault: Fault| {
+        let counts = Arc::new(Mutex::new((0, 0)));
+        let counting = counts.clone();
+        let bucket = Faulty::over(&objects, move |request| {
+            let mut counts = counting.lock();
+            if request.key.contains("/piece/") {
+                counts.0 += 1;
+                return fault;
+            }
+            counts.1 += 1;
+            Fault::None
+        });
+        (bucket, counts)
+    };
+    let pieces = quiet(&objects).client().list("piece", None).unwrap().len();
+    for (fault, asked) in
+        [(Fault::None, pieces), (Fault::NotFound, pieces), (Fault::Denied, 1), (Fault::WrongByte, 1)]
+    {
+        let ((origin, at_origin), (mirror, at_mirror)) = (counted(Fault::None), counted(fault));
+        let folder = TempDir::new().unwrap();
+        let source = source(&origin, folder.path(), Size::default()).with_mirrors(vec![mirror.client()]);
+        let disk = SnapshotDisk::new(Arc::new(Published::new(source, HashMap::new())));
+        let store = Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap());
+        assert!(files_of(&store, "acme", "m") == wanted, "{fault:?}");
+        // Manifests and names come from the remote alone.
+        assert_eq!(*at_mirror.lock(), (asked, 0), "{fault:?}");
+        let expected = if fault == Fault::None { 0 } else { pieces };
+        assert_eq!(at_origin.lock().0, expected, "{fault:?}");
+    }
+}
+
+#[test]
 fn bytes_that_the_kernel_has_open_are_not_replaced_by_wrong_ones() {
     let is_wrong = Arc::new(AtomicBool::new(false));
     let wrong = is_wrong.clone();

@@ -58,6 +58,12 @@ pub(in crate::cli) struct RemoteArgs {
     /// How much the cache may take, for example 200G, or 80% of its file system
     #[arg(long, value_name = "SIZE")]
     pub cache_size: Option<String>,
+    /// Ask this mirror of a remote for pieces first; again for further mirrors
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// Fail a read after this time without a byte from the remote [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: Option<u32>,
     /// Look for newer snapshots of a remote at this interval, and show them
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub follow: Option<u32>,
@@ -70,10 +76,12 @@ impl RemoteArgs {
             || self.tier.is_some()
             || self.cache.is_some()
             || self.cache_size.is_some()
+            || self.timeout.is_some()
+            || !self.mirror.is_empty()
             || self.follow.is_some();
         if is_given && !is_remote {
             return Err(Error::invalid(
-                "--at, --tier, --cache, --cache-size and --follow are options of a remote, such as s3://BUCKET/PREFIX",
+                "--at, --tier, --cache, --cache-size, --mirror, --timeout and --follow are options of a remote, such as s3://BUCKET/PREFIX",
             ));
         }
         Ok(())
@@ -109,13 +117,18 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use std::sync::OnceLock;
 
     use crate::remote::cache::Cache;
-    use crate::remote::client::Client;
+    use crate::remote::client::{Client, Deadlines};
     use crate::remote::files::Source;
     use crate::remote::mounted::Published;
     use crate::remote::place::Remote;
+    use crate::remote::suppliers::Suppliers;
     use crate::store::{Access, EventKind, Events, SnapshotDisk};
 
-    let remote = Remote::open(Client::open(url)?)?;
+    let mut deadlines = Deadlines::default();
+    if let Some(seconds) = mounted.and_then(|options| options.timeout) {
+        deadlines.total = Duration::from_secs(u64::from(seconds));
+    }
+    let remote = Remote::open(Client::open_within(url, deadlines)?)?;
     let cache = match mounted {
         Some(options) => {
             let directory = match &options.cache {
@@ -141,7 +154,10 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         None => log::debug!("{path}: {text}"),
     });
     let tier = mounted.and_then(|options| options.tier.clone());
-    let published = Published::new(Source::new(remote, cache, tell), wanted).in_tier(tier);
+    let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
+    let mirrors = mirrors.map(|url| Suppliers::open_mirror(url)).collect::<Result<Vec<_>>>()?;
+    let source = Source::new(remote, cache, tell).with_mirrors(mirrors);
+    let published = Published::new(source, wanted).in_tier(tier);
     let disk = SnapshotDisk::new(Arc::new(published));
     let store = Store::open(Arc::new(disk), Access::Read, "")?;
     if mounted.is_some() {

@@ -21,10 +21,11 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileExtent, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::model::hex;
 use crate::remote::cache::map::{Bits, DIGEST_BYTES, Digest, Map, Stretch};
+use crate::remote::client::Wanted;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
-use crate::remote::client::{Client, Wanted};
 use crate::remote::pieces::{TRIES, fetched};
+use crate::remote::suppliers::Suppliers;
 
 /// Pieces with more stretches than this are gathered in memory and then written.
 const STRETCHES_MAX: usize = 64;
@@ -518,7 +519,7 @@ impl Fetching {
     /// take it.
     pub async fn run(
         mut self,
-        client: &Client,
+        suppliers: &Suppliers,
         class: Class,
         failed: &(dyn Fn(&io::Error) + Sync),
     ) -> Result<Got, Arc<Failure>> {
@@ -526,7 +527,7 @@ impl Fetching {
         let Some(placed) = blob.layout.pieces.get(self.place as usize) else {
             return Err(Arc::new(Failure::WrongBytes));
         };
-        let cached = if self.has_room { Some(self.fetch(client, class, placed).await) } else { None };
+        let cached = if self.has_room { Some(self.fetch(suppliers, class, placed).await) } else { None };
         let landed = match cached {
             Some(Ok(digest)) => {
                 self.digest = Some(digest);
@@ -534,10 +535,10 @@ impl Fetching {
             }
             Some(Err(Failure::Local(error))) => {
                 failed(&error);
-                fetched(client, &placed.piece, class).await.map(|bytes| Landed::Kept(Arc::new(bytes)))
+                fetched(suppliers, &placed.piece, class).await.map(|bytes| Landed::Kept(Arc::new(bytes)))
             }
             Some(Err(failure)) => Err(failure),
-            None => fetched(client, &placed.piece, class).await.map(|bytes| Landed::Kept(Arc::new(bytes))),
+            None => fetched(suppliers, &placed.piece, class).await.map(|bytes| Landed::Kept(Arc::new(bytes))),
         };
         let landed = landed.unwrap_or_else(|failure| Landed::Failed(Arc::new(failure)));
         self.landed = Some(landed.clone());
@@ -549,30 +550,33 @@ impl Fetching {
     }
 
     /// Fetches the piece into the file. Returns the BLAKE3 of its bytes there.
-    async fn fetch(&self, client: &Client, class: Class, placed: &Placed) -> Result<Digest, Failure> {
+    async fn fetch(&self, suppliers: &Suppliers, class: Class, placed: &Placed) -> Result<Digest, Failure> {
         let piece = &placed.piece;
         // Somebody may have the bytes open that these replace.
         let is_suspect = self.blob.state.lock().suspects.contains(&self.place);
         if is_suspect || !placed.is_verbatim() || placed.extents.len() > STRETCHES_MAX {
-            let bytes = fetched(client, piece, class).await?;
+            let bytes = fetched(suppliers, piece, class).await?;
             self.blob.write(placed, 0, &bytes).map_err(Failure::Local)?;
             return Ok(placed.digest(&bytes));
         }
-        for _ in 0..TRIES {
+        for place in suppliers.places(TRIES) {
             let (mut hasher, mut at) = (blake3::Hasher::new(), 0);
             let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
-            client
-                .fetch(&keys::piece(&piece.name), whole, class, |chunk| {
-                    self.blob.write(placed, at, &chunk)?;
-                    hasher.update(&chunk);
-                    at += chunk.len() as u64;
-                    Ok(())
-                })
-                .await?;
+            let key = keys::piece(&piece.name);
+            let done = place.client().fetch(&key, whole, class, |chunk| {
+                self.blob.write(placed, at, &chunk)?;
+                hasher.update(&chunk);
+                at += chunk.len() as u64;
+                Ok(())
+            });
+            match done.await {
+                Err(failure) if place.leads_on(&failure) => continue,
+                done => done?,
+            }
             if *hasher.finalize().as_bytes() == piece.name.digest {
                 return Ok(piece.name.digest);
             }
-            log::warn!("{}/{}: its bytes differ from its name", client.place(), keys::piece(&piece.name));
+            place.was_wrong(piece);
         }
         Err(Failure::WrongBytes)
     }

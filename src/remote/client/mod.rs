@@ -35,7 +35,8 @@ pub struct Deadlines {
     pub silence: Duration,
     /// An upload, or a deletion, takes no longer than this.
     pub upload: Duration,
-    /// Without progress for this long, the error is returned.
+    /// Without progress for this long, an operation fails, with all that belongs to it: the wait for its turn,
+    /// repetitions, and second requests.
     pub total: Duration,
     /// The pause before the first repetition. Each further one is three times as long, up to
     /// [`Deadlines::pause_max`].
@@ -125,10 +126,15 @@ impl Client {
     /// The remote at `url`: `s3://BUCKET/PREFIX` or `file:///DIRECTORY`, and `gs://`, `az://` where the
     /// program has these features.
     pub fn open(url: &str) -> Result<Client> {
+        Client::open_within(url, Deadlines::default())
+    }
+
+    /// The same, with deadlines of the caller.
+    pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Client> {
         let window = Arc::new(Window::default());
         runtime::start()?;
         let (objects, prefix) = url::open(url)?;
-        Ok(Client::made(objects, &prefix, url, Deadlines::default(), window))
+        Ok(Client::made(objects, &prefix, url, deadlines, window))
     }
 
     /// The objects of `objects`. `place` names the remote in messages.
@@ -208,7 +214,7 @@ impl Client {
     fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<(), Failure>> {
         let len = bytes.len() as u64;
         let deadline = self.shared.deadlines.upload;
-        let put = || {
+        let put = |_| {
             let (objects, path) = (self.shared.objects.clone(), self.path(key));
             let (payload, options) = (PutPayload::from_bytes(bytes.clone()), PutOptions::from(mode.clone()));
             async move {
@@ -219,9 +225,11 @@ impl Client {
             }
         };
         let done = runtime::wait(async {
-            let patience = self.shared.deadlines.total.max(deadline);
-            let _permit = self.shared.enter(Class::Demand, len, patience).await?;
-            self.repeated(put).await
+            let mut pauses = Pauses::new(self.shared.deadlines);
+            // Those before may be uploads.
+            pauses.total = pauses.total.max(deadline);
+            let _permit = self.shared.enter(Class::Demand, len, &mut pauses).await?;
+            self.repeated(put, Pauses::new(self.shared.deadlines)).await
         })?;
         if done.is_ok() {
             self.shared.counts.sent.fetch_add(len, Ordering::Relaxed);
@@ -232,7 +240,7 @@ impl Client {
     /// Removes objects. Those that do not exist are skipped.
     pub fn delete(&self, keys: &[String]) -> Result<()> {
         let deadline = self.shared.deadlines.upload;
-        let delete = || {
+        let delete = |_| {
             let objects = self.shared.objects.clone();
             let paths: Vec<_> = keys.iter().map(|key| self.path(key)).collect();
             async move {
@@ -253,8 +261,9 @@ impl Client {
             }
         };
         let done = runtime::wait(async {
-            let _permit = self.shared.enter(Class::Demand, 0, self.shared.deadlines.total).await?;
-            self.repeated(delete).await
+            let mut pauses = Pauses::new(self.shared.deadlines);
+            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(delete, pauses).await
         })?;
         let first = keys.first().map_or("", String::as_str);
         done.map_err(|failure| self.error("removing", first, &failure))
@@ -263,7 +272,7 @@ impl Client {
     /// The objects whose keys begin with `below` and a slash, those after `after` only, in the order of the
     /// keys.
     pub fn list(&self, below: &str, after: Option<&str>) -> Result<Vec<ObjectListed>> {
-        let list = || {
+        let list = |left| {
             let (shared, path, after) =
                 (self.shared.clone(), self.path(below), after.map(|key| self.path(key)));
             async move {
@@ -273,7 +282,7 @@ impl Client {
                     None => shared.objects.list(Some(&path)),
                 };
                 let mut found = Vec::new();
-                while let Some(object) = shared.soon(listed.next()).await? {
+                while let Some(object) = shared.soon(listed.next(), left).await? {
                     let object = object.map_err(Failure::from)?;
                     let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
                     let Some(key) = key.map(str::to_owned) else { continue };
@@ -284,8 +293,9 @@ impl Client {
             }
         };
         let done = runtime::wait(async {
-            let _permit = self.shared.enter(Class::Demand, 0, self.shared.deadlines.total).await?;
-            self.repeated(list).await
+            let mut pauses = Pauses::new(self.shared.deadlines);
+            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(list, pauses).await
         })?;
         let mut found = done.map_err(|failure| self.error("listing", below, &failure))?;
         found.sort_unstable_by(|one, other| one.key.cmp(&other.key));
@@ -294,18 +304,19 @@ impl Client {
 
     /// The first parts of the keys that begin with `below` and a slash, where another slash follows them.
     pub fn directories(&self, below: &str) -> Result<Vec<String>> {
-        let list = || {
+        let list = |left| {
             let (shared, path) = (self.shared.clone(), self.path(below));
             async move {
                 let path = path?;
-                let listed = shared.soon(shared.objects.list_with_delimiter(Some(&path))).await?;
+                let listed = shared.soon(shared.objects.list_with_delimiter(Some(&path)), left).await?;
                 let found = listed.map_err(Failure::from)?.common_prefixes;
                 Ok(found.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect::<Vec<_>>())
             }
         };
         let done = runtime::wait(async {
-            let _permit = self.shared.enter(Class::Demand, 0, self.shared.deadlines.total).await?;
-            self.repeated(list).await
+            let mut pauses = Pauses::new(self.shared.deadlines);
+            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(list, pauses).await
         })?;
         let mut found = done.map_err(|failure| self.error("listing", below, &failure))?;
         found.sort_unstable();
@@ -327,10 +338,10 @@ impl Client {
         let mut pauses = Pauses::new(self.shared.deadlines);
         loop {
             if permit.is_none() {
-                permit = Some(self.shared.enter(class, expected, self.shared.deadlines.total).await?);
+                permit = Some(self.shared.enter(class, expected, &mut pauses).await?);
             }
             let before = reading.at;
-            let failure = match self.read_on(key, &mut reading, &mut permit, &mut sink).await {
+            let failure = match self.read_on(key, &mut reading, (&mut permit, &pauses), &mut sink).await {
                 Ok(()) => {
                     self.shared.window.succeeded();
                     return Ok(());
@@ -349,13 +360,16 @@ impl Client {
         &self,
         key: &str,
         reading: &mut Reading,
-        permit: &mut Option<Permit>,
+        (permit, pauses): (&mut Option<Permit>, &Pauses),
         sink: &mut (impl FnMut(Bytes) -> std::io::Result<()> + Send),
     ) -> std::result::Result<(), Failure> {
         let deadlines = self.shared.deadlines;
         let mut body = self.body(key, reading)?;
+        // The deadline of the operation holds until something arrives.
+        let (mut stall, mut silence) = (deadlines.stall, deadlines.silence);
+        (stall, silence) = (stall.min(pauses.left()), silence.min(pauses.left()));
         while !reading.is_done() {
-            let next = match tokio::time::timeout(deadlines.stall, body.next()).await {
+            let next = match tokio::time::timeout(stall, body.next()).await {
                 Ok(next) => next,
                 // A request that receives nothing leaves its place to others.
                 Err(_) if self.may_hedge() => {
@@ -363,7 +377,7 @@ impl Client {
                     self.shared.counts.hedges.fetch_add(1, Ordering::Relaxed);
                     let mut second = self.body(key, reading)?;
                     let both = select(Box::pin(body.next()), Box::pin(second.next()));
-                    let first = match tokio::time::timeout(deadlines.silence, both).await {
+                    let first = match tokio::time::timeout(silence.min(pauses.left()), both).await {
                         Ok(Either::Left((next, _))) => (next, true),
                         Ok(Either::Right((next, _))) => (next, false),
                         Err(_) => return Err(Failure::slow("the server sends nothing")),
@@ -375,8 +389,7 @@ impl Client {
                 }
                 Err(_) => {
                     *permit = None;
-                    let silence = deadlines.silence.saturating_sub(deadlines.stall);
-                    let next = tokio::time::timeout(silence, body.next()).await;
+                    let next = tokio::time::timeout(silence.saturating_sub(stall), body.next()).await;
                     next.map_err(|_| Failure::slow("the server sends nothing"))?
                 }
             };
@@ -385,6 +398,7 @@ impl Client {
                 Part::Bytes(chunk) => {
                     let len = chunk.len() as u64;
                     reading.advance(len)?;
+                    (stall, silence) = (deadlines.stall, deadlines.silence);
                     self.shared.counts.received.fetch_add(len, Ordering::Relaxed);
                     sink(chunk).map_err(Failure::Local)?;
                 }
@@ -415,14 +429,18 @@ impl Client {
     }
 
     /// Repeats a request that may be repeated until it succeeds or fails for good.
-    async fn repeated<T, Sent>(&self, request: impl Fn() -> Sent) -> std::result::Result<T, Failure>
+    /// A request learns how long it may wait for an answer.
+    async fn repeated<T, Sent>(
+        &self,
+        request: impl Fn(Duration) -> Sent,
+        mut pauses: Pauses,
+    ) -> std::result::Result<T, Failure>
     where
         Sent: Future<Output = std::result::Result<T, Failure>>,
     {
-        let mut pauses = Pauses::new(self.shared.deadlines);
         loop {
             self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
-            match request().await {
+            match request(pauses.left().min(self.shared.deadlines.silence)).await {
                 Ok(done) => {
                     self.shared.window.succeeded();
                     return Ok(done);
@@ -476,12 +494,13 @@ impl Client {
 
 impl Shared {
     /// Waits for a place in the window, unless the client receives and sends nothing for too long: those who
-    /// have places may each wait for a server that does not answer.
+    /// have places may each wait for a server that does not answer. The deadline of the operation begins anew
+    /// whenever others make progress.
     async fn enter(
         &self,
         class: Class,
         bytes: u64,
-        patience: Duration,
+        pauses: &mut Pauses,
     ) -> std::result::Result<Permit, Failure> {
         let moved = || {
             let counts = &self.counts;
@@ -490,20 +509,26 @@ impl Shared {
         let mut entering = std::pin::pin!(self.window.enter(class, bytes));
         loop {
             let before = moved();
-            if let Ok(permit) = tokio::time::timeout(patience, &mut entering).await {
-                return Ok(permit);
+            let entered = tokio::time::timeout(pauses.left(), &mut entering).await;
+            let has_moved = moved() != before;
+            if has_moved {
+                pauses.since = Instant::now();
             }
-            if moved() == before {
-                return Err(Failure::Transient("no earlier request makes progress".to_owned()));
+            match entered {
+                Ok(permit) => return Ok(permit),
+                Err(_) if has_moved => {}
+                Err(_) => return Err(Failure::Transient("no earlier request makes progress".to_owned())),
             }
         }
     }
 
-    /// Waits for an answer without a body, at most as long as a server may be silent.
-    async fn soon<T>(&self, answer: impl Future<Output = T>) -> std::result::Result<T, Failure> {
-        tokio::time::timeout(self.deadlines.silence, answer)
-            .await
-            .map_err(|_| Failure::slow("the server does not answer"))
+    /// Waits for an answer without a body.
+    async fn soon<T>(
+        &self,
+        answer: impl Future<Output = T>,
+        patience: Duration,
+    ) -> std::result::Result<T, Failure> {
+        tokio::time::timeout(patience, answer).await.map_err(|_| Failure::slow("the server does not answer"))
     }
 }
 
@@ -554,26 +579,31 @@ impl Reading {
     }
 }
 
-/// The pauses before repetitions.
+/// The pauses before repetitions, and the deadline of an operation without progress.
 struct Pauses {
-    deadlines: Deadlines,
     since: Instant,
+    total: Duration,
     next: Duration,
+    longest: Duration,
 }
 
 impl Pauses {
     fn new(deadlines: Deadlines) -> Pauses {
-        Pauses { deadlines, since: Instant::now(), next: deadlines.pause }
+        let (total, next, longest) = (deadlines.total, deadlines.pause, deadlines.pause_max);
+        Pauses { since: Instant::now(), total, next, longest }
     }
 
-    /// The next pause, half to all of its length at random; `None` once it is time to give up.
+    /// The time until the deadline.
+    fn left(&self) -> Duration {
+        self.total.saturating_sub(self.since.elapsed())
+    }
+
+    /// The next pause, half to all of its length at random; `None` if the deadline comes first.
     fn next(&mut self) -> Option<Duration> {
-        if self.since.elapsed() >= self.deadlines.total {
-            return None;
-        }
         let pause = self.next;
-        self.next = pause.saturating_mul(3).min(self.deadlines.pause_max);
-        Some(pause.mul_f64(0.5 + 0.5 * random()))
+        self.next = pause.saturating_mul(3).min(self.longest);
+        let pause = pause.mul_f64(0.5 + 0.5 * random());
+        (pause < self.left()).then_some(pause)
     }
 }
 
