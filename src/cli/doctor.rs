@@ -20,6 +20,7 @@ use crate::codec;
 use crate::fs::{Options, mount};
 use crate::gpu;
 use crate::model::{Error, Result};
+use crate::store::DESCRIPTORS_MAX;
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
@@ -313,8 +314,8 @@ fn allow_other(privileges: &Privileges) -> Option<Finding> {
 fn descriptors() -> Finding {
     let (verdict, found) = match getrlimit(Resource::Nofile).maximum {
         Some(limit) => {
-            let share = Descriptors::share_of(limit);
-            let is_most = share == Descriptors::share_of(u64::MAX);
+            let share = Descriptors::share_of(limit).min(DESCRIPTORS_MAX.into());
+            let is_most = share == u64::from(DESCRIPTORS_MAX);
             let found = format!("limit of open files is {limit}; a store uses up to {share} descriptors");
             (if is_most { Verdict::Good } else { Verdict::Warning }, found)
         }

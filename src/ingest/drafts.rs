@@ -56,6 +56,19 @@ pub(super) fn objects(
     Ok(kept)
 }
 
+/// Whether this is a single object of one block, as that of a small file: the batch that names it adds it too.
+pub(super) fn is_small(drafts: &[Draft<'_>]) -> bool {
+    matches!(drafts, [draft] if draft.object.bytes <= u64::from(draft.object.block_bytes))
+}
+
+/// Adds an object of one block.
+pub(super) fn add_draft(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
+    let id = add_object(batch, draft);
+    let rest = add_blocks(batch, id, draft, 0);
+    debug_assert_eq!(rest, None);
+    id
+}
+
 fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
     let creation = batch.next_sequence();
     let id = ObjectId::of(draft.tensor, draft.seed, creation);

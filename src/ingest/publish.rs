@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, TensorEntry};
-use crate::ingest::drafts::{Draft, objects};
+use crate::ingest::drafts::{Draft, add_draft, is_small, objects};
 use crate::ingest::names::Names;
 use crate::ingest::options::Origin;
 use crate::ingest::parents::Parents;
@@ -42,15 +42,13 @@ pub(super) fn publish(
 ) -> Result<(u64, u64)> {
     let directory = target.directory_path();
     let path = target.path();
-    let file = Arrived::new(
-        &mut uncommitted,
-        (collection, parents),
-        (&directory, &path),
-        recognized,
-        &mut stored_parts,
-    )?;
+    let touched = std::mem::take(&mut stored_parts.touched);
+    let digests = std::mem::take(&mut stored_parts.digests);
+    let places = (&*directory, &*path);
+    let mut file = Arrived::new((collection, parents), places, recognized, (&stored_parts, digests))?;
+    file.commit_objects(&mut uncommitted, collection)?;
     let children = file.parents.iter().filter(|parent| **parent != TensorId(0)).count() as u64;
-    let named = collection.commit(std::mem::take(&mut stored_parts.touched), |batch, state| {
+    let named = collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = target.file_name();
@@ -81,13 +79,13 @@ pub(super) fn publish_over(
 ) -> Result<Parts> {
     let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
-    let file = Arrived::new(
-        &mut uncommitted,
-        (collection, None),
-        (&directory, &path),
-        recognized,
-        &mut stored_parts,
-    )?;
+    let touched = std::mem::take(&mut stored_parts.touched);
+    let digests = std::mem::take(&mut stored_parts.digests);
+    let places = (&*directory, &*path);
+    let mut file = Arrived::new((collection, None), places, recognized, (&stored_parts, digests))?;
+    if !is_small(&file.drafts) {
+        file.commit_objects(&mut uncommitted, collection)?;
+    }
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
@@ -95,6 +93,7 @@ pub(super) fn publish_over(
         let entry = &before.entry;
         let owner = (entry.uid, entry.gid);
         let origin = Origin { mode: entry.mode, owner, atime: entry.atime, mtime, sha256: None };
+        file.add_objects(batch);
         let mut names = Names::new(batch, state, &origin);
         names.empty(before);
         file.name(&mut names, node, why);
@@ -102,18 +101,19 @@ pub(super) fn publish_over(
         names.finish();
         Ok(())
     };
-    let touched = std::mem::take(&mut stored_parts.touched);
     let parts = collection.record_then(touched, fill, |state, ()| collection.parts_in(state, node))?;
     uncommitted.named();
     parts
 }
 
-/// A file whose objects are in the log, but not its name.
-struct Arrived {
+/// A file whose objects come to the log before its name, or with it where there is one small one.
+struct Arrived<'a> {
     directory: String,
     content: Content,
     tensors: Vec<Option<PartTensor>>,
     objects: Vec<ObjectId>,
+    /// The objects that are not in the log yet.
+    drafts: Vec<Draft<'a>>,
     errors: Vec<Option<Measured>>,
     digests: Digests,
     /// The parents of the tensors; zero where there is none.
@@ -124,21 +124,21 @@ struct Arrived {
     data_files: Vec<String>,
 }
 
-impl Arrived {
+impl<'a> Arrived<'a> {
     fn new(
-        uncommitted: &mut Uncommitted<'_>,
         (collection, parents): (&Arc<Collection>, Option<&Parents>),
         (directory, path): (&str, &str),
         recognized: Recognized,
-        stored_parts: &mut StoredParts,
-    ) -> Result<Arrived> {
+        (stored_parts, digests): (&'a StoredParts, Digests),
+    ) -> Result<Arrived<'a>> {
         let mut arrived = Arrived {
             directory: directory.to_owned(),
             content: recognized.content,
             tensors: recognized.parts.into_iter().map(|part| part.tensor).collect(),
             objects: Vec::new(),
+            drafts: Vec::new(),
             errors: stored_parts.objects.iter().map(|object| object.error).collect(),
-            digests: std::mem::take(&mut stored_parts.digests),
+            digests,
             parents: Vec::new(),
             records: recognized.records,
             data_files: recognized.data_files,
@@ -169,9 +169,22 @@ impl Arrived {
                 Ok(())
             })?;
         }
-        arrived.objects = objects(uncommitted, collection, &drafts)?;
         arrived.parents = found;
+        arrived.drafts = drafts;
         Ok(arrived)
+    }
+
+    /// Commits the objects. Damage to the batch with the name then loses none of them.
+    fn commit_objects(&mut self, uncommitted: &mut Uncommitted<'_>, collection: &Collection) -> Result<()> {
+        self.objects = objects(uncommitted, collection, &std::mem::take(&mut self.drafts))?;
+        Ok(())
+    }
+
+    /// Adds the objects to the batch with the name, if they are not in the log yet.
+    fn add_objects(&mut self, batch: &mut Batch) {
+        for draft in &self.drafts {
+            self.objects.push(add_draft(batch, draft));
+        }
     }
 
     fn full(&self, name: &str) -> String {
@@ -196,7 +209,7 @@ impl Arrived {
         {
             let Some(tensor) = tensor else { continue };
             let part = names.number();
-            names.file(part, Arrived::part_entry(tensor, *lineage, *object, node, *error));
+            names.file(part, Self::part_entry(tensor, *lineage, *object, node, *error));
             if error.is_some() {
                 names.allow_loss(part);
             }

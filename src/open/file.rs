@@ -18,7 +18,7 @@ use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Object;
 use crate::store::now_nanoseconds;
-use crate::store::{OpenObject, Verify};
+use crate::store::{MEMORY_FILE, OpenObject, Verify};
 use crate::store::{Reserved, Use};
 use crate::stream::{HASH, batch_beside, put_hash, shown_hash};
 
@@ -55,6 +55,15 @@ pub struct OpenFile {
     reached: AtomicU64,
     /// Which bytes the kernel has read and may cache.
     pub(super) page_cache: PageCache,
+}
+
+/// Where the bytes of a draft are.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In memory, for the short time until a flush copies them.
+    Memory,
+    /// In a data file of its own.
+    DataFile,
 }
 
 /// The quota that a file holds for growth that is not in the log yet.
@@ -332,24 +341,21 @@ impl OpenFile {
             self.collection.state().part_of(id).is_none()
         };
         if let [only] = layout.objects.as_slice()
-            && layout.drafts == 0
             && only.bytes() + more > GATHERED_BYTES_MAX
-            && only.is_gathered()
+            && (only.is_in_memory() || layout.drafts == 0 && only.is_gathered())
         {
             // A packed file outgrows its packed form and moves to a data file, where unwritten ranges
             // are holes.
             only.check_writable()?;
-            let mut bytes = vec![0; only.bytes() as usize];
-            only.read(0, &mut bytes)?;
-            let draft = self.draft()?;
-            draft.resize(only.bytes())?;
-            draft.write(0, &bytes)?;
-            layout.objects = vec![draft];
-            layout.drafts = 1;
+            self.move_to_data_file(layout)?;
+        }
+        if layout.objects.is_empty() && bytes <= GATHERED_BYTES_MAX && self.is_plain() {
+            // Most small files never get a data file: their bytes are copied to a tier file.
+            layout.objects.push(self.draft(Place::Memory)?);
+            layout.drafts += 1;
         }
         if !layout.objects.last().is_some_and(|last| layout.drafts > 0 || can_grow(last)) {
-            let draft = self.draft()?;
-            layout.objects.push(draft);
+            layout.objects.push(self.draft(Place::DataFile)?);
             layout.drafts += 1;
         }
         let grown = layout.objects.last().map_or(Ok(()), |last| last.resize(last.bytes() + more));
@@ -358,9 +364,31 @@ impl OpenFile {
         layout.refresh().and(grown)
     }
 
+    /// Gives the only object of the file a draft with a data file.
+    pub(super) fn move_to_data_file(&self, layout: &mut Layout) -> Result<()> {
+        let [only] = layout.objects.as_slice() else { return Ok(()) };
+        let mut bytes = vec![0; only.bytes() as usize];
+        only.read(0, &mut bytes)?;
+        let draft = self.draft(Place::DataFile)?;
+        draft.resize(only.bytes())?;
+        draft.write(0, &bytes)?;
+        layout.objects = vec![draft];
+        layout.drafts = 1;
+        layout.refresh()
+    }
+
+    fn is_plain(&self) -> bool {
+        let state = self.collection.state();
+        let file = state.node(self.node).and_then(|node| node.file());
+        file.is_some_and(|file| file.content == Content::Plain)
+    }
+
     /// Creates a draft: an object that is not in the log yet, with a data file of its own.
-    fn draft(&self) -> Result<OpenObject> {
-        let number = self.collection.create_draft_file()?;
+    fn draft(&self, place: Place) -> Result<OpenObject> {
+        let number = match place {
+            Place::Memory => MEMORY_FILE,
+            Place::DataFile => self.collection.create_draft_file()?,
+        };
         let entry = ObjectEntry {
             id: ObjectId(0),
             tensor: TensorId(0),
@@ -374,7 +402,10 @@ impl OpenFile {
         };
         let object = Arc::new(Object::draft(entry));
         self.made.lock().push(object.clone());
-        OpenObject::open(&self.collection, &object, self.verify)
+        match place {
+            Place::Memory => Ok(OpenObject::in_memory(&self.collection, &object, self.verify)),
+            Place::DataFile => OpenObject::open(&self.collection, &object, self.verify),
+        }
     }
 
     /// Releases the space of drafts that are not in `kept` and that the log does not name.

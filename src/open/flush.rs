@@ -23,8 +23,8 @@ use crate::store::OpenObject;
 use crate::store::Writes;
 use crate::store::Written;
 use crate::store::disk::File;
+use crate::store::{MEMORY_FILE, Parts, Touched, now_nanoseconds};
 use crate::store::{Node, State};
-use crate::store::{Parts, Touched, now_nanoseconds};
 
 impl OpenFile {
     /// Commits all writes to the log, so that they survive the end of this process and every name of
@@ -135,6 +135,7 @@ impl OpenFile {
         };
         let kept = cut.map_or(layout.objects.len(), |bytes| layout.kept(bytes).0);
         let objects: Vec<OpenObject> = layout.objects.iter().take(kept).cloned().collect();
+        let in_memory = objects.iter().any(OpenObject::is_in_memory);
         if is_new || matches!(recognized, Some(Ok(_))) {
             let is_plain = !matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
             match self.take_apart(layout, &objects, &source, &name, mtime) {
@@ -143,6 +144,11 @@ impl OpenFile {
                 Err(error) if error.kind() == ErrorKind::Full && is_new && is_plain => {}
                 Err(error) => return Err(error),
             }
+        }
+        if in_memory {
+            // The log cannot name its bytes.
+            self.move_to_data_file(layout)?;
+            return self.flush_layout(layout, cut);
         }
         // An empty file is recognized by the next bytes written to it.
         let explain =
@@ -286,7 +292,10 @@ impl OpenFile {
         let mut number = None;
         for object in objects {
             let Some(extent) = object.place_in_data()? else { return Ok(None) };
-            if extent.offset != end || number.is_some_and(|number| number != extent.file) {
+            if extent.file == MEMORY_FILE
+                || extent.offset != end
+                || number.is_some_and(|number| number != extent.file)
+            {
                 return Ok(None);
             }
             number = Some(extent.file);

@@ -17,6 +17,8 @@ pub struct Settings {
     pub keep: Vec<String>,
     /// Maximum number of files that the kernel reads by passthrough at the same time.
     pub passthrough_files_max: u32,
+    /// Maximum number of descriptors for logs, payload files and data files.
+    pub descriptors_max: u32,
     /// The default of the setting `pack` for arriving tensors.
     pub pack: &'static str,
     /// Which files share the bytes of data files.
@@ -58,6 +60,9 @@ pub const KEEP: [&str; 7] = ["norm", "scale", "bias", "router", "gate", "embed",
 /// The values of the setting `pack`: verbatim, and packed.
 pub const PACKS: [&str; 2] = ["none", "ladder"];
 
+/// The default of `descriptors_max`: files that are rarely used are cheap to open.
+pub const DESCRIPTORS_MAX: u32 = 1024;
+
 /// The kernel keeps a descriptor for each passthrough file.
 const PASSTHROUGH_FILES_MAX: u32 = 4096;
 
@@ -68,6 +73,7 @@ impl Settings {
             store,
             keep: KEEP.map(str::to_owned).to_vec(),
             passthrough_files_max: PASSTHROUGH_FILES_MAX,
+            descriptors_max: DESCRIPTORS_MAX,
             pack: PACKS[0],
             share: Share::Tenant,
             rules: Rules::default(),
@@ -92,6 +98,9 @@ impl Settings {
              keep = [{}]\n\n\
              # Maximum number of files that the kernel reads by passthrough at the same time.\n\
              passthrough_files_max = {}\n\n\
+             # Maximum number of files of the store that are open at the same time, at least 16. Others are opened\n\
+             # again when they are used.\n\
+             descriptors_max = {}\n\n\
              # Default of the setting pack for arriving tensors: none, or ladder for packed ones.\n\
              pack = \"{}\"\n\n\
              # Which files share equal bytes: none, tenant (the files of one tenant) or store.\n\
@@ -99,6 +108,7 @@ impl Settings {
             self.store,
             keep.join(", "),
             self.passthrough_files_max,
+            self.descriptors_max,
             self.pack,
             self.share.name(),
             self.rules.to_text()
@@ -134,12 +144,8 @@ impl Settings {
                         .flatten()
                         .ok_or_else(|| Error::invalid("tierfs.toml: keep is no list of texts"))?;
                 }
-                "passthrough_files_max" => {
-                    let count = value.as_integer().and_then(|count| u32::try_from(count).ok());
-                    settings.passthrough_files_max = count.ok_or_else(|| {
-                        Error::invalid("tierfs.toml: passthrough_files_max is no number from 0 to 2^32 - 1")
-                    })?;
-                }
+                "passthrough_files_max" => settings.passthrough_files_max = count(key, value)?,
+                "descriptors_max" => settings.descriptors_max = count(key, value)?,
                 "pack" => {
                     let known =
                         value.as_str().and_then(|text| PACKS.into_iter().find(|known| *known == text));
@@ -157,6 +163,11 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+fn count(key: &str, value: &toml::Value) -> Result<u32> {
+    let count = value.as_integer().and_then(|count| u32::try_from(count).ok());
+    count.ok_or_else(|| Error::invalid(format!("tierfs.toml: {key} is no number from 0 to 2^32 - 1")))
 }
 
 /// Default length of a tick in seconds.

@@ -83,7 +83,8 @@ impl Store {
     /// Opens a store. `Busy` if another holder excludes this one. `note` identifies this holder to
     /// others.
     pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
-        let mut disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
+        let descriptors = Arc::new(Descriptors::new(disk));
+        let mut disk: Arc<dyn Disk> = descriptors.clone();
         let mut clones = None;
         if !disk.shows_snapshots() {
             let made = Arc::new(Clones::new(disk, access == Access::Write));
@@ -113,6 +114,7 @@ impl Store {
         let mut text = vec![0; len as usize];
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
+        descriptors.keep_to(settings.descriptors_max);
         let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
@@ -260,10 +262,17 @@ impl Store {
         error.kind() == ErrorKind::NotFound && refuse_remains(&self.disk, &format!("{tenant}/{name}")).is_ok()
     }
 
+    /// The disk of one collection, with as many descriptors as the setting says.
+    fn limited(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        let limited = Descriptors::new(disk);
+        limited.keep_to(self.settings.descriptors_max);
+        Arc::new(limited)
+    }
+
     fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
         let path = format!("{}/{}", key.0, key.1);
         let still = self.disk.still(&path).map_err(|error| Error::io(format!("opening {path}"), error))?;
-        let disk = still.map_or_else(|| self.disk.clone(), |still| Arc::new(Descriptors::new(still)));
+        let disk = still.map_or_else(|| self.disk.clone(), |still| self.limited(still));
         let collection = open_collection(&disk, self.id(), (&key.0, &key.1), self.access)?;
         Ok(self.keep(open, key, collection))
     }
@@ -354,7 +363,7 @@ impl Store {
         let disk = disk.map_err(|error| Error::io(format!("opening {path} in {name}"), error))?;
         let opened = match disk {
             Some(disk) => {
-                let disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
+                let disk = self.limited(disk);
                 let place = (collection.tenant(), collection.name());
                 let opened = open_collection(&disk, self.id(), place, Access::Read)?;
                 // The tenant has the use of the collection itself.

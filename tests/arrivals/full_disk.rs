@@ -177,7 +177,7 @@ fn a_file_that_cannot_be_truncated_to_zero_keeps_its_bytes_over_a_crash() {
     assert_eq!(write(&small.fixture.path("f"), &bytes), Ok(()));
     let open = fs::File::options().read(true).write(true).open(small.fixture.path("f")).unwrap();
     // Names of empty files: their removal frees no space for a record.
-    let names: Vec<String> = (0..400).map(|number| format!("empty{number}")).collect();
+    let names: Vec<String> = (0..1500).map(|number| format!("empty{number}")).collect();
     for name in &names {
         fs::write(small.fixture.path(name), b"").unwrap();
     }

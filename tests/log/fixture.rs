@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tierfs::format::log::catalog::NodeEntry;
 use tierfs::ingest::{Blocking, Options, Origin, Target, import_file};
 use tierfs::model::{EntryId, Error, ErrorKind, MoveTo, Result, Silent, StoreId};
+use tierfs::open::{OpenFiles, create, unlink};
 use tierfs::store::ROOT;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -59,7 +60,8 @@ impl World {
     }
 }
 
-/// Plain, exact in a data file, encoded in a directory: several batches each.
+/// Imports, of a plain file, of an exact one in a data file, of encoded ones in a directory. Before the last of them, a small
+/// file is made and written, and another made and removed: a small batch each.
 pub fn world() -> World {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     disk.create_directory("t").unwrap();
@@ -73,11 +75,30 @@ pub fn world() -> World {
         ("big", noise(17_000), cut),
         ("last", noise(50), Options::default()),
     ] {
+        if path == "last" {
+            small_changes(&collection, || steps.push((log_len(&disk), picture(&collection))));
+        }
         import(&collection, path, &bytes, &options).unwrap();
         steps.push((log_len(&disk), picture(&collection)));
     }
     drop(collection);
     World { files: files(&disk), steps }
+}
+
+/// Changes as programs make them through a mount. `then` is called after each batch.
+pub fn small_changes(collection: &Arc<Collection>, mut then: impl FnMut()) {
+    let made = create(collection, ROOT, b"made", 0o644, (1000, 1000)).unwrap();
+    then();
+    let open_file = OpenFiles::default().open(collection, made, Verify::First).unwrap();
+    open_file.write(0, &noise(100)).unwrap();
+    open_file.flush().unwrap();
+    then();
+    // Its content does not fit the slot.
+    let name = [b'n'; 200];
+    create(collection, ROOT, &name, 0o600, (1000, 1000)).unwrap();
+    then();
+    unlink(collection, ROOT, &name).unwrap();
+    then();
 }
 
 fn log_len(disk: &Arc<dyn Disk>) -> usize {
@@ -191,9 +212,10 @@ pub fn batches(log: &[u8]) -> Vec<(usize, usize)> {
         let payload = match log[at] {
             6 => number(at + 21),
             8 => number(at + 46) * 4,
+            11 => number(at + 33),
             _ => 0,
         };
-        let is_commit = log[at] == 7;
+        let is_commit = matches!(log[at], 7 | 11);
         at += SLOT + payload.next_multiple_of(SLOT);
         if is_commit {
             found.push((begin, at));

@@ -12,4 +12,5 @@ mod fixture;
 mod highest_numbers;
 mod hostile;
 mod record_order;
+mod small_batches;
 mod torn_end;

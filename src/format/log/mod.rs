@@ -5,3 +5,4 @@ pub mod block_record;
 pub mod catalog;
 pub mod record;
 pub mod slot;
+pub mod small_batch;

@@ -14,10 +14,12 @@
 //! | 8 CreateRun | as Create for the first block, 46 block count u32, 50 CRC32C of the array; then the array: a CRC32C u32 for each block |
 //! | 9 SlotRun | as Create for the first block, 24 zero, 46 block count u32, 50 CRC32C of the array, 105 flags u8 (bit 1: as Migrate); then the array: for each block its CRC32C u32, then its scale f32 if it has codes, its length u32 if it is packed, zero if it is exact |
 //! | 10 EmptyRun | 21 what u8: 0 zeros, 1 lost, 22 flags u8 (bit 0: zeros that are a hole in data/), 23 block count u32, 27 data_offset u64 of the hole, 35 created_at u64 (s) |
+//! | 11 Small | 21 batch u64, 29 batches before it that were not known to be durable when it was written u32, 33 bytes of content in payload slots u32, 37 CRC32C of these u32, 41 number of records u16, 43 the first 65 bytes of the content: [`small_batch`](crate::format::log::small_batch) |
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
 use crate::format::log::block_record::{created, moved};
 use crate::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
+use crate::format::log::small_batch::HEAD_BYTES;
 use crate::model::{DIMENSIONS_MAX, Dtype, Error, GROUP_LEN, ObjectId, Result, Shape, StoreId, Tier};
 
 /// The block index that stands for a whole object.
@@ -109,6 +111,9 @@ pub enum Record {
     Catalog { len: u32, checksum: u32, kind: u8, version: u8 },
     /// Commits the records since the previous Commit.
     Commit { batch: u64, slots: u32, checksum: u32, unsynced: u32 },
+    /// A batch by itself: its records, from its number on, and its Commit, which takes the number after
+    /// theirs. `len` bytes of the content follow.
+    Small { batch: u64, unsynced: u32, len: u32, checksum: u32, count: u16, head: [u8; HEAD_BYTES] },
     /// The first record of a log.
     Header { version: u16, store: StoreId, generation: u64 },
 }
@@ -129,7 +134,7 @@ impl Record {
     /// Bytes of the payload that follows the record, not rounded to slots.
     pub fn payload_len(&self) -> u64 {
         match self {
-            Record::Catalog { len, .. } => u64::from(*len),
+            Record::Catalog { len, .. } | Record::Small { len, .. } => u64::from(*len),
             Record::CreateRun { stored, .. } => u64::from(stored.len) * 4,
             Record::SlotRun { stored, .. } => u64::from(stored.len) * SLOT_RUN_BYTES,
             _ => 0,
@@ -144,7 +149,7 @@ impl Record {
     /// The checksum that the payload must have.
     pub fn payload_checksum(&self) -> u32 {
         match self {
-            Record::Catalog { checksum, .. } => *checksum,
+            Record::Catalog { checksum, .. } | Record::Small { checksum, .. } => *checksum,
             Record::CreateRun { stored, .. } | Record::SlotRun { stored, .. } => stored.checksum,
             _ => 0,
         }
@@ -200,10 +205,7 @@ impl Record {
                 version: u8_at(slot.get::<30, 1>()),
             },
             7 => Record::Commit {
-                batch: match u64::from_le_bytes(slot.get::<21, 8>()) {
-                    batch @ 0..=SEQUENCE_MAX => batch,
-                    batch => return Err(Error::corrupt(format!("the Commit of batch {batch}"))),
-                },
+                batch: batch_of(slot)?,
                 slots: u32::from_le_bytes(slot.get::<29, 4>()),
                 checksum: u32::from_le_bytes(slot.get::<33, 4>()),
                 unsynced: u32::from_le_bytes(slot.get::<37, 4>()),
@@ -226,6 +228,20 @@ impl Record {
                 stored: parse_empty(slot)?,
                 created_at: u64::from_le_bytes(slot.get::<35, 8>()),
             },
+            11 => {
+                let count = u16::from_le_bytes(slot.get::<41, 2>());
+                if slot.sequence() > SEQUENCE_MAX - u64::from(count) {
+                    return Err(Error::corrupt("a small batch whose records have no numbers"));
+                }
+                Record::Small {
+                    batch: batch_of(slot)?,
+                    unsynced: u32::from_le_bytes(slot.get::<29, 4>()),
+                    len: u32::from_le_bytes(slot.get::<33, 4>()),
+                    checksum: u32::from_le_bytes(slot.get::<37, 4>()),
+                    count,
+                    head: slot.get::<43, HEAD_BYTES>(),
+                }
+            }
             16 => {
                 if slot.get::<21, 4>() != MAGIC {
                     return Err(Error::corrupt("the log's header has a wrong magic; expected TFML"));
@@ -313,6 +329,16 @@ impl Record {
                     .body(29, slots.to_le_bytes())
                     .body(33, checksum.to_le_bytes())
                     .body(37, unsynced.to_le_bytes());
+                slot
+            }
+            Record::Small { batch, unsynced, len, checksum, count, head } => {
+                let mut slot = RawSlot::new(11, 0, 0);
+                slot.body(21, batch.to_le_bytes())
+                    .body(29, unsynced.to_le_bytes())
+                    .body(33, len.to_le_bytes())
+                    .body(37, checksum.to_le_bytes())
+                    .body(41, count.to_le_bytes())
+                    .body(43, *head);
                 slot
             }
             Record::EmptyRun { object, block, count, stored, created_at } => {
@@ -427,6 +453,14 @@ fn create(
         slot.body(72 + place * 4, u32::try_from(size).unwrap_or(u32::MAX).to_le_bytes());
     }
     slot
+}
+
+/// The number of the batch that a record ends.
+fn batch_of(slot: &RawSlot) -> Result<u64> {
+    match u64::from_le_bytes(slot.get::<21, 8>()) {
+        batch @ 0..=SEQUENCE_MAX => Ok(batch),
+        batch => Err(Error::corrupt(format!("the Commit of batch {batch}"))),
+    }
 }
 
 /// The first block of an EmptyRun.

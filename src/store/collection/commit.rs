@@ -13,9 +13,9 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::batch::Batch;
 use crate::store::clock::now_seconds;
 use crate::store::collection::Collection;
-use crate::store::collection::journal::Writer;
+use crate::store::collection::journal::{Due, Writer};
 use crate::store::events::EventKind;
-use crate::store::log::checkpoint::{Checkpoint, GROWTH, due, switch_log, write_draft};
+use crate::store::log::checkpoint::{Checkpoint, GROWTH, LOG_BYTES_MIN, switch_log, write_draft};
 use crate::store::log::validate::check;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
@@ -261,12 +261,21 @@ impl Collection {
     /// Checkpoints the log if it has grown enough. Everything recorded must be durable. After a failure
     /// the old log stays in use, and the next attempt is made when it has grown more.
     fn checkpoint_if_due(&self, writer: &mut Writer) {
-        if writer.log.bytes() < writer.checkpoint_at {
+        let bytes = writer.log.bytes();
+        let has_shrunk = bytes >= LOG_BYTES_MIN && writer.due.has_shrunk(&self.state.read());
+        if bytes < writer.due.at && !has_shrunk {
+            return;
+        }
+        // The state has grown or shrunk since this was computed.
+        let least = if has_shrunk { 0 } else { writer.due.least };
+        writer.due = Due::new(&self.state.read(), least);
+        if bytes < writer.due.at {
             return;
         }
         if let Err(error) = self.checkpoint(writer) {
             log::warn!("{}: the log is not written anew: {error}", self.path());
-            writer.checkpoint_at = writer.log.bytes() * 2;
+            writer.due.at = writer.log.bytes() * 2;
+            writer.due.least = writer.due.at;
         }
     }
 
@@ -288,7 +297,7 @@ impl Collection {
         // After a failure it is unknown which of the two logs a power cut would leave.
         switch_log(disk, path).map_err(|error| self.poison(error))?;
         writer.log = log;
-        writer.checkpoint_at = due(&state).max(writer.log.bytes() * GROWTH);
+        writer.due = Due::new(&state, writer.log.bytes() * GROWTH);
         // The new log is durable and no longer names the freed space.
         for (batch, _) in &mut writer.freed {
             *batch = 0;

@@ -6,10 +6,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::store::events::Note;
 use crate::store::log::append::Log;
-use crate::store::log::checkpoint::Checkpoint;
+use crate::store::log::checkpoint::{Checkpoint, due};
 use crate::store::log::replay::Damage;
 use crate::store::space::files::{PAYLOAD_FILES, Touched};
 use crate::store::space::slots::Slots;
+use crate::store::state::State;
 use crate::store::state::freed::Freed;
 
 /// State that only the holder of the writer's lock uses.
@@ -24,14 +25,36 @@ pub(in crate::store) struct Writer {
     pub slots: [Option<Slots>; PAYLOAD_FILES],
     /// Number of the next data file, once one was created; 0 before.
     pub next_data: u64,
-    /// Length in bytes at which the log is due for a checkpoint.
-    pub checkpoint_at: u64,
+    /// When the log is due for a checkpoint.
+    pub due: Due,
+}
+
+/// When a log is due for a checkpoint.
+pub(in crate::store) struct Due {
+    /// The length in bytes from which it may be.
+    pub at: u64,
+    /// The length that it must have, by its length after the last checkpoint.
+    pub least: u64,
+    /// How many files there were when this was computed.
+    files: u64,
+}
+
+impl Due {
+    /// For the present state, and not before the log has `least` bytes.
+    pub fn new(state: &State, least: u64) -> Due {
+        Due { at: due(state).max(least), least, files: state.used().files }
+    }
+
+    /// Whether most files are gone.
+    pub fn has_shrunk(&self, state: &State) -> bool {
+        state.used().files < self.files / 2
+    }
 }
 
 impl Writer {
     /// Whether the log has twice the length at which a sync checkpoints it: no sync has come.
     pub fn is_log_too_long(&self) -> bool {
-        self.log.bytes() >= self.checkpoint_at.saturating_mul(2)
+        self.log.bytes() >= self.due.at.saturating_mul(2)
     }
 }
 

@@ -7,13 +7,12 @@ use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::{Access, Identity};
-use crate::store::collection::journal::{Journal, Writer};
+use crate::store::collection::journal::{Due, Journal, Writer};
 use crate::store::collection::services::Services;
 use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::events::{EventKind, Note};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::Log;
-use crate::store::log::checkpoint::due;
 use crate::store::log::replay::{Replayed, replay};
 use crate::store::quota::Meter;
 use crate::store::space::files::Touched;
@@ -114,7 +113,7 @@ impl Collection {
                 freed: freed.into(),
                 slots: Default::default(),
                 next_data: 0,
-                checkpoint_at: due(&state),
+                due: Due::new(&state, 0),
             })
         } else {
             freed.into_iter().for_each(|(_, freed)| freed.forget());

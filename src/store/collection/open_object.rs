@@ -5,8 +5,12 @@ use std::sync::Arc;
 use crate::model::{ErrorKind, Result};
 use crate::store::collection::Collection;
 use crate::store::disk::File;
+use crate::store::disk::memory::unnamed_file;
 use crate::store::object::Object;
 use crate::store::object::blocks::Block;
+
+/// The data file of a draft that is in memory. No data file gets this number.
+pub const MEMORY_FILE: u64 = u64::MAX;
 
 /// When stored bytes are verified against their checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,6 +101,16 @@ impl OpenObject {
             opened => opened.transpose()?.map(Ok),
         };
         Ok(OpenObject::over(collection, object, extent, verify, reach))
+    }
+
+    /// A draft whose data file, [`MEMORY_FILE`], is new and in memory.
+    pub fn in_memory(collection: &Arc<Collection>, draft: &Arc<Object>, verify: Verify) -> OpenObject {
+        OpenObject::over(collection, draft, Some(Ok(unnamed_file())), verify, Reach::Shared)
+    }
+
+    /// Whether it is such a draft.
+    pub fn is_in_memory(&self) -> bool {
+        self.object.extent().is_some_and(|extent| extent.file == MEMORY_FILE)
     }
 
     fn over(

@@ -13,6 +13,7 @@ use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
+use crate::store::collection::open_object::MEMORY_FILE;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
 use crate::store::object::factors::place_of_factor;
@@ -33,7 +34,7 @@ impl Collection {
             write_state.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
         dropped.append(&mut write_state.writing.lock().dropped);
         self.drop_payloads(dropped);
-        if let Some(extent) = draft.extent() {
+        if let Some(extent) = draft.extent().filter(|extent| extent.file != MEMORY_FILE) {
             self.reservations.release_file(extent.file);
             self.remove_extent(&mut Holes::default(), draft);
         }

@@ -22,12 +22,10 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
-/// The store uses no more descriptors than this: files that are rarely used are cheap to open.
-const DESCRIPTORS_MAX: u64 = 4096;
 /// The store uses at least this many, however low the limit is.
-const DESCRIPTORS_MIN: u64 = 16;
+const DESCRIPTORS_MIN: u32 = 16;
 
-/// A disk that uses at most half of the descriptors that the process may have.
+/// A disk that uses at most half of the descriptors that the process may have, and as many as a setting says.
 pub struct Descriptors {
     pool: Arc<Pool>,
 }
@@ -40,7 +38,9 @@ struct Pool {
     files: Mutex<HashMap<String, Vec<Weak<Pooled>>>>,
     /// How many of them have a descriptor.
     open: AtomicUsize,
-    /// Whether the log has named the limit.
+    /// The most that the store may have.
+    most: AtomicUsize,
+    /// Whether the log has named the limit of the process.
     is_told: AtomicBool,
 }
 
@@ -80,15 +80,21 @@ impl Descriptors {
             since: Instant::now(),
             files: Mutex::default(),
             open: AtomicUsize::new(0),
+            most: AtomicUsize::new(usize::MAX),
             is_told: AtomicBool::new(false),
         };
         Descriptors { pool: Arc::new(pool) }
     }
 
-    /// The number of descriptors that a store uses where the process may have `limit`. The other
+    /// Lets the store have at most this many descriptors from now on.
+    pub fn keep_to(&self, most: u32) {
+        self.pool.most.store(most.max(DESCRIPTORS_MIN) as usize, Ordering::Relaxed);
+    }
+
+    /// The number of descriptors that a store may use where the process may have `limit`. The other
     /// half is for imports, directories and the kernel's device.
     pub fn share_of(limit: u64) -> u64 {
-        (limit / 2).clamp(DESCRIPTORS_MIN, DESCRIPTORS_MAX)
+        (limit / 2).max(DESCRIPTORS_MIN.into())
     }
 }
 
@@ -129,12 +135,12 @@ impl Pool {
     /// uses half as many more.
     fn keep_to_limit(&self) {
         let Some(limit) = self.disk.descriptors_max() else { return };
-        let share = Descriptors::share_of(limit);
-        let (most, open) = (share as usize, self.open.load(Ordering::Relaxed));
+        let share = usize::try_from(Descriptors::share_of(limit)).unwrap_or(usize::MAX);
+        let (most, open) = (share.min(self.most.load(Ordering::Relaxed)), self.open.load(Ordering::Relaxed));
         if open < most {
             return;
         }
-        if share < DESCRIPTORS_MAX {
+        if most == share {
             self.tell(&format!("{open} files of the store are open"));
         }
         // A quarter at a time: the search looks at every file.

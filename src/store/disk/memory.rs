@@ -77,6 +77,11 @@ impl File for MemoryFile {
     }
 }
 
+/// An empty file in memory without a name.
+pub fn unnamed_file() -> Arc<dyn File> {
+    Arc::new(MemoryFile::default())
+}
+
 impl MemoryDisk {
     /// An empty tree.
     pub fn new() -> MemoryDisk {

@@ -1,4 +1,5 @@
-//! Appends batches to `meta.log`. A batch takes effect with the Commit at its end.
+//! Appends batches to `meta.log`. A batch takes effect with the Commit at its end; a small one is a single
+//! record.
 //!
 //! Some space behind the end stays reserved, so that files can be removed when the disk is full: only
 //! batches that free space may use it.
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use crate::format::checksum;
 use crate::format::log::record::{LOG_VERSION, Record};
 use crate::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
+use crate::format::log::small_batch::{self, HEAD_BYTES, ItemRef};
 use crate::model::{Error, Result, StoreId};
 use crate::store::batch::{Batch, BatchRecord};
 use crate::store::disk::File;
@@ -125,7 +127,9 @@ impl Log {
             return Err(Error::new(crate::model::ErrorKind::Full, text));
         }
         let number = self.batch + 1;
-        let bytes = batch_bytes(batch, self.generation, number, self.unsynced_before(number));
+        let unsynced = self.unsynced_before(number);
+        let bytes = small_bytes(batch, self.generation, number, unsynced)
+            .unwrap_or_else(|| batch_bytes(batch, self.generation, number, unsynced));
         self.write(&bytes, batch.frees_space())?;
         self.batch += 1;
         self.last = self.batch;
@@ -286,6 +290,32 @@ pub(in crate::store) fn batch_bytes(batch: &Batch, generation: u64, number: u64,
     let commit = Record::Commit { batch: number, slots: slots as u32, checksum, unsynced };
     append(&mut bytes, &sealed(&commit, generation, batch.next_sequence()), &[]);
     bytes
+}
+
+/// The bytes of a batch as a small one; `None` if it is none.
+fn small_bytes(batch: &Batch, generation: u64, number: u64, unsynced: u32) -> Option<Vec<u8>> {
+    let first = batch.records().first()?.sequence;
+    let is_next = |(place, added): (usize, &BatchRecord)| added.sequence == first + place as u64;
+    let count = u16::try_from(batch.records().len()).ok()?;
+    if !batch.records().iter().enumerate().all(is_next) || batch.next_sequence() != first + u64::from(count) {
+        return None;
+    }
+    let records = batch.records().iter();
+    let mut content = small_batch::content(
+        first,
+        records.map(|added| match &added.entry {
+            Some(entry) => ItemRef::Entry(entry),
+            None => ItemRef::Record(&added.record),
+        }),
+    )?;
+    let tail = content.split_off(content.len().min(HEAD_BYTES));
+    content.resize(HEAD_BYTES, 0);
+    let head = *content.first_chunk()?;
+    let (len, checksum) = (tail.len() as u32, checksum::of(&tail));
+    let small = Record::Small { batch: number, unsynced, len, checksum, count, head };
+    let mut bytes = Vec::with_capacity(2 * SLOT_BYTES);
+    append(&mut bytes, &sealed(&small, generation, first), &tail);
+    Some(bytes)
 }
 
 fn sealed(record: &Record, generation: u64, sequence: u64) -> RawSlot {

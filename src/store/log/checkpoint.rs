@@ -27,7 +27,7 @@ use crate::store::state::{ROOT, State};
 /// Name of the new log while it is being written.
 const DRAFT_NAME: &str = "meta.log.new";
 /// A log shorter than this is not checkpointed.
-const LOG_BYTES_MIN: u64 = 4 << 20;
+pub(in crate::store) const LOG_BYTES_MIN: u64 = 4 << 20;
 /// A log is checkpointed when it has grown to this many times its length after the last checkpoint.
 pub(in crate::store) const GROWTH: u64 = 4;
 /// Approximate maximum of slots in a batch.

@@ -3,6 +3,7 @@
 use crate::format::log::block_record::BlockRecord;
 use crate::format::log::catalog::{Entry, NODE, OBJECT, ObjectEntry};
 use crate::format::log::record::Record;
+use crate::format::log::small_batch;
 use crate::model::{Error, ObjectId, Result};
 use crate::store::state::State;
 
@@ -47,6 +48,20 @@ impl PendingBatch {
                 PendingRecord::Other { bytes: payload.len() }
             }
         });
+    }
+
+    /// Adds the records of a small batch, the first with the number `sequence`. `Corrupt` if it has not as
+    /// many as it says.
+    pub fn push_small(&mut self, head: &[u8], tail: &[u8], sequence: u64, count: u16) -> Result<()> {
+        let items = small_batch::items(sequence, &[head, tail].concat())?;
+        if items.len() != usize::from(count) {
+            return Err(Error::corrupt(format!("a small batch of {} records that has {count}", items.len())));
+        }
+        for (sequence, item) in (sequence..).zip(items) {
+            let (record, payload) = item.into_record();
+            self.push(record, sequence, &payload);
+        }
+        Ok(())
     }
 
     /// Adds the content of a block record.

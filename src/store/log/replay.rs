@@ -148,33 +148,38 @@ fn follow(
                     && checksum == checksum::of(&checksums);
                 if whole {
                     corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
-                    apply(&mut out, &pending, refused.as_deref_mut())?;
-                    pending.clear();
-                    checksums.clear();
-                    out.freed.extend(out.state.freed.drain(..).map(|freed| (batch, freed)));
-                    let durable = durable_before(batch, unsynced);
-                    while let Some((_, sequence)) = unsure.pop_front_if(|(batch, _)| *batch <= durable) {
-                        out.durable = sequence;
-                    }
-                    // There are no readers yet, so deleted objects can go.
-                    while let Some((_, freed)) = out.freed.pop_front_if(|(batch, _)| *batch <= durable) {
-                        freed.forget();
-                    }
-                    unsure.push_back((batch, sequence));
                     at += SLOT;
-                    let last = if slots > 0 { batch } else { out.end.last };
-                    let recorded_durable = out.end.recorded_durable.max(durable);
-                    out.end = LogEnd {
-                        generation,
-                        bytes: at,
-                        batch,
-                        last,
-                        recorded_durable,
-                        next_sequence: sequence + 1,
-                    };
+                    let ended = Ended { batch, unsynced, is_mark: slots == 0, sequence, at };
+                    end_batch(&mut out, &mut pending, refused.as_deref_mut(), &mut unsure, ended)?;
+                    checksums.clear();
                     continue;
                 }
                 format!("the Commit of batch {batch} does not agree with its records")
+            }
+            SlotContent::Record {
+                record: record @ Record::Small { batch, unsynced, count, head, .. },
+                sequence,
+                corrected: mended,
+                ..
+            } => {
+                if !pending.is_empty() || batch != out.end.batch + 1 {
+                    format!("the small batch {batch} is not the next one")
+                } else {
+                    match pending.push_small(&head, log.payload(), sequence, count) {
+                        Ok(()) => {
+                            if mended {
+                                out.note(EventKind::Repair, put_right(at));
+                            }
+                            at += SLOT * (1 + record.payload_slots());
+                            let sequence = sequence + u64::from(count);
+                            let ended = Ended { batch, unsynced, is_mark: false, sequence, at };
+                            end_batch(&mut out, &mut pending, refused.as_deref_mut(), &mut unsure, ended)?;
+                            continue;
+                        }
+                        Err(error) if error.kind() == ErrorKind::Corrupt => error.to_string(),
+                        Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
+                    }
+                }
             }
             SlotContent::Record { record, sequence, checksum, corrected: mended } => {
                 if mended {
@@ -229,6 +234,45 @@ fn follow(
     }
 }
 
+/// The end of a batch that has verified.
+struct Ended {
+    batch: u64,
+    unsynced: u32,
+    is_mark: bool,
+    /// The number of its Commit.
+    sequence: u64,
+    /// Where the next one begins.
+    at: u64,
+}
+
+/// Applies the records of a batch that has verified. `unsure` has the batches that are not known to be
+/// durable, with the numbers of their Commits.
+fn end_batch(
+    out: &mut Replayed,
+    pending: &mut PendingBatch,
+    refused: Option<&mut Vec<Entry>>,
+    unsure: &mut VecDeque<(u64, u64)>,
+    Ended { batch, unsynced, is_mark, sequence, at }: Ended,
+) -> Result<()> {
+    apply(out, pending, refused)?;
+    pending.clear();
+    out.freed.extend(out.state.freed.drain(..).map(|freed| (batch, freed)));
+    let durable = durable_before(batch, unsynced);
+    while let Some((_, sequence)) = unsure.pop_front_if(|(batch, _)| *batch <= durable) {
+        out.durable = sequence;
+    }
+    // There are no readers yet, so deleted objects can go.
+    while let Some((_, freed)) = out.freed.pop_front_if(|(batch, _)| *batch <= durable) {
+        freed.forget();
+    }
+    unsure.push_back((batch, sequence));
+    let last = if is_mark { out.end.last } else { batch };
+    let recorded_durable = out.end.recorded_durable.max(durable);
+    let next_sequence = sequence + 1;
+    out.end = LogEnd { bytes: at, batch, last, recorded_durable, next_sequence, ..out.end };
+    Ok(())
+}
+
 /// Reports blocks that no record describes, before a block that is described, as damage: a batch that
 /// names a block also names those before it, unless the log already has them.
 fn without_gaps(mut out: Replayed) -> Replayed {
@@ -274,8 +318,15 @@ fn add_whole_records(
         };
         at += SLOT * record.payload_slots();
         sequence_min = sequence;
-        if !matches!(record, Record::Commit { .. } | Record::Header { .. }) {
-            pending.push(record, sequence, log.payload());
+        match record {
+            Record::Commit { .. } | Record::Header { .. } => {}
+            Record::Small { count, head, .. } => {
+                sequence_min += u64::from(count);
+                if let Err(error) = pending.push_small(&head, log.payload(), sequence, count) {
+                    log::debug!("a small batch behind the end of a log: {error}");
+                }
+            }
+            record => pending.push(record, sequence, log.payload()),
         }
     }
     Ok(())

@@ -42,6 +42,39 @@ pub(in crate::store) fn durable_before(batch: u64, unsynced: u32) -> u64 {
     batch.saturating_sub(1).saturating_sub(u64::from(unsynced))
 }
 
+/// The end of a batch by its slot: a Commit, or a small batch as a whole.
+struct BatchEnd {
+    batch: u64,
+    /// The last batch known to be durable when it was written.
+    durable: u64,
+    /// Slots of the batch before this one, and behind it.
+    slots_before: u64,
+    slots_behind: u64,
+    /// The number of the Commit.
+    sequence: u64,
+    is_small: bool,
+}
+
+impl BatchEnd {
+    fn of(slot: &RawSlot) -> Option<BatchEnd> {
+        let record = Record::parse(slot).ok()?;
+        let (slots_behind, sequence) = (record.payload_slots(), slot.sequence());
+        match record {
+            Record::Commit { batch, slots, unsynced, .. } => {
+                let durable = durable_before(batch, unsynced);
+                let slots_before = u64::from(slots);
+                Some(BatchEnd { batch, durable, slots_before, slots_behind, sequence, is_small: false })
+            }
+            Record::Small { batch, unsynced, count, .. } => {
+                let durable = durable_before(batch, unsynced);
+                let sequence = sequence + u64::from(count);
+                Some(BatchEnd { batch, durable, slots_before: 0, slots_behind, sequence, is_small: true })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Where replay continues after a damaged batch.
 pub(in crate::store) struct ResumePoint {
     /// Byte offset.
@@ -192,15 +225,16 @@ impl<'a> LogReader<'a> {
     pub fn ends_early(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let Some(first) = self.slot(bad)? else { return Ok(true) };
         let record = if first.is_intact() { Record::parse(&first).ok() } else { None };
-        // A slot ends with its checksum.
-        let until = match record {
-            Some(record) => (bad + SLOT).saturating_add(record.payload_len()),
-            None => bad + SLOT - 8,
+        let (mut at, until) = match record {
+            // It is complete with its last byte, which is not zero.
+            Some(Record::Small { len: len @ 1.., .. }) => (bad + SLOT, bad + SLOT + u64::from(len) - 1),
+            Some(record) => (bad, (bad + SLOT).saturating_add(record.payload_len())),
+            // A slot ends with its checksum.
+            None => (bad, bad + SLOT - 8),
         };
-        let mut at = bad;
         while let Some(slot) = self.slot(at)? {
             let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
-            if is_ours && matches!(Record::parse(&slot), Ok(Record::Commit { .. })) {
+            if is_ours && BatchEnd::of(&slot).is_some() {
                 return Ok(false);
             }
             at += SLOT;
@@ -208,14 +242,13 @@ impl<'a> LogReader<'a> {
         self.is_zero_from(until)
     }
 
-    /// Whether a Commit after `bad` records the batch after `end` as durable.
+    /// Whether the end of a batch after `bad` records the batch after `end` as durable.
     pub fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let mut at = bad;
         while let Some(slot) = self.slot(at)? {
             if slot.is_intact()
                 && slot.is_of(end.generation, end.next_sequence)
-                && let Ok(Record::Commit { batch, unsynced, .. }) = Record::parse(&slot)
-                && durable_before(batch, unsynced) > end.batch
+                && BatchEnd::of(&slot).is_some_and(|found| found.durable > end.batch)
             {
                 return Ok(true);
             }
@@ -235,12 +268,15 @@ impl<'a> LogReader<'a> {
             if is_ours && own.is_some() {
                 return Ok(own);
             }
-            if is_ours && let Ok(Record::Commit { batch, slots, .. }) = Record::parse(&slot) {
-                let behind = ResumePoint { at: at + SLOT, sequence: slot.sequence(), batch };
+            if is_ours && let Some(found) = BatchEnd::of(&slot) {
+                let (batch, sequence) = (found.batch, found.sequence);
+                let behind = ResumePoint { at: at + SLOT * (1 + found.slots_behind), sequence, batch };
                 if batch <= end.batch + 1 {
                     own = Some(behind);
                 } else {
-                    let begin = at.checked_sub(u64::from(slots) * SLOT).filter(|begin| *begin > bad);
+                    // A Commit at `bad` would be found again and again.
+                    let begin = at.checked_sub(found.slots_before * SLOT);
+                    let begin = begin.filter(|begin| *begin > bad || found.is_small);
                     let first = begin.map(|begin| self.slot(begin)).transpose()?.flatten();
                     let number = first.filter(RawSlot::is_intact).map(|first| first.sequence());
                     let before = begin.zip(number.and_then(|number| number.checked_sub(1)));

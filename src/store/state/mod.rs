@@ -387,6 +387,7 @@ impl State {
             | Record::Migrate { .. }
             | Record::Catalog { .. }
             | Record::Commit { .. }
+            | Record::Small { .. }
             | Record::Header { .. } => Ok(()),
         }
     }
