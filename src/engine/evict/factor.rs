@@ -1,14 +1,13 @@
 //! Evicts tensors to factors: products of matrices of low rank.
 //!
-//! The squared singular values of a matrix are the eigenvalues of its product with its own transpose,
-//! taken over its shorter side, and the singular vectors of that side are the eigenvectors. The
-//! larger side is therefore never decomposed, but follows from one product. The product is computed
-//! in f64, whose precision is more than twice that of the f32 factors.
+//! The singular vectors of the shorter side are computed in f64, whose precision is more than twice that of
+//! the f32 factors. Those of the larger side follow from one product.
 
 use std::sync::Arc;
 
-use nalgebra::{DMatrix, SymmetricEigen};
+use nalgebra::DMatrix;
 
+use crate::engine::evict::low_rank::Tall;
 use crate::engine::moves::touch;
 use crate::engine::reconstruct::setting::Rank;
 use crate::engine::refuse::{refuse_needed, refused, refused_for};
@@ -25,7 +24,7 @@ use crate::store::Object;
 use crate::store::Touched;
 use crate::store::{OpenObject, Verify};
 
-/// Maximal length of the shorter side of a matrix. Time grows with its third power.
+/// Maximal length of the shorter side of a matrix.
 const SIDE_MAX: u64 = 8192;
 /// Maximal number of elements of a matrix, which is in memory while it is decomposed.
 const ELEMENTS_MAX: u64 = 1 << 27;
@@ -113,35 +112,27 @@ fn decompose(
     // Transposed if needed, so that the columns are the shorter side.
     let is_wide = columns > rows;
     let tall = if is_wide { matrix.transpose() } else { matrix };
-    let total = tall.norm_squared();
-    let eigen = SymmetricEigen::new(tall.transpose() * &tall);
-    let mut order: Vec<usize> = (0..eigen.eigenvalues.len()).collect();
-    let square = |place: usize| eigen.eigenvalues.get(place).copied().unwrap_or(0.0).max(0.0);
-    order.sort_by(|one, other| square(*other).total_cmp(&square(*one)));
-    let side = order.len();
-    let rank = match rank {
-        Rank::Count(rank) => usize::try_from(rank).unwrap_or(usize::MAX),
-        Rank::Energy(energy) => {
-            let mut sum = 0.0;
-            let reached = order.iter().position(|place| {
-                sum += square(*place);
-                sum >= energy * total
-            });
-            reached.map_or(side, |place| place + 1)
+    let tall = Tall::new(tall);
+    let bytes_max = bytes.len() as u128 / 2;
+    let shape_of = |rank: usize| FactorShape { rows, columns, rank: rank as u32 };
+    let rank_max = (0..=tall.side()).rev().find(|rank| shape_of(*rank).record_bytes() <= bytes_max);
+    let leading = match rank {
+        Rank::Count(rank) => {
+            let rank = usize::try_from(rank).unwrap_or(usize::MAX);
+            if rank > tall.side() {
+                return Err(format!("a matrix of {rows}x{columns} has no rank of {rank}"));
+            }
+            check_bytes(shape_of(rank), bytes_max)?;
+            tall.leading(rank)
         }
+        Rank::Energy(energy) => tall.with_energy(energy, rank_max.unwrap_or(0)),
     };
-    if rank > side {
-        return Err(format!("a matrix of {rows}x{columns} has no rank of {rank}"));
-    }
-    let shape = FactorShape { rows, columns, rank: rank as u32 };
-    let (found, most) = (shape.record_bytes(), bytes.len() as u128 / 2);
-    if found > most {
-        return Err(format!("factors of rank {rank} take {found} bytes; at most {most} are allowed"));
-    }
-    order.truncate(rank);
-    let short = eigen.eigenvectors.select_columns(&order);
+    let short = leading.vectors;
+    let rank = short.ncols();
+    let shape = shape_of(rank);
+    check_bytes(shape, bytes_max)?;
     // The other side, times the singular values.
-    let mut long = tall * &short;
+    let mut long = tall.times(&short);
     let mut scales = Vec::with_capacity(rank);
     for mut column in long.column_iter_mut() {
         let norm = column.norm();
@@ -154,6 +145,14 @@ fn decompose(
     let row_major = |matrix: DMatrix<f64>| matrix.transpose().iter().map(|value| *value as f32).collect();
     let factor = Factor::new(object.entry.id, WHOLE_TENSOR, shape, row_major(left), scales, row_major(right));
     factor.map_err(|error| error.to_string())
+}
+
+fn check_bytes(shape: FactorShape, most: u128) -> Result<(), String> {
+    let (rank, found) = (shape.rank, shape.record_bytes());
+    if found > most {
+        return Err(format!("factors of rank {rank} take {found} bytes; at most {most} are allowed"));
+    }
+    Ok(())
 }
 
 /// The error of the product against the current bytes.

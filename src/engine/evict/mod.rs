@@ -2,6 +2,7 @@
 
 mod delta;
 mod factor;
+mod low_rank;
 
 use std::collections::HashSet;
 use std::sync::Arc;
