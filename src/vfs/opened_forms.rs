@@ -12,10 +12,13 @@ use crate::vfs::located::WHOLE;
 /// Other threads may open the file again before this one handles an earlier forget.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 
-/// Files of forms that were opened since the kernel looked them up, and of which it may cache pages, with
-/// the times of their last opens. By collection, then by node, with 0 for the whole collection.
+/// Files, with the times of their last opens.
+type Times = BTreeMap<Ino, Instant>;
+
+/// Files of forms that were opened since the kernel looked them up, and of which it may cache pages.
+/// By collection, then by node, with 0 for the whole collection.
 #[derive(Default)]
-pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, BTreeMap<Ino, Instant>>>>);
+pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, Times>>>);
 
 impl OpenedForms {
     /// Notes that an opened file shows a node.

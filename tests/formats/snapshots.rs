@@ -130,7 +130,7 @@ fn a_variant_has_its_own_log_and_tier_files_and_shares_all_others_or_some_of_the
     let whole = &manifest.files[1];
     assert_eq!(whole.narrowed(&[1..2, 20..30]).as_ref(), Some(&manifest.files[8]));
     assert_eq!(whole.narrowed(&[499..500, 599..601]), None);
-    assert!(whole.narrowed(&[500..600]).unwrap().extents.is_empty());
+    assert!(whole.narrowed(std::slice::from_ref(&(500..600))).unwrap().extents.is_empty());
 }
 
 #[test]
