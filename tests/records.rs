@@ -611,7 +611,7 @@ fn records_of_newer_versions_are_unsupported_and_not_misread() {
         let error = Entry::parse(kind, version, &bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "kind {kind}, version {version}");
     }
-    for kind in [1, 11, 15, 17, 255] {
+    for kind in [1, 12, 15, 17, 255] {
         let mut slot = RawSlot::new(kind, 1, 1);
         slot.seal(1, 1);
         assert_eq!(Record::parse(&slot).unwrap_err().kind(), ErrorKind::Unsupported, "type {kind}");

@@ -28,7 +28,7 @@ fn a_log_of_many_small_changes_is_rewritten_with_the_same_content() {
     let mut largest = 0;
     let mut written_anew = false;
     // Each round is a few batches: names that are created and removed, a patch, an append.
-    for round in 0..6000_u64 {
+    for round in 0..16_000_u64 {
         let name = mounted.path(format!("demo/c/f{}", round % 50));
         fs::write(&name, random.bytes(50)).unwrap();
         if round % 3 == 0 {

@@ -407,7 +407,7 @@ fn reconstructed_tensors_survive_a_log_rewrite_and_a_crash() {
     let log = place.store().join("t/tune/meta.log");
     let mut largest = 0;
     let mut written_anew = false;
-    for round in 0..6000_u64 {
+    for round in 0..16_000_u64 {
         fs::write(mounted.path(format!("t/tune/f{}", round % 50)), b"x").unwrap();
         if round % 200 == 0 {
             fs::File::open(&x).unwrap().sync_all().unwrap();
