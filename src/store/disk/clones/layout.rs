@@ -111,6 +111,7 @@ impl Layout {
     }
 
     /// Whether the file has all bytes of its pieces.
+    #[cfg(feature = "mount")]
     pub fn is_whole(&self) -> bool {
         !self.states.lock().states.contains(&PieceState::Remote)
     }
