@@ -235,7 +235,7 @@ impl Engine {
             has_exact_source,
             can_be_absent: how.way().is_some_and(|way| match way.gives {
                 Gives::Exact => has_exact_source,
-                // What a clone evicts is not absent.
+                // A clone's evicted bytes are still stored, in the bucket: no tier is left.
                 Gives::Stored => false,
                 Gives::Absent | Gives::Seen => true,
             }),

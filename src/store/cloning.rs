@@ -51,8 +51,8 @@ pub struct Cloned<'a> {
 type PiecesHere = HashMap<[u8; 32], (Arc<dyn File>, Vec<Range<u64>>)>;
 
 impl Store {
-    /// Makes a collection that is a clone of a snapshot, durably, and its tenant if there is none. `owner` is
-    /// the user and the group of the tenant. `Exists` if the name is taken, `NotFound` if a collection that its
+    /// Makes a durable collection that is a clone of a snapshot, and its tenant if that is missing, which gets
+    /// the user and the group `owner`. `Exists` if the name is taken, `NotFound` if a collection that its
     /// blocks need is not in this store.
     pub fn clone_snapshot(
         &self,

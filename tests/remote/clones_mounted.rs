@@ -52,7 +52,7 @@ fn a_mounted_clone_is_read_evicted_written_to_pushed_and_pulled() {
     assert_same(&fs::read(mounted.path("acme/m/q8.safetensors")).unwrap(), &q8, "q8");
     mounted.unmount();
     support::fsck(&place.store());
-    // The store that was pushed first is none of the clones; a second clone pulls.
+    // A second clone pulls: the store that pushed first is not a clone.
     let other = Place::new();
     support::run([Path::new("init"), &other.store()]).ok();
     let arguments = ["clone", &remote.url, "acme/m=acme/other", "--at", "1"];

@@ -107,7 +107,7 @@ mod heavy {
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
         let took = begun.elapsed();
         assert!((Duration::from_secs(55)..Duration::from_secs(100)).contains(&took), "{took:?}");
-        // What is in the cache needs no remote, and names that are known are there.
+        // Cached files and listed names need no remote.
         assert_eq!(fs::read(mounted.path("acme/m/config.json")).unwrap(), SMALL);
         assert!(fs::metadata(mounted.path("acme/m/large.safetensors")).unwrap().len() > 1 << 20);
         let events = fs::read_to_string(mounted.path(".ctl/events")).unwrap();

@@ -88,7 +88,7 @@ pub fn content<'a>(sequence: u64, records: impl Iterator<Item = ItemRef<'a>> + C
         }
     }
     let content = out.u8(END).as_slice().to_vec();
-    // What has no place in an item is found by reading it.
+    // Items leave out rare fields. Reading them back shows whether the batch has any.
     let is_same = |(item, record): (&Item, ItemRef<'a>)| match (item, record) {
         (Item::Entry(read), ItemRef::Entry(entry)) => read == entry,
         (Item::Record(read), ItemRef::Record(record)) => read == record,
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_items_do_not_express_stays_in_slots() {
+    fn batches_with_fields_that_items_lack_stay_in_slots() {
         let (mut digested, mut why) = (
             FileEntry::new(Content::Plain, ObjectIds::new()),
             FileEntry::new(Content::Plain, ObjectIds::new()),

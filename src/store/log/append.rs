@@ -292,7 +292,7 @@ pub(in crate::store) fn batch_bytes(batch: &Batch, generation: u64, number: u64,
     bytes
 }
 
-/// The bytes of a batch as a small one; `None` if it is none.
+/// The record that holds a whole small batch; `None` if the batch is too large or has other kinds of records.
 fn small_bytes(batch: &Batch, generation: u64, number: u64, unsynced: u32) -> Option<Vec<u8>> {
     let first = batch.records().first()?.sequence;
     let is_next = |(place, added): (usize, &BatchRecord)| added.sequence == first + place as u64;
