@@ -17,6 +17,7 @@ mod log;
 mod manifest;
 mod names;
 mod npy;
+mod piece_map;
 mod record;
 mod safetensors;
 mod values;
@@ -25,7 +26,7 @@ mod values;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
     ("cgei", cgei::check),
@@ -39,6 +40,7 @@ pub const TARGETS: [Target; 17] = [
     ("npy", npy::check),
     ("npz", archives::check_npz),
     ("onnx", archives::check_onnx),
+    ("piece_map", piece_map::check),
     ("record", record::check),
     ("safetensors", safetensors::check),
     ("torch", archives::check_torch),
