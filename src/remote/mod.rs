@@ -13,6 +13,7 @@ mod from_clone;
 pub mod garbage;
 pub mod mounted;
 mod names;
+pub mod newest;
 pub mod order;
 pub mod pieces;
 pub mod place;

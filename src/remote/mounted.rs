@@ -9,10 +9,18 @@ use parking_lot::Mutex;
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::Manifest;
 use crate::model::{Error, ErrorKind, Result, StoreId};
+use crate::remote::client::runtime;
 use crate::remote::files::{Files, Source};
-use crate::remote::names::Names;
+use crate::remote::names::{Answer, KEPT, Names};
+use crate::remote::newest::{Known, Listed, Listing, Newest, listing};
 use crate::remote::pieces::to_io;
 use crate::store::{Snapshot, Snapshots};
+
+/// Collections that are opened together with the first of a tenant that is looked at: the next that is read is
+/// probably one of them, and waits for no manifest then. With two requests each they fill the window of a new client.
+const BESIDE_MAX: usize = 3;
+/// Those with longer manifests are not.
+const BESIDE_BYTES_MAX: u64 = 256 << 10;
 
 /// The snapshot of a collection that a user wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +42,8 @@ pub struct Published {
     tier: Option<String>,
     /// Listed names by tenant; those of tenants by an empty text.
     names: Names,
+    /// The newest manifests that were listed; `None` for a remote with many.
+    listed: Arc<Mutex<Option<Listing>>>,
     /// The snapshot that was opened last, by tenant and collection.
     opened: Mutex<HashMap<(String, String), Snapshot>>,
 }
@@ -46,6 +56,7 @@ impl Published {
             wanted,
             tier: None,
             names: Names::default(),
+            listed: Arc::default(),
             opened: Mutex::default(),
         }
     }
@@ -56,45 +67,94 @@ impl Published {
         Published { tier, ..self }
     }
 
+    /// The same, of whose collections this listing was just made.
+    pub fn with_listing(self, listing: Option<Listing>) -> Published {
+        if let Some(listing) = &listing {
+            self.names.know(names_in(listing));
+        }
+        *self.listed.lock() = listing;
+        self
+    }
+
     /// The remote and the cache.
     pub fn source(&self) -> &Arc<Source> {
         &self.source
     }
 
-    /// The number of the snapshot that is wanted of a collection. `known` exists.
-    fn number(&self, tenant: &str, collection: &str, known: Option<u64>) -> Result<Option<u64>> {
-        let remote = self.source.remote();
-        match self.wanted.get(&(tenant.to_owned(), collection.to_owned())) {
-            None | Some(At::Newest) => remote.newest_from(tenant, collection, known),
-            Some(At::Number(number)) => Ok(Some(*number)),
-            Some(At::Tag(tag)) => match remote.number_at(&keys::tag(tenant, collection, tag))? {
-                Some(number) => Ok(Some(number)),
-                None => {
-                    let text = format!("{tenant}/{collection} has no tag {tag:?}");
-                    Err(Error::new(ErrorKind::NotFound, text))
-                }
-            },
-        }
-    }
-
     fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
         let key = (tenant.to_owned(), collection.to_owned());
         let opened = self.opened.lock().get(&key).cloned();
-        let known = opened.as_ref().map(|opened| opened.manifest.number);
-        let Some(number) = self.number(tenant, collection, known)? else { return Ok(None) };
-        if opened.is_some() && known == Some(number) {
+        let Some(manifest) = self.manifest(&key, opened.as_ref())? else { return Ok(None) };
+        if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
             return Ok(opened);
         }
-        let Some(found) = self.source.remote().manifest(tenant, collection, number)? else {
-            let text =
-                format!("{}: {tenant}/{collection} has no snapshot {number}", self.source.remote().place());
-            return Err(Error::new(ErrorKind::NotFound, text));
-        };
-        let files = Arc::new(Files::new(&self.source, &found.manifest));
-        let variant = self.variant(&found.manifest)?;
-        let snapshot = Snapshot { manifest: found.manifest, variant, files };
+        let files = Arc::new(Files::new(&self.source, &manifest));
+        let variant = self.variant(&manifest)?;
+        let snapshot = Snapshot { manifest, variant, files };
         self.opened.lock().insert(key, snapshot.clone());
         Ok(Some(snapshot))
+    }
+
+    /// The manifest of the snapshot that is wanted of a collection.
+    fn manifest(&self, key: &(String, String), opened: Option<&Snapshot>) -> Result<Option<Arc<Manifest>>> {
+        let (tenant, collection) = (key.0.as_str(), key.1.as_str());
+        let remote = self.source.remote();
+        let number = match self.wanted.get(key) {
+            None | Some(At::Newest) => {
+                let known = match opened {
+                    Some(opened) => Known::Opened(opened.manifest.number),
+                    None => self.listed(key),
+                };
+                return Ok(match remote.search((tenant, collection), known)? {
+                    Newest::None => None,
+                    Newest::Opened => opened.map(|opened| opened.manifest.clone()),
+                    Newest::Manifest(manifest) => Some(manifest),
+                });
+            }
+            Some(At::Number(number)) => *number,
+            Some(At::Tag(tag)) => {
+                remote.number_at(&keys::tag(tenant, collection, tag))?.ok_or_else(|| {
+                    let text = format!("{tenant}/{collection} has no tag {tag:?}");
+                    Error::new(ErrorKind::NotFound, text)
+                })?
+            }
+        };
+        if let Some(opened) = opened.filter(|opened| opened.manifest.number == number) {
+            return Ok(Some(opened.manifest.clone()));
+        }
+        let found = remote.manifest(tenant, collection, number)?.ok_or_else(|| {
+            let text = format!("{}: {tenant}/{collection} has no snapshot {number}", remote.place());
+            Error::new(ErrorKind::NotFound, text)
+        })?;
+        Ok(Some(found.manifest))
+    }
+
+    /// The listed manifest of a collection.
+    fn listed(&self, key: &(String, String)) -> Known {
+        let listed = self.listed.lock();
+        let Some(listing) = &*listed else { return Known::Nothing };
+        match listing.newest.get(key) {
+            Some(found) if listing.when.elapsed() < KEPT => Known::JustListed(*found),
+            Some(found) => Known::Listed(*found),
+            None => Known::Nothing,
+        }
+    }
+
+    /// Lists names: all of a small remote, those of `key` of another.
+    fn names(&self, key: &str) -> Result<Vec<String>> {
+        let (source, of, listed) = (self.source.clone(), key.to_owned(), self.listed.clone());
+        self.names.get(key, move || {
+            let remote = source.remote();
+            if listed.lock().is_some() {
+                let found = runtime::wait(listing(remote.client()))??;
+                listed.lock().clone_from(&found);
+                if let Some(found) = found {
+                    return Ok(Answer::All(names_in(&found)));
+                }
+            }
+            let names = if of.is_empty() { remote.tenants() } else { remote.collections(&of) };
+            names.map(Answer::Of)
+        })
     }
 
     /// The variant of a snapshot to show.
@@ -128,16 +188,60 @@ impl Snapshots for Published {
     }
 
     fn tenants(&self) -> io::Result<Vec<String>> {
-        let source = self.source.clone();
-        self.names.get("", move || source.remote().tenants()).map_err(to_io)
+        self.names("").map_err(to_io)
     }
 
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
-        let (source, of) = (self.source.clone(), tenant.to_owned());
-        self.names.get(tenant, move || source.remote().collections(&of)).map_err(to_io)
+        self.names(tenant).map_err(to_io)
     }
 
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
         self.snapshot(tenant, collection).map_err(to_io)
     }
+
+    fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {
+        let mut names = self.collections(tenant)?;
+        names.sort_unstable();
+        let lens: Vec<Option<Listed>> = {
+            let listed = self.listed.lock();
+            let of = |name: &String| listed.as_ref()?.newest.get(&(tenant.to_owned(), name.clone())).copied();
+            names.iter().map(of).collect()
+        };
+        let is_small = |listed: &Option<Listed>| listed.is_some_and(|listed| listed.len <= BESIDE_BYTES_MAX);
+        let mut wanted = names.iter().zip(&lens);
+        let first = wanted.next();
+        let others = wanted.filter(|(_, listed)| is_small(listed)).take(BESIDE_MAX);
+        let wanted: Vec<&String> = first.into_iter().chain(others).map(|(name, _)| name).collect();
+        let open = |name: &String| match self.open(tenant, name) {
+            Ok(snapshot) => snapshot.map(|snapshot| Ok((name.clone(), snapshot))),
+            Err(error) => Some(Err(error)),
+        };
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let opening: Vec<_> = wanted.iter().map(|name| scope.spawn(move || open(name))).collect();
+            let done = opening.into_iter().map(|opened| opened.join().ok().flatten());
+            done.flatten().collect()
+        });
+        let (opened, failed): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+        // Each of them says what the owner of the tenant is.
+        match failed.into_iter().next() {
+            Some(error) if opened.is_empty() => error.map(|_| Vec::new()),
+            _ => opened.into_iter().collect(),
+        }
+    }
+}
+
+/// The names in a listing, as [`Published::names`] has them.
+fn names_in(listing: &Listing) -> HashMap<String, Vec<String>> {
+    let mut names: HashMap<String, Vec<String>> = HashMap::new();
+    names.entry(String::new()).or_default();
+    let mut listed: Vec<&(String, String)> = listing.newest.keys().collect();
+    listed.sort_unstable();
+    for (tenant, collection) in listed {
+        let of_tenant = names.entry(tenant.clone()).or_default();
+        of_tenant.push(collection.clone());
+        if of_tenant.len() == 1 {
+            names.entry(String::new()).or_default().push(tenant.clone());
+        }
+    }
+    names
 }

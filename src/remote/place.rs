@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join;
 
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::model::{Error, ErrorKind, Result, StoreId};
-use crate::remote::client::{Client, Put};
+use crate::remote::client::{Client, Put, Wanted, runtime};
+use crate::remote::newest::{Listing, listing};
 
 const FORMAT: i64 = 1;
 /// The file that makes a prefix a remote has at most this many bytes.
 const REMOTE_BYTES_MAX: u64 = 1 << 16;
 /// Hints and tags are 16 hexadecimal digits.
-const NUMBER_BYTES_MAX: u64 = 64;
+pub(in crate::remote) const NUMBER_BYTES_MAX: u64 = 64;
 /// Pieces younger than this are never garbage, and a push lasts at most half of it.
 const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// A commit may take minutes, which must be short beside half the grace.
@@ -33,8 +35,28 @@ pub struct Remote {
 impl Remote {
     /// Opens a remote. `NotFound` if the prefix has none.
     pub fn open(client: Client) -> Result<Remote> {
+        let found = client.get(keys::REMOTE, REMOTE_BYTES_MAX)?;
+        Remote::of(client, found)
+    }
+
+    /// Opens a remote, and lists its collections in the same moment; `None` if they are many.
+    pub fn open_and_list(client: Client) -> Result<(Remote, Option<Listing>)> {
+        let wanted = Wanted { range: None, len_max: REMOTE_BYTES_MAX };
+        let (found, listed) =
+            runtime::wait(async { join(client.got(keys::REMOTE, wanted), listing(&client)).await })?;
+        let remote = Remote::of(client, found?)?;
+        // Names are asked for again when they are needed, and who needs them gets the error.
+        let listed = listed.unwrap_or_else(|error| {
+            log::debug!("{error}");
+            None
+        });
+        Ok((remote, listed))
+    }
+
+    /// The remote whose file has these bytes.
+    fn of(client: Client, found: Option<Vec<u8>>) -> Result<Remote> {
         let place = client.place().to_owned();
-        let found = client.get(keys::REMOTE, REMOTE_BYTES_MAX)?.ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             let text = format!("{place} is no remote of tierfs; tierfs push with --create makes one");
             Error::new(ErrorKind::NotFound, text)
         })?;
@@ -108,14 +130,9 @@ impl Remote {
 
     /// The number of the newest snapshot of a collection.
     pub fn newest(&self, tenant: &str, collection: &str) -> Result<Option<u64>> {
-        self.newest_from(tenant, collection, None)
-    }
-
-    /// The same. `known` is the number of a snapshot that was there.
-    pub fn newest_from(&self, tenant: &str, collection: &str, known: Option<u64>) -> Result<Option<u64>> {
         let hint = self.number_at(&keys::head(tenant, collection))?;
-        let mut newest = match hint.max(known) {
-            Some(number) if Some(number) == known || self.has(tenant, collection, number)? => number,
+        let mut newest = match hint {
+            Some(number) if self.has(tenant, collection, number)? => number,
             // The hint is missing or wrong.
             _ => match self.numbers(tenant, collection)?.last() {
                 Some(number) => *number,
@@ -153,6 +170,18 @@ impl Remote {
     pub fn manifest(&self, tenant: &str, collection: &str, number: u64) -> Result<Option<Found>> {
         let key = keys::snapshot(tenant, collection, number);
         let Some(bytes) = self.client.get(&key, MANIFEST_BYTES_MAX)? else { return Ok(None) };
+        self.read(tenant, collection, number, bytes).map(Some)
+    }
+
+    /// The manifest that these bytes are.
+    pub(in crate::remote) fn read(
+        &self,
+        tenant: &str,
+        collection: &str,
+        number: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Found> {
+        let key = keys::snapshot(tenant, collection, number);
         let at = |error: Error| error.at(format!("{}/{key}", self.place()));
         let manifest = Manifest::parse(&bytes).map_err(at)?;
         let is_its = (manifest.remote, manifest.number) == (self.id, number)
@@ -162,7 +191,7 @@ impl Remote {
             return Err(at(Error::corrupt("it is the manifest of another snapshot")));
         }
         let digest = crate::format::snapshot::manifest::digest(&bytes).unwrap_or_default();
-        Ok(Some(Found { manifest: Arc::new(manifest), digest, bytes }))
+        Ok(Found { manifest: Arc::new(manifest), digest, bytes })
     }
 
     /// The names of the tenants.

@@ -17,6 +17,7 @@ mod mounted;
 mod proxy;
 mod push;
 mod reading;
+mod rounds;
 mod seaweed;
 mod server;
 mod variants;

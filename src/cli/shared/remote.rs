@@ -128,7 +128,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     if let Some(seconds) = mounted.and_then(|options| options.timeout) {
         deadlines.total = Duration::from_secs(u64::from(seconds));
     }
-    let remote = Remote::open(Client::open_within(url, deadlines)?)?;
+    let (remote, listing) = Remote::open_and_list(Client::open_within(url, deadlines)?)?;
     let cache = match mounted {
         Some(options) => {
             let directory = match &options.cache {
@@ -157,7 +157,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
     let mirrors = mirrors.map(|url| Suppliers::open_mirror(url)).collect::<Result<Vec<_>>>()?;
     let source = Source::new(remote, cache, tell).with_mirrors(mirrors);
-    let published = Published::new(source, wanted).in_tier(tier);
+    let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
     let disk = SnapshotDisk::new(Arc::new(published));
     let store = Store::open(Arc::new(disk), Access::Read, "")?;
     if mounted.is_some() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -112,6 +112,9 @@ struct Shared {
     counts: Counts,
 }
 
+/// The bytes of an object; `None` if no object has the key.
+type Answered = Result<Option<Vec<u8>>>;
+
 /// A request and the parts of its answer.
 type Body = BoxStream<'static, std::result::Result<Part, Failure>>;
 
@@ -184,12 +187,23 @@ impl Client {
     }
 
     fn get_wanted(&self, key: &str, wanted: Wanted) -> Result<Option<Vec<u8>>> {
+        runtime::wait(self.got(key, wanted))?
+    }
+
+    /// Objects or ranges of them, all asked for at the same time. An answer is `None` if no object has its key.
+    pub(in crate::remote) fn get_each(&self, wanted: &[(String, Wanted)]) -> Result<Vec<Answered>> {
+        let asked = wanted.iter().map(|(key, wanted)| self.got(key, wanted.clone()));
+        runtime::wait(join_all(asked))
+    }
+
+    /// As [`Client::get_each`], for one object.
+    pub(in crate::remote) async fn got(&self, key: &str, wanted: Wanted) -> Answered {
         let mut bytes = Vec::new();
-        let fetched = runtime::wait(self.fetch(key, wanted, Class::Demand, |chunk| {
+        let fetched = self.fetch(key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())
-        }))?;
-        match fetched {
+        });
+        match fetched.await {
             Ok(()) => Ok(Some(bytes)),
             Err(Failure::NotFound) => Ok(None),
             Err(failure) => Err(self.error("reading", key, &failure)),
@@ -272,6 +286,16 @@ impl Client {
     /// The objects whose keys begin with `below` and a slash, those after `after` only, in the order of the
     /// keys.
     pub fn list(&self, below: &str, after: Option<&str>) -> Result<Vec<ObjectListed>> {
+        runtime::wait(self.listed(below, after, usize::MAX))?
+    }
+
+    /// The same, and no further than to this number of objects. A server answers a listing a thousand at a time.
+    pub(in crate::remote) async fn listed(
+        &self,
+        below: &str,
+        after: Option<&str>,
+        most: usize,
+    ) -> Result<Vec<ObjectListed>> {
         let list = |left| {
             let (shared, path, after) =
                 (self.shared.clone(), self.path(below), after.map(|key| self.path(key)));
@@ -282,7 +306,9 @@ impl Client {
                     None => shared.objects.list(Some(&path)),
                 };
                 let mut found = Vec::new();
-                while let Some(object) = shared.soon(listed.next(), left).await? {
+                while found.len() < most
+                    && let Some(object) = shared.soon(listed.next(), left).await?
+                {
                     let object = object.map_err(Failure::from)?;
                     let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
                     let Some(key) = key.map(str::to_owned) else { continue };
@@ -292,12 +318,12 @@ impl Client {
                 Ok(found)
             }
         };
-        let done = runtime::wait(async {
+        let asked = async {
             let mut pauses = Pauses::new(self.shared.deadlines);
             let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
             self.repeated(list, pauses).await
-        })?;
-        let mut found = done.map_err(|failure| self.error("listing", below, &failure))?;
+        };
+        let mut found = asked.await.map_err(|failure| self.error("listing", below, &failure))?;
         found.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         Ok(found)
     }

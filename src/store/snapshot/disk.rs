@@ -124,7 +124,7 @@ impl SnapshotDisk {
         Arc::new(SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) })
     }
 
-    /// The file of a tenant, with the owner that the manifest of its first collection has.
+    /// The file of a tenant, with the owner that the manifest of a collection has.
     fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
         let opened = |key: &(String, String)| key.0 == tenant;
         let shown = {
@@ -136,8 +136,18 @@ impl SnapshotDisk {
         let shown = match shown {
             Some(shown) => shown,
             None => {
-                let first = self.source.collections(tenant)?.into_iter().min();
-                self.collection(tenant, &first.ok_or(io::ErrorKind::NotFound)?)?
+                let opened = self.source.open_tenant(tenant)?;
+                let mut shown = self.shown.lock();
+                let mut first = None;
+                for (name, snapshot) in opened {
+                    let key = (tenant.to_owned(), name);
+                    let one = match shown.collections.get(&key) {
+                        Some(found) => found.clone(),
+                        None => shown.show(key, snapshot)?,
+                    };
+                    first.get_or_insert(one);
+                }
+                first.ok_or(io::ErrorKind::NotFound)?
             }
         };
         let owner = shown.snapshot.manifest.collection.tenant_owner;

@@ -18,6 +18,13 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
+    /// Opens collections of a tenant that is looked at: at least one, whose manifest says who owns the tenant, and
+    /// others that can be had in the same time.
+    fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {
+        let first = self.collections(tenant)?.into_iter().min().ok_or(io::ErrorKind::NotFound)?;
+        let opened = self.open(tenant, &first)?;
+        Ok(opened.into_iter().map(|opened| (first.clone(), opened)).collect())
+    }
 }
 
 /// A snapshot of a collection.

@@ -263,7 +263,8 @@ fn first(place: &Rc<Place>, figure: fn(f64, f64) -> f64) -> Result<Contest> {
         let begun = Instant::now();
         let mut page = [0; 4096];
         File::open(cached.mounted.path("b/c/n7"))?.read_exact_at(&mut page, 8192)?;
-        let trips = begun.elapsed().as_secs_f64() / DELAY.as_secs_f64();
+        // The rest is time of processors.
+        let trips = (begun.elapsed().as_secs_f64() / DELAY.as_secs_f64()).floor();
         let received = link.received.load(Ordering::Relaxed) - before;
         Ok(figure(trips, received as f64 / f64::from(1 << 20)))
     })
