@@ -13,6 +13,7 @@ use tierfs::format::log::catalog::{
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
+use tierfs::format::log::small_batch::{self, HEAD_BYTES, Item, ItemRef};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
 
 fn golden(name: &str) -> Vec<u8> {
@@ -221,6 +222,141 @@ fn the_golden_runs_of_slots_are_read_and_written_and_stand_for_their_blocks() {
             block(90, 1_700_000_002, exact(0, 5056), 10, true),
         ]
     );
+    assert!(rest.is_empty());
+}
+
+/// The next golden small batch, and what its records say. It is written as it was read.
+fn next_small_batch(rest: &mut &[u8]) -> (Record, Vec<Item>) {
+    let (read, after) = rest.split_at(SLOT_BYTES);
+    let slot = slot(read);
+    let record = Record::parse(&slot).unwrap();
+    assert_same(&record, &slot);
+    let Record::Small { len, checksum, count, head, .. } = &record else { panic!("{record:?}") };
+    let (tail, filling) =
+        after.split_at(record.payload_slots() as usize * SLOT_BYTES).0.split_at(*len as usize);
+    assert_eq!(*checksum, crc32c::crc32c(tail));
+    assert!(filling.iter().all(|byte| *byte == 0));
+    let whole = [head, tail].concat();
+    let items = small_batch::items(slot.sequence(), &whole).unwrap();
+    assert_eq!(items.len(), usize::from(*count));
+    let records = items.iter().map(|item| match item {
+        Item::Entry(entry) => ItemRef::Entry(entry),
+        Item::Record(record) => ItemRef::Record(record),
+    });
+    let mut written = small_batch::content(slot.sequence(), records).unwrap();
+    written.resize(written.len().max(HEAD_BYTES), 0);
+    assert_eq!(written, whole);
+    *rest = &after[record.payload_slots() as usize * SLOT_BYTES..];
+    (record, items)
+}
+
+#[test]
+fn the_golden_small_batches_are_read_and_written() {
+    let tensor = |name| TensorId::of("acme", "llama", name, TensorId(0));
+    let small = ObjectId::of(tensor("made/small"), SeedId(0), 902);
+    let node = |id, mode, (uid, gid), [atime, mtime, ctime]: [i64; 3], created_at, node_type| {
+        let id = EntryId(id);
+        Item::Entry(Entry::Node(Box::new(NodeEntry {
+            id,
+            mode,
+            uid,
+            gid,
+            atime,
+            mtime,
+            ctime,
+            created_at,
+            node_type,
+        })))
+    };
+    let plain = |objects: &[ObjectId]| {
+        let digests = Digests::NotTaken;
+        NodeType::File(Box::new(FileEntry { digests, ..FileEntry::new(Content::Plain, objects) }))
+    };
+    let name = |parent, name: &str, node, entry| {
+        let (parent, name) = (EntryId(parent), name.as_bytes().into());
+        Item::Entry(Entry::Name { parent, entry: EntryId(entry), name, node: EntryId(node) })
+    };
+    let unnamed = |parent, name: &str| {
+        Item::Entry(Entry::NameRemoved { parent: EntryId(parent), name: name.as_bytes().into() })
+    };
+    let create = |object, block, dtype, elements, (offset, in_data), payload: &[u8], created_at| {
+        let (shape, checksum) = (Shape::new(&[elements]).unwrap(), crc32c::crc32c(payload));
+        let (tier, len) = (Tier::Exact, payload.len() as u32);
+        Item::Record(Record::Create {
+            object,
+            block,
+            described: ObjectDescription { dtype, shape, parent: None, reconstruct: 0 },
+            stored: Stored { tier, scale: 0.0, checksum, offset, len, in_data },
+            created_at,
+        })
+    };
+    let facts = |record: &Record| match record {
+        Record::Small { batch, unsynced, count, .. } => (*batch, *unsynced, *count),
+        other => panic!("{other:?}"),
+    };
+    let all = golden("small_batches.rec");
+    let mut rest = all.as_slice();
+
+    let (record, items) = next_small_batch(&mut rest);
+    assert_eq!(facts(&record), (41, 3, 6));
+    let at = 1_700_000_000_123_456_789;
+    let object = ObjectEntry {
+        id: small,
+        tensor: tensor("made/small"),
+        seed: SeedId(0),
+        creation: 902,
+        dtype: Dtype::U8,
+        bytes: 100,
+        block_bytes: 16_384,
+        extent: None,
+        parent: None,
+    };
+    let payload: Vec<u8> = (0..100).collect();
+    let wanted = [
+        node(70, 0o2775, (1000, 100), [at; 3], 1_700_000_000, NodeType::Directory),
+        name(1, "made", 70, 71),
+        Item::Entry(Entry::Object(object)),
+        create(small, 0, Dtype::U8, 100, (4096, false), &payload, 1_700_000_001),
+        node(72, 0o600, (0, 65_534), [at - 5_000_000_000, at + 1, at + 2], 1_699_999_999, plain(&[small])),
+        name(70, "small \u{e9}", 72, 60),
+    ];
+    assert_eq!(items, wanted);
+
+    let (record, items) = next_small_batch(&mut rest);
+    assert_eq!(facts(&record), (1 << 33, 0, 4));
+    let older = ObjectId::of(tensor("older"), SeedId(0), 17);
+    let seeded = ObjectId::of(tensor("seeded"), SeedId(1 << 63), 1000);
+    let object = ObjectEntry {
+        id: seeded,
+        tensor: tensor("seeded"),
+        seed: SeedId(1 << 63),
+        creation: 1000,
+        dtype: Dtype::F32,
+        bytes: 1 << 35,
+        block_bytes: 131_072,
+        extent: Some(Extent { file: 7, offset: 1 << 34 }),
+        parent: None,
+    };
+    let place = ((1 << 34) + 5 * 131_072, true);
+    let wanted = [
+        Item::Entry(Entry::Object(object)),
+        create(seeded, 5, Dtype::F32, 1 << 33, place, &[0; 131_072], 1_700_000_000),
+        node(9, 0o644, (1, 2), [-1_000_000_000, 0, 300], 0, plain(&[older, seeded])),
+        Item::Record(Record::Delete { object: seeded }),
+    ];
+    assert_eq!(items, wanted);
+
+    let (record, items) = next_small_batch(&mut rest);
+    assert_eq!(facts(&record), (43, 1, 5));
+    assert_eq!(record.payload_len(), 0);
+    let wanted = [
+        unnamed(70, "small \u{e9}"),
+        Item::Record(Record::Delete { object: small }),
+        Item::Entry(Entry::NodeRemoved(EntryId(72))),
+        unnamed(1, "made"),
+        Item::Entry(Entry::NodeRemoved(EntryId(70))),
+    ];
+    assert_eq!(items, wanted);
     assert!(rest.is_empty());
 }
 
