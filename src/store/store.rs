@@ -16,7 +16,7 @@ use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
 use crate::store::disk::clones::{Clones, PieceSource};
 use crate::store::disk::descriptors::Descriptors;
-use crate::store::disk::{Disk, Lock, Open, Space, replace_file};
+use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
 use crate::store::events::Events;
 use crate::store::quota::{Limits, Meter, Use};
 use crate::store::repair::set_aside::open_collection;
@@ -27,6 +27,8 @@ use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
+/// Name of the file with the highest number that a collection was given.
+const NUMBER_NAME: &str = ".tierfs.number";
 /// Files of the store, which no tenant's directory may be named after.
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
 /// Default permission bits of a tenant or a collection.
@@ -37,6 +39,10 @@ pub(in crate::store) type OpenCollections = HashMap<Place, Arc<Collection>>;
 type Variants = HashMap<(u32, String), Option<Arc<Collection>>>;
 /// Maximum size of the settings file.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+/// A higher number in that file is not believed: inode numbers have no room for it.
+const NUMBER_MAX: u32 = 1 << 23;
+/// Maximum size of that file.
+const NUMBER_BYTES_MAX: u64 = 11;
 
 /// An open store.
 pub struct Store {
@@ -304,7 +310,13 @@ impl Store {
             let text = format!("{} was opened to be read only", self.place());
             return Err(Error::new(ErrorKind::ReadOnly, text));
         }
-        repair(&self.disk, self.id(), (tenant, name), number)
+        let repaired = repair(&self.disk, self.id(), (tenant, name), number)?;
+        if repaired.is_some() {
+            // Now the logs have a number that the file does not know.
+            let removed = remove_if_present(&*self.disk, NUMBER_NAME);
+            removed.map_err(|error| Error::io(format!("removing {}/{NUMBER_NAME}", self.place()), error))?;
+        }
+        Ok(repaired)
     }
 
     /// A collection, created with its tenant if it does not exist. `owner` is its user and group.
@@ -503,12 +515,33 @@ impl Store {
     pub(in crate::store) fn free_number(&self) -> Result<u32> {
         // Held until the number is given, so that two concurrent calls return different ones.
         let mut numbered = self.numbered.lock();
-        let mut highest = *numbered;
-        for (_, collection) in self.all_collections()? {
-            highest = highest.max(collection?.state().number());
+        let open = self.open_collections();
+        let mut highest = open.iter().map(|open| open.state().number()).fold(*numbered, u32::max);
+        match self.recorded_number() {
+            Some(recorded) => highest = highest.max(recorded),
+            None => {
+                for (_, collection) in self.all_collections()? {
+                    highest = highest.max(collection?.state().number());
+                }
+            }
         }
-        *numbered = highest + 1;
-        Ok(*numbered)
+        let number =
+            highest.checked_add(1).ok_or_else(|| Error::unsupported("more than 2^32 collections"))?;
+        let draft = format!("{NUMBER_NAME}.new");
+        let written = replace_file(&*self.disk, &draft, NUMBER_NAME, format!("{number}\n").as_bytes());
+        written.map_err(|error| Error::io(format!("writing {}/{NUMBER_NAME}", self.place()), error))?;
+        *numbered = number;
+        Ok(number)
+    }
+
+    /// The highest number that a collection was given. `None` if no readable file says it: the logs do.
+    fn recorded_number(&self) -> Option<u32> {
+        let file = self.disk.open(NUMBER_NAME, Open::Read).ok()?;
+        let len = file.len().ok().filter(|len| *len <= NUMBER_BYTES_MAX)?;
+        let mut text = vec![0; len as usize];
+        file.read_exact_at(&mut text, 0).ok()?;
+        let number = std::str::from_utf8(&text).ok()?.strip_suffix('\n')?.parse().ok()?;
+        (number <= NUMBER_MAX).then_some(number)
     }
 
     fn directories(&self, path: &str) -> Result<Vec<String>> {

@@ -6,6 +6,7 @@
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod collection_numbers;
 mod damage;
 mod dropped_end;
 mod fixture;
