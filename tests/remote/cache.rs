@@ -1,7 +1,7 @@
 //! The cache on a bucket in memory: which requests readers cause, and what is left after a restart.
 
 use std::collections::HashMap;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +116,29 @@ fn files_that_a_killed_process_left_without_a_map_are_removed() {
     std::fs::write(&left, vec![1; 9000]).unwrap();
     let cache = Cache::open(folder.path(), Size::default()).unwrap();
     assert!(!left.exists() && cache.stored() == 0);
+}
+
+#[test]
+fn a_file_whose_map_is_damaged_is_fetched_anew_beside_those_who_have_it_open() {
+    let (bucket, wanted, _) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    assert_eq!(files_of(&opened(&bucket, folder.path(), Size::default()), "acme", "m"), wanted);
+    let blobs = folder.path().join("blob");
+    let paths = || std::fs::read_dir(&blobs).unwrap().map(|entry| entry.unwrap().path());
+    let maps: Vec<_> = paths().filter(|path| path.extension().is_some()).collect();
+    let held: Vec<_> = maps.iter().map(|map| std::fs::File::open(map.with_extension("")).unwrap()).collect();
+    let before: Vec<_> = maps.iter().map(|map| std::fs::read(map.with_extension("")).unwrap()).collect();
+    maps.iter().for_each(|map| std::fs::write(map, "no map").unwrap());
+    assert_eq!(files_of(&opened(&bucket, folder.path(), Size::default()), "acme", "m"), wanted);
+    for ((held, before), map) in held.iter().zip(before).zip(&maps) {
+        let mut now = vec![0; before.len()];
+        held.read_exact_at(&mut now, 0).unwrap();
+        assert!(now == before, "{}", map.display());
+        // ext4 writes back a file that was shortened to nothing whenever a reader closes it.
+        let (old, new) = (held.metadata().unwrap(), std::fs::metadata(map.with_extension("")).unwrap());
+        assert_ne!(old.ino(), new.ino());
+    }
+    assert!(!maps.is_empty());
 }
 
 #[test]

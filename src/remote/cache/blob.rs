@@ -20,6 +20,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileExtent, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::model::hex;
+use crate::remote::cache::arriving::Arriving;
 use crate::remote::cache::map::{Bits, DIGEST_BYTES, Digest, Map, Stretch};
 use crate::remote::client::Wanted;
 use crate::remote::client::failure::Failure;
@@ -224,6 +225,8 @@ pub struct Blob {
     writer: fs::File,
     reader: fs::File,
     state: Mutex<State>,
+    /// Held while a piece is written: the kernel lets one writer into a file, and others would spin.
+    writing: Mutex<()>,
     /// Held while its names come and go.
     naming: Mutex<()>,
     /// Bytes of its pieces that are there.
@@ -244,18 +247,25 @@ impl Blob {
     /// Opens the cached file of a layout, or makes an empty one.
     pub fn open(directory: &Path, layout: &Arc<Layout>) -> io::Result<Blob> {
         let path = directory.join(layout.name());
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(MODE);
-        let writer = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
-        let found =
-            fs::read(map_of(&path)).ok().filter(|_| writer.metadata().is_ok_and(|m| m.len() == layout.bytes));
-        let map = found.and_then(|map| Map::parse(&map).ok()).filter(|map| layout.has_map(map));
-        let (bits, digests) = match map {
-            Some(map) => (map.bits, map.digests),
+        let open = |options: &mut fs::OpenOptions| {
+            options.read(true).write(true).mode(MODE).custom_flags(libc::O_NOFOLLOW).open(&path)
+        };
+        let found = match open(&mut fs::OpenOptions::new()) {
+            Ok(file) if file.metadata()?.len() == layout.bytes => {
+                let map = fs::read(map_of(&path)).ok().and_then(|map| Map::parse(&map).ok());
+                map.filter(|map| layout.has_map(map)).map(|map| (file, map.bits, map.digests))
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => None,
+        };
+        let (writer, bits, digests) = match found {
+            Some(found) => found,
             None => {
-                writer.set_len(0)?;
-                writer.set_len(layout.bytes)?;
-                (Bits::none(layout.piece_count()), vec![[0; DIGEST_BYTES]; layout.pieces.len()])
+                // Not a shortened file: ext4 writes back all of such a file when a reader closes it.
+                remove(&path)?;
+                let file = open(fs::OpenOptions::new().create_new(true))?;
+                file.set_len(layout.bytes)?;
+                (file, Bits::none(layout.piece_count()), vec![[0; DIGEST_BYTES]; layout.pieces.len()])
             }
         };
         let reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
@@ -269,6 +279,7 @@ impl Blob {
             writer,
             reader,
             state: Mutex::new(state),
+            writing: Mutex::new(()),
             naming: Mutex::new(()),
             stored: AtomicU64::new(stored),
             used: AtomicU64::new(0),
@@ -560,20 +571,14 @@ impl Fetching {
             return Ok(placed.digest(&bytes));
         }
         for place in suppliers.places(TRIES) {
-            let (mut hasher, mut at) = (blake3::Hasher::new(), 0);
+            let mut arriving = Arriving::new((&self.blob.writer, &self.blob.writing), &placed.extents);
             let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
             let key = keys::piece(&piece.name);
-            let done = place.client().fetch(&key, whole, class, |chunk| {
-                self.blob.write(placed, at, &chunk)?;
-                hasher.update(&chunk);
-                at += chunk.len() as u64;
-                Ok(())
-            });
-            match done.await {
+            match place.client().fetch(&key, whole, class, |chunk| arriving.take(chunk)).await {
                 Err(failure) if place.leads_on(&failure) => continue,
                 done => done?,
             }
-            if *hasher.finalize().as_bytes() == piece.name.digest {
+            if arriving.finish().map_err(Failure::Local)? == piece.name.digest {
                 return Ok(piece.name.digest);
             }
             place.was_wrong(piece);

@@ -27,6 +27,7 @@ use crate::remote::cache::blob::{Blob, DRAFT, Layout, allocated, map_of, remove}
 use crate::remote::cache::verify::{Verified, verify};
 use crate::store::now_nanoseconds;
 
+mod arriving;
 pub mod blob;
 mod map;
 pub mod speed;
