@@ -170,7 +170,7 @@ mod tests {
         let some = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         names.know([("".to_owned(), some(&["t", "u"])), ("t".to_owned(), some(&["a"]))].into());
         assert_eq!(names.get("t", || panic!("they are known")).unwrap(), ["a"]);
-        assert_eq!(names.get("u", || Ok(Answer::Of(some(&["b"])))).unwrap(), ["b"]);
+        assert_eq!(names.get("u", move || Ok(Answer::Of(some(&["b"])))).unwrap(), ["b"]);
         make_old(&names);
         let all = [("".to_owned(), some(&["u"])), ("u".to_owned(), some(&["c"]))].into();
         assert_eq!(names.get("", move || Ok(Answer::All(all))).unwrap(), ["u"]);
