@@ -112,6 +112,8 @@ struct Outgoing<'a> {
     mtime: i64,
     pieces: Vec<Stretches>,
     source: Origin<'a>,
+    /// Extents that are there already.
+    shared: Vec<FileExtent>,
 }
 
 /// Where the bytes of a file come from.
@@ -130,12 +132,23 @@ impl<'a> Outgoing<'a> {
         let bytes = log.len() as u64;
         let whole: Stretches = std::iter::once(0..bytes).collect();
         let (pieces, source) = (pieces(&[whole]), Origin::Log(log));
-        Outgoing { kind: FileKind::Log, number: 0, bytes, mtime: 0, pieces, source }
+        Outgoing { kind: FileKind::Log, number: 0, bytes, mtime: 0, pieces, source, shared: Vec::new() }
     }
 
     fn file(file: &'a CanonicalFile, source: Origin<'a>) -> Outgoing<'a> {
         let CanonicalFile { kind, number, bytes, mtime, .. } = *file;
-        Outgoing { kind, number, bytes, mtime, pieces: file.pieces(), source }
+        Outgoing { kind, number, bytes, mtime, pieces: file.pieces(), source, shared: Vec::new() }
+    }
+
+    /// A data file of a variant that has the file `stored` of the collection in other pieces.
+    fn narrowed(
+        file: &'a CanonicalFile,
+        stored: &ManifestFile,
+        variant: &CanonicalVariant,
+    ) -> Option<Outgoing<'a>> {
+        let narrowed = variant.narrowed(file)?;
+        let shared = stored.extents_in(&narrowed.shared);
+        Some(Outgoing { pieces: narrowed.own, shared, ..Outgoing::file(file, Origin::Own(file)) })
     }
 }
 
@@ -451,14 +464,12 @@ impl Work<'_> {
         progress.expect(contents.expected);
         let made = self.canonical.variant(choice, self.remote.id(), progress)?;
         let files = made.files().iter().map(|file| Outgoing::file(file, Origin::OfVariant(&made, file)));
-        let files: Vec<Outgoing> = std::iter::once(Outgoing::log(made.log())).chain(files).collect();
+        let own = self.canonical.files().iter().zip(contents.files.iter().skip(1));
+        let data = own.filter(|(file, _)| file.kind == FileKind::Data);
+        let data = data.filter_map(|(file, stored)| Outgoing::narrowed(file, stored, &made));
+        let files: Vec<Outgoing> =
+            std::iter::once(Outgoing::log(made.log())).chain(files).chain(data).collect();
         self.add(&files, contents, sent, progress)?;
-        // A reader of the variant that goes through a data file gets no pieces of which it needs nothing.
-        let own = self.canonical.files().len() + 1;
-        let data = contents.files.iter().take(own).filter(|file| file.kind == FileKind::Data);
-        let mut narrowed: Vec<ManifestFile> =
-            data.filter_map(|file| file.narrowed(made.used(file.number))).collect();
-        contents.files.append(&mut narrowed);
         contents.add_variant(name, recipe, first);
         Ok(())
     }
@@ -488,7 +499,7 @@ impl Work<'_> {
                 number: file.number,
                 bytes: file.bytes,
                 mtime: file.mtime,
-                extents: Vec::new(),
+                extents: file.shared.clone(),
             })
             .collect();
         for (job, piece) in jobs.iter().zip(stored) {
@@ -497,6 +508,7 @@ impl Work<'_> {
                 file.extents.extend(FileExtent::of_piece(index, job.stretches));
             }
         }
+        described.iter_mut().for_each(|file| file.extents.sort_unstable_by_key(|extent| extent.offset));
         contents.files.append(&mut described);
         Ok(())
     }

@@ -81,6 +81,7 @@ pub struct Faulty {
     pub objects: Arc<InMemory>,
     clock: Option<Arc<Clock>>,
     requests: AtomicU64,
+    received: AtomicU64,
     plan: Box<Plan>,
 }
 
@@ -122,12 +123,18 @@ impl Faulty {
         plan: impl Fn(&Request) -> Fault + Send + Sync + 'static,
     ) -> Arc<Faulty> {
         let (objects, clock) = (objects.clone(), clock.cloned());
-        Arc::new(Faulty { objects, clock, requests: AtomicU64::new(0), plan: Box::new(plan) })
+        let (requests, received) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Faulty { objects, clock, requests, received, plan: Box::new(plan) })
     }
 
     /// The number of requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
+    }
+
+    /// The bytes of all GETs that were answered.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::SeqCst)
     }
 
     /// A client of the bucket.
@@ -177,6 +184,7 @@ impl ObjectStore for Faulty {
     async fn get_opts(&self, key: &Path, options: GetOptions) -> Result<GetResult> {
         let fault = self.fault(Call::Get, key).await?;
         let got = self.objects.get_opts(key, options).await?;
+        self.received.fetch_add(got.range.end - got.range.start, Ordering::SeqCst);
         if !matches!(fault, Fault::CutShort | Fault::WrongByte) {
             return Ok(got);
         }

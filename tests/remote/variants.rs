@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,7 +46,11 @@ fn newest(objects: &Arc<InMemory>) -> Option<Arc<Manifest>> {
 
 /// All files of the newest snapshot, as a mount in a tier shows them.
 fn seen_in(objects: &Arc<InMemory>, tier: Option<&str>) -> HashMap<String, Vec<u8>> {
-    let remote = Remote::open(quiet(objects).client()).unwrap();
+    seen_through(&quiet(objects), tier)
+}
+
+fn seen_through(bucket: &Arc<Faulty>, tier: Option<&str>) -> HashMap<String, Vec<u8>> {
+    let remote = Remote::open(bucket.client()).unwrap();
     let source = Source::new(remote, None, Box::new(|path, text| panic!("{path}: {text}")));
     let published = Published::new(source, HashMap::new()).in_tier(tier.map(str::to_owned));
     let disk = SnapshotDisk::new(Arc::new(published));
@@ -55,7 +60,7 @@ fn seen_in(objects: &Arc<InMemory>, tier: Option<&str>) -> HashMap<String, Vec<u
 /// All files of a store with the same import, moved to a tier.
 fn moved_to(place: &Place, tier: &str) -> HashMap<String, Vec<u8>> {
     let other = Place::new();
-    support::run([std::path::Path::new("init"), &other.store()]).ok();
+    support::run([Path::new("init"), &other.store()]).ok();
     other.import("acme/m", &[&place.path("in")], &[]);
     other.import("acme/m", &[&place.path("q8.safetensors")], &["--tier", "q8:all"]);
     let mounted = other.mount(&[]);
@@ -122,9 +127,35 @@ fn a_variant_reads_as_a_local_store_that_was_moved_to_its_tier_and_is_not_encode
 }
 
 #[test]
+fn a_variant_of_a_real_model_is_read_with_little_more_than_the_bytes_of_a_store_in_its_tier() {
+    let (place, moved) = (Place::new(), Place::new());
+    for (place, options) in [(&place, &[][..]), (&moved, &["--tier", "q5"])] {
+        support::run([Path::new("init"), &place.store()]).ok();
+        place.import("acme/m", &[&support::minilm()], options);
+    }
+    let moved = Arc::new(Store::open(Arc::new(FileDisk::new(&moved.store())), Access::Read, "").unwrap());
+    let wanted = files_of(&moved, "acme", "m");
+    let needed = moved.tenant_use("acme").unwrap().stored;
+    let objects = Arc::new(InMemory::new());
+    let plain = pushed_in(&place, &quiet(&objects), 1, &[], &Silent).unwrap();
+    let pushed = pushed_in(&place, &quiet(&objects), 2, &["q5"], &Silent).unwrap();
+    let reader = quiet(&objects);
+    let found = seen_through(&reader, Some("q5"));
+    assert!(found == wanted, "{:?} differ from {:?}", found.keys(), wanted.keys());
+    let (read, stored) = (reader.received(), pushed.bytes - plain.bytes);
+    println!("the store has {needed} bytes; the variant takes {stored}, and was read with {read}");
+    assert!(read as f64 <= 1.15 * needed as f64, "{read} bytes were read, and the store has {needed}");
+    assert!(stored as f64 <= 1.15 * needed as f64, "{stored} bytes are stored, and the store has {needed}");
+    // A reader of the exact collection gets none of the variant's pieces.
+    let reader = quiet(&objects);
+    seen_through(&reader, None);
+    assert!(reader.received() < plain.bytes + (1 << 20), "{} of {}", reader.received(), plain.bytes);
+}
+
+#[test]
 fn a_push_of_variants_killed_at_any_request_leaves_a_whole_snapshot_and_is_repeated() {
     let place = Place::new();
-    support::run([std::path::Path::new("init"), &place.store()]).ok();
+    support::run([Path::new("init"), &place.store()]).ok();
     let file = place.write("w.safetensors", container_of(&mut Random(3), &[("w", 1 << 18)]));
     place.import("acme/m", &[&file], &[]);
     let reference = Arc::new(InMemory::new());
@@ -215,7 +246,7 @@ fn mounts_show_the_published_bytes_of_a_tier_and_say_where_they_are_computed() {
     let floats = Random(4).floats(1536 * 4096 + 1000);
     place.write("in/large.safetensors", support::safetensors_file(header, &floats));
     place.write("in/config.json", b"{}");
-    support::run([std::path::Path::new("init"), &place.store()]).ok();
+    support::run([Path::new("init"), &place.store()]).ok();
     place.import("acme/m", &[&place.path("in")], &[]);
     fs::create_dir(place.path("bucket")).unwrap();
     let url = format!("file://{}", place.path("bucket").display());

@@ -88,10 +88,20 @@ impl Remote {
                 }
                 made.end_file(file.kind, file.number, file.bytes, file.mtime);
             }
-            let own = made.files.iter().take(canonical.files().len() + 1);
-            let data = own.filter(|file| file.kind == FileKind::Data);
-            let narrowed: Vec<_> = data.filter_map(|file| file.narrowed(variant.used(file.number))).collect();
-            made.files.extend(narrowed);
+            for (place, file) in (1..).zip(canonical.files()).filter(|(_, file)| file.kind == FileKind::Data)
+            {
+                let Some(narrowed) = variant.narrowed(file) else { continue };
+                let shared = made.files[place].extents_in(&narrowed.shared);
+                let mut raw = Vec::new();
+                for stretches in narrowed.own {
+                    canonical.read(file, &stretches, &mut raw).unwrap();
+                    pushed += self.put(&mut made, &raw, PieceEncoding::Raw, &stretches);
+                }
+                made.end_file(file.kind, file.number, file.bytes, file.mtime);
+                let extents = &mut made.files.last_mut().unwrap().extents;
+                extents.extend(shared);
+                extents.sort_unstable_by_key(|extent| extent.offset);
+            }
             let files = (log + 1..made.files.len() as u32).collect();
             named.push(Variant {
                 name: variant.choice().name(),

@@ -182,8 +182,8 @@ pub struct FileExtent {
     pub len: u32,
 }
 
-/// Another form of the collection: a log and tier files of its own, and data files of which it needs fewer
-/// pieces. All other files are those of the collection.
+/// Another form of the collection: a log and tier files of its own, and data files with other pieces where
+/// it needs only parts. All other files are those of the collection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Variant {
     /// Its name.
@@ -265,16 +265,13 @@ impl FileKind {
 }
 
 impl ManifestFile {
-    /// The same file with only those pieces that have bytes in `used`, which ascends. `None` if that is all.
-    pub fn narrowed(&self, used: &[Range<u64>]) -> Option<ManifestFile> {
-        let is_used = |extent: &&FileExtent| {
-            let next = used.get(used.partition_point(|range| range.end <= extent.offset));
-            next.is_some_and(|range| range.start < extent.end())
+    /// The extents that begin in stretches, which ascend.
+    pub fn extents_in(&self, stretches: &[Range<u64>]) -> Vec<FileExtent> {
+        let is_in = |extent: &&FileExtent| {
+            let next = stretches.get(stretches.partition_point(|range| range.end <= extent.offset));
+            next.is_some_and(|range| range.start <= extent.offset)
         };
-        let pieces: HashSet<u32> = self.extents.iter().filter(is_used).map(|extent| extent.piece).collect();
-        let extents = self.extents.iter().filter(|extent| pieces.contains(&extent.piece));
-        let extents: Vec<FileExtent> = extents.copied().collect();
-        (extents.len() < self.extents.len()).then(|| ManifestFile { extents, ..self.clone() })
+        self.extents.iter().filter(is_in).copied().collect()
     }
 }
 

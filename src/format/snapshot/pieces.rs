@@ -102,7 +102,8 @@ fn end(done: &mut Vec<Piece>, piece: Piece, joining: Joining) {
     }
 }
 
-fn bytes_of(stretches: &[Range<u64>]) -> u64 {
+/// The bytes of stretches together.
+pub fn bytes_of(stretches: &[Range<u64>]) -> u64 {
     stretches.iter().map(|stretch| stretch.end.saturating_sub(stretch.start)).sum()
 }
 

@@ -1,5 +1,5 @@
 //! A variant of a frozen collection: its log and its tier files, as they would be after a move of tensors to
-//! another tier. All other files are those of the collection.
+//! another tier. All other files are those of the collection, or have some of its bytes at the same offsets.
 //!
 //! No payload is kept. A block is encoded once for its place and its checksum, and once more when a piece with
 //! it is read. Blocks that are differences from other collections are stored whole, so a variant needs no
@@ -23,6 +23,7 @@ use crate::store::object::Object;
 use crate::store::object::blocks::Block;
 use crate::store::snapshot::canonical::{Canonical, Files, lacks, log_of};
 use crate::store::snapshot::freeze::{copied, next_sequence};
+use crate::store::snapshot::narrowed::Narrowed;
 use crate::store::snapshot::payloads::{CanonicalFile, Payload, PayloadReader};
 use crate::store::state::State;
 use crate::store::state::node::Node;
@@ -93,9 +94,9 @@ impl CanonicalVariant {
         &self.files
     }
 
-    /// The stretches of a data file that have payloads of the variant, ascending.
-    pub fn used(&self, data_file: u64) -> &[Range<u64>] {
-        self.used.get(&data_file).map(Vec::as_slice).unwrap_or_default()
+    /// How the variant has a data file of the collection; `None` if it shares all pieces.
+    pub fn narrowed(&self, file: &CanonicalFile) -> Option<Narrowed> {
+        file.narrowed(self.used.get(&file.number).map(Vec::as_slice).unwrap_or_default())
     }
 }
 
