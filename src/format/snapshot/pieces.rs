@@ -1,15 +1,15 @@
 //! Cuts the stored bytes of a file of a snapshot into pieces, the objects of a bucket.
 //!
-//! The cuts depend on the lengths of the file's objects alone, and on nothing before an object of more
-//! than 8 MiB, so that files that differ in one place share all other pieces. The first object of a file,
-//! if it has less than 4 MiB, does not count: models that differ in the length of their header are cut
-//! alike.
+//! The cuts depend on the lengths of the file's objects alone, and on nothing before an object of 4 MiB
+//! or more, so that files that differ in one place share all other pieces. The first object of a file, if
+//! it is smaller, does not count: models that differ in the length of their header are cut alike.
 
 use std::ops::Range;
 
-/// A piece ends once it has this many bytes, and longer objects are cut at multiples of it.
+/// Longer objects are cut at multiples of this.
 const FULL: u64 = 8 << 20;
-/// A piece with fewer bytes joins the one before, if that stays within [`JOINED_MAX`].
+/// Smaller objects are gathered until they have this many bytes. A piece with fewer joins the one before, if
+/// that stays within [`JOINED_MAX`].
 const SMALL: u64 = 4 << 20;
 /// Pieces have at most this many counted bytes.
 const JOINED_MAX: u64 = FULL + SMALL;
@@ -34,7 +34,7 @@ pub fn pieces(objects: &[Stretches]) -> Vec<Stretches> {
     let mut open = Piece::default();
     for (place, object) in objects.iter().enumerate() {
         let len = bytes_of(object);
-        if len > FULL {
+        if len >= SMALL {
             end(&mut done, std::mem::take(&mut open), Joining::Before);
             for from in (0..len).step_by(FULL as usize) {
                 let mut piece = Piece::default();
@@ -44,12 +44,8 @@ pub fn pieces(objects: &[Stretches]) -> Vec<Stretches> {
             }
             continue;
         }
-        let counting = if place == 0 && len < SMALL { Counting::None } else { Counting::All };
-        if open.counted + len > JOINED_MAX {
-            end(&mut done, std::mem::take(&mut open), Joining::Before);
-        }
-        open.add(object, counting);
-        if open.counted >= FULL {
+        open.add(object, if place == 0 { Counting::None } else { Counting::All });
+        if open.counted >= SMALL {
             end(&mut done, std::mem::take(&mut open), Joining::Before);
         }
     }
@@ -174,8 +170,10 @@ mod tests {
         // A header, two large tensors with a small one between them.
         assert_eq!(cuts(&[500, 17 * MIB, 8192, 16 * MIB]), [500, 8 * MIB, 9 * MIB + 8192, 8 * MIB, 8 * MIB]);
         // Small neighbours are gathered; the header does not count.
-        assert_eq!(cuts(&[3 * MIB, 7 * MIB, MIB, 5 * MIB, 3 * MIB]), [11 * MIB, 8 * MIB]);
-        assert_eq!(cuts(&[1, 7 * MIB, 6 * MIB, 7 * MIB]), [7 * MIB + 1, 6 * MIB, 7 * MIB]);
+        assert_eq!(cuts(&[3 * MIB, 3 * MIB, 2 * MIB, 3 * MIB, 3 * MIB]), [8 * MIB, 6 * MIB]);
+        // An object of 4 MiB has a piece of its own; small ones behind it that are too few join it.
+        assert_eq!(cuts(&[1, 7 * MIB, 6 * MIB, 4 * MIB]), [1, 7 * MIB, 6 * MIB, 4 * MIB]);
+        assert_eq!(cuts(&[1, 2 * MIB, 4 * MIB, 9, 9, 5 * MIB]), [2 * MIB + 1, 4 * MIB + 18, 5 * MIB]);
     }
 
     /// Lengths near the limits, and any others up to 40 MiB.
@@ -231,7 +229,7 @@ mod tests {
         #[test]
         fn what_stands_before_a_long_object_does_not_move_its_cuts(
             before in prop::collection::vec(object_len(), 1..6),
-            len in FULL + 1..60 * MIB,
+            len in SMALL..60 * MIB,
             after in prop::collection::vec(object_len(), 0..6),
         ) {
             let start: u64 = before.iter().sum();
