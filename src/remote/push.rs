@@ -2,6 +2,9 @@
 //!
 //! Only the last step, the creation of the manifest, changes what readers see. Before it there are pieces
 //! that nobody names. A push that is repeated finds them and does not store them again.
+//!
+//! A snapshot with the log of this state has its payloads: objects have random numbers, and blocks have epochs
+//! and checksums. So a push of a state that was pushed reads no payload.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -24,7 +27,7 @@ use crate::model::{Error, ErrorKind, Progress, Result, human};
 use crate::remote::client::Put;
 use crate::remote::from_clone::PushedClone;
 use crate::remote::garbage::{Plan, plans};
-use crate::remote::place::{Found, Remote};
+use crate::remote::place::Remote;
 use crate::store::{Canonical, CanonicalFile, CanonicalVariant, Choice, Collection, Frozen, Recode};
 
 /// Pieces that are sent at the same time, unless a request says otherwise.
@@ -77,6 +80,16 @@ pub struct Pushed {
 }
 
 impl Pushed {
+    /// The outcome of a push that sent nothing.
+    fn of(manifest: &Manifest) -> Pushed {
+        Pushed {
+            number: manifest.number,
+            pieces: manifest.pieces.len(),
+            bytes: manifest.pieces.iter().map(|piece| u64::from(piece.stored)).sum(),
+            ..Pushed::default()
+        }
+    }
+
     /// The outcome for programs. `named` is the tenant and the name in the remote.
     pub fn to_json(&self, (tenant, name): &(String, String)) -> Value {
         json!({
@@ -190,19 +203,27 @@ impl Contents {
             && earlier.pieces.get(..pieces).is_some_and(|pieces| names(pieces) == names(&self.pieces))
     }
 
+    /// Adds the collection's own files of an earlier snapshot.
+    fn take_base(&mut self, earlier: &Manifest) {
+        earlier.files_of(None).into_iter().flatten().for_each(|(_, file)| self.take_file(earlier, file));
+    }
+
     /// Adds a variant of an earlier snapshot.
-    fn take(&mut self, earlier: &Manifest, variant: &Variant) {
+    fn take_variant(&mut self, earlier: &Manifest, variant: &Variant) {
         let first = self.files.len() as u32;
-        for index in std::iter::once(&variant.log).chain(&variant.files) {
-            let Some(file) = earlier.files.get(*index as usize) else { continue };
-            let extents = file.extents.iter().filter_map(|extent| {
-                let piece = self.index_of(*earlier.pieces.get(extent.piece as usize)?);
-                Some(FileExtent { piece, ..*extent })
-            });
-            let extents = extents.collect();
-            self.files.push(ManifestFile { extents, ..file.clone() });
-        }
+        let files = std::iter::once(&variant.log).chain(&variant.files);
+        let files = files.filter_map(|index| earlier.files.get(*index as usize));
+        files.for_each(|file| self.take_file(earlier, file));
         self.add_variant(variant.name.clone(), variant.recipe, first);
+    }
+
+    fn take_file(&mut self, earlier: &Manifest, file: &ManifestFile) {
+        let extents = file.extents.iter().filter_map(|extent| {
+            let piece = self.index_of(*earlier.pieces.get(extent.piece as usize)?);
+            Some(FileExtent { piece, ..*extent })
+        });
+        let extents = extents.collect();
+        self.files.push(ManifestFile { extents, ..file.clone() });
     }
 
     /// The files from `first` on are those of a variant.
@@ -222,6 +243,8 @@ struct Work<'a> {
     doomed: HashSet<PieceName>,
     /// The generation of pieces that must be stored again.
     generation: u32,
+    /// The tensors of each variant, in the order of the request.
+    choices: Vec<Choice>,
     elapsed: &'a Elapsed<'a>,
 }
 
@@ -265,21 +288,38 @@ pub fn push_within(
     progress: &dyn Progress,
     elapsed: &Elapsed,
 ) -> Result<Pushed> {
-    if !request.is_single_writer {
-        remote.check_conditions()?;
-    }
-    let newest = newest(remote, &request.tenant, &request.collection)?;
-    let plans = plans(remote)?;
+    let (newest, hint) = remote.newest_manifest(&request.tenant, &request.collection)?;
     let frozen = frozen(collection)?;
     let canonical = frozen.canonical(remote.id())?;
     let named = (request.tenant.as_str(), request.collection.as_str());
     let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref())?;
     let needs = needed(remote, request, &canonical)?;
+    let choices: Vec<Choice> = request.variants.iter().map(|recode| canonical.choose(recode)).collect();
+    let described = described(request, &canonical);
+    // The newest snapshot, if it has this state.
+    let base = newest.as_ref().filter(|found| has_log(&found.manifest, canonical.log()));
+    let ended = |manifest: &Manifest, clone: Option<PushedClone>| {
+        // The hint may be missing since a push was killed.
+        if hint != Some(manifest.number) {
+            set_head(remote, request, manifest.number);
+        }
+        if let Some(clone) = clone {
+            clone.end(&canonical, manifest);
+        }
+    };
+    if let Some(found) = base.filter(|found| is_published(&found.manifest, &described, &needs, &choices)) {
+        ended(&found.manifest, clone);
+        return Ok(Pushed { is_unchanged: true, ..Pushed::of(&found.manifest) });
+    }
+    if !request.is_single_writer {
+        remote.check_conditions()?;
+    }
+    let plans = plans(remote)?;
     let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
     let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
     let mut known = HashMap::new();
     for other in &request.dedup_with {
-        if let Some(found) = self::newest(remote, &other.0, &other.1)? {
+        if let (Some(found), _) = remote.newest_manifest(&other.0, &other.1)? {
             note_pieces(&mut known, &found.manifest, &doomed);
         }
     }
@@ -289,35 +329,18 @@ pub fn push_within(
     if let Some(found) = clone.as_ref().and_then(|clone| clone.base.as_ref()) {
         note_pieces(&mut known, &found.manifest, &doomed);
     }
-    let work = Work { remote, canonical: &canonical, request, known, doomed, generation, elapsed };
-    let (manifest, sent) = work.manifest(newest.as_ref(), needs, progress)?;
-    let mut pushed = Pushed {
-        number: manifest.number,
-        is_unchanged: false,
-        pieces: manifest.pieces.len(),
-        bytes: manifest.pieces.iter().map(|piece| u64::from(piece.stored)).sum(),
-        pieces_sent: sent.pieces.load(Ordering::Relaxed),
-        bytes_sent: sent.bytes.load(Ordering::Relaxed) as u64,
-    };
-    if let Some(found) = newest.as_ref().filter(|found| is_same(&found.manifest, &manifest)) {
-        pushed.number = found.manifest.number;
-        pushed.is_unchanged = true;
-        // The hint may be missing since a push was killed.
-        set_head(remote, request, pushed.number);
-        if let Some(clone) = clone {
-            clone.end(&canonical, &found.manifest);
-        }
-        return Ok(pushed);
-    }
+    let work = Work { remote, canonical: &canonical, request, known, doomed, generation, choices, elapsed };
+    let base = base.map(|found| &*found.manifest);
+    let (files, sent) = work.files(newest.as_ref().map(|found| &*found.manifest), base, progress)?;
+    let parent = newest.map(|found| ParentSnapshot { number: found.manifest.number, digest: found.digest });
+    let manifest = work.manifest(parent, described, needs, files);
     if let Some(clone) = &mut clone {
         clone.begin(&canonical, request.push)?;
     }
     work.publish(&manifest)?;
-    set_head(remote, request, pushed.number);
-    if let Some(clone) = clone {
-        clone.end(&canonical, &manifest);
-    }
-    Ok(pushed)
+    ended(&manifest, clone);
+    let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
+    Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
 }
 
 /// Freezes a collection. While a file is being cut, that takes a moment.
@@ -330,13 +353,6 @@ fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
             }
             frozen => return frozen,
         }
-    }
-}
-
-fn newest(remote: &Remote, tenant: &str, collection: &str) -> Result<Option<Found>> {
-    match remote.newest(tenant, collection)? {
-        Some(number) => remote.manifest(tenant, collection, number),
-        None => Ok(None),
     }
 }
 
@@ -363,16 +379,46 @@ fn needed(remote: &Remote, request: &Request, canonical: &Canonical) -> Result<V
     Ok(needs)
 }
 
-/// Whether two manifests describe the same state: all but number, time and maker.
-fn is_same(one: &Manifest, other: &Manifest) -> bool {
-    let content = |manifest: &Manifest| {
-        let names: Vec<[u8; 32]> = manifest.pieces.iter().map(|piece| piece.name.digest).collect();
-        (names, manifest.files.clone(), manifest.variants.clone(), manifest.collection.clone())
+/// The description of the collection in a manifest.
+fn described(request: &Request, canonical: &Canonical) -> Described {
+    Described {
+        tenant: request.tenant.clone(),
+        name: request.collection.clone(),
+        tenant_owner: request.tenant_owner,
+        owner: canonical.owner(),
+        created_at: canonical.created_at(),
+    }
+}
+
+/// Whether a snapshot has the state of this canonical log.
+fn has_log(manifest: &Manifest, log: &[u8]) -> bool {
+    let Some(file) = manifest.files.first().filter(|file| file.bytes == log.len() as u64) else {
+        return false;
     };
-    let needs = |manifest: &Manifest| -> Vec<(String, String)> {
-        manifest.needs.iter().map(|need| (need.tenant.clone(), need.collection.clone())).collect()
+    let pieces = Outgoing::log(log).pieces;
+    let extents: Vec<Vec<FileExtent>> = pieces
+        .iter()
+        .zip(&file.extents)
+        .map(|(stretches, extent)| FileExtent::of_piece(extent.piece, stretches))
+        .collect();
+    let is_its = |(extent, stretches): (&FileExtent, &Stretches)| {
+        let known = manifest.pieces.get(extent.piece as usize);
+        let bytes = stretches.iter().flat_map(|range| part(log, range)).copied().collect();
+        known.is_some_and(|known| known.name.digest == packed(bytes, true).0.name.digest)
     };
-    content(one) == content(other) && needs(one) == needs(other)
+    // A piece of a log is one stretch.
+    file.kind == FileKind::Log
+        && file.extents == extents.concat()
+        && file.extents.iter().zip(&pieces).all(is_its)
+}
+
+/// Whether a snapshot with the same state has the same description, and the same variants.
+fn is_published(manifest: &Manifest, described: &Described, needs: &[Needed], choices: &[Choice]) -> bool {
+    let place = |need: &Needed| (need.tenant.clone(), need.collection.clone());
+    let recipe = |variant: &Variant| (variant.name.clone(), variant.recipe);
+    manifest.collection == *described
+        && manifest.needs.iter().map(place).eq(needs.iter().map(place))
+        && manifest.variants.iter().map(recipe).eq(choices.iter().map(|it| (it.name(), it.recipe())))
 }
 
 /// Notes the newest number. Readers find the snapshot without.
@@ -391,49 +437,67 @@ struct Sent {
 }
 
 impl Work<'_> {
-    /// Stores the pieces, and makes the manifest that names them.
-    fn manifest(
+    /// Stores the pieces that the remote lacks. `base` is the newest snapshot, if it has this state.
+    fn files(
         &self,
-        newest: Option<&Found>,
-        needs: Vec<Needed>,
+        newest: Option<&Manifest>,
+        base: Option<&Manifest>,
         progress: &dyn Progress,
-    ) -> Result<(Manifest, Sent)> {
+    ) -> Result<(Contents, Sent)> {
         let (mut contents, sent) = (Contents::default(), Sent::default());
-        let own = self.canonical.files().iter().map(|file| Outgoing::file(file, Origin::Own(file)));
-        let own: Vec<Outgoing> = std::iter::once(Outgoing::log(self.canonical.log())).chain(own).collect();
-        self.add(&own, &mut contents, &sent, progress)?;
-        let base = newest.map(|found| &*found.manifest).filter(|earlier| contents.is_base_of(earlier));
-        for recode in &self.request.variants {
-            let choice = self.canonical.choose(recode);
-            match base.and_then(|earlier| Some((earlier, self.published(earlier, &choice)?))) {
-                Some((earlier, variant)) => contents.take(earlier, variant),
+        let may_stay = |base: &&Manifest| {
+            let mut files = base.files_of(None).into_iter().flatten();
+            files.all(|(_, file)| self.may_name(base, file))
+        };
+        if let Some(base) = base.filter(may_stay) {
+            contents.take_base(base);
+        } else {
+            let own = self.canonical.files().iter().map(|file| Outgoing::file(file, Origin::Own(file)));
+            let own: Vec<Outgoing> =
+                std::iter::once(Outgoing::log(self.canonical.log())).chain(own).collect();
+            self.add(&own, &mut contents, &sent, progress)?;
+        }
+        let newest = newest.filter(|earlier| contents.is_base_of(earlier));
+        for choice in &self.choices {
+            match newest.and_then(|earlier| Some((earlier, self.published(earlier, choice)?))) {
+                Some((earlier, variant)) => contents.take_variant(earlier, variant),
                 None => self.add_variant(choice, &mut contents, &sent, progress)?,
             }
         }
-        let parent =
-            newest.map(|found| ParentSnapshot { number: found.manifest.number, digest: found.digest });
+        Ok((contents, sent))
+    }
+
+    /// The manifest of a snapshot with these files.
+    fn manifest(
+        &self,
+        parent: Option<ParentSnapshot>,
+        collection: Described,
+        needs: Vec<Needed>,
+        contents: Contents,
+    ) -> Manifest {
         let Contents { pieces, files, variants, .. } = contents;
-        let manifest = Manifest {
+        Manifest {
             remote: self.remote.id(),
             number: parent.map_or(1, |parent| parent.number.saturating_add(1)),
             parent,
             push: self.request.push,
             created_at: self.request.created_at,
-            collection: Described {
-                tenant: self.request.tenant.clone(),
-                name: self.request.collection.clone(),
-                tenant_owner: self.request.tenant_owner,
-                owner: self.canonical.owner(),
-                created_at: self.canonical.created_at(),
-            },
+            collection,
             message: self.request.message.clone(),
             tool: concat!("tierfs ", env!("CARGO_PKG_VERSION")).to_owned(),
             needs,
             pieces,
             files,
             variants,
-        };
-        Ok((manifest, sent))
+        }
+    }
+
+    /// Whether no plan may remove a piece of a file of an earlier snapshot.
+    fn may_name(&self, earlier: &Manifest, file: &ManifestFile) -> bool {
+        file.extents.iter().all(|extent| {
+            let piece = earlier.pieces.get(extent.piece as usize);
+            piece.is_some_and(|piece| !self.doomed.contains(&piece.name))
+        })
     }
 
     /// The variant of an earlier snapshot with the same files that a choice would make again, if no plan may
@@ -441,28 +505,23 @@ impl Work<'_> {
     fn published<'m>(&self, earlier: &'m Manifest, choice: &Choice) -> Option<&'m Variant> {
         let is_it = |variant: &&Variant| (&variant.name, variant.recipe) == (&choice.name(), choice.recipe());
         let variant = earlier.variants.iter().find(is_it)?;
-        let files = std::iter::once(&variant.log).chain(&variant.files);
-        let mut extents =
-            files.filter_map(|index| earlier.files.get(*index as usize)).flat_map(|file| &file.extents);
-        let may_stay = |piece: u32| {
-            let piece = earlier.pieces.get(piece as usize);
-            piece.is_some_and(|piece| !self.doomed.contains(&piece.name))
-        };
-        extents.all(|extent| may_stay(extent.piece)).then_some(variant)
+        let indexes = std::iter::once(&variant.log).chain(&variant.files);
+        let mut files = indexes.filter_map(|index| earlier.files.get(*index as usize));
+        files.all(|file| self.may_name(earlier, file)).then_some(variant)
     }
 
     /// Encodes a variant and stores its pieces.
     fn add_variant(
         &self,
-        choice: Choice,
+        choice: &Choice,
         contents: &mut Contents,
         sent: &Sent,
         progress: &dyn Progress,
     ) -> Result<()> {
         let (name, recipe, first) = (choice.name(), choice.recipe(), contents.files.len() as u32);
-        contents.expected += self.canonical.bytes_of(&choice);
+        contents.expected += self.canonical.bytes_of(choice);
         progress.expect(contents.expected);
-        let made = self.canonical.variant(choice, self.remote.id(), progress)?;
+        let made = self.canonical.variant(choice.clone(), self.remote.id(), progress)?;
         let files = made.files().iter().map(|file| Outgoing::file(file, Origin::OfVariant(&made, file)));
         let own = self.canonical.files().iter().zip(contents.files.iter().skip(1));
         let data = own.filter(|(file, _)| file.kind == FileKind::Data);
@@ -578,22 +637,7 @@ impl Work<'_> {
                 self.canonical.read_variant(variant, file, job.stretches, bytes)?;
             }
         }
-        let raw = std::mem::take(bytes);
-        let mut piece = Piece {
-            name: PieceName { digest: [0; 32], generation: 0 },
-            stored: 0,
-            raw: raw.len() as u32,
-            encoding: PieceEncoding::Raw,
-        };
-        let mut stored = raw;
-        if matches!(job.source, Origin::Log(_)) {
-            let frame = zstandard::encode(&stored);
-            if frame.len() < stored.len() {
-                (stored, piece.encoding) = (frame, PieceEncoding::Zstandard);
-            }
-        }
-        piece.stored = stored.len() as u32;
-        piece.name.digest = *blake3::hash(&stored).as_bytes();
+        let (mut piece, stored) = packed(std::mem::take(bytes), matches!(job.source, Origin::Log(_)));
         if let Some(name) = self.known.get(&piece.name.digest) {
             piece.name = *name;
             return Ok(piece);
@@ -637,6 +681,16 @@ impl Work<'_> {
             }
         }
     }
+}
+
+/// A piece that stands for these bytes, and its stored bytes.
+fn packed(raw: Vec<u8>, is_log: bool) -> (Piece, Vec<u8>) {
+    let len = raw.len();
+    let frame = is_log.then(|| zstandard::encode(&raw)).filter(|frame| frame.len() < len);
+    let encoding = if frame.is_some() { PieceEncoding::Zstandard } else { PieceEncoding::Raw };
+    let stored = frame.unwrap_or(raw);
+    let name = PieceName { digest: *blake3::hash(&stored).as_bytes(), generation: 0 };
+    (Piece { name, stored: stored.len() as u32, raw: len as u32, encoding }, stored)
 }
 
 fn part<'a>(bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {

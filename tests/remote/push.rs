@@ -94,6 +94,44 @@ fn a_pushed_collection_reads_as_the_local_one_and_a_second_push_sends_nothing() 
     assert_eq!((again.number, again.is_unchanged, again.bytes_sent), (1, true, 0));
 }
 
+/// Overwrites all payloads of the store, which its log does not know.
+fn damage(place: &Place) {
+    let folder = place.store().join("acme/m");
+    let files = support::files_below(&folder).into_iter();
+    for file in
+        files.filter(|file| file.starts_with("data") || file.extension().is_some_and(|it| it == "dat"))
+    {
+        let path = folder.join(file);
+        let bytes = fs::metadata(&path).unwrap().len() as usize;
+        fs::write(&path, vec![0; bytes]).unwrap();
+    }
+}
+
+#[test]
+fn a_push_of_a_state_that_was_pushed_reads_no_payload_and_makes_four_requests() {
+    let place = stored();
+    let objects = Arc::new(InMemory::new());
+    pushed(&place, &quiet(&objects), 1).unwrap();
+    let first = seen(&objects).unwrap();
+    damage(&place);
+    let bucket = quiet(&objects);
+    let again = pushed(&place, &bucket, 2).unwrap();
+    assert_eq!((again.number, again.is_unchanged, again.bytes_sent), (1, true, 0));
+    // The remote's name, the hint, whether there is a newer snapshot, and the manifest.
+    assert_eq!(bucket.requests(), 4);
+    // Another description is a new snapshot of the same payloads.
+    let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
+    let (opened, collection) = (remote(&quiet(&objects)).unwrap(), store.collection("acme", "m").unwrap());
+    let described = Request { tenant_owner: Owner { uid: 7, gid: 7, mode: 0o700 }, ..request(3) };
+    let second = push(&opened, &collection, &described, &Silent).unwrap();
+    assert_eq!((second.number, second.is_unchanged, second.bytes_sent), (2, false, 0));
+    assert!(seen(&objects).unwrap() == (2, first.1));
+    drop((store, collection));
+    // Another state has other payloads, which are read.
+    place.import("acme/m", &[&place.write("more.json", b"{}")], &[]);
+    assert_eq!(pushed(&place, &quiet(&objects), 4).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
 #[test]
 fn a_push_killed_at_any_request_leaves_a_whole_snapshot_and_the_next_push_stores_nothing_twice() {
     let place = stored();

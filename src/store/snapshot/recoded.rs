@@ -47,6 +47,7 @@ pub trait Recode: Send + Sync {
 }
 
 /// The tensors that a variant stores otherwise.
+#[derive(Clone)]
 pub struct Choice {
     recode: Arc<dyn Recode>,
     /// The encoder of each object that is taken, in the order of the canonical objects.
