@@ -9,11 +9,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup format clippy clippy-core clippy-cuda clippy-traces rustdoc links python tests tests-decoded tests-uring tests-wasm tests-cuda doctests wheel)
+all_phases=(setup format clippy clippy-core clippy-features rustdoc links python tests tests-decoded tests-uring tests-wasm doctests wheel)
 
 declare -A limit_seconds=(
-    [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [clippy-cuda]=600 [clippy-traces]=600 [rustdoc]=600
-    [links]=60 [python]=300 [tests]=2700 [tests-decoded]=900 [tests-uring]=900 [tests-cuda]=900
+    [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [clippy-features]=600 [rustdoc]=600
+    [links]=60 [python]=300 [tests]=2700 [tests-decoded]=900 [tests-uring]=900
     [tests-wasm]=900 [doctests]=600 [wheel]=900
 )
 
@@ -23,8 +23,7 @@ phase_command() {
     format) echo cargo fmt --all --check ;;
     clippy) echo cargo clippy --locked --all-targets -- -D warnings ;;
     clippy-core) echo cargo clippy --locked --no-default-features --lib -- -D warnings ;;
-    clippy-cuda) echo cargo clippy --locked --features cuda --bins --lib --test gpu -- -D warnings ;;
-    clippy-traces) echo cargo clippy --locked --features traces --bins --lib --test traces -- -D warnings ;;
+    clippy-features) echo cargo clippy --locked --features cuda,traces --bins --lib --test gpu --test traces -- -D warnings ;;
     rustdoc) echo env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps ;;
     links) echo python3 scripts/check_links.py README.md docs ;;
     python) echo target/venv/bin/python -m unittest discover -s tests/python ;;
@@ -35,7 +34,6 @@ phase_command() {
     # Requests arrive over io_uring.
     tests-uring) uring --test passthrough --test writes -E '!test(/heavy::/)' ;;
     tests-wasm) echo scripts/targets.sh wasm ;;
-    tests-cuda) echo cargo nextest run --locked --features cuda --test gpu ;;
     doctests) echo cargo test --locked --doc ;;
     wheel) echo scripts/wheel.sh check ;;
     esac
