@@ -1,5 +1,6 @@
 //! Snapshots of collections on object storage.
 
+pub mod cache_map;
 pub mod keys;
 pub mod manifest;
 pub mod map;

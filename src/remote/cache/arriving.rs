@@ -8,8 +8,8 @@ use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
 use rustix::io::{Errno, pwritev};
 
+use crate::format::snapshot::cache_map::Digest;
 use crate::format::snapshot::manifest::FileExtent;
-use crate::remote::cache::map::Digest;
 
 /// Bytes are written in parts of this length, at multiples of it: the page cache then holds them in large
 /// folios, which are read and mapped faster.

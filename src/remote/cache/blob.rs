@@ -17,11 +17,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use crate::format::snapshot::cache_map::{Bits, DIGEST_BYTES, Digest, Map, Stretch};
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileExtent, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::model::hex;
 use crate::remote::cache::arriving::Arriving;
-use crate::remote::cache::map::{Bits, DIGEST_BYTES, Digest, Map, Stretch};
 use crate::remote::client::Wanted;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;

@@ -29,7 +29,6 @@ use crate::store::now_nanoseconds;
 
 mod arriving;
 pub mod blob;
-mod map;
 pub mod speed;
 pub mod verify;
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::format::snapshot::cache_map::{DIGEST_BYTES, Map};
 use crate::remote::cache::blob::{map_of, remove, write_map};
-use crate::remote::cache::map::{DIGEST_BYTES, Map};
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 20;

@@ -6,6 +6,7 @@
 
 mod archives;
 mod bounded;
+mod cache_map;
 mod catalog;
 mod cgeb;
 mod cgei;
@@ -26,7 +27,8 @@ mod values;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
+    ("cache_map", cache_map::check),
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
     ("cgei", cgei::check),

@@ -21,15 +21,15 @@ use crate::model::{Error, Result};
 const MAGIC: [u8; 4] = *b"TFCM";
 const VERSION: u16 = 1;
 /// Bytes of a piece's BLAKE3.
-pub(super) const DIGEST_BYTES: usize = 32;
+pub const DIGEST_BYTES: usize = 32;
 const STRETCH_BYTES: usize = 16;
 
 /// The BLAKE3 of a piece's bytes.
-pub(super) type Digest = [u8; DIGEST_BYTES];
+pub type Digest = [u8; DIGEST_BYTES];
 
 /// The pieces that are there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Bits {
+pub struct Bits {
     bytes: Vec<u8>,
     count: u32,
     set: u32,
@@ -83,7 +83,7 @@ impl Bits {
 
 /// Where bytes of a piece stand in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stretch {
+pub struct Stretch {
     /// Their offset in the file.
     pub offset: u64,
     /// Bytes.
@@ -94,7 +94,7 @@ pub(super) struct Stretch {
 
 /// The map of a cached file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Map {
+pub struct Map {
     /// Bytes of the file.
     pub bytes: u64,
     /// The pieces that are there.
