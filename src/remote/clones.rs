@@ -65,29 +65,33 @@ impl ClonePieces {
         Ok(client)
     }
 
-    fn fetched(&self, source: &CloneSource, piece: &Piece) -> Result<Vec<u8>> {
-        let client = self.client(&source.url)?;
-        let found = runtime::wait(fetched(&Suppliers::of(&client), piece, Class::Demand))?;
-        found.map_err(|failure| match failure {
-            Failure::NotFound => {
-                let CloneSource { tenant, collection, number, .. } = source;
-                let key = keys::snapshot(tenant, collection, *number);
-                match client.get_range(&key, 0..1) {
-                    Ok(None) => {
-                        let text =
-                            format!("snapshot {number} of {tenant}/{collection} was collected as garbage");
-                        Error::new(ErrorKind::Gone, text)
-                    }
-                    Ok(Some(_)) => {
-                        let text =
-                            format!("{} has lost {:?} of snapshot {number}", client.place(), piece.name);
-                        Error::new(ErrorKind::Io, text)
-                    }
-                    Err(error) => error,
-                }
+    /// The error of a piece that could not be had.
+    fn failed(&self, client: &Client, source: &CloneSource, piece: &Piece, failure: &Failure) -> Error {
+        if !matches!(failure, Failure::NotFound) {
+            return failed(client, piece, failure);
+        }
+        let CloneSource { tenant, collection, number, .. } = source;
+        match client.get_range(&keys::snapshot(tenant, collection, *number), 0..1) {
+            Ok(None) => {
+                let text = format!("snapshot {number} of {tenant}/{collection} was collected as garbage");
+                Error::new(ErrorKind::Gone, text)
             }
-            failure => failed(&client, piece, &failure),
-        })
+            Ok(Some(_)) => {
+                let text = format!("{} has lost {:?} of snapshot {number}", client.place(), piece.name);
+                Error::new(ErrorKind::Io, text)
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Tells users of an error, and turns it into one for the seam to the operating system.
+    fn told_io(&self, path: &str, error: Error) -> io::Error {
+        self.tell(path, &error.to_string());
+        // The damage is in the remote: no block here is corrupt.
+        match error.kind() {
+            ErrorKind::Corrupt => io::Error::other(error.to_string()),
+            _ => to_io(error),
+        }
     }
 }
 
@@ -96,15 +100,16 @@ impl PieceSource for ClonePieces {
         if let Some(bytes) = self.recent.get(&piece.name) {
             return Ok(bytes);
         }
-        let found = self.fetched(source, piece).map(Arc::new);
-        found.map_err(|error| {
-            self.tell(path, &error.to_string());
-            // The damage is in the remote: no block here is corrupt.
-            if error.kind() == ErrorKind::Corrupt {
-                io::Error::other(error.to_string())
-            } else {
-                to_io(error)
+        self.recent.failed(&piece.name)?;
+        let client = self.client(&source.url).map_err(|error| self.told_io(path, error))?;
+        let found = runtime::wait(fetched(&Suppliers::of(&client), piece, Class::Demand));
+        let found = found.map_err(|error| self.told_io(path, error))?;
+        found.map(Arc::new).map_err(|failure| {
+            let error = self.told_io(path, self.failed(&client, source, piece, &failure));
+            if failure.is_transient() {
+                self.recent.fail(piece.name, &error);
             }
+            error
         })
     }
 

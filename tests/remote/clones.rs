@@ -19,7 +19,7 @@ use tierfs::remote::mounted::At;
 use tierfs::remote::place::Remote;
 use tierfs::remote::push::{Pushed, push};
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::{Access, Collection, ROOT, Store, Verify};
+use tierfs::store::{Access, Collection, OpenObject, ROOT, Store, Verify};
 
 use crate::faulty::{Call, Fault, Faulty};
 use crate::push::{pushed, quiet, request, stored};
@@ -479,6 +479,45 @@ fn a_clone_whose_remote_fails_at_random_agrees_with_a_store_to_which_the_same_ha
         support::fsck(&place.path("cloned"));
         assert!(failed.load(Ordering::Relaxed) > 0, "nothing failed");
     }
+}
+
+#[test]
+fn a_piece_that_could_not_be_had_a_moment_ago_is_not_asked_for_again() {
+    let place = stored();
+    let objects = Arc::new(InMemory::new());
+    pushed(&place, &quiet(&objects), 1).unwrap();
+    let is_away = Arc::new(AtomicBool::new(false));
+    let away = is_away.clone();
+    let bucket =
+        Faulty::over(
+            &objects,
+            move |_| {
+                if away.load(Ordering::Relaxed) { Fault::Fails } else { Fault::None }
+            },
+        );
+    let cloned = Cloned::new(&place.path(""), &bucket);
+    let collection = cloned.collection();
+    let objects = collection.objects_of(cloned.node("config.json")).unwrap();
+    let read = || {
+        let open = OpenObject::open(&collection, &objects[0], Verify::First)?;
+        let mut bytes = vec![0; open.object().layout().bytes as usize];
+        open.read(0, &mut bytes).map(|()| bytes)
+    };
+    is_away.store(true, Ordering::Relaxed);
+    read().unwrap_err();
+    let asked = bucket.requests();
+    assert!(asked > 0);
+    for _ in 0..3 {
+        assert_eq!(read().unwrap_err().kind(), ErrorKind::Io);
+    }
+    assert_eq!(bucket.requests(), asked);
+    is_away.store(false, Ordering::Relaxed);
+    let begun = std::time::Instant::now();
+    while read().is_err() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it stays away");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(read().unwrap(), fs::read(place.path("in/config.json")).unwrap());
 }
 
 #[test]

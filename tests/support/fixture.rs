@@ -17,6 +17,8 @@ pub struct Fixture {
     pub place: Place,
     /// Limit of open files of the daemon; `None` leaves the limit of this process.
     descriptors: Option<u64>,
+    /// For the daemon.
+    pub environment: Vec<(String, String)>,
     _watchdog: Watchdog,
 }
 
@@ -51,7 +53,7 @@ impl Fixture {
 
     fn unmounted_lasting(place: Place, deadline: Duration) -> Fixture {
         let watchdog = Watchdog::over(&place.path(""), deadline);
-        Fixture { mounted: None, place, descriptors: None, _watchdog: watchdog }
+        Fixture { mounted: None, place, descriptors: None, environment: Vec::new(), _watchdog: watchdog }
     }
 
     /// Makes the store and its collection, and mounts it.
@@ -68,6 +70,7 @@ impl Fixture {
     /// Mounts it with these options.
     pub fn mount_with(&mut self, options: &[&str]) {
         let mut command = self.descriptors.map_or_else(tierfs, tierfs_limited);
+        command.envs(self.environment.clone());
         self.mounted = Some(self.place.mount_by(&mut command, "mnt", options));
     }
 

@@ -2,6 +2,7 @@
 //! extended attributes, system calls, and comparisons. One crate, compiled once.
 
 mod attributes;
+mod bucket;
 mod calls;
 mod compare;
 mod control;
@@ -16,6 +17,7 @@ mod shell;
 mod wait;
 
 pub use attributes::*;
+pub use bucket::*;
 pub use calls::*;
 pub use compare::*;
 pub use control::*;

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;
+#[cfg(feature = "remote")]
+mod clones;
 mod crash;
 mod descriptors;
 mod entry_cache;

@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 200_000;
 
 /// Files by number, directories and names by path. The model is simple on purpose.
 #[derive(Default)]
-struct Model {
+pub struct Model {
     files: Vec<Vec<u8>>,
     /// A file's number; `None` for a directory.
     names: BTreeMap<String, Option<usize>>,
@@ -52,14 +52,14 @@ fn some_path(random: &mut Random) -> String {
     parts.join("/")
 }
 
-struct Test {
-    fixture: Fixture,
-    model: Model,
-    random: Random,
+pub struct Test {
+    pub fixture: Fixture,
+    pub model: Model,
+    pub random: Random,
 }
 
 impl Test {
-    fn at(&self, path: &str) -> std::path::PathBuf {
+    pub fn at(&self, path: &str) -> std::path::PathBuf {
         self.fixture.path(path)
     }
 
@@ -189,7 +189,7 @@ impl Test {
         }
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         let (path, other) = (some_path(&mut self.random), some_path(&mut self.random));
         match self.random.below(12) {
             0..=3 => self.write(&path),
@@ -203,7 +203,7 @@ impl Test {
     }
 
     /// Names, kinds, sizes and contents of the whole tree.
-    fn compare(&self, when: &str) {
+    pub fn compare(&self, when: &str) {
         let mut found = BTreeMap::new();
         walk(&self.at(""), "", &mut found);
         let known: BTreeMap<String, bool> =
@@ -234,7 +234,7 @@ fn walk(folder: &Path, below: &str, found: &mut BTreeMap<String, bool>) {
     }
 }
 
-fn number(variable: &str, default: u64) -> u64 {
+pub fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 

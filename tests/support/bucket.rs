@@ -1,0 +1,132 @@
+//! A server of a directory as a bucket, for readers, whose answers fail at random.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::Random;
+
+/// Fewer than this many of a hundred answers are refusals, and as many end early.
+const FAULTS: usize = 5;
+
+/// Answers GETs of the objects below a directory. Dropping it ends it.
+pub struct Bucket {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    directory: PathBuf,
+    seed: u64,
+    requests: AtomicU64,
+    faults: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Bucket {
+    /// A server of the directory, which has a directory for each bucket. `seed` decides which answers fail.
+    pub fn of(directory: &Path, seed: u64) -> Bucket {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            directory: directory.to_owned(),
+            seed,
+            requests: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        });
+        let accepting = shared.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if accepting.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let shared = accepting.clone();
+                // A client that goes away ends its connection only.
+                std::thread::spawn(move || drop(shared.serve(client)));
+            }
+        });
+        Bucket { port, shared }
+    }
+
+    /// The environment of a program that uses it.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let endpoint = format!("http://127.0.0.1:{}", self.port);
+        let all = [
+            ("AWS_ENDPOINT", endpoint.as_str()),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ];
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    /// The requests so far, and those that failed on purpose.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Shared {
+    /// One request of a connection.
+    fn serve(&self, mut client: TcpStream) -> io::Result<()> {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            client.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8_lossy(&head).into_owned();
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let dice = Random(self.seed.wrapping_add(number.wrapping_mul(1_000_003))).below(100);
+        if dice < 2 * FAULTS {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+        }
+        if dice < FAULTS {
+            return answer(&mut client, "503 Slow Down", "", b"", 0);
+        }
+        let path = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+        let Ok(file) = File::open(self.directory.join(path)) else {
+            return answer(&mut client, "404 Not Found", "", b"", 0);
+        };
+        let bytes = file.metadata()?.len();
+        let range = head.lines().find_map(|line| {
+            let (name, range) = line.split_once(": ")?;
+            let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+            let last = last.parse().unwrap_or(u64::MAX).min(bytes.saturating_sub(1));
+            name.eq_ignore_ascii_case("range").then_some((first.parse().ok()?, last))
+        });
+        let (first, len) = range.map_or((0, bytes), |(first, last): (u64, u64)| (first, last + 1 - first));
+        let (status, more) = match range {
+            Some((first, last)) => {
+                ("206 Partial Content", format!("Content-Range: bytes {first}-{last}/{bytes}\r\n"))
+            }
+            None => ("200 OK", String::new()),
+        };
+        let mut body = vec![0; len as usize];
+        file.read_exact_at(&mut body, first)?;
+        let sent = if dice < 2 * FAULTS { body.len() / 2 } else { body.len() };
+        answer(&mut client, status, &more, &body[..sent], len)
+    }
+}
+
+fn answer(client: &mut TcpStream, status: &str, more: &str, body: &[u8], len: u64) -> io::Result<()> {
+    write!(
+        client,
+        "HTTP/1.1 {status}\r\nContent-Length: {len}\r\nETag: \"1\"\r\n{more}\
+         Last-Modified: Mon, 23 Nov 2026 00:00:00 GMT\r\nConnection: close\r\n\r\n"
+    )?;
+    client.write_all(body)
+}
