@@ -20,8 +20,9 @@ if [ "${1:-}" = --remote ]; then
 fi
 wanted=("$@")
 if [ $# = 0 ]; then
-    wanted=(numpy safetensors gguf onnx tokenizers tinygrad torch transformers model2vec usearch faiss annoy arrow candle)
-    [ -n "$remote" ] || wanted+=(arrivals backups)
+    wanted=(numpy safetensors gguf onnx tokenizers torch transformers model2vec usearch faiss annoy arrow candle)
+    # tinygrad opens the files that it reads for writing.
+    [ -n "$remote" ] || wanted+=(tinygrad arrivals backups)
 fi
 
 scripts/setup.sh loaders
