@@ -18,6 +18,11 @@ pub(super) struct Args {
     path: PathBuf,
     /// A path below PATH, such as TENANT/COLLECTION
     below: Option<String>,
+    /// Of a collection of a remote, sum up the collection itself and each of its variants: all bytes that it stores
+    /// there, those that another of them needs too, and its own
+    #[cfg(feature = "remote")]
+    #[arg(long, requires = "below")]
+    variants: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -30,6 +35,10 @@ struct Sums {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        #[cfg(feature = "remote")]
+        if self.variants {
+            return self.sum_variants();
+        }
         let mut tree = Tree::open(&self.path, self.below.as_deref())?;
         let mut sums = Sums::default();
         add(&mut tree, &mut sums)?;
@@ -47,6 +56,47 @@ impl Args {
                 format!("{:>12} {files:>8} files  {path}\n", human(*stored))
             };
             print(&sums.lines.iter().map(line).collect::<String>())?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+}
+
+#[cfg(feature = "remote")]
+impl Args {
+    fn sum_variants(&self) -> Result<Outcome> {
+        use crate::cli::shared::remote::url;
+        use crate::model::{Error, ErrorKind};
+        use crate::remote::client::Client;
+        use crate::remote::forms::bytes_of_forms;
+        use crate::remote::order::parse_place;
+        use crate::remote::place::Remote;
+
+        let wrong = || Error::invalid("--variants sums up a collection of a remote: URL TENANT/COLLECTION");
+        let (url, below) = url(&self.path).zip(self.below.as_deref()).ok_or_else(wrong)?;
+        let (tenant, name) = parse_place(below.trim_matches('/'))?;
+        let remote = Remote::open(Client::open(url)?)?;
+        let (found, _) = remote.newest_manifest(&tenant, &name)?;
+        let lacks = || Error::new(ErrorKind::NotFound, format!("{url} has no snapshot of {tenant}/{name}"));
+        let forms = bytes_of_forms(&found.ok_or_else(lacks)?.manifest);
+        let exact = "exact".to_owned();
+        if self.json {
+            let row = |form: &crate::remote::forms::FormBytes| {
+                serde_json::json!({
+                    "variant": form.variant.as_ref().unwrap_or(&exact),
+                    "bytes_stored": form.stored,
+                    "bytes_shared": form.shared,
+                    "bytes_unique": form.unique(),
+                })
+            };
+            print_json(&forms.iter().map(row).collect::<Vec<_>>().into())?;
+        } else {
+            let mut text = format!("{:<10} {:>12} {:>12} {:>12}\n", "VARIANT", "STORED", "SHARED", "UNIQUE");
+            for form in &forms {
+                let sizes = [form.stored, form.shared, form.unique()].map(human);
+                let variant = form.variant.as_ref().unwrap_or(&exact);
+                text.push_str(&format!("{variant:<10} {:>12} {:>12} {:>12}\n", sizes[0], sizes[1], sizes[2]));
+            }
+            print(&text)?;
         }
         Ok(Outcome::Succeeded)
     }

@@ -9,6 +9,7 @@ pub mod client;
 pub mod clones;
 pub mod examine;
 pub mod files;
+pub mod forms;
 mod from_clone;
 pub mod garbage;
 pub mod mounted;

@@ -260,6 +260,21 @@ fn mounts_show_the_published_bytes_of_a_tier_and_say_where_they_are_computed() {
     assert!(listed.lines().any(|line| line.contains(" q5 ")), "{listed}");
     let checked = answer(tierfs().args(["fsck", &published.url])).ok();
     assert!(checked.starts_with("1 collections with 1 variants, "), "{checked}");
+    let summed = answer(tierfs().args(["du", &published.url, "acme/m", "--variants", "--json"])).json();
+    let sums = |form: usize| {
+        ["variant", "bytes_stored", "bytes_shared", "bytes_unique"].map(|key| summed[form][key].clone())
+    };
+    let [[exact, stored, shared, unique], of_variant] = [sums(0), sums(1)];
+    assert_eq!((exact.as_str(), of_variant[0].as_str()), (Some("exact"), Some("q5")));
+    // The 24 MiB that are encoded are the collection's alone, and the variant has little but its tier file.
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    assert_eq!(
+        [number(&stored), number(&of_variant[1])],
+        [number(&shared) + number(&unique), number(&of_variant[2]) + number(&of_variant[3])]
+    );
+    assert_eq!(shared, of_variant[2]);
+    assert!(number(&unique) > 24 << 20 && number(&shared) < 64 << 10, "{summed}");
+    assert!(number(&of_variant[3]) < 6 << 20, "{summed}");
     let stated = answer(tierfs().args(["stat", &published.url, "acme/m"])).ok();
     assert!(stated.lines().any(|line| line == "variants      exact q5"), "{stated}");
     let local = place.mount(&["--read-only"]);
