@@ -6,18 +6,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::{Manifest, Piece};
+use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
 use crate::model::{Error, ErrorKind};
 use crate::remote::cache::Cache;
 use crate::remote::cache::blob::{Blob, Fetching, Got, Layout};
+use crate::remote::cache::kept::Kind;
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::client::{Wanted, runtime};
-use crate::remote::pieces::{failed, fetched, to_io};
+use crate::remote::pieces::{failed, fetched, stored, to_io, unpacked};
 use crate::remote::place::Remote;
 use crate::remote::recent::Recent;
 use crate::remote::suppliers::Suppliers;
@@ -30,6 +32,8 @@ const AHEAD_MAX: u32 = 32;
 const SKIPPED_MAX: u32 = 2;
 /// The first read of a file asks for this much alone, before its whole piece.
 const FIRST_BYTES: u64 = 1 << 20;
+/// Pieces of a log that are fetched at a time.
+const LOG_PIECES: usize = 8;
 /// The same text about the same path is told again after this time.
 const TOLD_EVERY: Duration = Duration::from_secs(600);
 /// Paths whose last text is known.
@@ -103,7 +107,7 @@ impl Source {
     }
 
     /// The disk of the cache did not take bytes.
-    fn disk_failed(&self, error: &io::Error) {
+    pub(in crate::remote) fn disk_failed(&self, error: &io::Error) {
         if let Some(cache) = &self.cache {
             cache.distrust();
             let text = format!(
@@ -126,6 +130,8 @@ pub struct Files {
 /// A file that was used.
 struct FileLayout {
     layout: Arc<Layout>,
+    /// Logs are read whole, and kept as they are stored.
+    is_log: bool,
     /// The piece that was wanted last, from 1; 0 for none.
     last: AtomicU32,
     /// How many pieces are fetched ahead.
@@ -144,24 +150,73 @@ impl Files {
             self.layouts.get(file).zip(self.manifest.files.get(file)).ok_or(io::ErrorKind::NotFound)?;
         Ok(slot.get_or_init(|| FileLayout {
             layout: Arc::new(Layout::of(&self.manifest, described)),
+            is_log: described.kind == FileKind::Log,
             last: AtomicU32::new(0),
             ahead: AtomicU32::new(0),
         }))
     }
 
-    /// The cached file; `None` where there is no cache, or its disk fails.
+    /// The cached file; `None` of a log, and where there is no cache, or its disk fails.
     fn cached(&self, file: &FileLayout) -> Option<Arc<Blob>> {
-        let cache = self.source.cache.as_ref()?;
+        let cache = self.source.cache.as_ref().filter(|_| !file.is_log)?;
         cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
     }
 
-    /// Reads past the cache.
-    fn read_in_memory_only(&self, layout: &Layout, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    /// Reads past the cached file.
+    fn read_in_memory_only(&self, file: &FileLayout, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let layout = &file.layout;
         buffer.fill(0);
         for place in layout.pieces_in(offset, buffer.len() as u64) {
-            layout.copy(place, &self.in_memory(layout, place)?, buffer, offset);
+            let bytes =
+                if file.is_log { self.of_log(layout, place)? } else { self.in_memory(layout, place)? };
+            layout.copy(place, &bytes, buffer, offset);
         }
         Ok(())
+    }
+
+    /// A piece of a log. Others that will be wanted are fetched with it.
+    fn of_log(&self, layout: &Layout, place: u32) -> io::Result<Arc<Vec<u8>>> {
+        let (source, wanted) = (&self.source, layout.piece(place).ok_or(io::ErrorKind::NotFound)?);
+        if let Some(bytes) = source.recent.get(&wanted.name) {
+            return Ok(bytes);
+        }
+        let len = u64::from(wanted.stored);
+        let kept = source.cache.as_ref().and_then(|cache| cache.kept(Kind::Log, &wanted.name.digest, len));
+        if let Some(stored) = kept {
+            let raw = unpacked(wanted, stored).map_err(|failure| self.failed(wanted, &failure))?;
+            let bytes = Arc::new(raw);
+            source.recent.keep(wanted.name, &bytes);
+            return Ok(bytes);
+        }
+        source.recent.failed(&wanted.name)?;
+        let is_here = |piece: &Piece| {
+            source.recent.get(&piece.name).is_some()
+                || source.cache.as_ref().is_some_and(|cache| cache.keeps(Kind::Log, &piece.name.digest))
+        };
+        let others = (0..layout.piece_count()).filter(|other| *other != place);
+        let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
+        let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
+        let fetching = asked.iter().map(|piece| stored(&source.suppliers, piece, Class::Demand));
+        let found = runtime::wait(join_all(fetching)).map_err(to_io)?;
+        let mut answer = Err(io::ErrorKind::NotFound.into());
+        for (place, (piece, found)) in asked.into_iter().zip(found).enumerate() {
+            let bytes = found.and_then(|stored| {
+                let kept =
+                    source.cache.as_ref().map(|cache| cache.keep(Kind::Log, &piece.name.digest, &stored));
+                if let Some(Err(error)) = kept {
+                    source.disk_failed(&error);
+                }
+                unpacked(piece, stored).map(Arc::new)
+            });
+            if let Ok(bytes) = &bytes {
+                source.recent.keep(piece.name, bytes);
+            }
+            // Who wants another of them tries again and gets its error.
+            if place == 0 {
+                answer = bytes.map_err(|failure| self.failed(piece, &failure));
+            }
+        }
+        answer
     }
 
     fn path(&self) -> String {
@@ -331,7 +386,7 @@ impl SnapshotFiles for Files {
     fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let file = self.file(index)?;
         let Some(blob) = self.cached(file) else {
-            return self.read_in_memory_only(&file.layout, buffer, offset);
+            return self.read_in_memory_only(file, buffer, offset);
         };
         let places = file.layout.pieces_in(offset, buffer.len() as u64);
         if let [place] = places.as_slice()
@@ -350,7 +405,7 @@ impl SnapshotFiles for Files {
         }
         if let Err(error) = blob.read_at(buffer, offset) {
             self.source.disk_failed(&error);
-            return self.read_in_memory_only(&file.layout, buffer, offset);
+            return self.read_in_memory_only(file, buffer, offset);
         }
         for (place, bytes) in kept {
             file.layout.copy(place, &bytes, buffer, offset);

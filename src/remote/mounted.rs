@@ -105,7 +105,7 @@ impl Published {
                     Some(opened) => Known::Opened(opened.manifest.number),
                     None => self.listed(key),
                 };
-                return Ok(match remote.search((tenant, collection), known)? {
+                return Ok(match self.source.search((tenant, collection), known)? {
                     Newest::None => None,
                     Newest::Opened => opened.map(|opened| opened.manifest.clone()),
                     Newest::Manifest(manifest) => Some(manifest),
@@ -122,11 +122,7 @@ impl Published {
         if let Some(opened) = opened.filter(|opened| opened.manifest.number == number) {
             return Ok(Some(opened.manifest.clone()));
         }
-        let found = remote.manifest(tenant, collection, number)?.ok_or_else(|| {
-            let text = format!("{}: {tenant}/{collection} has no snapshot {number}", remote.place());
-            Error::new(ErrorKind::NotFound, text)
-        })?;
-        Ok(Some(found.manifest))
+        self.source.numbered(tenant, collection, number).map(Some)
     }
 
     /// The listed manifest of a collection.

@@ -29,6 +29,15 @@ pub(in crate::remote) async fn fetched(
     piece: &Piece,
     class: Class,
 ) -> Result<Vec<u8>, Failure> {
+    unpacked(piece, stored(suppliers, piece, class).await?)
+}
+
+/// The bytes of a piece as they are stored.
+pub(in crate::remote) async fn stored(
+    suppliers: &Suppliers,
+    piece: &Piece,
+    class: Class,
+) -> Result<Vec<u8>, Failure> {
     for place in suppliers.places(TRIES) {
         let mut stored = Vec::with_capacity(piece.stored as usize);
         let mut hasher = blake3::Hasher::new();
@@ -44,14 +53,15 @@ pub(in crate::remote) async fn fetched(
             done => done?,
         }
         if *hasher.finalize().as_bytes() == piece.name.digest {
-            return unpacked(piece, stored);
+            return Ok(stored);
         }
         place.was_wrong(piece);
     }
     Err(Failure::WrongBytes)
 }
 
-fn unpacked(piece: &Piece, stored: Vec<u8>) -> Result<Vec<u8>, Failure> {
+/// The bytes that a piece stands for, of those that are stored.
+pub(in crate::remote) fn unpacked(piece: &Piece, stored: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let raw = match piece.encoding {
         PieceEncoding::Raw => stored,
         PieceEncoding::Zstandard => {

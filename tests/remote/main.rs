@@ -13,6 +13,7 @@ mod cluster;
 mod failing_disk;
 mod faulty;
 mod garbage;
+mod kept;
 mod mounted;
 mod proxy;
 mod push;

@@ -101,7 +101,8 @@ impl ObjectStore for Rounds {
     }
 
     async fn get_opts(&self, key: &Path, options: GetOptions) -> Result<GetResult> {
-        self.round(key.as_ref(), self.objects.get_opts(key, options)).await
+        let range = options.range.as_ref().map_or_else(String::new, |range| format!(" {range}"));
+        self.round(&format!("{key}{range}"), self.objects.get_opts(key, options)).await
     }
 
     fn delete_stream(&self, keys: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -132,7 +133,7 @@ impl ObjectStore for Rounds {
 }
 
 /// A mount of the bucket that has just answered.
-fn mounted(bucket: &Arc<Rounds>, cache: &FilePath) -> Arc<Store> {
+pub fn mounted(bucket: &Arc<Rounds>, cache: &FilePath) -> Arc<Store> {
     let (remote, listing) = Remote::open_and_list(bucket.client()).unwrap();
     let cache = Cache::open(cache, Size::Bytes(1 << 30)).unwrap();
     let source = Source::new(remote, Some(cache), Box::new(|path, text| panic!("{path}: {text}")));
@@ -141,7 +142,12 @@ fn mounted(bucket: &Arc<Rounds>, cache: &FilePath) -> Arc<Store> {
 }
 
 /// Looks a tensor up as the kernel does, name by name, and reads a part of it.
-fn first_bytes(store: &Arc<Store>, (tenant, name): (&str, &str), path: &str, range: Range<u64>) -> Vec<u8> {
+pub fn first_bytes(
+    store: &Arc<Store>,
+    (tenant, name): (&str, &str),
+    path: &str,
+    range: Range<u64>,
+) -> Vec<u8> {
     assert!(store.tenants().unwrap().iter().any(|known| known == tenant));
     assert_eq!(store.tenant(tenant).entry().mode, 0o755);
     assert!(store.collections(tenant).unwrap().iter().any(|known| known == name));
@@ -159,10 +165,10 @@ fn first_bytes(store: &Arc<Store>, (tenant, name): (&str, &str), path: &str, ran
 }
 
 /// The place of 4 KiB in one block of the large file.
-const PART: Range<u64> = (7 << 20) + 50_000..(7 << 20) + 54_096;
+pub const PART: Range<u64> = (7 << 20) + 50_000..(7 << 20) + 54_096;
 
 /// A bucket with `acme/m` and the same collection under other names, and the bytes of [`PART`].
-fn published(others: &[&str]) -> (Arc<InMemory>, support::Place, Vec<u8>) {
+pub fn published(others: &[&str]) -> (Arc<InMemory>, support::Place, Vec<u8>) {
     let (place, objects) = (stored(), Arc::new(InMemory::new()));
     pushed(&place, &quiet(&objects), 1).unwrap();
     for (number, other) in (2..).zip(others) {
@@ -172,7 +178,7 @@ fn published(others: &[&str]) -> (Arc<InMemory>, support::Place, Vec<u8>) {
     (objects, place, source[PART.start as usize..PART.end as usize].to_vec())
 }
 
-fn push_as(place: &support::Place, objects: &Arc<InMemory>, name: &str, number: u128) {
+pub fn push_as(place: &support::Place, objects: &Arc<InMemory>, name: &str, number: u128) {
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
     let request = Request { collection: name.to_owned(), ..request(number) };
     push(&remote(&quiet(objects)).unwrap(), &store.collection("acme", "m").unwrap(), &request, &Silent)

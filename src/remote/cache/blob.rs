@@ -241,7 +241,7 @@ pub struct Blob {
 static DRAFTS: AtomicU64 = AtomicU64::new(0);
 
 /// Files that others on the machine must not read or replace.
-const MODE: u32 = 0o600;
+pub(super) const MODE: u32 = 0o600;
 
 impl Blob {
     /// Opens the cached file of a layout, or makes an empty one.

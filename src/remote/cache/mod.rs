@@ -4,6 +4,8 @@
 //! CACHE/  cache.toml   lock
 //!         blob/<32 hex>        a file of a snapshot: sparse, at its own offsets
 //!         blob/<32 hex>.map    which of its pieces are there, and their digests
+//!         manifest/<64 hex>    a manifest, by its digest
+//!         log/<64 hex>         a piece of a log as it is stored, by its BLAKE3
 //! ```
 //!
 //! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
@@ -29,6 +31,7 @@ use crate::store::now_nanoseconds;
 
 mod arriving;
 pub mod blob;
+pub mod kept;
 pub mod speed;
 pub mod verify;
 
@@ -84,6 +87,8 @@ struct Files {
     open: HashMap<String, Arc<Blob>>,
     /// Files that nobody has opened since the cache was.
     idle: HashMap<String, Idle>,
+    /// Small objects, by their paths below the cache.
+    kept: HashMap<String, Idle>,
 }
 
 struct Idle {
@@ -139,7 +144,9 @@ impl Cache {
             }
             Err(error) => return Err(failed(error)),
         }
-        let files = Arc::new(Mutex::new(Files { open: HashMap::new(), idle: idle(&blobs).map_err(failed)? }));
+        let kept = kept::found(directory).map_err(failed)?.into_iter().collect();
+        let files = Files { open: HashMap::new(), idle: idle(&blobs).map_err(failed)?, kept };
+        let files = Arc::new(Mutex::new(files));
         let saver = saver(Arc::downgrade(&files)).map_err(failed)?;
         Ok(Cache {
             directory: directory.to_owned(),
@@ -199,7 +206,7 @@ impl Cache {
             stored: blob.stored.load(Ordering::Relaxed),
             used: blob.used.load(Ordering::Relaxed),
         });
-        let idle = files.idle.iter();
+        let idle = files.idle.iter().chain(&files.kept);
         let idle =
             idle.map(|(name, idle)| Cached { name: name.clone(), stored: idle.stored, used: idle.used });
         let mut all: Vec<Cached> = open.chain(idle).collect();
@@ -210,19 +217,25 @@ impl Cache {
     /// Makes room for `bytes` of `keeping` by removing other files, and counts them. Returns whether there is
     /// room.
     pub(in crate::remote) fn make_room(&self, keeping: &Blob, bytes: u64) -> bool {
+        self.make_room_for(keeping.layout().name(), bytes, |_| {
+            keeping.stored.fetch_add(bytes, Ordering::Relaxed);
+        })
+    }
+
+    /// The same for the file of a name. `count` counts the bytes.
+    fn make_room_for(&self, name: &str, bytes: u64, count: impl FnOnce(&mut Files)) -> bool {
         if self.is_distrusted() {
             return false;
         }
-        let name = keeping.layout().name();
         let mut files = self.files.lock();
         loop {
             // Nothing is removed for a disk that does not answer.
             let Ok((limit, free)) = self.limit() else { return false };
             if files.stored() + bytes <= limit && bytes <= free {
-                keeping.stored.fetch_add(bytes, Ordering::Relaxed);
+                count(&mut files);
                 return true;
             }
-            if !files.evict_one(&self.directory.join(BLOBS), name) {
+            if !files.evict_one(&self.directory, name) {
                 return false;
             }
         }
@@ -238,7 +251,8 @@ impl Cache {
         self.failed.lock().is_some_and(|failed| failed.elapsed() < DISTRUSTED)
     }
 
-    /// Compares all files that nobody has opened with their digests, and drops what differs.
+    /// Compares all files that nobody has opened with their digests, and small objects with their names. Drops what
+    /// differs.
     pub fn verify(&self) -> Result<Vec<Verified>> {
         let mut files = self.files.lock();
         let blobs = self.directory.join(BLOBS);
@@ -259,13 +273,24 @@ impl Cache {
             }
             found.push(verified);
         }
+        let mut places: Vec<(String, u64)> =
+            files.kept.iter().map(|(place, kept)| (place.clone(), kept.stored)).collect();
+        places.sort_unstable();
+        for (place, len) in places {
+            let verified = kept::verify(&self.directory, &place, len)
+                .map_err(|error| Error::io(self.directory.join(&place).display(), error))?;
+            if verified.removed.is_some() {
+                files.kept.remove(&place);
+            }
+            found.push(verified);
+        }
         Ok(found)
     }
 
     /// Removes files until at most `bytes` are stored.
     pub fn trim(&self, bytes: u64) {
         let mut files = self.files.lock();
-        while files.stored() > bytes && files.evict_one(&self.directory.join(BLOBS), "") {}
+        while files.stored() > bytes && files.evict_one(&self.directory, "") {}
     }
 
     /// The most bytes that may be stored, and how many more the disk takes.
@@ -323,23 +348,24 @@ impl Files {
     fn stored(&self) -> u64 {
         let open = self.open.values().filter(|blob| !blob.is_gone());
         let open: u64 = open.map(|blob| blob.stored.load(Ordering::Relaxed)).sum();
-        open + self.idle.values().map(|idle| idle.stored).sum::<u64>()
+        open + self.idle.values().chain(self.kept.values()).map(|idle| idle.stored).sum::<u64>()
     }
 
     /// Removes the file that was used longest ago, except `keeping`. Returns whether there was one.
-    fn evict_one(&mut self, blobs: &Path, keeping: &str) -> bool {
-        let idle = self.idle.iter().map(|(name, idle)| (idle.used, name));
+    fn evict_one(&mut self, directory: &Path, keeping: &str) -> bool {
+        let idle = self.idle.iter().chain(&self.kept).map(|(name, idle)| (idle.used, name));
         let open = self.open.iter().map(|(name, blob)| (blob.used.load(Ordering::Relaxed), name));
         let oldest =
             idle.chain(open).filter(|(_, name)| *name != keeping).min().map(|(_, name)| name.clone());
         let Some(name) = oldest else { return false };
         let removed = match self.open.remove(&name) {
             Some(blob) => blob.evict(),
-            None => remove(&blobs.join(&name)),
+            None if self.kept.remove(&name).is_some() => fs::remove_file(directory.join(&name)),
+            None => remove(&directory.join(BLOBS).join(&name)),
         };
         self.idle.remove(&name);
         if let Err(error) = removed {
-            log::warn!("{}: not removed from the cache: {error}", blobs.join(&name).display());
+            log::warn!("{}: {name} was not removed: {error}", directory.display());
         }
         true
     }
