@@ -16,6 +16,7 @@ use crate::control::measure::Tally;
 use crate::control::process::Usage;
 use crate::control::totals::{Share, Totals};
 use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::store::Traffic;
 
 /// The media type of the text.
 #[cfg(feature = "mount")]
@@ -44,6 +45,9 @@ pub(super) fn text(mounted: &Mounted, user: u32) -> Result<String> {
     families.counter("tierfs_healed", "damaged blocks that were healed", healed);
     families.of_store(&totals);
     families.of_collections(&totals.visible_shares(mounted, user).collect::<Vec<_>>());
+    if let Some(traffic) = mounted.store().traffic() {
+        families.of_remote(&traffic);
+    }
     families.of_jobs(mounted.jobs.states());
     families.of_process(Usage::now());
     let labels = [(Cow::from("store"), Cow::from(mounted.store().place()))];
@@ -235,6 +239,30 @@ impl Families {
             MetricType::Gauge,
             of_tiers(|tally| tally.stored),
         );
+    }
+
+    fn of_remote(&mut self, traffic: &Traffic) {
+        let mut gauge = |name, help, value: u64| self.gauge(name, help, value as f64);
+        gauge("tierfs_remote_cached_bytes", "bytes in the cache of a remote", traffic.cached_bytes);
+        gauge("tierfs_remote_in_flight", "requests to a remote that are not answered yet", traffic.in_flight);
+        gauge("tierfs_remote_in_flight_bytes", "bytes that these asked for", traffic.in_flight_bytes);
+        gauge(
+            "tierfs_remote_bytes_per_second",
+            "bytes received from a remote a second, in the last seconds",
+            traffic.bytes_per_second,
+        );
+        let mut counter = |name, help, value| self.counter(name, help, value);
+        counter(
+            "tierfs_remote_cache_hits",
+            "reads that found their bytes in the cache of a remote",
+            traffic.cache_hits,
+        );
+        counter("tierfs_remote_cache_misses", "reads that waited for a remote", traffic.cache_misses);
+        counter("tierfs_remote_received_bytes", "bytes received from a remote", traffic.received_bytes);
+        counter("tierfs_remote_requests", "requests to a remote", traffic.requests);
+        counter("tierfs_remote_retries", "repetitions of failed requests", traffic.retries);
+        counter("tierfs_remote_hedges", "second requests beside slow ones", traffic.hedges);
+        counter("tierfs_remote_failures", "requests that were given up", traffic.failures);
     }
 
     fn of_jobs(&mut self, [waiting, running]: [u64; 2]) {

@@ -12,7 +12,7 @@ use crate::control::measure::{Tally, tally};
 use crate::control::process::Usage;
 use crate::control::totals::Totals;
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::{Access, Collection};
+use crate::store::{Access, Collection, Traffic};
 use crate::vfs::Scope;
 
 /// The totals of the store.
@@ -25,7 +25,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     };
     Ok(format!(
         "store        {}\nuuid         {}\nmounted at   {}\ntransport    {}\naccess       {access}\nuptime       {} s\n\
-         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\ndecoded      {}\n\n{}{}",
+         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\ndecoded      {}\n{}\n{}{}",
         store.place(),
         store.id(),
         mounted.mountpoint,
@@ -37,6 +37,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         totals.pinned,
         shared(store.open_collections().iter()),
         decoded(&mounted.counters),
+        store.traffic().map_or_else(String::new, |traffic| shown(&traffic)),
         totals.table(),
         totals.problems(context)
     ))
@@ -51,6 +52,18 @@ fn decoded(counters: &Counters) -> String {
         0 => "off".to_owned(),
         _ => format!("{bytes} of {budget} bytes, {hits} hits, {misses} misses"),
     }
+}
+
+/// The traffic with a remote.
+fn shown(traffic: &Traffic) -> String {
+    let Traffic { cached_bytes, cache_hits, cache_misses, in_flight, in_flight_bytes, .. } = traffic;
+    let Traffic { received_bytes, bytes_per_second, requests, retries, hedges, failures, .. } = traffic;
+    format!(
+        "cached       {cached_bytes} bytes, {cache_hits} hits, {cache_misses} misses\n\
+         in flight    {in_flight} requests of {in_flight_bytes} bytes\n\
+         received     {received_bytes} bytes, {bytes_per_second} bytes a second\n\
+         requests     {requests}, {retries} retries, {hedges} second ones, {failures} failures\n"
+    )
 }
 
 /// The bytes that shared data files save. Computed only on request, because it looks at every data file.
@@ -150,8 +163,25 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "descriptors": usage.descriptors,
         "open_collections": mounted.store().open_collections().len(),
         "problems": totals.visible_problems(context),
+        "remote": mounted.store().traffic().map(|traffic| numbers(&traffic)),
     });
     Ok(format!("{value:#}\n"))
+}
+
+fn numbers(traffic: &Traffic) -> Value {
+    json!({
+        "cached_bytes": traffic.cached_bytes,
+        "cache_hits": traffic.cache_hits,
+        "cache_misses": traffic.cache_misses,
+        "in_flight": traffic.in_flight,
+        "in_flight_bytes": traffic.in_flight_bytes,
+        "received_bytes": traffic.received_bytes,
+        "bytes_per_second": traffic.bytes_per_second,
+        "requests": traffic.requests,
+        "retries": traffic.retries,
+        "hedges": traffic.hedges,
+        "failures": traffic.failures,
+    })
 }
 
 fn by_tier(tiers: &BTreeMap<Tier, Tally>) -> Map<String, Value> {

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -15,18 +14,14 @@ use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
-use crate::remote::files::Tell;
 use crate::remote::mounted::At;
 use crate::remote::pieces::{failed, fetched, read, to_io};
 use crate::remote::place::{Found, Remote};
 use crate::remote::recent::Recent;
 use crate::remote::suppliers::Suppliers;
-use crate::store::{CloneSource, Cloned, PieceSource, Store};
+use crate::remote::teller::{Tell, Teller};
+use crate::store::{CloneSource, Cloned, PieceSource, RemoteError, Store};
 
-/// The same text about the same path is told again after this time.
-const TOLD_EVERY: Duration = Duration::from_secs(600);
-/// Paths whose last text is known.
-const TOLD_MAX: usize = 1000;
 /// The longest log of a snapshot that is cloned, in bytes: it is read into memory.
 const LOG_BYTES_MAX: u64 = 4 << 30;
 
@@ -39,9 +34,7 @@ pub struct ClonePieces {
     /// By URL.
     clients: Mutex<HashMap<String, Client>>,
     recent: Recent,
-    tell: Tell,
-    /// The text that was told last about a path.
-    told: Mutex<HashMap<String, (Instant, String)>>,
+    told: Teller,
 }
 
 impl ClonePieces {
@@ -52,8 +45,7 @@ impl ClonePieces {
 
     /// The same, with clients of the caller.
     pub fn over(opener: Opener, tell: Tell) -> ClonePieces {
-        let (recent, told) = (Recent::default(), Mutex::default());
-        ClonePieces { opener, clients: Mutex::default(), recent, tell, told }
+        ClonePieces { opener, clients: Mutex::default(), recent: Recent::default(), told: Teller::new(tell) }
     }
 
     fn client(&self, url: &str) -> Result<Client> {
@@ -83,16 +75,6 @@ impl ClonePieces {
             Err(error) => error,
         }
     }
-
-    /// Tells users of an error, and turns it into one for the seam to the operating system.
-    fn told_io(&self, path: &str, error: Error) -> io::Error {
-        self.tell(path, &error.to_string());
-        // The damage is in the remote: no block here is corrupt.
-        match error.kind() {
-            ErrorKind::Corrupt => io::Error::other(error.to_string()),
-            _ => to_io(error),
-        }
-    }
 }
 
 impl PieceSource for ClonePieces {
@@ -101,11 +83,23 @@ impl PieceSource for ClonePieces {
             return Ok(bytes);
         }
         self.recent.failed(&piece.name)?;
-        let client = self.client(&source.url).map_err(|error| self.told_io(path, error))?;
-        let found = runtime::wait(fetched(&Suppliers::of(&client), piece, Class::Demand));
-        let found = found.map_err(|error| self.told_io(path, error))?;
+        let away = |error: Error| {
+            self.tell(path, &error.to_string());
+            to_io(error)
+        };
+        let client = self.client(&source.url).map_err(away)?;
+        let found = runtime::wait(fetched(&Suppliers::of(&client), piece, Class::Demand)).map_err(away)?;
+        if found.is_ok() {
+            self.told.answered(client.place());
+        }
         found.map(Arc::new).map_err(|failure| {
-            let error = self.told_io(path, self.failed(&client, source, piece, &failure));
+            let error = self.failed(&client, source, piece, &failure);
+            self.told.failure(client.place(), path, &failure, &error.to_string());
+            let error = match error.kind() {
+                // The damage is in the remote: no block here is corrupt.
+                ErrorKind::Corrupt => RemoteError::of(io::ErrorKind::Other, error.to_string()),
+                _ => to_io(error),
+            };
             if failure.is_transient() {
                 self.recent.fail(piece.name, &error);
             }
@@ -118,19 +112,7 @@ impl PieceSource for ClonePieces {
     }
 
     fn tell(&self, path: &str, text: &str) {
-        {
-            let mut told = self.told.lock();
-            let is_known =
-                told.get(path).is_some_and(|(when, known)| known == text && when.elapsed() < TOLD_EVERY);
-            if is_known {
-                return;
-            }
-            if told.len() >= TOLD_MAX {
-                told.clear();
-            }
-            told.insert(path.to_owned(), (Instant::now(), text.to_owned()));
-        }
-        (self.tell)(path, text);
+        self.told.text(path, text);
     }
 }
 

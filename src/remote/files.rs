@@ -1,13 +1,10 @@
 //! The files of a snapshot, read through the cache or through memory.
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
@@ -23,7 +20,8 @@ use crate::remote::pieces::{failed, fetched, stored, to_io, unpacked};
 use crate::remote::place::Remote;
 use crate::remote::recent::Recent;
 use crate::remote::suppliers::Suppliers;
-use crate::store::SnapshotFiles;
+use crate::remote::teller::{Tell, Teller};
+use crate::store::{SnapshotFiles, Traffic};
 
 /// The most pieces fetched ahead of a reader.
 const AHEAD_MAX: u32 = 32;
@@ -34,13 +32,6 @@ const SKIPPED_MAX: u32 = 2;
 const FIRST_BYTES: u64 = 1 << 20;
 /// Pieces of a log that are fetched at a time.
 const LOG_PIECES: usize = 8;
-/// The same text about the same path is told again after this time.
-const TOLD_EVERY: Duration = Duration::from_secs(600);
-/// Paths whose last text is known.
-const TOLD_MAX: usize = 1000;
-
-/// Tells users something: the path, and the text.
-pub type Tell = Box<dyn Fn(&str, &str) + Send + Sync>;
 
 /// The remote and the cache, which the files of all snapshots of a mount share.
 pub struct Source {
@@ -49,9 +40,11 @@ pub struct Source {
     cache: Option<Cache>,
     reads_ahead: bool,
     recent: Recent,
-    tell: Tell,
-    /// The text that was told last about a path.
-    told: Mutex<HashMap<String, (Instant, String)>>,
+    told: Teller,
+    /// Reads that found their bytes in the cache.
+    hits: AtomicU64,
+    /// Reads that waited for the remote.
+    misses: AtomicU64,
 }
 
 impl Source {
@@ -64,8 +57,9 @@ impl Source {
             cache,
             reads_ahead,
             recent: Recent::default(),
-            tell,
-            told: Mutex::default(),
+            told: Teller::new(tell),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
         }
     }
 
@@ -89,21 +83,43 @@ impl Source {
         self.cache.as_ref()
     }
 
-    /// Tells users, but not the same again and again: every read may fail for the same reason.
+    /// Tells users, but not the same again and again.
     pub fn tell(&self, path: &str, text: &str) {
-        {
-            let mut told = self.told.lock();
-            let is_known =
-                told.get(path).is_some_and(|(when, known)| known == text && when.elapsed() < TOLD_EVERY);
-            if is_known {
-                return;
-            }
-            if told.len() >= TOLD_MAX {
-                told.clear();
-            }
-            told.insert(path.to_owned(), (Instant::now(), text.to_owned()));
+        self.told.text(path, text);
+    }
+
+    /// Counts of the traffic with the remote and its mirrors.
+    pub fn traffic(&self) -> Traffic {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut traffic = Traffic {
+            cached_bytes: self.cache.as_ref().map_or(0, Cache::stored),
+            cache_hits: count(&self.hits),
+            cache_misses: count(&self.misses),
+            ..Traffic::default()
+        };
+        for client in self.suppliers.clients() {
+            let (counts, (in_flight, bytes)) = (client.counts(), client.window().in_flight());
+            traffic.in_flight += in_flight as u64;
+            traffic.in_flight_bytes += bytes;
+            traffic.received_bytes += count(&counts.received);
+            traffic.bytes_per_second += counts.rate.now();
+            traffic.requests += count(&counts.requests);
+            traffic.retries += count(&counts.retries);
+            traffic.hedges += count(&counts.hedges);
+            traffic.failures += count(&counts.failures);
         }
-        (self.tell)(path, text);
+        traffic
+    }
+
+    /// The remote has answered a request for a piece.
+    fn answered(&self) {
+        self.told.answered(self.remote.place());
+    }
+
+    /// Counts a read.
+    fn was_read(&self, is_hit: bool) {
+        let counter = if is_hit { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The disk of the cache did not take bytes.
@@ -232,6 +248,7 @@ impl Files {
         self.source.recent.failed(&piece.name)?;
         let fetched = runtime::wait(fetched(&self.source.suppliers, piece, Class::Demand)).map_err(to_io)?;
         let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
+        self.source.answered();
         self.source.recent.keep(piece.name, &bytes);
         Ok(bytes)
     }
@@ -253,6 +270,7 @@ impl Files {
                 let suppliers = &self.source.suppliers;
                 let got = runtime::wait(fetching.run(suppliers, Class::Demand, &failed)).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
+                self.source.answered();
                 if let Got::Kept(bytes) = &got {
                     self.source.recent.keep(piece.name, bytes);
                 }
@@ -303,7 +321,7 @@ impl Files {
             }
             failure => failed(client, piece, failure),
         };
-        self.source.tell(&path, &error.to_string());
+        self.source.told.failure(client.place(), &path, failure, &error.to_string());
         let error = to_io(error.at(path));
         if failure.is_transient() {
             self.source.recent.fail(piece.name, &error);
@@ -394,9 +412,11 @@ impl SnapshotFiles for Files {
             && bytes.len() == buffer.len()
         {
             buffer.copy_from_slice(&bytes);
+            self.source.was_read(false);
             return Ok(());
         }
         let mut kept = Vec::new();
+        self.source.was_read(places.iter().all(|place| blob.has(*place)));
         for place in places {
             self.read_ahead(file, &blob, place);
             if let Got::Kept(bytes) = self.get(&blob, place)? {
@@ -417,7 +437,11 @@ impl SnapshotFiles for Files {
         let file = self.file(index)?;
         let Some(blob) = self.cached(file) else { return Ok(0) };
         // A read that may wait goes past a cache that fails.
-        Ok(blob.read_in_memory(buffer, offset).unwrap_or(0))
+        let read = blob.read_in_memory(buffer, offset).unwrap_or(0);
+        if read > 0 {
+            self.source.was_read(true);
+        }
+        Ok(read)
     }
 
     fn descriptor(&self, index: usize) -> io::Result<Option<std::os::fd::OwnedFd>> {

@@ -22,5 +22,6 @@ pub mod push;
 mod recent;
 pub mod suppliers;
 pub mod tags;
+pub mod teller;
 #[cfg(feature = "traces")]
 pub mod traces;

@@ -14,7 +14,7 @@ use crate::remote::files::{Files, Source};
 use crate::remote::names::{Answer, KEPT, Names};
 use crate::remote::newest::{Known, Listed, Listing, Newest, listing};
 use crate::remote::pieces::to_io;
-use crate::store::{Snapshot, Snapshots};
+use crate::store::{Snapshot, Snapshots, Traffic};
 
 /// Collections that are opened together with the first of a tenant that is looked at: the next that is read is
 /// probably one of them, and waits for no manifest then. With two requests each they fill the window of a new client.
@@ -193,6 +193,10 @@ impl Snapshots for Published {
 
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
         self.snapshot(tenant, collection).map_err(to_io)
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.source.traffic()
     }
 
     fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {

@@ -12,6 +12,7 @@ use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::client::{Client, Wanted, runtime};
 use crate::remote::suppliers::Suppliers;
+use crate::store::RemoteError;
 
 /// A piece with wrong bytes is read this many times.
 pub(in crate::remote) const TRIES: usize = 2;
@@ -86,5 +87,5 @@ pub(in crate::remote) fn to_io(error: Error) -> io::Error {
         ErrorKind::Full => io::ErrorKind::StorageFull,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, error.to_string())
+    RemoteError::of(kind, error.to_string())
 }

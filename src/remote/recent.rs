@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys::PieceName;
+use crate::store::RemoteError;
 
 /// Bytes that are kept.
 const BYTES_MAX: usize = 128 << 20;
@@ -38,7 +39,7 @@ impl Recent {
     pub fn failed(&self, name: &PieceName) -> io::Result<()> {
         match self.failed.lock().get(name) {
             Some((when, kind, text)) if when.elapsed() < FAILED_FOR => {
-                Err(io::Error::new(*kind, text.clone()))
+                Err(RemoteError::of(*kind, text.clone()))
             }
             _ => Ok(()),
         }

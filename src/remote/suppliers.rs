@@ -72,6 +72,11 @@ impl Suppliers {
         &self.origin
     }
 
+    /// The clients of the remote and of its mirrors.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        std::iter::once(&self.origin).chain(self.mirrors.iter().map(|mirror| &mirror.client))
+    }
+
     /// The places to ask for a piece, one after the other. The remote is asked `tries` times, since bytes may
     /// be damaged on their way.
     pub(in crate::remote) fn places(&self, tries: usize) -> Vec<Place<'_>> {

@@ -34,6 +34,7 @@ pub use collection::place::PlaceOfObject;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
 pub use disk::clones::{CloneSource, PieceSource};
+pub use disk::remote::{RemoteError, Traffic};
 pub use events::{EventKind, Events};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};

@@ -16,6 +16,7 @@ use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
 use crate::store::disk::clones::{Clones, PieceSource};
 use crate::store::disk::descriptors::Descriptors;
+use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
 use crate::store::events::Events;
 use crate::store::quota::{Limits, Meter, Use};
@@ -391,6 +392,11 @@ impl Store {
     /// Whether it shows snapshots of a remote.
     pub fn shows_snapshots(&self) -> bool {
         self.disk.shows_snapshots()
+    }
+
+    /// The traffic with the remote whose snapshots it shows; `None` of another store.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.disk.traffic()
     }
 
     /// Shows the newest snapshots of a remote from now on. The paths of collections that differ. Open files

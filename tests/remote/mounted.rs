@@ -111,6 +111,58 @@ fn a_piece_that_is_gone_fails_its_reads_only_and_says_so() {
 }
 
 #[test]
+fn a_snapshot_that_was_collected_fails_its_reads_with_estale() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap().len(), 23);
+    for gone in ["bucket/piece", "bucket/snap/acme"] {
+        fs::remove_dir_all(remote.place.path(gone)).unwrap();
+    }
+    let error = fs::read(mounted.path("acme/m/large.safetensors")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}");
+    for tensor in ["a", "b", "c"] {
+        fs::read(mounted.path("acme/m/.tensors/large.safetensors").join(tensor)).unwrap_err();
+    }
+    let told = support::events(&mounted, "remote");
+    assert_eq!(told.len(), 1, "one event, not one for each piece: {told:?}");
+    assert!(told[0]["text"].as_str().unwrap().contains("snapshot 1 was collected"), "{told:?}");
+    let log = fs::read_to_string(remote.place.path("remote.log")).unwrap();
+    assert!(!log.contains("fsck"), "{log}");
+    mounted.unmount();
+}
+
+#[test]
+fn the_traffic_with_a_remote_is_counted_and_a_store_has_none() {
+    let remote = pushed();
+    let mounted = remote.mount(&[]);
+    let counted = || mounted.stats()["remote"].clone();
+    let of = |name: &str| counted()[name].as_u64().unwrap_or_else(|| panic!("no {name}: {}", counted()));
+    let large = fs::read(mounted.path("acme/m/large.safetensors")).unwrap();
+    wait_until("the cache has the file", || of("cached_bytes") >= large.len() as u64);
+    assert!(of("received_bytes") >= large.len() as u64 && of("cache_misses") > 0, "{}", counted());
+    assert!(of("requests") >= 4 && of("retries") == 0 && of("failures") == 0, "{}", counted());
+    wait_until("nothing is in flight", || of("in_flight") == 0 && of("in_flight_bytes") == 0);
+    // A tensor is read by the daemon, from the cache.
+    let hits = of("cache_hits");
+    fs::read(mounted.path("acme/m/.tensors/large.safetensors/b")).unwrap();
+    assert!(of("cache_hits") > hits, "{}", counted());
+    wait_until("a second has passed", || of("bytes_per_second") > 0);
+    let status = fs::read_to_string(mounted.path(".ctl/status")).unwrap();
+    for line in ["cached       ", "in flight    0 requests of 0 bytes", "received     ", "requests     "] {
+        assert!(status.contains(&format!("\n{line}")), "{line}: {status}");
+    }
+    let metrics = fs::read_to_string(mounted.path(".ctl/metrics")).unwrap();
+    for name in ["cached_bytes{", "cache_hits_total{", "in_flight{", "bytes_per_second{", "failures_total{"] {
+        assert!(metrics.contains(&format!("\ntierfs_remote_{name}")), "{name}: {metrics}");
+    }
+    mounted.unmount();
+    let local = remote.place.mount(&[]);
+    assert!(local.stats()["remote"].is_null());
+    assert!(!fs::read_to_string(local.path(".ctl/metrics")).unwrap().contains("tierfs_remote_"));
+    local.unmount();
+}
+
+#[test]
 fn a_piece_with_other_bytes_is_never_served() {
     let remote = pushed();
     let pieces = remote.place.path("bucket/piece");

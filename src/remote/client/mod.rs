@@ -18,10 +18,12 @@ use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPa
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::failure::Failure;
+use crate::remote::client::rate::Rate;
 use crate::remote::client::window::{Class, Permit, Window};
 
 pub mod failure;
 mod observed;
+mod rate;
 pub mod runtime;
 pub mod url;
 pub mod window;
@@ -71,6 +73,10 @@ pub struct Counts {
     pub received: AtomicU64,
     /// Bytes of objects sent.
     pub sent: AtomicU64,
+    /// Requests that were given up. An object that does not exist, or exists already, is an answer.
+    pub failures: AtomicU64,
+    /// How fast bytes are received.
+    pub rate: Rate,
 }
 
 /// A hedge is allowed while at most one request in this many was one.
@@ -426,6 +432,7 @@ impl Client {
                     reading.advance(len)?;
                     (stall, silence) = (deadlines.stall, deadlines.silence);
                     self.shared.counts.received.fetch_add(len, Ordering::Relaxed);
+                    self.shared.counts.rate.add(len);
                     sink(chunk).map_err(Failure::Local)?;
                 }
             }
@@ -482,7 +489,12 @@ impl Client {
             self.shared.window.slow_down();
         }
         let pause = if failure.is_transient() { pauses.next() } else { None };
-        let Some(pause) = pause else { return Err(failure) };
+        let Some(pause) = pause else {
+            if !matches!(failure, Failure::NotFound | Failure::Exists) {
+                self.shared.counts.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            return Err(failure);
+        };
         log::debug!("{}: a request is repeated: {failure}", self.shared.place);
         self.shared.counts.retries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(pause).await;
@@ -512,7 +524,11 @@ impl Client {
             Failure::Refused(_) => Error::new(ErrorKind::Io, text),
             Failure::Transient(_) | Failure::Overload(_) => Error::new(
                 ErrorKind::Io,
-                format!("{text}; the remote did not answer for {} s", self.shared.deadlines.total.as_secs()),
+                format!(
+                    "{text}; the remote did not answer for {} s (tierfs doctor {} examines it)",
+                    self.shared.deadlines.total.as_secs(),
+                    self.shared.place
+                ),
             ),
         }
     }

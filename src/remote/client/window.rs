@@ -107,6 +107,12 @@ impl Window {
         (state.limit, state.active)
     }
 
+    /// The requests in flight, and the bytes that they asked for.
+    pub fn in_flight(&self) -> (usize, u64) {
+        let state = self.state.lock();
+        (state.active, state.bytes)
+    }
+
     pub(super) fn succeeded(&self) {
         let mut state = self.state.lock();
         state.succeeded += 1;

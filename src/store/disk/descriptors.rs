@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
 /// The store uses at least this many, however low the limit is.
@@ -383,6 +384,10 @@ impl Disk for Descriptors {
 
     fn shows_snapshots(&self) -> bool {
         self.pool.disk.shows_snapshots()
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        self.pool.disk.traffic()
     }
 
     fn renew_all(&self) -> io::Result<Vec<(String, String)>> {

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::store::disk::cloned::{ClonedCollections, ClonedFile};
+use crate::store::disk::remote::Traffic;
 
 pub mod cloned;
 pub mod clones;
@@ -15,6 +16,7 @@ pub mod descriptors;
 #[cfg(feature = "mount")]
 pub mod files;
 pub mod memory;
+pub mod remote;
 
 /// A file of a store.
 pub trait File: Send + Sync {
@@ -225,6 +227,10 @@ pub trait Disk: Send + Sync {
     /// collections that differ.
     fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The traffic with the remote whose snapshots it shows.
+    fn traffic(&self) -> Option<Traffic> {
+        None
     }
     /// The disk with clones that this is, if it is one.
     fn as_clones(&self) -> Option<&dyn ClonedCollections> {

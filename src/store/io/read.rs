@@ -16,6 +16,7 @@ use crate::store::collection::lineage::broken;
 use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::disk::File;
 use crate::store::disk::clones::fetched_outside;
+use crate::store::disk::remote::RemoteError;
 use crate::store::io::buffer::PageBuffer;
 use crate::store::io::packed::decode_packed;
 use crate::store::object::Object;
@@ -320,10 +321,16 @@ impl OpenObject {
     fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
         let file = self.file_of(stored)?;
         file.read_exact_at(out, stored.offset + skip).map_err(|error| {
-            let text = format!("{}: {error}; run tierfs fsck", self.file_place(stored));
+            let place = self.file_place(stored);
+            let is_of_remote = RemoteError::is(&error);
+            let advice = if is_of_remote { "" } else { "; run tierfs fsck" };
             match error.kind() {
-                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => Error::corrupt(text),
-                _ => Error::new(ErrorKind::Io, text),
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => {
+                    Error::corrupt(format!("{place}: {error}{advice}"))
+                }
+                // Programs may tell its kinds apart.
+                _ if is_of_remote => Error::io(place, error),
+                _ => Error::new(ErrorKind::Io, format!("{place}: {error}{advice}")),
             }
         })
     }

@@ -17,6 +17,7 @@ use crate::format::log::slot::{RawSlot, SLOT_BYTES};
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
 use crate::model::{MODE_BITS, StoreId, check_label};
 use crate::store::batch::Batch;
+use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space, read_only};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::batch_bytes;
@@ -376,6 +377,10 @@ impl Disk for SnapshotDisk {
 
     fn shows_snapshots(&self) -> bool {
         true
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        Some(self.source.traffic())
     }
 
     fn renew_all(&self) -> io::Result<Vec<(String, String)>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::format::snapshot::manifest::Manifest;
 use crate::model::StoreId;
+use crate::store::disk::remote::Traffic;
 
 /// The snapshots of a remote.
 pub trait Snapshots: Send + Sync {
@@ -18,6 +19,10 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
+    /// Counts of the traffic with the remote.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
     /// Opens collections of a tenant that is looked at: at least one, whose manifest says who owns the tenant, and
     /// others that can be had in the same time.
     fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {

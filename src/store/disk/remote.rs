@@ -1,0 +1,55 @@
+//! Disks that show a remote: its errors, and counts of its traffic.
+
+use std::fmt;
+use std::io;
+
+/// Counts of a remote that is shown, since it was opened.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Traffic {
+    /// Bytes in the cache.
+    pub cached_bytes: u64,
+    /// Reads that found their bytes in the cache.
+    pub cache_hits: u64,
+    /// Reads that waited for the remote.
+    pub cache_misses: u64,
+    /// Requests that are not answered yet.
+    pub in_flight: u64,
+    /// Bytes that these asked for.
+    pub in_flight_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes received a second, in the last seconds.
+    pub bytes_per_second: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Repetitions after a failure.
+    pub retries: u64,
+    /// Second requests beside a slow first one.
+    pub hedges: u64,
+    /// Requests that were given up.
+    pub failures: u64,
+}
+
+/// The error of a remote. The local disk is sound, and the text says what to do.
+#[derive(Debug)]
+pub struct RemoteError(String);
+
+impl RemoteError {
+    /// An error with this text.
+    pub fn of(kind: io::ErrorKind, text: impl Into<String>) -> io::Error {
+        io::Error::new(kind, RemoteError(text.into()))
+    }
+
+    /// Whether an error is that of a remote.
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<RemoteError>())
+    }
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for RemoteError {}
