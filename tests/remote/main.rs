@@ -21,4 +21,5 @@ mod reading;
 mod rounds;
 mod seaweed;
 mod server;
+mod through_http;
 mod variants;

@@ -1,6 +1,7 @@
-//! An HTTP proxy between a mount and a server: it refuses requests, cuts answers short, and slows them down, as a test
-//! says.
+//! An HTTP proxy between mounts and a server: it refuses requests, cuts answers short, changes them, and slows them down,
+//! as a test says. It can keep answers, as a cache between machines and a bucket does.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -16,6 +17,10 @@ pub enum Fault {
     Refused,
     /// The answer ends after half of its body.
     CutShort,
+    /// A bit of the body differs.
+    WrongByte,
+    /// The connection ends without an answer.
+    Closed,
     /// Nothing is ever answered.
     Hangs,
 }
@@ -35,8 +40,13 @@ struct Shared {
     requests: AtomicU64,
     /// Requests that met a fault.
     faults: AtomicU64,
+    /// Requests that the server got.
+    passed: AtomicU64,
     /// The pause after each part of an answer, in milliseconds.
     pause: AtomicU64,
+    keeps: AtomicBool,
+    /// Answers by request and range. Who asks for one that is on its way waits for it.
+    kept: Mutex<HashMap<String, Arc<Mutex<Option<Vec<u8>>>>>>,
     is_over: AtomicBool,
 }
 
@@ -55,7 +65,10 @@ impl Proxy {
             plan: Mutex::new(plan),
             requests: AtomicU64::new(0),
             faults: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
             pause: AtomicU64::new(0),
+            keeps: AtomicBool::new(false),
+            kept: Mutex::default(),
             is_over: AtomicBool::new(false),
         });
         let accepting = shared.clone();
@@ -80,6 +93,16 @@ impl Proxy {
     /// Each connection passes on 128 KiB in this time, at most.
     pub fn slow_down(&self, pause: Duration) {
         self.shared.pause.store(pause.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// From now on answers are kept, and the same request gets the same answer.
+    pub fn keep_answers(&self) {
+        self.shared.keeps.store(true, Ordering::Relaxed);
+    }
+
+    /// The requests so far, and those of them that the server got.
+    pub fn requests(&self) -> (u64, u64) {
+        (self.shared.requests.load(Ordering::Relaxed), self.shared.passed.load(Ordering::Relaxed))
     }
 
     /// The requests that met a fault.
@@ -113,6 +136,7 @@ impl Shared {
             self.faults.fetch_add(1, Ordering::Relaxed);
         }
         match fault {
+            Fault::Closed => return Ok(()),
             Fault::Hangs => {
                 // Until the client gives up.
                 drop(client.read(&mut byte));
@@ -127,11 +151,36 @@ impl Shared {
             }
             _ => {}
         }
+        if self.keeps.load(Ordering::Relaxed) {
+            client.write_all(&self.kept(&text)?)?;
+        } else {
+            self.pass(&mut self.ask(&text)?, &mut client, fault)?;
+        }
+        client.shutdown(Shutdown::Both)
+    }
+
+    /// Sends a request to the server.
+    fn ask(&self, text: &str) -> io::Result<TcpStream> {
         let mut server = TcpStream::connect(("127.0.0.1", self.target))?;
         let (first, rest) = text.split_once("\r\n").unwrap_or_default();
+        self.passed.fetch_add(1, Ordering::Relaxed);
         write!(server, "{first}\r\nConnection: close\r\n{rest}")?;
-        self.pass(&mut server, &mut client, fault)?;
-        client.shutdown(Shutdown::Both)
+        Ok(server)
+    }
+
+    /// The answer to a request, asked of the server once.
+    fn kept(&self, text: &str) -> io::Result<Vec<u8>> {
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default();
+        let range = lines.find(|line| line.to_ascii_lowercase().starts_with("range:")).unwrap_or_default();
+        let slot = self.kept.lock().entry(format!("{first} {range}")).or_default().clone();
+        let mut answer = slot.lock();
+        if answer.is_none() {
+            let mut found = Vec::new();
+            self.ask(text)?.read_to_end(&mut found)?;
+            *answer = Some(found);
+        }
+        Ok(answer.clone().unwrap_or_default())
     }
 
     fn pass(&self, server: &mut TcpStream, client: &mut TcpStream, fault: Fault) -> io::Result<()> {
@@ -143,6 +192,9 @@ impl Shared {
             }
             if end.is_none() {
                 end = Some(if fault == Fault::CutShort { half_of(&part[..count]) } else { usize::MAX });
+            }
+            if fault == Fault::WrongByte && passed > 0 {
+                part[count / 2] ^= 1;
             }
             let left = end.unwrap_or(usize::MAX) - passed;
             client.write_all(&part[..count.min(left)])?;

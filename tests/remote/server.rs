@@ -124,7 +124,7 @@ fn run(who: usize, port: u16, arguments: &[&str]) -> Answer {
 /// All servers in one process.
 pub struct Server {
     _process: Process,
-    port: u16,
+    pub port: u16,
 }
 
 impl Server {

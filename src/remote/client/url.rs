@@ -40,6 +40,9 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
         if !rest.starts_with('/') {
             return Err(wrong());
         }
+        if !Path::new(rest).is_dir() {
+            return Err(Error::new(ErrorKind::NotFound, format!("{url}: there is no such directory")));
+        }
         let directory = LocalFileSystem::new_with_prefix(Path::new(rest)).map_err(failed)?;
         return Ok((Arc::new(directory.with_fsync(true)), String::new()));
     }
