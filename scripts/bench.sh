@@ -3,6 +3,7 @@
 #
 #   scripts/bench.sh                 every row and every plot, about 15 minutes from a fresh clone on 2 cores
 #   scripts/bench.sh codec index     rows with these prefixes; --list prints all names
+#   scripts/bench.sh scale [100]     stores of up to 1,000 collections, a million tensors and 100 million blocks, 6 minutes
 #   scripts/bench.sh --quick         small sizes and few rounds, to check that everything runs
 #
 # Figures are ratios of interleaved measurements. Answers are checked first: a wrong one fails the run, a time never

@@ -12,6 +12,7 @@ mod plot;
 mod read;
 mod report;
 mod run;
+mod scale;
 mod seaweed;
 mod table;
 mod through;
@@ -27,6 +28,7 @@ use place::{Place, Size};
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str = "usage: tierfs-bench [--quick] [--rounds N] [--list] [--no-plots] [ROW...]
+       tierfs-bench scale [COLLECTIONS]
        tierfs-bench empty MOUNTPOINT BYTES FILES BYTES-OF-EACH
        tierfs-bench get URL KEY
 
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let done = match arguments.first().map(String::as_str) {
         Some("empty") => empty::main(arguments.get(1..).unwrap_or_default()).map(|()| true),
         Some("get") => seaweed::get(arguments.get(1..).unwrap_or_default()).map(|()| true),
+        Some("scale") => scaled(arguments.get(1)).map(|()| true),
         _ => measure(&arguments),
     };
     match done {
@@ -47,6 +50,15 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Measures stores of 1 collection and more, up to 1,000 or the given number. A whole run changes `docs/`.
+fn scaled(largest: Option<&String>) -> Result<()> {
+    let largest = largest.map_or(Ok(scale::LARGEST), |text| text.parse().map_err(|_| USAGE))?;
+    let place = Place::new(Path::new("target/bench"), Size::Full)?;
+    let directory =
+        if largest == scale::LARGEST { Path::new("docs/plots").to_owned() } else { place.root.join("plots") };
+    scale::measure(&place, largest, &directory)
 }
 
 /// Runs the requested rows. Whether every answer was right.
