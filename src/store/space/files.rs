@@ -48,6 +48,15 @@ impl Touched {
     }
 }
 
+/// Data files that somebody has open.
+#[derive(Default)]
+struct OpenDataFiles {
+    known: HashMap<u64, Weak<dyn File>>,
+    /// The one that was asked for last, kept open: the next tensor that a program opens is often in the same file.
+    /// None outside the store, whose name may come to lead to another file.
+    last: Option<(u64, Arc<dyn File>)>,
+}
+
 /// The files of a collection. Each is opened at its first use.
 pub(in crate::store) struct Files {
     disk: Arc<dyn Disk>,
@@ -57,7 +66,7 @@ pub(in crate::store) struct Files {
     how: Open,
     payload_files: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     /// Open data files. Held while one is opened.
-    data_files: Mutex<HashMap<u64, Weak<dyn File>>>,
+    data_files: Mutex<OpenDataFiles>,
     /// Data files that somebody reads directly.
     direct: Mutex<HashMap<u64, Weak<()>>>,
 }
@@ -160,21 +169,27 @@ impl Files {
     /// file.
     pub fn data_file(&self, id: u64, outside: Option<&Arc<OutsideFile>>) -> Result<Arc<dyn File>> {
         let mut open = self.data_files.lock();
-        if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
-            return Ok(file);
-        }
-        let file = match outside {
-            Some(outside) => self.open_outside(outside)?,
+        let file = match open.known.get(&id).and_then(Weak::upgrade) {
+            Some(file) => file,
             None => {
-                let path = self.data_path(id);
-                let opened = self.disk.open(&path, self.how);
-                opened.map_err(|error| Error::io(format!("opening {path}"), error))?
+                let file = match outside {
+                    Some(outside) => self.open_outside(outside)?,
+                    None => {
+                        let path = self.data_path(id);
+                        let opened = self.disk.open(&path, self.how);
+                        opened.map_err(|error| Error::io(format!("opening {path}"), error))?
+                    }
+                };
+                if open.known.len() > DATA_FILES_KNOWN {
+                    open.known.retain(|_, file| file.strong_count() > 0);
+                }
+                open.known.insert(id, Arc::downgrade(&file));
+                file
             }
         };
-        if open.len() > DATA_FILES_KNOWN {
-            open.retain(|_, file| file.strong_count() > 0);
+        if outside.is_none() && open.last.as_ref().is_none_or(|(last, _)| *last != id) {
+            open.last = Some((id, file.clone()));
         }
-        open.insert(id, Arc::downgrade(&file));
         Ok(file)
     }
 
@@ -197,6 +212,8 @@ impl Files {
     /// opened again.
     pub fn remove_data_file(&self, id: u64) {
         let path = self.data_path(id);
+        // Its space is free only once nobody has it open.
+        self.data_files.lock().last.take_if(|(last, _)| *last == id);
         if let Err(error) = remove_if_present(&*self.disk, &path) {
             log::warn!("removing {path}: {error}");
         }
@@ -269,5 +286,35 @@ pub(in crate::store) fn payload_name(number: u8) -> String {
         DELTA_FILE => "delta.dat".to_owned(),
         FACTOR_FILE => "factor.dat".to_owned(),
         tier => format!("tier{tier}.dat"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Weak};
+
+    use super::Files;
+    use crate::store::disk::memory::MemoryDisk;
+    use crate::store::disk::{Disk, File, Open};
+
+    #[test]
+    fn the_data_file_that_was_used_last_stays_open_until_another_is_used_or_it_is_removed() {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        for directory in ["t", "t/c", "t/c/data"] {
+            disk.create_directory(directory).unwrap();
+        }
+        let files = Files::new(&disk, "t/c".to_owned(), true);
+        for id in [1, 2] {
+            disk.open(&files.data_path(id), Open::Create).unwrap();
+        }
+        let used = |id| -> Weak<dyn File> { Arc::downgrade(&files.data_file(id, None).unwrap()) };
+        let (first, again) = (used(1), used(1));
+        assert!(Weak::ptr_eq(&first, &again));
+        // The disk itself has each file in memory.
+        assert_eq!(first.strong_count(), 2);
+        let second = used(2);
+        assert_eq!([first.strong_count(), second.strong_count()], [1, 2]);
+        files.remove_data_file(2);
+        assert!(second.upgrade().is_none());
     }
 }
