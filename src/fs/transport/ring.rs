@@ -43,7 +43,9 @@ impl Ring {
     pub fn new(entries: usize) -> io::Result<Ring> {
         let completions = (entries as u32 + 8).next_power_of_two().clamp(2 * SUBMISSIONS, 1 << 14);
         let mut builder = IoUring::builder();
-        builder.setup_cqsize(completions).setup_single_issuer().setup_defer_taskrun().setup_r_disabled();
+        // Requests are delivered by any system call of the thread. Deferred until it waits, as a flag of io_uring has it,
+        // those of two programs, or a close and the next open, would take turns.
+        builder.setup_cqsize(completions).setup_single_issuer().setup_coop_taskrun().setup_r_disabled();
         let ring = builder.build(SUBMISSIONS)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Ring { ring, wake, woken: Box::new([0; 8]) })
