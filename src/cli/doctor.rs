@@ -17,7 +17,7 @@ use crate::cli::shared::output::{print, print_json};
 #[cfg(feature = "remote")]
 use crate::cli::shared::remote::cache_directory;
 use crate::codec;
-use crate::fs::{Options, mount};
+use crate::fs::{Options, UringSupport, mount};
 use crate::gpu;
 use crate::model::{Error, Result};
 use crate::store::DESCRIPTORS_MAX;
@@ -96,6 +96,7 @@ impl Args {
             read_ahead(),
             passthrough(&privileges, &probe),
             request_size(),
+            over_io_uring(&UringSupport::here()),
             processor(),
             messages(),
         ];
@@ -377,6 +378,31 @@ fn request_size() -> Finding {
     Finding { what: "requests", verdict, found, advice }
 }
 
+/// Whether requests can arrive over io_uring, and if not, how that is enabled.
+fn over_io_uring(support: &UringSupport) -> Finding {
+    let (found, advice) = match support {
+        UringSupport::Offered => ("offered by the kernel: mount --transport uring uses it".to_owned(), String::new()),
+        UringSupport::Disabled => {
+            let advice = format!(
+                "write Y to {} before mounting, or boot with fuse.enable_uring=1; many small requests are then faster",
+                UringSupport::PARAMETER
+            );
+            ("not enabled in the kernel, so requests arrive by the device".to_owned(), advice)
+        }
+        UringSupport::Missing => (
+            "the kernel does not have it for FUSE, so requests arrive by the device".to_owned(),
+            "use Linux 6.14 or later with CONFIG_FUSE_IO_URING; many small requests are then faster".to_owned(),
+        ),
+        UringSupport::Forbidden(reason) => (
+            format!("this process may not use it, so requests arrive by the device: {reason}"),
+            "write 0 to /proc/sys/kernel/io_uring_disabled; a container needs a security profile that allows it"
+                .to_owned(),
+        ),
+    };
+    let verdict = if *support == UringSupport::Offered { Verdict::Good } else { Verdict::Warning };
+    Finding { what: "io_uring", verdict, found, advice }
+}
+
 fn processor() -> Finding {
     let set = codec::instruction_set();
     let verdict = if set == "scalar" { Verdict::Warning } else { Verdict::Good };
@@ -468,7 +494,8 @@ mod tests {
 
     use rustix::io::Errno;
 
-    use super::{Privileges, Verdict, advice_on_device, mounting, passthrough};
+    use super::{Privileges, Verdict, advice_on_device, mounting, over_io_uring, passthrough};
+    use crate::fs::UringSupport;
     use crate::model::{Error, Result};
 
     #[test]
@@ -512,6 +539,24 @@ mod tests {
             for probe in [Ok(false), Err(Error::invalid("no"))] {
                 assert!(passthrough(&privileges, &probe).verdict == Verdict::Warning);
             }
+        }
+    }
+
+    #[test]
+    fn the_advice_on_io_uring_says_what_enables_it() {
+        assert!(over_io_uring(&UringSupport::Offered).verdict == Verdict::Good);
+        for (support, wanted) in [
+            (UringSupport::Disabled, "/sys/module/fuse/parameters/enable_uring"),
+            (UringSupport::Missing, "Linux 6.14"),
+            (UringSupport::Forbidden("no".to_owned()), "io_uring_disabled"),
+        ] {
+            let finding = over_io_uring(&support);
+            assert!(finding.verdict == Verdict::Warning, "{}", finding.found);
+            assert!(
+                finding.found.contains("by the device") && finding.advice.contains(wanted),
+                "{}",
+                finding.advice
+            );
         }
     }
 }

@@ -26,5 +26,5 @@ mod waker;
 pub use decoded::Budget;
 pub use mount::{Mount, Options, mount, unmount_by_helper};
 pub use reply::ShownOwner;
-pub use transport::Choice as TransportChoice;
+pub use transport::{Choice as TransportChoice, Support as UringSupport};
 pub use waker::Waker;

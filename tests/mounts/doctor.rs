@@ -18,6 +18,9 @@ fn doctor_mounts_a_store_and_leaves_nothing_behind() {
     assert_eq!(row(&rows, "mounting")["verdict"], "ok", "{rows}");
     // These tests of passthrough need a kernel that supports it.
     assert_eq!(row(&rows, "passthrough")["verdict"], "ok", "{rows}");
+    let enabled = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let is_enabled = enabled.is_ok_and(|text| text.trim() == "Y");
+    assert_eq!(row(&rows, "io_uring")["verdict"] == "ok", is_enabled, "{rows}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 

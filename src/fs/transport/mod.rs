@@ -89,6 +89,36 @@ impl FromStr for Choice {
     }
 }
 
+/// Whether requests can arrive over io_uring on this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Support {
+    /// They can.
+    Offered,
+    /// The kernel is told not to offer it.
+    Disabled,
+    /// The kernel does not have it.
+    Missing,
+    /// This process may not make rings, for this reason.
+    Forbidden(String),
+}
+
+impl Support {
+    /// The parameter of the kernel that enables it.
+    pub const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+    /// That of this machine.
+    pub fn here() -> Support {
+        match std::fs::read_to_string(Support::PARAMETER) {
+            Err(_) => Support::Missing,
+            Ok(text) if text.trim() != "Y" => Support::Disabled,
+            Ok(_) => match Ring::new(1) {
+                Ok(_) => Support::Offered,
+                Err(error) => Support::Forbidden(error.to_string()),
+            },
+        }
+    }
+}
+
 /// The offer to use rings, which the kernel takes at the beginning of a session.
 pub(super) struct Offer {
     is_made: bool,
