@@ -172,7 +172,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
     let waker = Arc::new(Waker::new()?);
     let (known, told) = (vfs.clone(), mounted.clone());
-    let rings = options.transport.prepare(threads, vfs.store().shows_snapshots());
+    let waits = || vfs.store().shows_snapshots() || vfs.store().has_clones();
+    let rings = options.transport.prepare(threads, waits);
     let offer = Arc::new(Offer::new(rings.is_some()));
     let (cache, shown) = (decoded_cache.clone(), (stack_depth, options.owner, offer.clone()));
     let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), cache, shown);

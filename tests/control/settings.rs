@@ -103,7 +103,8 @@ fn the_settings_in_effect_are_toml() {
     let text = fs::read_to_string(place.store().join("tierfs.toml")).unwrap();
     let kept = text.lines().map(|line| if line.starts_with("keep") { "keep = [\"a \\\"b\"]" } else { line });
     fs::write(place.store().join("tierfs.toml"), kept.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-    let mounted = place.mount(&["--verify", "always", "--list", "both", "--threads", "3"]);
+    let mounted =
+        place.mount(&["--verify", "always", "--list", "both", "--threads", "3", "-o", "transport=auto"]);
     let line = "import json, sys, tomllib; print(json.dumps(tomllib.load(open(sys.argv[1], 'rb'))))";
     let config: serde_json::Value =
         serde_json::from_str(&python_line(line, [mounted.path(".ctl/config")])).unwrap();

@@ -47,10 +47,13 @@ fn requests_arrive_over_io_uring_where_the_kernel_offers_it() {
     assert_eq!(transport(&mounted), if is_offered() { "uring" } else { "classic" });
     use_of(&mounted);
     mounted.unmount();
-    let mounted = place.mount(&["-o", "transport=classic"]);
-    assert_eq!(transport(&mounted), "classic");
-    use_of(&mounted);
-    mounted.unmount();
+    for (choice, wanted) in [("auto", if is_offered() { "uring" } else { "classic" }), ("classic", "classic")]
+    {
+        let mounted = place.mount(&["-o", &format!("transport={choice}")]);
+        assert_eq!(transport(&mounted), wanted);
+        use_of(&mounted);
+        mounted.unmount();
+    }
 }
 
 /// Makes io_uring_setup fail for a command and its children, as containers do.
@@ -81,7 +84,7 @@ fn without_io_uring(command: &mut Command) -> &mut Command {
 /// Messages of a mount, which ends again.
 fn messages(place: &Place, command: &mut Command, options: &[&str]) -> String {
     let mountpoint = place.path("brief");
-    fs::create_dir(&mountpoint).unwrap();
+    fs::create_dir_all(&mountpoint).unwrap();
     let mounted = answer(command.arg("mount").arg(place.store()).arg(&mountpoint).args(options));
     assert_eq!(mounted.code, Some(0), "{mounted:?}");
     run(["umount".as_ref(), mountpoint.as_os_str()]).ok();
@@ -95,8 +98,11 @@ fn a_mount_without_io_uring_uses_the_device() {
     assert_eq!(transport(&mounted), "classic");
     use_of(&mounted);
     mounted.unmount();
-    let messages = messages(&place, without_io_uring(&mut tierfs()), URING);
-    assert!(messages.contains("not by io_uring"), "{messages}");
+    let said = messages(&place, without_io_uring(&mut tierfs()), URING);
+    assert!(said.contains("not by io_uring"), "{said}");
+    // Who asked for nothing is told nothing.
+    let said = messages(&place, without_io_uring(&mut tierfs()), &["-o", "transport=auto"]);
+    assert!(!said.contains("io_uring"), "{said}");
 }
 
 #[test]

@@ -14,8 +14,8 @@ use crate::{Answer, PATIENCE, answer, run, tierfs, wait_until};
 /// chooses the size itself passes it as `-o decoded_cache`, which counts.
 const DECODED_CACHE: &str = "TIERFS_TEST_DECODED_CACHE";
 
-/// With `uring` or `classic` in the environment, requests of mounts arrive so. A test that chooses itself passes
-/// `-o transport`, which counts.
+/// How requests of mounts arrive: `uring`, or else `classic`, so that both are tested on every machine that has both. A test
+/// that chooses itself passes `-o transport`, which counts.
 const TRANSPORT: &str = "TIERFS_TEST_TRANSPORT";
 
 /// The options of a mount that [`DECODED_CACHE`] asks for.
@@ -97,9 +97,7 @@ impl Place {
         let log = self.path(format!("{name}.log"));
         let mounted = Mounted { mountpoint, store, log };
         command.arg("mount").arg(&mounted.store).arg(&mounted.mountpoint).arg("--log").arg(&mounted.log);
-        if let Some(transport) = std::env::var_os(TRANSPORT) {
-            command.arg("--transport").arg(transport);
-        }
+        command.arg("--transport").arg(std::env::var_os(TRANSPORT).unwrap_or_else(|| "classic".into()));
         answer(command.args(decoded_options()).args(options)).ok();
         mounted
     }

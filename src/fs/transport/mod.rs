@@ -41,10 +41,10 @@ const DEPTH: usize = 8;
 /// How the requests of a mount arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
-    /// As measurements suggest.
+    /// Over io_uring, if the kernel offers it and answers need no remote. It says nothing where it uses the device.
     #[default]
     Auto,
-    /// Over io_uring, if the kernel offers it.
+    /// The same, but says why where it uses the device.
     Uring,
     /// From the device.
     Classic,
@@ -60,20 +60,22 @@ impl Choice {
         }
     }
 
-    /// Makes the rings of a mount with this choice, with `helpers` threads for long requests. A remote gets none:
-    /// reads that wait for it would hold all entries of a queue, and names would wait for them.
-    pub(super) fn prepare(self, helpers: usize, is_remote: bool) -> Option<Prepared> {
-        if self != Choice::Uring {
+    /// Makes the rings of a mount with this choice, with `helpers` threads for long requests. A mount whose answers may
+    /// wait for a remote gets none: reads that wait would hold all entries of a queue, and names would wait for them.
+    pub(super) fn prepare(self, helpers: usize, waits: impl FnOnce() -> bool) -> Option<Prepared> {
+        let is_asked_for = self == Choice::Uring;
+        if self == Choice::Classic || !is_asked_for && Support::here() != Support::Offered {
             return None;
         }
-        if is_remote {
-            log::warn!("requests for a remote arrive by the device, not by io_uring");
+        let tell = |why: &str| {
+            let level = if is_asked_for { log::Level::Warn } else { log::Level::Info };
+            log::log!(level, "requests arrive by the device, not by io_uring: {why}");
+        };
+        if waits() {
+            tell("answers may wait for a remote");
             return None;
         }
-        let prepared = Prepared::new(helpers);
-        prepared
-            .inspect_err(|error| log::warn!("requests arrive by the device, not by io_uring: {error}"))
-            .ok()
+        Prepared::new(helpers).inspect_err(|error| tell(&error.to_string())).ok()
     }
 }
 
