@@ -46,9 +46,12 @@ struct Shared {
     pause: AtomicU64,
     keeps: AtomicBool,
     /// Answers by request and range. Who asks for one that is on its way waits for it.
-    kept: Mutex<HashMap<String, Arc<Mutex<Option<Vec<u8>>>>>>,
+    kept: Mutex<HashMap<String, Kept>>,
     is_over: AtomicBool,
 }
+
+/// An answer, once it is there.
+type Kept = Arc<Mutex<Option<Vec<u8>>>>;
 
 /// Bytes of a part of an answer.
 const PART: usize = 128 << 10;

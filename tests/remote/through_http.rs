@@ -85,7 +85,7 @@ fn a_server_that_accepts_and_never_answers_fails_reads_in_time_with_one_event_an
     stand.proxy.plan(|_, _| Fault::None);
     support::wait_until("the file is read again", || large(&mounted).is_ok());
     assert_same(&large(&mounted).unwrap(), &stand.source, "back again");
-    // A later failure is told again.
+    // A mount that reaches nobody says so too.
     stand.proxy.plan(|_, _| Fault::Closed);
     let other = stand.mount_would_fail();
     assert!(other.contains("tierfs doctor"), "{other}");
