@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::Result;
@@ -126,43 +126,80 @@ fn free_ports(count: usize) -> Result<Vec<u16>> {
         .collect::<std::io::Result<_>>()?)
 }
 
-/// A connection of which each request takes `DELAY` longer; it counts what passes.
-pub struct Delayed {
+/// A link to the server. It counts the bytes that pass.
+pub struct Link {
     /// Its port.
     pub port: u16,
     /// Bytes that the server sent.
     pub received: Arc<AtomicU64>,
 }
 
-/// Each round trip takes this much longer.
+/// Each round trip over a link that is far takes this much longer.
 pub const DELAY: Duration = Duration::from_millis(100);
+/// Bytes a second of a narrow link: 1 Gbit/s.
+pub const NARROW: f64 = 125e6;
 
-impl Delayed {
-    /// A way to the server at a port, until the process ends.
-    pub fn to(target: u16) -> Result<Delayed> {
+const BURST: Duration = Duration::from_millis(2);
+
+/// The bytes of all connections of a link take turns.
+struct Pace {
+    /// Seconds that a byte takes.
+    byte_takes: f64,
+    free: Mutex<Instant>,
+}
+
+impl Pace {
+    /// Waits until `bytes` have passed.
+    fn wait(&self, bytes: usize) {
+        let passed = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            // A thread that slept too long catches up.
+            *free = (*free).max(Instant::now() - BURST) + Duration::from_secs_f64(bytes as f64 * self.byte_takes);
+            *free
+        };
+        std::thread::sleep(passed.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Link {
+    /// A way to the server at a port on which each request takes `DELAY` longer, until the process ends.
+    pub fn far(target: u16) -> Result<Link> {
+        Link::to(target, DELAY, 0.0)
+    }
+
+    /// A way to the server at a port that passes `NARROW` bytes a second, until the process ends.
+    pub fn narrow(target: u16) -> Result<Link> {
+        Link::to(target, Duration::ZERO, 1.0 / NARROW)
+    }
+
+    fn to(target: u16, delay: Duration, byte_takes: f64) -> Result<Link> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let (port, received) = (listener.local_addr()?.port(), Arc::new(AtomicU64::new(0)));
         let counted = received.clone();
+        let pace = Arc::new(Pace { byte_takes, free: Mutex::new(Instant::now()) });
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
                 let (Ok(to_client), Ok(from_server)) = (client.try_clone(), server.try_clone()) else {
                     continue;
                 };
-                let (none, counted) = (Arc::new(AtomicU64::new(0)), counted.clone());
-                std::thread::spawn(move || pass(client, server, DELAY, &none));
-                std::thread::spawn(move || pass(from_server, to_client, Duration::ZERO, &counted));
+                let (counted, pace) = (counted.clone(), pace.clone());
+                std::thread::spawn(move || pass(client, server, |_| std::thread::sleep(delay)));
+                let passes = move |bytes: usize| {
+                    counted.fetch_add(bytes as u64, Ordering::Relaxed);
+                    pace.wait(bytes);
+                };
+                std::thread::spawn(move || pass(from_server, to_client, passes));
             }
         });
-        Ok(Delayed { port, received })
+        Ok(Link { port, received })
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration, counted: &AtomicU64) {
+fn pass(mut from: TcpStream, mut to: TcpStream, passes: impl Fn(usize)) {
     let mut part = vec![0; 64 << 10];
     while let Ok(count) = from.read(&mut part) {
-        std::thread::sleep(delay);
-        counted.fetch_add(count as u64, Ordering::Relaxed);
+        passes(count);
         if count == 0 || to.write_all(&part[..count]).is_err() {
             break;
         }

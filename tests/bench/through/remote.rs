@@ -12,13 +12,13 @@ use std::time::Instant;
 
 use tierfs::model::{Dtype, Tier};
 
-use super::{Kept, bytes_on_disk};
 use super::small::{checked, list, read_all};
+use super::{Kept, bytes_on_disk};
 use crate::Result;
 use crate::daemon::{DECODED_CACHE, Mounted};
 use crate::place::{Place, Removed, run};
 use crate::read::{self, CALL, Pages, Through, speed};
-use crate::seaweed::{DELAY, Delayed, Seaweed, cpu_of, installed};
+use crate::seaweed::{DELAY, Link, NARROW, Seaweed, cpu_of, installed};
 use crate::table::{Checked, Contest, Row, Target};
 use crate::values::{Random, Source};
 
@@ -67,6 +67,14 @@ pub fn rows() -> Vec<Row> {
         row("cold-walk", "cold mapped walk", get, "GB/s", Target::Nothing, |place| {
             against_get(place, |stand| Ok(stand.cold(read::touch)?.0), |got| got.0)
         }),
+        row(
+            "link",
+            "cold sequential read over a link of 1 Gbit/s",
+            "the link",
+            "GB/s",
+            Target::RatioAtLeast(0.9),
+            over_link,
+        ),
         row("again", "second read", file, "GB/s", Target::RatioAtLeast(0.95), |place| again(place, PASS)),
         row("walk-again", "second mapped walk", file, "GB/s", Target::RatioAtLeast(0.95), |place| {
             again(place, read::touch)
@@ -268,11 +276,18 @@ fn again(place: &Rc<Place>, pass: Pass) -> Result<Contest> {
     Contest::new(checked, move || cached.pass(pass), move || pass(&stand.source.path))
 }
 
+fn over_link(place: &Rc<Place>) -> Result<Contest> {
+    let stand = stand(place)?;
+    let checked = same(&stand, &stand.mount(stand.server.port)?.file)?;
+    let link = Link::narrow(stand.server.port)?;
+    Contest::new(checked, move || Ok(measured(&stand.mount(link.port)?, PASS)?.0), || Ok(NARROW / 1e9))
+}
+
 /// Reads 4 KiB of a tensor on a new mount, far from the server: round trips one after another, and MiB received.
 fn first(place: &Rc<Place>, figure: fn(f64, f64) -> f64) -> Result<Contest> {
     let stand = stand(place)?;
     let checked = same(&stand, &stand.mount(stand.server.port)?.file)?;
-    let link = Delayed::to(stand.server.port)?;
+    let link = Link::far(stand.server.port)?;
     Contest::alone(checked, move || {
         let cached = stand.mount(link.port)?;
         let before = link.received.load(Ordering::Relaxed);
