@@ -196,7 +196,10 @@ fn costs(place: &Place, store: &Path, collections: u32) -> Result<Costs> {
     costs.list_again = seconds(&mut || listed(&all, collections))?;
     costs.memory[1] = of_process(process, "VmRSS")?;
     costs.descriptors = fs::read_dir(format!("/proc/{process}/fd"))?.count() as f64;
-    costs.status = seconds(&mut || Ok(drop(fs::read(mounted.path(".ctl/status"))?)))?;
+    costs.status = seconds(&mut || {
+        drop(fs::read(mounted.path(".ctl/status"))?);
+        Ok(())
+    })?;
     let program = |command: &str| {
         let mut program = Command::new(&place.tierfs);
         program.arg(command).arg(mounted.path(""));

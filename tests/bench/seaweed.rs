@@ -154,7 +154,8 @@ impl Pace {
         let passed = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
             // A thread that slept too long catches up.
-            *free = (*free).max(Instant::now() - BURST) + Duration::from_secs_f64(bytes as f64 * self.byte_takes);
+            *free =
+                (*free).max(Instant::now() - BURST) + Duration::from_secs_f64(bytes as f64 * self.byte_takes);
             *free
         };
         std::thread::sleep(passed.saturating_duration_since(Instant::now()));

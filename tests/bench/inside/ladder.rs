@@ -19,7 +19,7 @@ const COLD_BLOCKS: usize = 2048;
 /// The rows.
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    for set in InstructionSet::available().into_iter().filter(|set| set.name() != "avx512-bf16") {
+    for set in InstructionSet::available().filter(|set| set.name() != "avx512-bf16") {
         let (hot, cold, least) = match set.name() {
             "avx512" => (Target::RatioAtLeast(0.6), Target::RatioAtLeast(0.65), Target::AtLeast(2.5)),
             "avx2" => (Target::RatioAtLeast(0.2), Target::Nothing, Target::AtLeast(2.0)),

@@ -19,6 +19,9 @@ const RUVECTOR: &str = "ruvector-temporal-tensor";
 const GROUP: usize = 64;
 const BYTES: f64 = (ELEMENTS * 4) as f64;
 
+/// Prepares the comparison of a type of ggml.
+type Prepare = fn(Dtype) -> Result<Contest>;
+
 /// The rows.
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
@@ -40,7 +43,7 @@ pub fn rows() -> Vec<Row> {
         let reference = format!("candle-core, {candle}");
         rows.push(Row::new(name, what, reference, "GB/s", ahead, move |_| decode(tier, prepare(tier)?)));
     }
-    let types: [(Dtype, fn(Dtype) -> Result<Contest>); 8] = [
+    let types: [(Dtype, Prepare); 8] = [
         (Dtype::Q4_0, dequantize::<BlockQ4_0>),
         (Dtype::Q5_0, dequantize::<BlockQ5_0>),
         (Dtype::Q8_0, dequantize::<BlockQ8_0>),

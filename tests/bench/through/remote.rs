@@ -99,11 +99,11 @@ pub fn rows() -> Vec<Row> {
     }
     let small = format!("{SMALL_FILES} tensors of 4 KiB: open, read, close, first");
     rows.push(row("small", &small, "rclone mount of files", "thousand/s", Target::Nothing, |place| {
-        small_files(place, |directory| read_all(directory), "")
+        small_files(place, read_all, "")
     }));
     let listed = format!("`ls -l` of {SMALL_FILES} tensors, first");
     rows.push(row("list", &listed, "rclone mount of files", "ms", Target::Nothing, |place| {
-        small_files(place, |directory| list(directory), ".tensors")
+        small_files(place, list, ".tensors")
     }));
     rows.push(row(
         "push",
@@ -419,8 +419,11 @@ fn small_files(place: &Rc<Place>, measure: fn(&Path) -> Result<f64>, below: &'st
     )
 }
 
+/// The server, and the model that is pushed with its store.
+type Pushed = (Rc<Stand>, Rc<(Source, Kept)>);
+
 /// The input of a push: a quarter of the other rows' bytes, since each pass leaves a copy on the server.
-fn pushed(place: &Rc<Place>) -> Result<(Rc<Stand>, Rc<(Source, Kept)>)> {
+fn pushed(place: &Rc<Place>) -> Result<Pushed> {
     let stand = stand(place)?;
     let pushed = place.shared("pushed", || {
         let folder = place.new_directory("push")?;
