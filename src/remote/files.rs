@@ -227,7 +227,7 @@ impl Files {
             if let Ok(bytes) = &bytes {
                 source.recent.keep(piece.name, bytes);
             }
-            // Who wants another of them tries again and gets its error.
+            // A reader of another of them tries again and gets its error.
             if place == 0 {
                 answer = bytes.map_err(|failure| self.failed(piece, &failure));
             }

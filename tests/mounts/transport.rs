@@ -100,7 +100,7 @@ fn a_mount_without_io_uring_uses_the_device() {
     mounted.unmount();
     let said = messages(&place, without_io_uring(&mut tierfs()), URING);
     assert!(said.contains("not by io_uring"), "{said}");
-    // Who asked for nothing is told nothing.
+    // A mount that asked for no transport says nothing.
     let said = messages(&place, without_io_uring(&mut tierfs()), &["-o", "transport=auto"]);
     assert!(!said.contains("io_uring"), "{said}");
 }

@@ -237,7 +237,7 @@ fn the_newest_snapshot_is_shown_whatever_was_listed_and_whatever_the_hint_says()
     let store = mounted(&Rounds::over(&objects), folder.path());
     assert_eq!(first_bytes(&store, ("acme", "m"), "three.json", 0..2), b"{}");
     drop(store);
-    // What was listed is collected, and its successor too: only the hint leads on.
+    // The listed snapshot and its successor are collected, so only the hint leads to the newest.
     let store = mounted(&Rounds::over(&objects), folder.path());
     place.import("acme/m", &[&place.write("four.json", b"{}")], &[]);
     push_as(&place, &objects, "m", 4);

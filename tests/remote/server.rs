@@ -95,7 +95,7 @@ fn write_keys(place: &Place) -> PathBuf {
     place.write("keys.json", format!("{{\"identities\": [{}]}}", identities.join(", ")))
 }
 
-/// The answer of a server to a request; empty if there is none.
+/// Sends a request to a server. Returns its answer, which is empty if the server gives none.
 fn http(port: u16, request: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return answer };

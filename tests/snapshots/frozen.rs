@@ -211,7 +211,7 @@ fn objects_of_an_import_that_has_not_ended_are_not_part_of_a_snapshot() {
         canonical.files().iter().map(|file| (file.kind, file.number, file.bytes)).collect::<Vec<_>>()
     };
     let before = files(&collection);
-    // What an import records before it names its file.
+    // An import records this before it names its file.
     let object = collection.state().objects().next().unwrap().entry.clone();
     collection
         .record(tierfs::store::Touched::default(), |batch, _| {

@@ -8,7 +8,7 @@ use std::path::Path;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::format::snapshot::cache_map::{DIGEST_BYTES, Map};
+use crate::format::snapshot::cache_map::{DIGEST_BYTES, Map, Stretch};
 use crate::remote::cache::blob::{map_of, remove, write_map};
 
 /// Bytes that are read at a time.
@@ -49,14 +49,13 @@ pub(super) fn verify(name: &str, path: &Path) -> io::Result<Verified> {
     if file.metadata()?.len() != map.bytes {
         return removed("it has another length than its map says");
     }
-    let there: Vec<u32> = (0..map.bits.count()).filter(|piece| map.bits.has(*piece)).collect();
-    let compared: Vec<(u32, u64, bool)> = there
-        .into_par_iter()
-        .map(|piece| {
-            let (bytes, is_right) = compare(&file, &map, piece);
-            (piece, bytes, is_right)
-        })
-        .collect();
+    let mut there: Vec<&Stretch> =
+        map.stretches.iter().filter(|stretch| map.bits.has(stretch.piece)).collect();
+    // The sort is stable: a digest is that of a piece's bytes in the order of the file.
+    there.sort_by_key(|stretch| stretch.piece);
+    let pieces: Vec<&[&Stretch]> = there.chunk_by(|one, next| one.piece == next.piece).collect();
+    let compared: Vec<(u32, u64, bool)> =
+        pieces.into_par_iter().filter_map(|stretches| compare(&file, &map, stretches)).collect();
     let bytes = compared.iter().map(|(_, bytes, _)| bytes).sum();
     let wrong: Vec<u32> =
         compared.iter().filter(|(.., is_right)| !is_right).map(|(piece, ..)| *piece).collect();
@@ -74,11 +73,13 @@ pub(super) fn verify(name: &str, path: &Path) -> io::Result<Verified> {
     Ok(Verified { bytes, right, dropped, ..found })
 }
 
-/// The bytes of a piece, and whether they are those of its digest. Bytes that cannot be read are not.
-fn compare(file: &fs::File, map: &Map, piece: u32) -> (u64, bool) {
+/// The piece that has these stretches, its bytes, and whether they are those of its digest. Bytes that cannot be
+/// read are not.
+fn compare(file: &fs::File, map: &Map, stretches: &[&Stretch]) -> Option<(u32, u64, bool)> {
+    let piece = stretches.first()?.piece;
     let (mut hasher, mut bytes, mut is_read) = (blake3::Hasher::new(), 0, true);
     let mut buffer = vec![0; BUFFER_BYTES];
-    for stretch in map.stretches.iter().filter(|stretch| stretch.piece == piece) {
+    for stretch in stretches {
         let (mut at, mut left) = (stretch.offset, stretch.len as usize);
         while left > 0 && is_read {
             let Some(part) = buffer.get_mut(..left.min(BUFFER_BYTES)) else { break };
@@ -89,12 +90,12 @@ fn compare(file: &fs::File, map: &Map, piece: u32) -> (u64, bool) {
         bytes += u64::from(stretch.len);
     }
     let wanted = map.digests.get(piece as usize);
-    (bytes, is_read && wanted == Some(hasher.finalize().as_bytes()))
+    Some((piece, bytes, is_read && wanted == Some(hasher.finalize().as_bytes())))
 }
 
-/// Gives the space of pieces back, where the file system can.
+/// Gives the space of pieces back, where the file system can. Their numbers ascend.
 fn free(file: &fs::File, map: &Map, pieces: &[u32]) {
-    for stretch in map.stretches.iter().filter(|stretch| pieces.contains(&stretch.piece)) {
+    for stretch in map.stretches.iter().filter(|stretch| pieces.binary_search(&stretch.piece).is_ok()) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if let Err(error) = fallocate(file, flags, stretch.offset, u64::from(stretch.len)) {
             log::debug!("the space of dropped pieces is still taken: {error}");
