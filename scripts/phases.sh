@@ -73,4 +73,6 @@ for name in "${phases[@]}"; do
     fi
     report+=$(printf '\n%-12s %5d s' "$name" $((SECONDS - phase_started)))
     current=""
+    # A mount that a failed test has left must not be met by the next phase.
+    unmount_leftovers
 done

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::cli::Outcome;
 use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::jobs::{Job, jobs, jobs_in};
-use crate::cli::shared::mounts::{Mounted, mounts_of};
+use crate::cli::shared::mounts::{Mounted, all_mounts, mounts_of};
 use crate::cli::shared::output::{human, human_part, print, print_json};
 use crate::cli::shared::watch::{JobList, wait_for_change};
 use crate::model::Result;
@@ -34,7 +34,12 @@ impl Args {
         }
         let (mut rows, mut text) = (Vec::new(), String::new());
         for mounted in &mounts {
-            for job in jobs(mounted)? {
+            let listed = match jobs(mounted) {
+                // It was unmounted meanwhile.
+                Err(_) if self.mountpoint.is_none() && !all_mounts()?.contains(mounted) => continue,
+                listed => listed?,
+            };
+            for job in listed {
                 text.push_str(&line(mounted, &job));
                 rows.push(json(mounted, &job));
             }

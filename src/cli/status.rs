@@ -1,7 +1,6 @@
 //! `tierfs status`.
 
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -52,7 +51,7 @@ impl Args {
                 (mounted.mountpoint.display().to_string(), mounted.store.display().to_string());
             let (state, running) = match jobs(&mounted) {
                 Ok(jobs) => ("ok", jobs.iter().filter(|job| !Job::has_ended(job)).count()),
-                Err(_) if has_ended(&mounted) => ("ended", 0),
+                Err(_) if mounted.is_dead() => ("ended", 0),
                 Err(_) => ("no answer", 0),
             };
             rows.push(json!({ "mountpoint": point, "store": store, "state": state, "jobs": running }));
@@ -61,7 +60,7 @@ impl Args {
                 "ok" if running > 0 => format!("{running} jobs"),
                 "ended" => {
                     outcome = Outcome::Failed;
-                    format!("the daemon has ended; to recover: {}", recover(&mounted))
+                    format!("the daemon has ended; {}", mounted.remedy())
                 }
                 state => state.to_owned(),
             };
@@ -78,14 +77,6 @@ impl Args {
     }
 
     fn one(&self, mounted: &Mounted) -> Result<Outcome> {
-        if has_ended(mounted) {
-            let text = format!(
-                "{}: the daemon has ended; to recover: {}",
-                mounted.mountpoint.display(),
-                recover(mounted)
-            );
-            return Err(Error::new(ErrorKind::Gone, text));
-        }
         let name = if self.json { ".ctl/stats.json" } else { ".ctl/status" };
         let failed = |error| Error::io(format!("asking the mount {}", mounted.mountpoint.display()), error);
         let text = fs::read_to_string(mounted.mountpoint.join(name)).map_err(failed)?;
@@ -96,15 +87,4 @@ impl Args {
         }
         Ok(Outcome::Succeeded)
     }
-}
-
-/// Whether the daemon of a mount has ended without unmounting.
-fn has_ended(mounted: &Mounted) -> bool {
-    fs::metadata(&mounted.mountpoint).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
-}
-
-/// The commands that mount a store anew after its daemon has ended.
-fn recover(mounted: &Mounted) -> String {
-    let (store, point) = (mounted.store.display(), mounted.mountpoint.display());
-    format!("tierfs umount --lazy {point} && tierfs mount {store} {point}")
 }

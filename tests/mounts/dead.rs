@@ -48,6 +48,7 @@ fn every_command_on_the_mount_of_a_killed_daemon_says_how_to_recover() {
     // A program that only reads a file meets the kernel's error.
     on(&mounted.path("demo/model/x.npy"), &["cgeb", "show", "PATH"]).failed(1, &words);
     on(&mounted.mountpoint, &["mount", place.store().to_str().unwrap(), "PATH"]).failed(1, &words);
+    on(&mounted.mountpoint, &["status", "PATH"]).failed(1, &words);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 """Tests of the Python package, in an environment where it is installed: `scripts/wheel.sh check` runs them."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,20 @@ class Package(unittest.TestCase):
         self.assertEqual(tierfs.status(self.mnt)["tenants"], 1)
         self.assertIn(str(self.mnt.path), [mounted["mountpoint"] for mounted in tierfs.status()])
         self.assertEqual([entry["name"] for entry in tierfs.ls(self.folder)], ["model.safetensors", "notes.txt"])
+
+    def test_the_mount_of_an_ended_daemon_is_listed_with_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "store"
+            mnt = tierfs.mount(store, create=True)
+            self.addCleanup(mnt.umount)
+            os.kill(int(re.search(r"process (\d+)", (store / "lock").read_text()).group(1)), signal.SIGKILL)
+            states = {}
+            while states.get(str(mnt.path)) in (None, "ok"):
+                states = {mounted["mountpoint"]: mounted["state"] for mounted in tierfs.status()}
+            self.assertEqual((states[str(mnt.path)], states[str(self.mnt.path)]), ("ended", "ok"))
+            self.assertRaisesRegex(tierfs.Error, "has ended", tierfs.status, mnt)
+            self.assertNotIn(str(mnt.path), [job["mountpoint"] for job in tierfs.jobs()])
+            mnt.umount()
 
     def test_what_is_no_tensor_is_refused(self):
         for path in (self.folder / "notes.txt", self.folder, Path(__file__)):

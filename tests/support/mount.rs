@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -103,7 +103,7 @@ impl Place {
     }
 }
 
-/// A mount. Dropping it unmounts it lazily and kills its daemon.
+/// A mount. Dropping it kills its daemon and unmounts it lazily.
 pub struct Mounted {
     pub mountpoint: PathBuf,
     pub store: PathBuf,
@@ -244,12 +244,18 @@ impl Drop for Mounted {
         if std::thread::panicking() {
             eprintln!("log of {}:\n{}", self.mountpoint.display(), self.log());
         }
-        let lazily = rustix::mount::UnmountFlags::DETACH;
-        if self.is_mounted()
-            && let Err(error) = rustix::mount::unmount(&self.mountpoint, lazily)
-        {
-            eprintln!("unmounting {}: {error}", self.mountpoint.display());
-        }
+        // The daemon ends first: one that is about to mount would do so after the unmount.
         self.signal(libc::SIGKILL);
+        let since = Instant::now();
+        while self.daemon().is_some() && since.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let lazily = rustix::mount::UnmountFlags::DETACH;
+        while self.is_mounted() {
+            if let Err(error) = rustix::mount::unmount(&self.mountpoint, lazily) {
+                eprintln!("unmounting {}: {error}", self.mountpoint.display());
+                break;
+            }
+        }
     }
 }

@@ -58,12 +58,17 @@ impl Mounted {
 
     /// The error for a use of a mount whose daemon has ended.
     pub fn how_to_recover(&self) -> Error {
-        let (shown, store) = (self.mountpoint.display(), self.store.display());
-        let text = format!(
-            "the daemon of {shown} has ended; remove the dead mount with `tierfs umount {shown}`, then mount \
-             again with `tierfs mount {store} {shown}`"
-        );
+        let text = format!("the daemon of {} has ended; {}", self.mountpoint.display(), self.remedy());
         Error::new(ErrorKind::Busy, text)
+    }
+
+    /// The commands to run after the daemon has ended.
+    pub fn remedy(&self) -> String {
+        let (shown, store) = (self.mountpoint.display(), self.store.display());
+        format!(
+            "remove the dead mount with `tierfs umount {shown}`, then mount again with `tierfs mount {store} \
+             {shown}`"
+        )
     }
 }
 
@@ -152,17 +157,19 @@ pub(in crate::cli) fn all_mounts() -> Result<Vec<Mounted>> {
     Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }).collect())
 }
 
-/// The mount that contains a path, or all mounts if no path is given. Fails if there is no mount.
+/// The mount that contains a path; if no path is given, all mounts but those whose daemon has ended. Fails if there
+/// is none.
 pub(in crate::cli) fn mounts_of(path: Option<&Path>) -> Result<Vec<Mounted>> {
     let Some(path) = path else {
-        let all = all_mounts()?;
-        let none = || {
-            Error::new(
+        let (dead, all): (Vec<_>, Vec<_>) = all_mounts()?.into_iter().partition(Mounted::is_dead);
+        return match dead.first() {
+            _ if !all.is_empty() => Ok(all),
+            Some(dead) => Err(dead.how_to_recover()),
+            None => Err(Error::new(
                 ErrorKind::NotFound,
                 "no store is mounted; to mount one: tierfs mount STORE MOUNTPOINT",
-            )
+            )),
         };
-        return if all.is_empty() { Err(none()) } else { Ok(all) };
     };
     let none = || {
         let text = format!("{} is not on a tierfs mount; tierfs status lists the mounts", path.display());

@@ -116,8 +116,8 @@ def status() -> list[MountedStore]: ...
 @overload
 def status(mountpoint: StrPath) -> Status: ...
 def status(mountpoint: StrPath | None = None) -> Status | list[MountedStore]:
-    """Returns the state of a mount; without one, the mounts of this machine."""
-    result: Status | list[MountedStore] = run_json("status", "--", *_optional(mountpoint))
+    """Returns the state of a mount; without one, the mounts of this machine, with those whose daemon has ended."""
+    result: Status | list[MountedStore] = run_json("status", "--", *_optional(mountpoint), lists_failures=True)
     return result
 
 

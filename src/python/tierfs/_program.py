@@ -60,7 +60,15 @@ def program() -> str:
 
 
 def run(*arguments: StrPath) -> str:
-    """Runs a command and returns its standard output; raises `Error` unless it exits 0.
+    """Runs a command and returns its standard output; raises `Error` unless it exits 0."""
+    exit_status, output, errors = _run(arguments)
+    if exit_status != 0:
+        raise _error(exit_status, output, errors)
+    return output
+
+
+def _run(arguments: tuple[StrPath, ...]) -> tuple[int, str, str]:
+    """Runs a command and returns its exit status, standard output and standard error.
 
     A KeyboardInterrupt is passed on to the command, which cancels its job, says so and ends; then it is raised.
     """
@@ -74,9 +82,7 @@ def run(*arguments: StrPath) -> str:
             process.send_signal(signal.SIGINT)
             process.communicate()
             raise
-    if process.returncode != 0:
-        raise _error(process.returncode, output, errors)
-    return output
+    return process.returncode, output, errors
 
 
 def _started(command: list[str]) -> tuple[subprocess.Popen[str], bool]:
@@ -104,11 +110,18 @@ def _started(command: list[str]) -> tuple[subprocess.Popen[str], bool]:
     return process, bool(interrupts)
 
 
-def run_json(*arguments: StrPath) -> Any:
-    """Runs a command with `--json` and returns the value that it printed."""
+def run_json(*arguments: StrPath, lists_failures: bool = False) -> Any:
+    """Runs a command with `--json` and returns the value that it printed; raises `Error` unless it exits 0.
+
+    With `lists_failures`, a list is returned though the command exits 1: its entries say what failed.
+    """
     # Options come before `--`, so no path can be taken for one.
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return json.loads(run(*arguments[:end], "--json", *arguments[end:]))
+    exit_status, output, errors = _run((*arguments[:end], "--json", *arguments[end:]))
+    value = _parsed(output)
+    if exit_status == 0 or (exit_status == 1 and lists_failures and isinstance(value, list)):
+        return value
+    raise _error(exit_status, output, errors)
 
 
 def _error(exit_status: int, output: str, errors: str) -> Error:

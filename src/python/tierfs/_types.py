@@ -139,7 +139,7 @@ class Status(TypedDict, total=False):
 
 
 class MountedStore(TypedDict):
-    """A mount of this machine."""
+    """A mount of this machine. Its state is `ok`, `no answer`, or `ended` if its daemon has ended."""
 
     mountpoint: str
     store: str
