@@ -6,7 +6,8 @@
 //! Invariants: (1) A push that began before a plan has committed, or has given up, before the sweep: it
 //! lasts at most half the grace. (2) A push that began after a plan names none of its pieces: it stores
 //! them again under the next generation, which no earlier plan can name. (3) The sweep removes a piece only
-//! if no manifest that is left names it, and removes manifests before pieces. (4) One plan at a time.
+//! if no manifest that is left names it, and removes manifests before pieces. (4) One plan at a time, and one sweep
+//! of it: a run claims it first.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -28,6 +29,8 @@ const CANDIDATES_MAX: usize = 2_000_000;
 const REMOVED_AT_ONCE: usize = 1000;
 /// An object that is written to learn the time of the server.
 const CLOCK: &str = "gc/clock";
+/// The end of the key of a claim, which begins with that of its plan.
+const CLAIM: &str = ".sweep";
 /// The directory of all tags.
 const TAGS: &str = "tag/";
 
@@ -148,7 +151,13 @@ pub fn collect(remote: &Remote, keep: &Keep, is_dry: bool) -> Result<Collected> 
     for (listed, plan) in &plans {
         let grace = i64::try_from(keep.grace.as_secs()).unwrap_or(i64::MAX);
         match now.map(|now| listed.modified.saturating_add(grace).saturating_sub(now)) {
-            Some(left) if left < 0 => sweep(remote, listed, plan, &mut collected)?,
+            Some(left) if left < 0 => {
+                let claim = claimed(remote, listed, now.unwrap_or(0).saturating_sub(grace))?;
+                if let Some(claim) = claim {
+                    let swept = sweep(remote, listed, plan, &mut collected);
+                    swept.and(remote.client().delete(&[claim]))?;
+                }
+            }
             left => collected.waits = Some(u64::try_from(left.unwrap_or(0)).unwrap_or(0)),
         }
     }
@@ -267,6 +276,30 @@ fn plan(
             format!("{}: somebody else collects garbage just now", remote.place()),
         )),
     }
+}
+
+/// Claims a plan, so that no second run sweeps it: that one could remove a piece which a push stores again once the
+/// plan is gone. The key of the claim; `None` if the plan was swept meanwhile. A claim that was made before
+/// `forgotten`, in seconds since 1970, is that of a run which has died.
+fn claimed(remote: &Remote, plan: &ObjectListed, forgotten: i64) -> Result<Option<String>> {
+    let (client, claim) = (remote.client(), format!("{}{CLAIM}", plan.key));
+    if client.create(&claim, Bytes::new())? == Put::Exists {
+        let listed = client.list(keys::GARBAGE.trim_end_matches('/'), None)?;
+        let other = listed.iter().find(|listed| listed.key == claim);
+        if other.is_some_and(|other| other.modified >= forgotten) {
+            let place = remote.place();
+            let text = format!(
+                "{place}: somebody else removes garbage just now; if that run has died, remove {place}/{claim}"
+            );
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        client.put(&claim, Bytes::new())?;
+    }
+    if client.get_range(&plan.key, 0..1)?.is_some() {
+        return Ok(Some(claim));
+    }
+    client.delete(&[claim])?;
+    Ok(None)
 }
 
 /// Removes those objects of a plan that nothing needs, and the plan.

@@ -131,12 +131,12 @@ impl Turns {
     }
 }
 
-/// Two pushes and a collector. Returns the pieces that snapshots lack at the end. With `hides_plans`, pushes
+/// Two pushes, and so many collectors. Returns the pieces that snapshots lack at the end. With `hides_plans`, pushes
 /// do not see plans.
 fn interleaved(
     [one, two, three]: &[Arc<Place>; 3],
     schedule: Vec<(u8, u16)>,
-    hides_plans: bool,
+    (collectors, hides_plans): (usize, bool),
 ) -> std::result::Result<Vec<String>, TestCaseError> {
     let (objects, clock) = (Arc::new(InMemory::new()), Arc::new(Clock::default()));
     let plain = Faulty::at(&objects, Some(&clock), |_| Fault::None);
@@ -151,7 +151,7 @@ fn interleaved(
     clock.advance(100 * HOUR);
     let state = State {
         waiting: BTreeSet::new(),
-        living: 3,
+        living: 2 + collectors,
         running: None,
         committing: BTreeSet::new(),
         schedule: schedule.into(),
@@ -165,7 +165,7 @@ fn interleaved(
                 turns.step(actor);
             }
             let is_plan = request.call == Call::List && request.key.ends_with("/gc");
-            if is_plan && hides_plans && actor != 2 { Fault::Empty } else { Fault::None }
+            if is_plan && hides_plans && actor < 2 { Fault::Empty } else { Fault::None }
         })
     };
     let act = |actor: usize, place: &Arc<Place>, request: Request| {
@@ -186,18 +186,20 @@ fn interleaved(
     // The first has the content of a snapshot that is old, the second that of the push that was killed.
     let again = act(0, one, named("m", 4));
     let fresh = act(1, three, named("n", 5));
-    let collector = {
-        let (bucket, turns) = (bucket(2), turns.clone());
-        std::thread::spawn(move || {
-            turns.step(2);
-            let remote = Remote::open(bucket.client()).unwrap();
-            let runs: Vec<Result<Collected>> = (0..8).map(|_| collect(&remote, &KEEP, false)).collect();
-            turns.end(2);
-            runs
+    let collectors: Vec<_> = (2..2 + collectors)
+        .map(|actor| {
+            let (bucket, turns) = (bucket(actor), turns.clone());
+            std::thread::spawn(move || {
+                turns.step(actor);
+                let remote = Remote::open(bucket.client()).unwrap();
+                let runs: Vec<Result<Collected>> = (0..8).map(|_| collect(&remote, &KEEP, false)).collect();
+                turns.end(actor);
+                runs
+            })
         })
-    };
+        .collect();
     let pushed = [("m=3", again.join().unwrap()), ("n=1", fresh.join().unwrap())];
-    for run in collector.join().unwrap() {
+    for run in collectors.into_iter().flat_map(|collector| collector.join().unwrap()) {
         // A manifest was removed by another run, or a push has made one.
         let is_fine = run.as_ref().map_or_else(|error| error.kind() == ErrorKind::Busy, |_| true);
         prop_assert!(is_fine, "{run:?}");
@@ -223,8 +225,10 @@ fn no_snapshot_loses_a_piece_however_requests_of_pushes_and_collections_are_inte
     let stores = stores();
     let mut runner = TestRunner::new(Config { cases: 60, ..Config::default() });
     let run = runner.run(&schedules(), |schedule| {
-        let lost = interleaved(&stores, schedule, false)?;
-        prop_assert!(lost.is_empty(), "{lost:?}");
+        for collectors in [1, 2] {
+            let lost = interleaved(&stores, schedule.clone(), (collectors, false))?;
+            prop_assert!(lost.is_empty(), "{collectors} collectors: {lost:?}");
+        }
         Ok(())
     });
     run.unwrap();
@@ -242,9 +246,9 @@ fn a_push_that_pauses_while_a_plan_is_swept_loses_nothing_and_one_that_ignored_p
     let stores = stores();
     let mut harmed = 0;
     for schedule in pauses() {
-        let lost = interleaved(&stores, schedule.clone(), false).unwrap();
+        let lost = interleaved(&stores, schedule.clone(), (1, false)).unwrap();
         assert!(lost.is_empty(), "{schedule:?}: {lost:?}");
-        let ignoring = interleaved(&stores, schedule, true);
+        let ignoring = interleaved(&stores, schedule, (1, true));
         harmed += usize::from(ignoring.is_ok_and(|lost| !lost.is_empty()));
     }
     assert!(harmed > 0, "no pause harms a push that is wrong");
@@ -279,10 +283,37 @@ fn old_snapshots_go_in_two_runs_and_those_with_a_tag_stay() {
     assert_eq!(collect(&remote, &KEEP, false).unwrap(), Collected::default());
     // The newest is found although the hint lags, and the next push follows it.
     assert_eq!(remote.newest("acme", "m").unwrap(), Some(4));
+    // Of a push that took long, which wrote its hint last.
+    remote.client().put(&keys::head("acme", "m"), format!("{:016x}", 2).into()).unwrap();
+    assert_eq!(remote.newest("acme", "m").unwrap(), Some(4));
     assert_eq!(push_from(three, &bucket, &named("m", 5), &clock).unwrap().number, 5);
     assert!(missing(&objects).1.is_empty());
     remove_tag(&remote, &place, "best").unwrap();
     assert_eq!(remove_tag(&remote, &place, "best").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_plan_that_another_run_sweeps_is_left_alone_until_that_run_must_have_died() {
+    let [one, two, _] = &stores();
+    let (objects, clock) = (Arc::new(InMemory::new()), Arc::new(Clock::default()));
+    let bucket = Faulty::at(&objects, Some(&clock), |_| Fault::None);
+    for (push, place) in [(1, one), (2, two)] {
+        push_from(place, &bucket, &named("m", push), &clock).unwrap();
+    }
+    clock.advance(48 * HOUR);
+    let remote = Remote::open(bucket.client()).unwrap();
+    collect(&remote, &KEEP, false).unwrap();
+    clock.advance(25 * HOUR);
+    let claim = format!("{}.sweep", keys::garbage(1));
+    remote.client().put(&claim, Vec::new().into()).unwrap();
+    let error = collect(&remote, &KEEP, false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains(&claim), "{error}");
+    assert_eq!(missing(&objects).0, ["m=1", "m=2"]);
+    clock.advance(25 * HOUR);
+    assert_eq!(collect(&remote, &KEEP, false).unwrap().snapshots_removed, 1);
+    assert_eq!(remote.client().get(&claim, 1).unwrap(), None);
+    assert_eq!(missing(&objects), (vec!["m=2".to_owned()], Vec::new()));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! | `tag/<tenant>/<collection>/<name>` | number of a manifest that is kept |
 //! | `piece/<2 hex>/<62 hex>.<8 hex>` | a piece: BLAKE3 of its stored bytes, generation |
 //! | `gc/<16 hex>` | plan of a collection of garbage |
+//! | `gc/<16 hex>.sweep` | empty; a run removes what that plan names |
 //! | `gc/clock` | nothing; its time is that of the server |
 //!
 //! A name is written with `%XX` for each byte outside `A-Z a-z 0-9 . _ -`. A name that has more than 200
