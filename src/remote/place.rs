@@ -9,7 +9,7 @@ use futures_util::future::join;
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::model::{Error, ErrorKind, Result, StoreId};
-use crate::remote::client::{Client, Put, Wanted, runtime};
+use crate::remote::client::{Client, ObjectListed, Put, Wanted, runtime};
 use crate::remote::newest::{Listing, listing};
 
 const FORMAT: i64 = 1;
@@ -131,61 +131,54 @@ impl Remote {
     /// The number of the newest snapshot of a collection.
     pub fn newest(&self, tenant: &str, collection: &str) -> Result<Option<u64>> {
         let hint = self.number_at(&keys::head(tenant, collection))?;
-        let mut newest = match hint {
-            Some(number) if self.has(tenant, collection, number)? => number,
-            // The hint is missing or wrong.
-            _ => match self.numbers(tenant, collection)?.last() {
-                Some(number) => *number,
-                None => return Ok(None),
-            },
+        let hint = match hint {
+            Some(number) if self.has(tenant, collection, number)? => Some(number),
+            _ => None,
         };
-        while let Some(next) = newest.checked_add(1)
-            && self.has(tenant, collection, next)?
-        {
-            newest = next;
-        }
-        Ok(Some(newest))
+        Ok(self.numbers_after(tenant, collection, hint)?.last().copied().or(hint))
     }
 
     /// The newest snapshot of a collection, and the number that the hint has: three requests in two round trips, if
-    /// the hint is right.
+    /// the hint is right. It may be older, by a push that took long, and its successor may have been collected.
     pub fn newest_manifest(&self, tenant: &str, collection: &str) -> Result<(Option<Found>, Option<u64>)> {
         let hint = self.number_at(&keys::head(tenant, collection))?;
-        let (mut known, mut was_listed) = (hint, false);
-        loop {
-            let Some(number) = known else {
-                if was_listed {
-                    return Ok((None, hint));
-                }
-                // The hint is missing or wrong.
-                (known, was_listed) = (self.numbers(tenant, collection)?.last().copied(), true);
-                continue;
-            };
-            let key = |number| keys::snapshot(tenant, collection, number);
-            let next = Wanted { range: Some(0..1), len_max: MANIFEST_BYTES_MAX };
+        let mut known = match hint {
+            Some(number) => Some(number),
+            None => self.numbers_after(tenant, collection, None)?.last().copied(),
+        };
+        let mut was_listed = hint.is_none();
+        while let Some(number) = known {
+            let key = keys::snapshot(tenant, collection, number);
             let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
-            let wanted = [(key(number.saturating_add(1)), next), (key(number), whole)];
-            let mut answers = self.client.get_each(&wanted)?.into_iter();
-            let mut answer = || answers.next().unwrap_or(Ok(None));
-            let (next, found) = (answer()?, answer());
-            match number.checked_add(1).filter(|_| next.is_some()) {
-                Some(next) => known = Some(next),
-                None => match found? {
-                    Some(bytes) => {
-                        return Ok((Some(self.read(tenant, collection, number, bytes)?), hint));
-                    }
-                    None => known = None,
-                },
+            let directory = keys::snapshots(tenant, collection);
+            let later = self.client.listed(directory.trim_end_matches('/'), Some(&key), usize::MAX);
+            let (later, found) = runtime::wait(join(later, self.client.got(&key, whole)))?;
+            match (snapshots(&later?).last(), found?) {
+                (Some(later), _) => known = Some(*later),
+                (None, Some(bytes)) => {
+                    return Ok((Some(self.read(tenant, collection, number, bytes)?), hint));
+                }
+                (None, None) if was_listed => break,
+                (None, None) => {
+                    // The hint is wrong.
+                    known = self.numbers_after(tenant, collection, None)?.last().copied();
+                    was_listed = true;
+                }
             }
         }
+        Ok((None, hint))
     }
 
     /// The numbers of all snapshots of a collection, ascending.
     pub fn numbers(&self, tenant: &str, collection: &str) -> Result<Vec<u64>> {
+        self.numbers_after(tenant, collection, None)
+    }
+
+    /// Those after this one.
+    fn numbers_after(&self, tenant: &str, collection: &str, after: Option<u64>) -> Result<Vec<u64>> {
         let directory = keys::snapshots(tenant, collection);
-        let listed = self.client.list(directory.trim_end_matches('/'), None)?;
-        let number = |key: &str| keys::parse_snapshot(key).map(|(_, _, number)| number);
-        Ok(listed.iter().filter_map(|object| number(&object.key)).collect())
+        let after = after.map(|number| keys::snapshot(tenant, collection, number));
+        Ok(snapshots(&self.client.list(directory.trim_end_matches('/'), after.as_deref())?))
     }
 
     /// The number that the object of a hint or a tag holds; `None` if the object does not exist or holds no number.
@@ -271,6 +264,11 @@ impl Remote {
         names.sort_unstable();
         Ok(names)
     }
+}
+
+/// The numbers of the snapshots among listed objects.
+fn snapshots(listed: &[ObjectListed]) -> Vec<u64> {
+    listed.iter().filter_map(|object| Some(keys::parse_snapshot(&object.key)?.2)).collect()
 }
 
 /// A manifest as it was read.
