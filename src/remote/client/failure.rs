@@ -40,7 +40,7 @@ const FORBIDDEN: [u16; 2] = [401, 403];
 /// Answers that ask for fewer requests.
 const OVERLOADED: [u16; 2] = [429, 503];
 /// Further answers that may change by themselves: timeouts, conflicts of concurrent requests.
-const TEMPORARY: [u16; 4] = [408, 425, 500, 502];
+const TEMPORARY: [u16; 5] = [408, 409, 425, 500, 502];
 
 impl fmt::Display for Answer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,5 +122,21 @@ impl fmt::Display for Failure {
             Failure::WrongBytes => out.write_str("its bytes differ from its name"),
             Failure::Local(error) => write!(out, "{error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Failure};
+
+    #[test]
+    fn answers_that_may_change_are_repeated_and_others_are_not() {
+        let failure = |status| Answer { status, code: String::new() }.failure();
+        // S3 answers 409 while another request creates the object, which may still fail.
+        for status in [408, 409, 425, 429, 500, 502, 503, 504] {
+            assert!(failure(status).is_transient(), "{status}");
+        }
+        assert!([400, 405, 416, 501].iter().all(|status| matches!(failure(*status), Failure::Refused(_))));
+        assert!([401, 403].iter().all(|status| matches!(failure(*status), Failure::Denied(_))));
     }
 }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -81,6 +81,10 @@ pub struct Counts {
 
 /// A hedge is allowed while at most one request in this many was one.
 const REQUESTS_A_HEDGE: u64 = 20;
+/// A whole object is expected to have at most so many bytes: a piece has, and most manifests.
+const EXPECTED_MAX: u64 = 16 << 20;
+/// An upload is not repeated after so many attempts that were not answered in time.
+const TIMEOUTS_MAX: u32 = 4;
 
 /// An object's key below the prefix, its bytes, and the time of its last change.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -234,13 +238,18 @@ impl Client {
     fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<(), Failure>> {
         let len = bytes.len() as u64;
         let deadline = self.shared.deadlines.upload;
+        let timeouts = AtomicU32::new(0);
         let put = |_| {
-            let (objects, path) = (self.shared.objects.clone(), self.path(key));
+            let (objects, path, timeouts) = (self.shared.objects.clone(), self.path(key), &timeouts);
             let (payload, options) = (PutPayload::from_bytes(bytes.clone()), PutOptions::from(mode.clone()));
             async move {
                 let path = path?;
                 let put = tokio::time::timeout(deadline, objects.put_opts(&path, payload, options));
-                put.await.map_err(|_| Failure::slow("the upload timed out"))?.map_err(Failure::from)?;
+                let timed_out = |_| {
+                    timeouts.fetch_add(1, Ordering::Relaxed);
+                    Failure::slow("the upload timed out")
+                };
+                put.await.map_err(timed_out)?.map_err(Failure::from)?;
                 Ok(())
             }
         };
@@ -249,7 +258,16 @@ impl Client {
             // Those before may be uploads.
             pauses.total = pauses.total.max(deadline);
             let _permit = self.shared.enter(Class::Demand, len, &mut pauses).await?;
-            self.repeated(put, Pauses::new(self.shared.deadlines)).await
+            let mut known = 0;
+            loop {
+                let sent = self.repeated(put, Pauses::new(self.shared.deadlines)).await;
+                let timeouts = timeouts.load(Ordering::Relaxed);
+                // On a slow link there are fewer uploads at a time by now.
+                if sent.is_ok() || timeouts == known || timeouts >= TIMEOUTS_MAX {
+                    break sent;
+                }
+                known = timeouts;
+            }
         })?;
         if done.is_ok() {
             self.shared.counts.sent.fetch_add(len, Ordering::Relaxed);
@@ -365,7 +383,8 @@ impl Client {
         mut sink: impl FnMut(Bytes) -> std::io::Result<()> + Send,
     ) -> std::result::Result<(), Failure> {
         let mut reading = Reading::of(&wanted);
-        let expected = wanted.range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
+        let of_range = |range: &Range<u64>| range.end.saturating_sub(range.start);
+        let expected = wanted.range.as_ref().map_or(wanted.len_max.min(EXPECTED_MAX), of_range);
         let mut permit = None;
         let mut pauses = Pauses::new(self.shared.deadlines);
         loop {

@@ -29,9 +29,12 @@ impl HttpConnector for Observed {
     }
 }
 
-/// Answers that the callers of this client tell apart themselves: not modified, not found, conflict, failed
-/// condition, no such range.
-const KNOWN: [u16; 5] = [304, 404, 409, 412, 416];
+/// Answers that the callers of this client tell apart themselves: not modified, not found, failed condition.
+const KNOWN: [u16; 3] = [304, 404, 412];
+/// S3 answers so while another request changes the object, and wants the request to be repeated.
+const CONFLICT: u16 = 409;
+/// The code of a conflict by which Azure says that an object exists.
+const EXISTS: &str = "BlobAlreadyExists";
 /// The most bytes of a code that are shown.
 const CODE_BYTES_MAX: usize = 60;
 
@@ -43,8 +46,12 @@ impl HttpService for Service {
         if status.is_success() || KNOWN.contains(&status.as_u16()) {
             return Ok(answer);
         }
-        let body = answer.into_body().bytes().await.unwrap_or_default();
+        let (parts, body) = answer.into_parts();
+        let body = body.bytes().await.unwrap_or_default();
         let answer = Answer { status: status.as_u16(), code: code_of(&body) };
+        if answer.status == CONFLICT && answer.code == EXISTS {
+            return Ok(HttpResponse::from_parts(parts, body.into()));
+        }
         Err(HttpError::new(HttpErrorKind::Unknown, answer))
     }
 }
