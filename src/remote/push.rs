@@ -434,6 +434,8 @@ fn set_head(remote: &Remote, request: &Request, number: u64) {
 struct Sent {
     pieces: AtomicUsize,
     bytes: AtomicUsize,
+    /// Whether the remote had a piece that no known snapshot names.
+    were_found: AtomicBool,
 }
 
 impl Work<'_> {
@@ -645,10 +647,17 @@ impl Work<'_> {
         if self.doomed.contains(&piece.name) {
             piece.name.generation = self.generation;
         }
-        let len = stored.len();
-        if self.remote.client().create(&keys::piece(&piece.name), Bytes::from(stored))? == Put::Created {
-            sent.pieces.fetch_add(1, Ordering::Relaxed);
-            sent.bytes.fetch_add(len, Ordering::Relaxed);
+        let (len, key, client) = (stored.len(), keys::piece(&piece.name), self.remote.client());
+        // A push that failed may have stored many: asking costs less than sending them again.
+        if sent.were_found.load(Ordering::Relaxed) && client.get_range(&key, 0..1)?.is_some() {
+            return Ok(piece);
+        }
+        match client.create(&key, Bytes::from(stored))? {
+            Put::Created => {
+                sent.pieces.fetch_add(1, Ordering::Relaxed);
+                sent.bytes.fetch_add(len, Ordering::Relaxed);
+            }
+            Put::Exists => sent.were_found.store(true, Ordering::Relaxed),
         }
         Ok(piece)
     }

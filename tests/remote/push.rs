@@ -166,6 +166,33 @@ fn a_push_killed_at_any_request_leaves_a_whole_snapshot_and_the_next_push_stores
 }
 
 #[test]
+fn a_push_after_one_that_failed_asks_for_its_pieces_and_does_not_send_them_again() {
+    let place = stored();
+    let objects = Arc::new(InMemory::new());
+    let failing = Faulty::over(&objects, |request| {
+        let is_commit = request.call == Call::Put && request.key.contains("/snap/");
+        if is_commit { Fault::Denied } else { Fault::None }
+    });
+    pushed(&place, &failing, 1).unwrap_err();
+    let all = keys(&objects);
+    assert!(all.len() > 3, "{all:?}");
+    let sent = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = sent.clone();
+    let bucket = Faulty::over(&objects, move |request| {
+        let is_piece = request.call == Call::Put && request.key.contains("/piece/");
+        counted.fetch_add(u64::from(is_piece), std::sync::atomic::Ordering::SeqCst);
+        Fault::None
+    });
+    let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
+    let collection = store.collection("acme", "m").unwrap();
+    let one_at_a_time = Request { jobs: 1, ..request(2) };
+    let second = push(&remote(&bucket).unwrap(), &collection, &one_at_a_time, &Silent).unwrap();
+    assert_eq!((second.number, second.pieces_sent, keys(&objects)), (1, 0, all));
+    // The first one tells that there are some.
+    assert_eq!(sent.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[test]
 fn a_lost_answer_to_the_commit_is_a_success_and_not_somebody_elses_push() {
     let place = stored();
     let lost = std::sync::atomic::AtomicBool::new(false);
