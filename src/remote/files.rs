@@ -209,7 +209,8 @@ impl Files {
             source.recent.get(&piece.name).is_some()
                 || source.cache.as_ref().is_some_and(|cache| cache.keeps(Kind::Log, &piece.name.digest))
         };
-        let others = (0..layout.piece_count()).filter(|other| *other != place);
+        // A log is read in order.
+        let others = (place + 1..layout.piece_count()).chain(0..place);
         let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
         let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
         let fetching = asked.iter().map(|piece| stored(&source.suppliers, piece, Class::Demand));
@@ -319,11 +320,15 @@ impl Files {
                     Err(error) => error,
                 }
             }
+            // Stored anew, it would be read from the remote again, which has the same bytes.
+            Failure::WrongBytes | Failure::WrongLength(_) => {
+                Error::new(ErrorKind::Io, failed(client, piece, failure).to_string())
+            }
             failure => failed(client, piece, failure),
         };
         self.source.told.failure(client.place(), &path, failure, &error.to_string());
         let error = to_io(error.at(path));
-        if failure.is_transient() {
+        if failure.is_transient() || matches!(failure, Failure::WrongBytes | Failure::WrongLength(_)) {
             self.source.recent.fail(piece.name, &error);
         }
         error

@@ -366,10 +366,9 @@ impl Manifest {
     /// there is no such variant.
     pub fn files_of(&self, variant: Option<&str>) -> Option<Vec<(usize, &ManifestFile)>> {
         let file = |index: &u32| Some((*index as usize, self.files.get(*index as usize)?));
-        let is_own = |index: usize| {
-            let index = index as u32;
-            !self.variants.iter().any(|variant| variant.log == index || variant.files.contains(&index))
-        };
+        let of_variants = self.variants.iter().flat_map(|variant| variant.files.iter().chain([&variant.log]));
+        let of_variants: HashSet<u32> = of_variants.copied().collect();
+        let is_own = |index: usize| !of_variants.contains(&(index as u32));
         let own = self.files.iter().enumerate().filter(|(index, _)| is_own(*index));
         let Some(name) = variant else { return Some(own.collect()) };
         let variant = self.variants.iter().find(|variant| variant.name == name)?;

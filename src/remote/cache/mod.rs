@@ -228,16 +228,21 @@ impl Cache {
             return false;
         }
         let mut files = self.files.lock();
+        let mut removed = 0;
         loop {
             // Nothing is removed for a disk that does not answer.
             let Ok((limit, free)) = self.limit() else { return false };
-            if files.stored() + bytes <= limit && bytes <= free {
+            let stored = files.stored();
+            if stored + bytes <= limit && bytes <= free {
                 count(&mut files);
                 return true;
             }
-            if !files.evict_one(&self.directory, name) {
+            // Programs may have the removed files open, and some file systems free space later.
+            let is_in_vain = stored + bytes <= limit && removed >= bytes;
+            if is_in_vain || !files.evict_one(&self.directory, name) {
                 return false;
             }
+            removed += stored.saturating_sub(files.stored());
         }
     }
 
