@@ -169,6 +169,9 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_of_memory() {
 
         let open = || Arc::new(tierfs::store::open_collection(&disk, id, ("t", "c"), Access::Write).unwrap());
         let (collection, opened, opening) = held(open);
+        // The estimate that decides which collections stay open.
+        let estimated = collection.memory() as f64 / opened as f64;
+        assert!((0.75..=1.25).contains(&estimated), "{tier:?}: {estimated:.2} of the bytes");
         let names = collection.state().listed(ROOT, 0, true, usize::MAX).unwrap().len();
         assert_eq!(names, TENSORS);
         let nodes: Vec<EntryId> = collection.state().nodes().map(|node| node.entry.id).collect();

@@ -50,24 +50,23 @@ impl Args {
 /// the first error.
 fn compact(path: &Path) -> Result<String> {
     let engine = open_engine(path, "compacts")?;
-    let mut collections = Vec::new();
     let mut first = Ok(());
-    for (_, collection) in engine.store.all_collections()? {
-        match collection {
-            Ok(collection) => collections.push(collection),
-            Err(error) => first = first.and(Err(error)),
-        }
-    }
-    let bytes = collections.iter().map(|collection| engine.compact_bytes(collection)).sum();
     let is_shown = std::io::stderr().is_terminal();
-    let bar = Bar {
-        bar: if is_shown { ProgressBar::new(bytes) } else { ProgressBar::hidden() },
-        counted: Counted::default(),
+    let bar = if is_shown {
+        let opened = engine.store.all_collections()?.filter_map(|(_, collection)| collection.ok());
+        ProgressBar::new(opened.map(|collection| engine.compact_bytes(&collection)).sum())
+    } else {
+        ProgressBar::hidden()
     };
+    let bar = Bar { bar, counted: Counted::default() };
     let mut text = String::new();
-    for collection in &collections {
-        match engine.compact(collection, &bar) {
-            Ok(done) => {
+    for (_, collection) in engine.store.all_collections()? {
+        let compacted = collection.and_then(|collection| {
+            let done = engine.compact(&collection, &bar)?;
+            Ok((collection, done))
+        });
+        match compacted {
+            Ok((collection, done)) => {
                 let log = collection.last_checkpoint();
                 let log = log.map_or(String::new(), |log| {
                     format!("log at {} from {} to {} bytes; ", log.at, log.before, log.after)

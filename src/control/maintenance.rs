@@ -8,13 +8,36 @@ use crate::control::context::Context;
 use crate::control::jobs::Job;
 use crate::engine::{Compacted, Engine, Scrubbed};
 use crate::model::{Error, ErrorKind, Progress, Result};
-use crate::store::Collection;
+use crate::store::{Collection, Store};
 use crate::vfs::Invalidation;
 
 /// The path of a job on all collections.
 const ALL: &str = "/";
 
-type Collections = Vec<Arc<Collection>>;
+/// The collections that a job works on.
+enum Collections {
+    One(Arc<Collection>),
+    /// All of the store. Each is opened when its turn comes, so that the job does not keep them all in memory.
+    All,
+}
+
+impl Collections {
+    /// Calls `visit` with each in the order of their names. Logs those that cannot be opened.
+    fn each(&self, store: &Store, mut visit: impl FnMut(&Arc<Collection>) -> Result<()>) -> Result<()> {
+        match self {
+            Collections::One(collection) => visit(collection),
+            Collections::All => {
+                for (path, collection) in store.all_collections()? {
+                    match collection {
+                        Ok(collection) => visit(&collection)?,
+                        Err(error) => log::warn!("{path}: {error}"),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
 
 /// A kind of maintenance.
 pub(super) struct Maintenance {
@@ -35,7 +58,7 @@ pub(super) const COMPACT: Maintenance = Maintenance {
     noun: "compaction",
     bytes: Engine::compact_bytes,
     run: |engine, collections, progress| {
-        on_each(collections, |collection, sum: &mut Compacted| {
+        on_each(engine, collections, |collection, sum: &mut Compacted| {
             engine.compact(collection, progress).map(|done| sum.add(done))
         })
     },
@@ -52,7 +75,7 @@ pub(super) const SCRUB: Maintenance = Maintenance {
     noun: "scrub",
     bytes: |_, collection| collection.state().objects().map(|object| object.bytes()).sum(),
     run: |engine, collections, progress| {
-        on_each(collections, |collection, sum: &mut Scrubbed| {
+        on_each(engine, collections, |collection, sum: &mut Scrubbed| {
             engine.scrub(collection, progress).map(|found| sum.add(found))
         })
     },
@@ -62,16 +85,19 @@ pub(super) const SCRUB: Maintenance = Maintenance {
 /// Does the work on each collection, then returns the sum of the results, or the first error. Only a
 /// cancellation ends it early.
 fn on_each<S: Default + fmt::Display>(
+    engine: &Engine,
     collections: &Collections,
     mut work: impl FnMut(&Arc<Collection>, &mut S) -> Result<()>,
 ) -> Result<String> {
     let (mut sum, mut first) = (S::default(), Ok(()));
-    for collection in collections {
+    collections.each(&engine.store, |collection| {
         match work(collection, &mut sum) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-            done => first = first.and(done),
+            done if first.is_ok() => first = done,
+            _ => {}
         }
-    }
+        Ok(())
+    })?;
     first.map(|()| sum.to_string())
 }
 
@@ -82,14 +108,19 @@ pub(super) fn shown(context: &Context, maintenance: &Maintenance) -> Result<Stri
 
 /// The last result of each collection.
 pub(super) fn of_mount(context: &Context, maintenance: &Maintenance) -> Result<String> {
-    Ok(collections(context)?.iter().map(|collection| line(context, maintenance, collection)).collect())
+    let mut text = String::new();
+    Collections::All.each(context.mounted.store(), |collection| {
+        text.push_str(&line(context, maintenance, collection));
+        Ok(())
+    })?;
+    Ok(text)
 }
 
 /// Starts or stops a job on a collection.
 pub(super) fn act(context: &Context, maintenance: &'static Maintenance, text: &str) -> Result<Invalidation> {
     let collection = context.collection()?.clone();
     let path = collection.path();
-    start_or_stop(context, maintenance, text, path, vec![collection])
+    start_or_stop(context, maintenance, text, path, Collections::One(collection))
 }
 
 /// Starts or stops a job on all collections.
@@ -98,7 +129,7 @@ pub(super) fn act_on_all(
     maintenance: &'static Maintenance,
     text: &str,
 ) -> Result<Invalidation> {
-    start_or_stop(context, maintenance, text, ALL.to_owned(), collections(context)?)
+    start_or_stop(context, maintenance, text, ALL.to_owned(), Collections::All)
 }
 
 fn start_or_stop(
@@ -112,8 +143,12 @@ fn start_or_stop(
     match text {
         "start" => {
             let vfs = context.mounted.vfs.clone();
-            let bytes = collections.iter().map(|collection| (maintenance.bytes)(vfs.engine(), collection));
-            let job = Job::new(maintenance.name.to_owned(), path, context.user, bytes.sum());
+            let mut bytes = 0;
+            collections.each(vfs.store(), |collection| {
+                bytes += (maintenance.bytes)(vfs.engine(), collection);
+                Ok(())
+            })?;
+            let job = Job::new(maintenance.name.to_owned(), path, context.user, bytes);
             jobs.push(job, move |progress, report| {
                 report.text = (maintenance.run)(vfs.engine(), &collections, progress)?;
                 Ok(())
@@ -133,16 +168,4 @@ fn line(context: &Context, maintenance: &Maintenance, collection: &Arc<Collectio
     let last = (maintenance.last)(context.mounted.vfs.engine(), collection);
     let last = last.unwrap_or_else(|| "not since it was opened".to_owned());
     format!("{}: {last}\n", collection.path())
-}
-
-/// All collections of the store that can be opened, in the order of their names. Logs the others.
-fn collections(context: &Context) -> Result<Collections> {
-    let mut found = Vec::new();
-    for (path, collection) in context.mounted.store().all_collections()? {
-        match collection {
-            Ok(collection) => found.push(collection),
-            Err(error) => log::warn!("{path}: {error}"),
-        }
-    }
-    Ok(found)
 }

@@ -1,7 +1,6 @@
 //! The control files `status`, `stats.json` and `tiers`: totals of a store, tenant or collection.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
@@ -12,7 +11,7 @@ use crate::control::measure::{Tally, tally};
 use crate::control::process::Usage;
 use crate::control::totals::Totals;
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::{Access, Collection, Traffic};
+use crate::store::{Access, Store, Traffic};
 use crate::vfs::Scope;
 
 /// The totals of the store.
@@ -35,7 +34,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         totals.collections,
         totals.files,
         totals.pinned,
-        shared(store.open_collections().iter()),
+        shared(store, &totals),
         decoded(&mounted.counters),
         store.traffic().map_or_else(String::new, |traffic| shown(&traffic)),
         totals.table(),
@@ -67,20 +66,20 @@ fn shown(traffic: &Traffic) -> String {
 }
 
 /// The bytes that shared data files save. Computed only on request, because it looks at every data file.
-fn shared<'a>(collections: impl Iterator<Item = &'a Arc<Collection>>) -> u64 {
-    collections.map(|collection| collection.shared_bytes().saved).sum()
+fn shared(store: &Store, totals: &Totals) -> u64 {
+    let paths = totals.shares.iter().filter_map(|share| share.path.split_once('/'));
+    paths.map(|(tenant, name)| store.shared_bytes(tenant, name).saved).sum()
 }
 
 /// The totals of a tenant.
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let (tenant, totals) = totals_of_tenant(context)?;
-    let collections = context.mounted.store().open_collections();
     Ok(format!(
         "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\n\n{}{}",
         totals.collections,
         totals.files,
         totals.pinned,
-        shared(collections.iter().filter(|collection| collection.tenant() == tenant)),
+        shared(context.mounted.store(), &totals),
         totals.table(),
         totals.problems(context)
     ))
@@ -102,7 +101,7 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
     totals.add(collection);
     let (path, files, log_bytes) = (collection.path(), totals.files, totals.log_bytes);
     let (table, problems) = (totals.table(), totals.problems(context));
-    let (pinned, shared) = (totals.pinned, shared([collection].into_iter()));
+    let (pinned, shared) = (totals.pinned, collection.shared_bytes().saved);
     Ok(format!(
         "collection   {path}\nfiles        {files}\npinned bytes {pinned}\nshared bytes {shared}\nlog bytes    {log_bytes}\n\n{table}{problems}"
     ))

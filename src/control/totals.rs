@@ -37,6 +37,34 @@ pub(super) struct Problem {
     text: String,
 }
 
+/// The totals of one collection, which hold as long as it does not change.
+struct Counted {
+    place: Visibility,
+    path: String,
+    files: u64,
+    log_bytes: u64,
+    pinned: u64,
+    tiers: BTreeMap<Tier, Tally>,
+    chains: Vec<u64>,
+}
+
+impl Counted {
+    fn of(collection: &Collection) -> Counted {
+        let place = Visibility::of(collection);
+        let state = collection.state();
+        let copies = state.pins().filter_map(|(_, copy)| copy);
+        Counted {
+            place,
+            path: collection.path(),
+            files: state.nodes().filter(|node| node.file().is_some()).count() as u64,
+            log_bytes: collection.log_bytes(),
+            pinned: copies.map(|copy| copy.bytes).sum(),
+            tiers: tally(state.objects()),
+            chains: state.objects().flat_map(|object| object.delta_counts()).collect(),
+        }
+    }
+}
+
 /// The totals of one collection.
 pub(super) struct Share {
     place: Visibility,
@@ -64,6 +92,11 @@ impl Totals {
     pub fn add_tenant(&mut self, store: &Store, tenant: &str) -> Result<()> {
         self.tenants += 1;
         for name in store.collections(tenant)? {
+            if let Some(counted) = store.closed_summary::<Counted>(tenant, &name) {
+                // Such a collection has no problems.
+                self.count(&counted, 0);
+                continue;
+            }
             match store.collection(tenant, &name) {
                 Ok(collection) => self.add(&collection),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -78,31 +111,31 @@ impl Totals {
 
     /// Adds a collection.
     pub fn add(&mut self, collection: &Collection) {
-        let state = collection.state();
-        let files = state.nodes().filter(|node| node.file().is_some()).count() as u64;
-        self.collections += 1;
-        self.files += files;
-        self.log_bytes += collection.log_bytes();
-        self.pinned += state.pins().filter_map(|(_, copy)| copy).map(|copy| copy.bytes).sum::<u64>();
-        for object in state.objects() {
-            self.chains.extend(object.delta_counts());
-        }
-        let tiers = tally(state.objects());
-        for (tier, found) in &tiers {
-            self.tiers.entry(*tier).or_default().add(*found);
-        }
-        drop(state);
-        let place = Visibility::of(collection);
-        let path = collection.path();
+        let counted = collection.summarized(|| Counted::of(collection));
+        let path = &counted.path;
         let poisoned = collection.poisoned().map(|reason| format!("{path} takes no more writes: {reason}"));
         let damaged =
             collection.damage().map(|damage| format!("{path} is damaged and read-only: {}", damage.reason));
         let events = collection.events().iter().map(|event| format!("{path}: {event}"));
         let before = self.problems.len();
         let texts = poisoned.into_iter().chain(damaged).chain(events);
-        self.problems.extend(texts.map(|text| Problem { place: place.clone(), text }));
+        self.problems.extend(texts.map(|text| Problem { place: counted.place.clone(), text }));
         let problems = (self.problems.len() - before) as u64;
-        self.shares.push(Share { place, path, files, problems, tiers });
+        self.count(&counted, problems);
+    }
+
+    fn count(&mut self, counted: &Counted, problems: u64) {
+        let Counted { place, path, files, log_bytes, pinned, tiers, chains } = counted;
+        self.collections += 1;
+        self.files += files;
+        self.log_bytes += log_bytes;
+        self.pinned += pinned;
+        self.chains.extend(chains);
+        for (tier, found) in tiers {
+            self.tiers.entry(*tier).or_default().add(*found);
+        }
+        let (place, path, tiers) = (place.clone(), path.clone(), tiers.clone());
+        self.shares.push(Share { place, path, files: *files, problems, tiers });
     }
 
     /// A table of blocks and bytes, one line per tier.

@@ -20,7 +20,7 @@ pub struct Setting {
 /// Whether precision may be lost where no exact source remains.
 pub const LOSSY: Setting = Setting { name: crate::store::LOSSY, values: &["deny", "allow"] };
 /// Whether the engine moves it by policy.
-pub const POLICY: Setting = Setting { name: "policy", values: &["manual", "auto", "cache"] };
+pub const POLICY: Setting = Setting { name: crate::store::POLICY, values: &["manual", "auto", "cache"] };
 /// How scales are chosen.
 pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "absmax"] };
 /// How small writes into an encoded tensor are stored.

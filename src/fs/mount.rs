@@ -32,6 +32,9 @@ const READ_AHEAD_KIB: u32 = 4096;
 /// Interval of the periodic sync.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
+/// Memory of closed collections after which the allocator gives free memory back to the system.
+const TRIMMED_BYTES: u64 = 64 << 20;
+
 /// Longest delay before damage, copies of pinned files and policies are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -210,7 +213,7 @@ impl Mount {
     /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
     /// All writes are durable when this returns. Returns whether all requests ended in time.
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
-        let mut synced = Instant::now();
+        let (mut synced, mut trimmed) = (Instant::now(), 0);
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
         let mut looked = Instant::now();
@@ -223,6 +226,12 @@ impl Mount {
             }
             if synced.elapsed() >= SYNC_EVERY {
                 guarded(&self.mounted, "syncing", || self.sync());
+                // Collections whose logs record the sync may be closed.
+                let closed = self.vfs.store().close_unused();
+                if closed >= trimmed + TRIMMED_BYTES {
+                    give_memory_back();
+                    trimmed = closed;
+                }
                 synced = Instant::now();
             }
             self.names.notify_again(Instant::now());
@@ -420,4 +429,13 @@ fn device_of(mountpoint: &Path) -> Option<String> {
     // The last line is that of the topmost mount.
     let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_str()))?;
     found.get(2).map(|device| (*device).to_owned())
+}
+
+/// Gives free memory back to the system, which the allocator keeps otherwise.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number, and changes no memory that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

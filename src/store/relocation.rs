@@ -14,8 +14,9 @@ use crate::model::{Cause, Error, ErrorKind, Refusal, Result, check_label};
 use crate::store::collection::Collection;
 use crate::store::collection::lineage::{Place, children_in, relatives};
 use crate::store::collection::usage_file::SaveUsage;
+use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::Use;
-use crate::store::store::{OpenCollections, Store, check_tenant};
+use crate::store::store::{Store, check_tenant};
 
 /// Beginning of the name of a directory that is being removed or put together. No collection has such a name.
 pub(in crate::store) const REMOVED: &str = ".removed-";
@@ -23,9 +24,10 @@ pub(in crate::store) const REMOVED: &str = ".removed-";
 const CLOSE_WAIT: Duration = Duration::from_millis(300);
 
 /// A change that lineage may forbid.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store) enum Change {
-    Rename,
+#[derive(Clone, Copy)]
+pub(in crate::store) enum Change<'a> {
+    /// A rename, with the new place of each collection.
+    Rename(&'a dyn Fn(&Place) -> Place),
     Remove,
 }
 
@@ -41,7 +43,8 @@ impl Store {
         let (old, new) = (format!("{}/{}", from.0, from.1), format!("{}/{}", to.0, to.1));
         let place = (from.0.to_owned(), from.1.to_owned());
         drop(collection);
-        self.with_closed(&[place], Change::Rename, || {
+        let renamed = |_: &Place| (to.0.to_owned(), to.1.to_owned());
+        self.with_closed(&[place], Change::Rename(&renamed), || {
             let failed = |error| Error::io(format!("renaming {old} to {new}"), error);
             self.disk.rename(&old, &new).map_err(failed)?;
             self.disk.sync_directory(to.0).map_err(failed)?;
@@ -69,7 +72,8 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        self.with_closed(&places, Change::Rename, || {
+        let renamed = |(_, name): &Place| (to.to_owned(), name.clone());
+        self.with_closed(&places, Change::Rename(&renamed), || {
             let failed = |error| Error::io(format!("renaming {from} to {to}"), error);
             self.disk.rename(from, to).map_err(failed)?;
             self.tenants.forget(from);
@@ -139,7 +143,7 @@ impl Store {
     pub(in crate::store) fn with_closed(
         &self,
         places: &[Place],
-        what: Change,
+        what: Change<'_>,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let mut open = self.open.lock();
@@ -177,7 +181,19 @@ impl Store {
         }
         match done.and_then(|()| change()) {
             Ok(()) => {
-                closed.iter().for_each(|(_, collection)| collection.meter().set_used(Use::default()));
+                let before =
+                    places.iter().filter_map(|place| Some((place.clone(), open.take_closed(place)?)));
+                let before: Vec<_> = before.collect();
+                let now =
+                    closed.into_iter().map(|(place, mut collection)| (place, Closed::of(&mut collection)));
+                for (place, closed) in before.into_iter().chain(now) {
+                    closed.meter.inspect(|meter| meter.set_used(Use::default()));
+                    if let Change::Rename(renamed) = what {
+                        // The kernel knows the nodes by their numbers, which stay.
+                        let closed = Closed { computed: closed.computed, ..Closed::default() };
+                        open.note_closed(renamed(&place), closed);
+                    }
+                }
                 Ok(())
             }
             Err(error) => {
@@ -196,7 +212,7 @@ impl Store {
     }
 
     /// `Busy` if records in other collections, or in this one, need it by its name.
-    fn check_lineage(&self, collection: &Collection, open: &OpenCollections, what: Change) -> Result<()> {
+    fn check_lineage(&self, collection: &Collection, open: &OpenCollections, what: Change<'_>) -> Result<()> {
         let own = (collection.tenant().to_owned(), collection.name().to_owned());
         let state = collection.state();
         let refused = |text: String| Err(Error::new(ErrorKind::Busy, text));
@@ -204,7 +220,7 @@ impl Store {
             let cause = Cause::Bound(path, text);
             Err(Error::refused(vec![Refusal { path: String::new(), cause }]))
         };
-        if what == Change::Rename
+        if matches!(what, Change::Rename(_))
             && let Some(object) = state.objects().find(|object| object.needs_parent())
         {
             let parent = object.entry.parent.as_ref();
@@ -228,6 +244,8 @@ impl Store {
                     }
                 }
                 // All relatives were opened with it, except those that cannot be opened.
+                // It was closed, and has no objects that need others.
+                None if open.closed(&place).is_some() => {}
                 None if self.collections(&place.0).is_ok_and(|names| names.contains(&place.1)) => {
                     return refused(format!(
                         "tensors of {child}, which does not open, may be stored as differences to {}; run \

@@ -19,6 +19,8 @@ pub struct Settings {
     pub passthrough_files_max: u32,
     /// Maximum number of descriptors for logs, payload files and data files.
     pub descriptors_max: u32,
+    /// Bytes of memory of all open collections above which unused ones are closed.
+    pub idle_memory_max: u64,
     /// The default of the setting `pack` for arriving tensors.
     pub pack: &'static str,
     /// Which files share the bytes of data files.
@@ -63,6 +65,9 @@ pub const PACKS: [&str; 2] = ["none", "ladder"];
 /// The default of `descriptors_max`: files that are rarely used are cheap to open.
 pub const DESCRIPTORS_MAX: u32 = 1024;
 
+/// The default of `idle_memory_max`: some 200,000 tensors of a hundred encoded blocks.
+const IDLE_MEMORY_MAX: u64 = 1 << 30;
+
 /// The kernel keeps a descriptor for each passthrough file.
 const PASSTHROUGH_FILES_MAX: u32 = 4096;
 
@@ -74,6 +79,7 @@ impl Settings {
             keep: KEEP.map(str::to_owned).to_vec(),
             passthrough_files_max: PASSTHROUGH_FILES_MAX,
             descriptors_max: DESCRIPTORS_MAX,
+            idle_memory_max: IDLE_MEMORY_MAX,
             pack: PACKS[0],
             share: Share::Tenant,
             rules: Rules::default(),
@@ -101,6 +107,9 @@ impl Settings {
              # Maximum number of files of the store that are open at the same time, at least 16. Others are opened\n\
              # again when they are used.\n\
              descriptors_max = {}\n\n\
+             # Bytes of memory for open collections. Beyond it those that no program uses are closed, and opened again\n\
+             # when they are used.\n\
+             idle_memory_max = {}\n\n\
              # Default of the setting pack for arriving tensors: none, or ladder for packed ones.\n\
              pack = \"{}\"\n\n\
              # Which files share equal bytes: none, tenant (the files of one tenant) or store.\n\
@@ -109,6 +118,7 @@ impl Settings {
             keep.join(", "),
             self.passthrough_files_max,
             self.descriptors_max,
+            self.idle_memory_max,
             self.pack,
             self.share.name(),
             self.rules.to_text()
@@ -146,6 +156,7 @@ impl Settings {
                 }
                 "passthrough_files_max" => settings.passthrough_files_max = count(key, value)?,
                 "descriptors_max" => settings.descriptors_max = count(key, value)?,
+                "idle_memory_max" => settings.idle_memory_max = number(key, value)?,
                 "pack" => {
                     let known =
                         value.as_str().and_then(|text| PACKS.into_iter().find(|known| *known == text));

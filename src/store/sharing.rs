@@ -110,6 +110,11 @@ impl Sharing {
     }
 }
 
+/// The number of the data file with a name.
+pub(in crate::store) fn data_number(name: &str) -> Option<u64> {
+    u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16)
+}
+
 /// Whether a data file has further names. If that cannot be determined, it counts as shared.
 pub(in crate::store) fn is_shared(file: &dyn File) -> bool {
     file.links().map_or(true, |links| links > 1)
@@ -128,8 +133,7 @@ fn lengths_in(disk: &dyn Disk, scope: &str) -> Lengths {
         for name in directories(&tenant) {
             let collection: Arc<str> = format!("{tenant}/{name}").into();
             for file in disk.list(&format!("{collection}/data")).unwrap_or_default() {
-                let number = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
-                let Some(number) = number else { continue };
+                let Some(number) = data_number(&file.name) else { continue };
                 let name = SharedName { collection: collection.clone(), number };
                 let opened = disk.open(&name.path(), Open::Read);
                 let Ok(len) = opened.and_then(|file| file.len()) else { continue };

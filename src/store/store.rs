@@ -10,7 +10,7 @@ use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
-use crate::store::collection::lineage::{Place, relatives};
+use crate::store::collection::lineage::relatives;
 use crate::store::collection::open::refuse_remains;
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
@@ -19,11 +19,13 @@ use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
 use crate::store::events::Events;
+use crate::store::io::share::Shared;
+use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::{Limits, Meter, Use};
-use crate::store::repair::set_aside::open_collection;
+use crate::store::repair::set_aside::{open_collection, reopen_collection};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
-use crate::store::sharing::Sharing;
+use crate::store::sharing::{Sharing, data_number};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 
 /// Name of the file that makes a directory a store.
@@ -34,8 +36,6 @@ const NUMBER_NAME: &str = ".tierfs.number";
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
 /// Default permission bits of a tenant or a collection.
 const DIRECTORY_MODE: u32 = 0o755;
-/// Collections by tenant and name.
-pub(in crate::store) type OpenCollections = HashMap<Place, Arc<Collection>>;
 /// Variants of collections, by number and name; `None` for those that were not published.
 type Variants = HashMap<(u32, String), Option<Arc<Collection>>>;
 /// Maximum size of the settings file.
@@ -163,6 +163,12 @@ impl Store {
         self
     }
 
+    /// Sets the bound of memory that the settings have.
+    #[cfg(test)]
+    pub(in crate::store) fn set_idle_memory_max(&mut self, bytes: u64) {
+        self.settings.idle_memory_max = bytes;
+    }
+
     /// The clock, and the ticks that accesses are counted in.
     pub fn ticks(&self) -> &Ticks {
         self.services.ticks()
@@ -200,19 +206,19 @@ impl Store {
         self.directories(tenant)
     }
 
-    /// All collections with their paths, in the order of the names, opened if they are not open yet. Each
-    /// may have failed to open. Skips collections that are removed meanwhile.
-    pub fn all_collections(&self) -> Result<Vec<(String, Result<Arc<Collection>>)>> {
-        let mut found = Vec::new();
+    /// All collections with their paths, in the order of the names. Each is opened when the iterator comes to it,
+    /// which may fail. Skips collections that are removed meanwhile.
+    pub fn all_collections(
+        &self,
+    ) -> Result<impl Iterator<Item = (String, Result<Arc<Collection>>)> + use<'_>> {
+        let mut names = Vec::new();
         for tenant in self.tenants()? {
-            for name in self.collections(&tenant)? {
-                match self.collection(&tenant, &name) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    collection => found.push((format!("{tenant}/{name}"), collection)),
-                }
-            }
+            names.extend(self.collections(&tenant)?.into_iter().map(|name| (tenant.clone(), name)));
         }
-        Ok(found)
+        Ok(names.into_iter().filter_map(|(tenant, name)| match self.collection(&tenant, &name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            collection => Some((format!("{tenant}/{name}"), collection)),
+        }))
     }
 
     /// A collection, opened if it is not open yet. If the tenant has limits, its other collections are
@@ -230,6 +236,7 @@ impl Store {
         let key = (tenant.to_owned(), name.to_owned());
         let mut open = self.open.lock();
         if let Some(collection) = open.get(&key) {
+            collection.note_lookup();
             return Ok(collection.clone());
         }
         let collection = self.open_one(&mut open, key)?;
@@ -261,7 +268,38 @@ impl Store {
             }
         }
         opened.iter().for_each(|found| found.children_are_known());
+        let closed =
+            if open.may_exceed(self.settings.idle_memory_max) { self.closed(&mut open) } else { Vec::new() };
+        // Freeing memory takes a while.
+        drop((open, closed));
         Ok(collection)
+    }
+
+    /// Closes collections that nobody uses while all take more memory than the setting `idle_memory_max` says.
+    /// Called from time to time, because open ones grow and become unused. Returns the bytes of memory of all that were
+    /// ever closed so.
+    pub fn close_unused(&self) -> u64 {
+        let mut open = self.open.lock();
+        let closed = self.closed(&mut open);
+        let bytes = open.closed_bytes();
+        drop((open, closed));
+        bytes
+    }
+
+    /// The collections that are closed because nobody uses them; none of a remote, whose next opening could show
+    /// another snapshot.
+    fn closed(&self, open: &mut OpenCollections) -> Vec<Collection> {
+        if self.disk.shows_snapshots() {
+            return Vec::new();
+        }
+        open.close_unused(self.settings.idle_memory_max)
+    }
+
+    /// The [summary](Collection::summarized) of a type that a collection had when it was closed because nobody used it.
+    pub fn closed_summary<T: Send + Sync + 'static>(&self, tenant: &str, name: &str) -> Option<Arc<T>> {
+        let open = self.open.lock();
+        let closed = open.closed(&(tenant.to_owned(), name.to_owned()))?;
+        closed.summaries.iter().find_map(|summary| summary.clone().downcast().ok())
     }
 
     /// Whether a collection that failed to open does not exist: then it depends on nothing.
@@ -280,7 +318,9 @@ impl Store {
         let path = format!("{}/{}", key.0, key.1);
         let still = self.disk.still(&path).map_err(|error| Error::io(format!("opening {path}"), error))?;
         let disk = still.map_or_else(|| self.disk.clone(), |still| self.limited(still));
-        let collection = open_collection(&disk, self.id(), (&key.0, &key.1), self.access)?;
+        let was_durable = open.closed(&key).is_some_and(|closed| closed.is_durable);
+        let opening = if was_durable { reopen_collection } else { open_collection };
+        let collection = opening(&disk, self.id(), (&key.0, &key.1), self.access)?;
         Ok(self.keep(open, key, collection))
     }
 
@@ -290,7 +330,12 @@ impl Store {
         key: (String, String),
         collection: Collection,
     ) -> Arc<Collection> {
-        let collection = Arc::new(collection.joined(&self.services, self.tenant(&key.0).meter()));
+        let Closed { meter, computed, summaries, checkpoint, .. } =
+            open.take_closed(&key).unwrap_or_default();
+        let collection = collection.joined(&self.services, self.tenant(&key.0).meter(), meter);
+        let collection = Arc::new(collection.continued(computed, summaries, checkpoint));
+        self.services.note_opening();
+        collection.note_lookup();
         open.insert(key, collection.clone());
         collection
     }
@@ -352,10 +397,14 @@ impl Store {
     /// for a store that is only read.
     pub fn forget(&self, tenant: &str, name: &str) {
         if self.access == Access::Read {
-            if let Some(old) = self.open.lock().remove(&(tenant.to_owned(), name.to_owned())) {
+            let place = (tenant.to_owned(), name.to_owned());
+            let mut open = self.open.lock();
+            open.take_closed(&place);
+            if let Some(old) = open.remove(&place) {
                 let number = old.state().number();
                 self.variants.lock().retain(|(of, _), _| *of != number);
             }
+            drop(open);
             self.tenants.forget(tenant);
             self.services.invalidate_all_names();
         }
@@ -381,7 +430,7 @@ impl Store {
                 let opened = open_collection(&disk, self.id(), place, Access::Read)?;
                 // The tenant has the use of the collection itself.
                 let meter = Meter::new("", None, Limits::default());
-                Some(Arc::new(opened.joined(&self.services, &meter)))
+                Some(Arc::new(opened.joined(&self.services, &meter, None)))
             }
             None => None,
         };
@@ -431,6 +480,25 @@ impl Store {
     /// or nowhere. Only the first call has an effect. `tell` takes no lock of a store.
     pub fn tell_of_names(&self, tell: impl Fn() + Send + Sync + 'static) {
         self.services.watch_names(tell);
+    }
+
+    /// The data files of a collection that have further names. A closed collection is not opened for that.
+    pub fn shared_bytes(&self, tenant: &str, name: &str) -> Shared {
+        // Held, so that the directory is not renamed meanwhile.
+        let open = self.open.lock();
+        if let Some(collection) = open.get(&(tenant.to_owned(), name.to_owned())).cloned() {
+            drop(open);
+            return collection.shared_bytes();
+        }
+        let mut shared = Shared::default();
+        let directory = format!("{tenant}/{name}/data");
+        let listed = self.disk.list(&directory).unwrap_or_default();
+        for file in listed.iter().filter(|file| data_number(&file.name).is_some()) {
+            if let Ok(file) = self.disk.open(&format!("{directory}/{}", file.name), Open::Read) {
+                shared.count(&*file);
+            }
+        }
+        shared
     }
 
     /// The open collections.

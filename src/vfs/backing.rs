@@ -23,7 +23,7 @@ impl Vfs {
         }
         // Checked first, because most files are tensors somewhere in a container.
         if let Place::Node { collection, node } = ino.place() {
-            let collection = self.numbered(collection);
+            let collection = self.numbered(collection).ok().flatten();
             let is_never = collection.is_some_and(|collection| {
                 let state = collection.state();
                 state.node(node).is_some_and(|node| state.is_never_backed(node))

@@ -16,7 +16,7 @@ impl Vfs {
         let scope = match owner {
             Owner::Mount => Scope::Mount,
             Owner::Tenant(hash) => Scope::Tenant(self.hashed(hash)?),
-            Owner::Collection(number) => Scope::Collection(self.numbered(number)?),
+            Owner::Collection(number) => Scope::Collection(self.numbered(number).ok()??),
         };
         let node = match (&scope, node) {
             (_, EntryId(0)) => None,

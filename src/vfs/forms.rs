@@ -22,7 +22,7 @@ const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
 impl Vfs {
     /// The view of an inode number: the directory of forms, or an item in it.
     pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
-        let collection = self.numbered(collection)?;
+        let collection = self.numbered(collection).ok()??;
         let of = match Form::from_number(form) {
             None => None,
             Some((form, _)) if node == WHOLE => Some((form, Item::Whole)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::LIST;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::{Node, State};
+use crate::store::{Node, ROOT, State};
 use crate::vfs::attr::Attr;
 use crate::vfs::ino::{Ino, Owner, Place};
 use crate::vfs::list_mode::ListMode;
@@ -29,6 +29,9 @@ pub struct Listed {
     pub attr: Attr,
 }
 
+/// The attributes of a collection's own directory, if it has one.
+struct RootAttr(Option<Attr>);
+
 impl Vfs {
     /// The list mode of a directory: its own setting, else that of a directory above, else the
     /// mount option.
@@ -52,17 +55,13 @@ impl Vfs {
         match &located {
             Located::Root => {
                 let names = self.store().tenants()?;
-                self.list_names(names, after, take, |name| Ok(Located::Tenant(self.tenant_named(name)?)))
+                self.list_names(names, after, take, |name| {
+                    self.attr_of(&Located::Tenant(self.tenant_named(name)?))
+                })
             }
             Located::Tenant(tenant) => {
                 let names = self.store().collections(tenant)?;
-                self.list_names(names, after, take, |name| {
-                    let collection = self.collection_named(tenant, name)?;
-                    let node = collection.state().node(crate::store::ROOT).cloned();
-                    let node =
-                        node.ok_or_else(|| crate::model::Error::corrupt("a collection without a node"))?;
-                    Ok(Located::Node(FileView { collection, node }))
-                })
+                self.list_names(names, after, take, |name| self.attr_of_collection(tenant, name))
             }
             Located::Node(view) => self.list_node(view, after, take, &|attr, _| Some(attr)),
             Located::Form(view) => {
@@ -93,7 +92,7 @@ impl Vfs {
                     let mut place = 0;
                     self.list_names(names.collect(), after, take, |_| {
                         place += 1;
-                        Ok(Located::Control(ControlView { place, ..view.clone() }))
+                        self.attr_of(&Located::Control(ControlView { place, ..view.clone() }))
                     })
                 }
             },
@@ -125,28 +124,44 @@ impl Vfs {
         names: Vec<String>,
         after: u64,
         take: &mut dyn FnMut(Listed) -> bool,
-        mut located: impl FnMut(&str) -> Result<Located>,
+        mut attr_of: impl FnMut(&str) -> Result<Attr>,
     ) -> Result<()> {
         let mut found = Vec::with_capacity(names.len());
         for name in names {
-            match located(&name) {
-                Ok(located) => {
-                    let ino = self.ino(&located)?;
-                    found.push((place_of(ino), ino, located, name));
-                }
+            match attr_of(&name) {
+                Ok(attr) => found.push((place_of(attr.ino), attr, name)),
                 // Incomplete or damaged: the others can still be listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => log::warn!("{name} is left out of the listing: {error}"),
             }
         }
         found.sort_by_key(|(place, ..)| *place);
-        for (place, ino, located, name) in found.into_iter().filter(|(place, ..)| *place > after) {
-            let attr = self.attr(ino, &located);
+        for (place, attr, name) in found.into_iter().filter(|(place, ..)| *place > after) {
             if !take(Listed { offset: place + FIRST_OFFSET, name: name.into_bytes(), attr }) {
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    fn attr_of(&self, located: &Located) -> Result<Attr> {
+        Ok(self.attr(self.ino(located)?, located))
+    }
+
+    /// The attributes of a collection's directory. One that was closed since they were last computed is not opened.
+    fn attr_of_collection(&self, tenant: &str, name: &str) -> Result<Attr> {
+        let known = match self.store().closed_summary::<RootAttr>(tenant, name) {
+            Some(known) => known,
+            None => {
+                let collection = self.collection_named(tenant, name)?;
+                collection.summarized(|| {
+                    let node = collection.state().node(ROOT).cloned();
+                    let view = node.map(|node| FileView { collection: collection.clone(), node });
+                    RootAttr(view.and_then(|view| self.attr_of(&Located::Node(view)).ok()))
+                })
+            }
+        };
+        known.0.ok_or_else(|| Error::corrupt("a collection without a node"))
     }
 
     /// Lists a directory of a collection. `shown_as` gives the attributes of each node, or `None` to

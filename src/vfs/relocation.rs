@@ -82,6 +82,7 @@ impl Vfs {
     fn with_released(&self, places: &[(String, String)], change: impl FnOnce() -> Result<()>) -> Result<()> {
         self.flush_everything()?;
         self.release_unlinked();
+        let mut numbers = Vec::new();
         for (tenant, name) in places {
             let collection = match self.store().collection(tenant, name) {
                 Err(error) if error.kind() == ErrorKind::NotFound && places.len() > 1 => continue,
@@ -95,8 +96,14 @@ impl Vfs {
             }
             let number = collection.state().number();
             self.forget_collection(number);
+            numbers.push(number);
         }
-        change()
+        let done = change();
+        if done.is_ok() {
+            // Other requests may have looked up the old names meanwhile.
+            numbers.into_iter().for_each(|number| self.forget_collection(number));
+        }
+        done
     }
 
     /// A file of the collection that programs have open. The kernel tells of the last close after

@@ -1,7 +1,7 @@
 //! The mounted tree: tenants, their collections, and the files in them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
@@ -57,9 +57,25 @@ pub(super) struct Mounted {
 #[derive(Default)]
 struct LookedUp {
     /// Collections by number.
-    collections: RwLock<HashMap<u32, Arc<Collection>, RandomState>>,
+    collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
     /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
+}
+
+/// A collection that was looked up.
+struct KnownCollection {
+    tenant: String,
+    name: String,
+    /// The store may close it while nobody uses it.
+    collection: Weak<Collection>,
+    /// Of a remote, whose next opening could show another snapshot.
+    kept: Option<Arc<Collection>>,
+}
+
+impl KnownCollection {
+    fn path(&self) -> String {
+        format!("{}/{}", self.tenant, self.name)
+    }
 }
 
 impl Vfs {
@@ -111,7 +127,7 @@ impl Vfs {
             Place::Root => Ok(Located::Root),
             Place::Tenant(hash) => self.hashed(hash).map(Located::Tenant).ok_or_else(|| gone(ino)),
             Place::Node { collection, node } => {
-                let collection = self.numbered(collection).ok_or_else(|| gone(ino))?;
+                let collection = self.numbered(collection)?.ok_or_else(|| gone(ino))?;
                 let node = collection.state().shown(node).ok_or_else(|| gone(ino))?;
                 Ok(Located::Node(FileView { collection, node }))
             }
@@ -265,21 +281,46 @@ impl Vfs {
         }
         let collection = self.store.collection(tenant, name)?;
         let number = collection.state().number();
-        let known = {
-            let mut collections = self.looked_up.collections.write();
-            let known = collections.get(&number).cloned();
-            collections.entry(number).or_insert_with(|| collection.clone());
-            known
-        };
-        match known {
-            Some(known) if !Arc::ptr_eq(&known, &collection) => {
-                let (known, path) = (known.path(), collection.path());
-                return Err(Error::corrupt(format!("{known} and {path} have the same number {number}")));
-            }
-            Some(_) => {}
-            None => self.finish_renames(&collection),
+        let is_known =
+            |known: &KnownCollection| std::ptr::eq(known.collection.as_ptr(), Arc::as_ptr(&collection));
+        if self.looked_up.collections.read().get(&number).is_some_and(is_known) {
+            return Ok(collection);
         }
+        let known = KnownCollection {
+            tenant: tenant.to_owned(),
+            name: name.to_owned(),
+            collection: Arc::downgrade(&collection),
+            kept: self.store.shows_snapshots().then(|| collection.clone()),
+        };
+        let path = known.path();
+        {
+            let mut collections = self.looked_up.collections.write();
+            match collections.get(&number) {
+                // Another thread was faster.
+                Some(before) if is_known(before) => return Ok(collection),
+                Some(before) if before.kept.is_some() || (before.path() != path && self.is_there(before)) => {
+                    let before = before.path();
+                    return Err(Error::corrupt(format!("{before} and {path} have the same number {number}")));
+                }
+                _ => collections.insert(number, known),
+            };
+        }
+        self.finish_renames(&collection);
         Ok(collection)
+    }
+
+    /// Whether there is a collection with the name of one that was looked up, which may have another name by now.
+    fn is_there(&self, known: &KnownCollection) -> bool {
+        self.store.collections(&known.tenant).is_ok_and(|names| names.contains(&known.name))
+    }
+
+    /// Whether the collection of an inode is open; otherwise nobody uses it, and nothing in it changes.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        let (Place::Node { collection, .. } | Place::Form { collection, .. }) = ino.place() else {
+            return true;
+        };
+        let collections = self.looked_up.collections.read();
+        collections.get(&collection).is_some_and(|known| known.collection.strong_count() > 0)
     }
 
     /// Makes the number that the kernel knows for a renamed tenant lead to its new name.
@@ -301,8 +342,20 @@ impl Vfs {
         self.looked_up.tenants.read().get(&hash).cloned()
     }
 
-    pub(super) fn numbered(&self, number: u32) -> Option<Arc<Collection>> {
-        self.looked_up.collections.read().get(&number).cloned()
+    /// The collection with a number that was looked up before, opened again if it was closed.
+    pub(super) fn numbered(&self, number: u32) -> Result<Option<Arc<Collection>>> {
+        let (tenant, name) = {
+            let collections = self.looked_up.collections.read();
+            let Some(known) = collections.get(&number) else { return Ok(None) };
+            if let Some(collection) = known.collection.upgrade() {
+                collection.note_lookup();
+                return Ok(Some(collection));
+            }
+            (known.tenant.clone(), known.name.clone())
+        };
+        let found = self.collection_named(&tenant, &name)?;
+        let is_it = found.state().number() == number;
+        Ok(is_it.then_some(found))
     }
 
     fn node_in(&self, collection: Arc<Collection>, node: EntryId) -> Result<Located> {

@@ -13,6 +13,7 @@ mod doctor;
 mod export;
 mod hostile;
 mod hub;
+mod idle;
 mod imports;
 mod installed;
 mod large;

@@ -25,6 +25,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[(
         ("space", 7),
         ("collection", 8),
         ("io", 9),
+        ("open_collections", 9),
         ("repair", 10),
         ("store", 11),
         ("snapshot", 12),

@@ -220,6 +220,9 @@ fn an_outside_file_is_compared_again_when_another_file_or_another_time_is_under_
     fs::write(&model, &other).unwrap();
     assert!(refused_set(&v, "tier", "exact", Errno::INVAL).contains("more precise"));
     fs::write(&model, &source).unwrap();
+    // The daemon has not allocated anything in the tier file since it began.
+    mounted.unmount();
+    let _mounted = place.mount(&[]);
     set(&v, "tier", "exact").unwrap();
     assert!(fs::read(&v).unwrap() == source[source.len() - 200_000..]);
     let tiers = (0..4).map(|tier| place.store().join(format!("t/c/tier{tier}.dat")));

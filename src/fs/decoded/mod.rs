@@ -164,11 +164,14 @@ impl DecodedCache {
         }
     }
 
-    /// Frees copies of other versions than the present ones.
+    /// Frees copies of other versions than the present ones, and those of closed collections.
     fn sweep(&self) {
         let held: Vec<Ino> = self.table.lock().copies.keys().copied().collect();
-        held.into_iter().for_each(|ino| drop(self.find(ino)));
+        let (open, closed): (Vec<Ino>, Vec<Ino>) =
+            held.into_iter().partition(|ino| self.mounted.vfs.is_open(*ino));
+        open.into_iter().for_each(|ino| drop(self.find(ino)));
         let mut table = self.table.lock();
+        closed.into_iter().for_each(|ino| table.retire(ino));
         table.free_retired();
         self.count(&table);
     }

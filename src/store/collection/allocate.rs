@@ -34,7 +34,7 @@ impl Collection {
         let cell = writer.slots.get_mut(usize::from(number));
         let slots = cell
             .ok_or_else(|| Error::invalid("tier"))?
-            .get_or_insert_with(|| self.space_of(number, &writer.freed));
+            .get_or_insert_with(|| self.space_of(number, writer.freed.iter()));
         self.files.payload_file_made(number, slots.end() == 0)?;
         Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
     }
@@ -108,28 +108,22 @@ impl Collection {
     pub(in crate::store) fn find_space(&self) -> Result<()> {
         let Writer { slots, freed, .. } = &mut *self.writer()?;
         for (number, slots) in (0..).zip(slots) {
-            slots.get_or_insert_with(|| self.space_of(number, freed));
+            slots.get_or_insert_with(|| self.space_of(number, freed.iter()));
         }
         Ok(())
     }
 
     /// The free space of a payload file, derived from the blocks. Freed space that may still be read
     /// counts as used.
-    pub(in crate::store) fn space_of(&self, number: u8, freed: &[(u64, Freed)]) -> Slots {
+    pub(in crate::store) fn space_of<'a>(
+        &self,
+        number: u8,
+        freed: impl Iterator<Item = &'a (u64, Freed)>,
+    ) -> Slots {
         let state = self.state.read();
-        let kept = freed.iter().filter_map(|(_, freed)| match freed {
-            Freed::Object(object) => Some(object),
-            _ => None,
-        });
-        let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
-        let single = freed.iter().flat_map(|(_, freed)| match freed {
-            Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
-            Freed::Links(links) => links.iter().map(place_of).collect(),
-            Freed::Deltas { links, .. } => links.iter().map(place_of).collect(),
-            Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
-            _ => Vec::new(),
-        });
-        let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
+        let payloads = state.objects().flat_map(|object| payloads(object));
+        let used = payloads.chain(freed.flat_map(|(_, freed)| freed_slots(freed)));
+        let used = used.filter(|(tier, _, _)| *tier == number);
         Slots::around(used.map(|(_, offset, len)| (offset, len)))
     }
 
@@ -189,6 +183,18 @@ impl Collection {
             return last.max(copies.max()).unwrap_or(0).checked_add(1);
         }
         Some(writer.next_data)
+    }
+}
+
+/// The slots that freed space has in payload files: file number, offset and length.
+pub(in crate::store) fn freed_slots(freed: &Freed) -> Vec<(u8, u64, u64)> {
+    match freed {
+        Freed::Object(object) => payloads(object),
+        Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
+        Freed::Links(links) => links.iter().map(place_of).collect(),
+        Freed::Deltas { links, .. } => links.iter().map(place_of).collect(),
+        Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
+        Freed::Payload(_) | Freed::Stretch { .. } | Freed::Copy(_) => Vec::new(),
     }
 }
 

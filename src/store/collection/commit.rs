@@ -106,6 +106,7 @@ impl Collection {
             None => state.apply_record(&added.record, added.sequence, &added.payload),
         });
         state.batch_ended();
+        self.footprint.note_change();
         applied.map_err(differs)?;
         self.meter.set_used(state.used());
         for object in changed {

@@ -52,6 +52,12 @@ impl Due {
 }
 
 impl Writer {
+    /// Whether everything is durable and recorded as durable, and no freed space waits for its reuse.
+    pub fn is_settled(&self) -> bool {
+        let is_marked = self.log.is_whole() && self.log.is_synced() && self.log.is_marked();
+        is_marked && self.unsynced.is_empty() && self.freed.is_empty()
+    }
+
     /// Whether the log has twice the length at which a sync checkpoints it: no sync has come.
     pub fn is_log_too_long(&self) -> bool {
         self.log.bytes() >= self.due.at.saturating_mul(2)
@@ -77,6 +83,11 @@ impl Journal {
     /// opened.
     pub fn new(writer: Option<Writer>, damage: Option<Damage>, notes: Vec<Note>, bytes: u64) -> Journal {
         Journal { writer: Mutex::new(writer), damage, notes, bytes, ..Journal::default() }
+    }
+
+    /// Locks the writer as [`lock`](Self::lock) does; `None` if it is locked.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Option<Writer>>> {
+        self.writer.try_lock()
     }
 
     /// Locks the writer; `None` if the log is only read.

@@ -3,7 +3,9 @@
 pub(in crate::store) mod allocate;
 pub(in crate::store) mod commit;
 pub(in crate::store) mod digest_cache;
+pub(in crate::store) mod footprint;
 pub(in crate::store) mod identity;
+mod idle;
 pub(in crate::store) mod journal;
 pub(in crate::store) mod lineage;
 pub(in crate::store) mod open;
@@ -26,6 +28,7 @@ use crate::format::log::record::Stored;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::clock::Ticks;
 use crate::store::collection::digest_cache::{DigestCache, Sums};
+use crate::store::collection::footprint::Footprint;
 use crate::store::collection::identity::Access;
 use crate::store::collection::identity::Identity;
 use crate::store::collection::journal::{Journal, Writer};
@@ -64,6 +67,7 @@ pub struct Collection {
     /// Objects that an interrupted import has left, to be removed once the log has room. Held briefly;
     /// no other lock is taken with it.
     orphans: Mutex<Vec<ObjectId>>,
+    pub(in crate::store) footprint: Footprint,
 }
 
 /// The objects of a file, and the layout of the records if it is an embedding batch.
@@ -89,6 +93,7 @@ impl Collection {
             meter: Meter::new("", None, Limits::default()),
             digest_cache: DigestCache::default(),
             orphans: Mutex::default(),
+            footprint: Footprint::default(),
         }
     }
 
@@ -254,7 +259,9 @@ impl Collection {
 
     /// Notes that blocks were used.
     pub fn note_use(&self) {
-        self.usage.note_use();
+        if self.usage.note_use() {
+            self.footprint.note_growth();
+        }
     }
 
     /// `ReadOnly`, with the reason, if the collection accepts no writes.
@@ -335,8 +342,8 @@ impl Collection {
         &self.meter
     }
 
-    /// Counts its use for its tenant too.
-    pub(in crate::store) fn metered(mut self, above: Arc<Meter>) -> Collection {
+    /// Counts its use for its tenant too: with the meter that it had before it was closed, if there is one.
+    pub(in crate::store) fn metered(mut self, above: Arc<Meter>, before: Option<Arc<Meter>>) -> Collection {
         let path = self.path();
         let kept = self.state.get_mut();
         let limits = match kept.setting(ROOT, LIMITS_SETTING).map(|text| Limits::default().changed(text)) {
@@ -348,7 +355,8 @@ impl Collection {
             None => Limits::default(),
         };
         let used = kept.used();
-        self.meter = Meter::new(&path, Some(above), limits);
+        self.meter = before.unwrap_or_else(|| Meter::new(&path, Some(above), limits));
+        self.meter.set_limits(limits);
         self.meter.set_used(used);
         self
     }

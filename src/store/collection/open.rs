@@ -26,6 +26,8 @@ pub(in crate::store) struct OpenedLog {
     identity: Identity,
     file: Arc<dyn File>,
     pub replayed: Replayed,
+    /// Whether all of it is known to be durable.
+    is_durable: bool,
 }
 
 impl OpenedLog {
@@ -41,7 +43,20 @@ impl OpenedLog {
         let file =
             disk.open(&log_path, how).map_err(|error| Error::io(format!("opening {log_path}"), error))?;
         let replayed = replay(&file, store).map_err(|error| error.at(format!("{tenant}/{name}")))?;
-        Ok(OpenedLog { identity: Identity::new(store, (tenant, name), access), file, replayed })
+        let identity = Identity::new(store, (tenant, name), access);
+        Ok(OpenedLog { identity, file, replayed, is_durable: false })
+    }
+
+    /// Whether it ends where its last batch ends, and says that all batches are durable.
+    pub fn is_whole(&self) -> bool {
+        let Replayed { end, damage, events, .. } = &self.replayed;
+        let ends_there = self.file.len().is_ok_and(|len| len == end.bytes);
+        ends_there && damage.is_none() && events.is_empty() && end.recorded_durable >= end.last
+    }
+
+    /// The same, which is known to be durable.
+    pub fn durable(self) -> OpenedLog {
+        OpenedLog { is_durable: true, ..self }
     }
 
     /// Whether batches that may have been durable were dropped, and it is to be written.
@@ -90,7 +105,7 @@ impl Collection {
         opened: OpenedLog,
         mut notes: Vec<Note>,
     ) -> Result<Collection> {
-        let OpenedLog { identity, file, replayed } = opened;
+        let OpenedLog { identity, file, replayed, is_durable } = opened;
         let path = format!("{}/{}", identity.tenant(), identity.name());
         let Replayed { mut state, end, durable, events, damage, freed, .. } = replayed;
         if state.node(ROOT).is_none() && damage.is_none() {
@@ -108,7 +123,7 @@ impl Collection {
                 cut.map_err(|error| Error::io(format!("cutting {path}/{LOG_NAME}"), error))?;
             }
             Some(Writer {
-                log: Log::resume(file, end),
+                log: if is_durable { Log::resume_durable(file, end) } else { Log::resume(file, end) },
                 unsynced: Touched::default(),
                 freed: freed.into(),
                 slots: Default::default(),
@@ -124,7 +139,8 @@ impl Collection {
         notes.extend(events);
         let journal = Journal::new(writer, damage, notes, end.bytes);
         let collection = Collection::of_parts(disk, identity, state, journal);
-        let synced = collection.sync_unsure(durable).map_err(|error| collection.poison(error));
+        let synced = if is_durable { Ok(()) } else { collection.sync_unsure(durable) };
+        let synced = synced.map_err(|error| collection.poison(error));
         match synced.and_then(|()| collection.recover()) {
             // Opened again it would sync again, which would report success. So it stays as it is.
             Err(error) if collection.poisoned().is_none() => Err(error),
@@ -151,10 +167,15 @@ impl Collection {
 
     /// Counts the use of the collection for its tenant, restores the usage of blocks, and gives it the
     /// services of its store. The event log gets the events of its opening.
-    pub(in crate::store) fn joined(mut self, services: &Services, tenant: &Arc<Meter>) -> Collection {
+    pub(in crate::store) fn joined(
+        mut self,
+        services: &Services,
+        tenant: &Arc<Meter>,
+        before: Option<Arc<Meter>>,
+    ) -> Collection {
         self.services = services.clone();
         self.restore_usage();
-        let collection = self.metered(tenant.clone());
+        let collection = self.metered(tenant.clone(), before);
         let (path, events) = (collection.path(), collection.event_log());
         for note in collection.events() {
             events.tell(note.kind, &path, "open", &note.text);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::collection::Collection;
+use crate::store::collection::allocate::freed_slots;
 use crate::store::collection::journal::Writer;
 use crate::store::collection::open_object::MEMORY_FILE;
 use crate::store::collection::open_object::OpenObject;
@@ -101,6 +102,7 @@ impl Collection {
                 }
         };
         let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
+        self.find_space_of(writer, &free);
         // This waits for the reads that looked up a location before it was freed.
         self.gate.wait();
         for (_, freed) in free {
@@ -113,6 +115,7 @@ impl Collection {
                 }
                 Freed::Deltas { object, index, epoch, links } => {
                     object.forget_deltas(index, epoch);
+                    self.footprint.note_change();
                     links.iter().for_each(|link| give_slot_back(writer, holes, place_of(link)));
                 }
                 Freed::Factor(link) => give_slot_back(writer, holes, place_of_factor(&link)),
@@ -141,6 +144,21 @@ impl Collection {
                         }
                     }
                     self.remove_extent(holes, &object);
+                }
+            }
+        }
+    }
+
+    /// Determines the free space of the payload files that have freed slots, so that these can be given back, and
+    /// opens the files. Nothing was allocated in such a file since the collection was opened.
+    fn find_space_of(&self, writer: &mut Writer, free: &[(u64, Freed)]) {
+        let Writer { slots, freed, .. } = writer;
+        let numbers = free.iter().flat_map(|(_, freed)| freed_slots(freed)).map(|(number, _, _)| number);
+        for number in numbers {
+            if let Some(slots @ None) = slots.get_mut(usize::from(number)) {
+                *slots = Some(self.space_of(number, freed.iter().chain(free)));
+                if let Err(error) = self.files.payload_file(number) {
+                    log::debug!("the space of its slots stays: {error}");
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use crate::format::log::record::Record;
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::collection::Collection;
+use crate::store::sharing::data_number;
 use crate::store::space::files::Touched;
 use crate::store::state::ROOT;
 use crate::store::state::freed::Freed;
@@ -80,8 +81,7 @@ impl Collection {
             listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
         };
         for file in listed {
-            let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
-            if id.is_some_and(|id| !extents.contains(&id)) {
+            if data_number(&file.name).is_some_and(|id| !extents.contains(&id)) {
                 let path = format!("{directory}/{}", file.name);
                 self.files
                     .disk()

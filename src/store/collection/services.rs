@@ -1,5 +1,6 @@
 //! Services that the collections of a store share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::store::clock::Ticks;
@@ -23,6 +24,8 @@ pub(in crate::store) struct Services {
     /// Whether exact tensors are packed where no setting says it.
     packs: bool,
     sharing: Arc<Sharing>,
+    /// Number of collections that were opened.
+    opened: Arc<AtomicU64>,
 }
 
 impl Services {
@@ -34,6 +37,17 @@ impl Services {
     /// These services, with the dependencies between objects that others have.
     pub fn with_lineage_of(self, others: &Services) -> Services {
         Services { lineage: others.lineage.clone(), ..self }
+    }
+
+    /// The number of collections that were opened.
+    #[inline]
+    pub fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Counts a collection that was opened.
+    pub fn note_opening(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The data files that new files may share.

@@ -112,12 +112,19 @@ impl UsageFile {
         }
     }
 
-    /// Notes that blocks were used.
-    pub fn note_use(&self) {
+    /// Whether blocks were used since the file was last written.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Notes that blocks were used. Returns whether that is the first use since the file was last written.
+    pub fn note_use(&self) -> bool {
         // Written only once, because other threads read the same cache line.
-        if !self.is_used.load(Ordering::Relaxed) {
+        let is_first = !self.is_used();
+        if is_first {
             self.is_used.store(true, Ordering::Relaxed);
         }
+        is_first
     }
 }
 

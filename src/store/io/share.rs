@@ -85,15 +85,10 @@ impl Collection {
         numbers.sort_unstable();
         numbers.dedup();
         let mut shared = Shared::default();
-        for number in numbers {
-            let Ok(file) = self.data_file(number) else { continue };
-            let (Ok(links), Ok(len)) = (file.links(), file.len()) else { continue };
-            if links > 1 {
-                shared.files += 1;
-                shared.bytes += len;
-                shared.saved += len - len / links;
-            }
-        }
+        numbers
+            .into_iter()
+            .filter_map(|number| self.data_file(number).ok())
+            .for_each(|file| shared.count(&*file));
         shared
     }
 }
@@ -107,6 +102,18 @@ pub struct Shared {
     pub bytes: u64,
     /// The saved bytes: of a file with n names, one n-th of its length for each further name.
     pub saved: u64,
+}
+
+impl Shared {
+    /// Counts a data file if it has further names.
+    pub(in crate::store) fn count(&mut self, file: &dyn File) {
+        let (Ok(links), Ok(len)) = (file.links(), file.len()) else { return };
+        if links > 1 {
+            self.files += 1;
+            self.bytes += len;
+            self.saved += len - len / links;
+        }
+    }
 }
 
 impl OpenObject {

@@ -208,6 +208,7 @@ impl OpenObject {
     /// Reports a corrupt block, once until it changes.
     pub(in crate::store) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
         if error.kind() == ErrorKind::Corrupt && self.object.write_state().reported.note(index, stored) {
+            self.collection.footprint.note_report();
             let path = self.collection.path_of(&self.object);
             self.collection.services.events().tell(EventKind::Corruption, &path, "read", &error.to_string());
         }

@@ -102,6 +102,11 @@ impl Log {
         }
     }
 
+    /// The same for a log that is durable as a whole.
+    pub fn resume_durable(file: Arc<dyn File>, end: LogEnd) -> Log {
+        Log { synced: end.batch, witnessed: end.recorded_durable, ..Log::resume(file, end) }
+    }
+
     /// Starts a batch. The caller makes sure that only one is in flight.
     pub fn begin(&self) -> Batch {
         Batch::new(self.next_sequence)

@@ -230,6 +230,12 @@ impl Accesses {
         }
     }
 
+    /// Bytes of memory outside of it.
+    pub(in crate::store) fn memory(&self) -> u64 {
+        let slots: usize = self.chunks.read().all().map(|(_, slots)| slots.len()).sum();
+        (slots * size_of::<Slot>()) as u64
+    }
+
     /// The chunks, after allocating those of `range`.
     fn chunks_of(&self, range: &Range<u32>, blocks: u32, created: u32) -> RwLockReadGuard<'_, Chunks> {
         let chunks = self.chunks.read();

@@ -62,6 +62,20 @@ pub fn open_collection(
     }
 }
 
+/// Opens a collection again that this store has closed, whose log was durable as a whole.
+pub(in crate::store) fn reopen_collection(
+    disk: &Arc<dyn Disk>,
+    store: StoreId,
+    place: (&str, &str),
+    access: Access,
+) -> Result<Collection> {
+    let opened = OpenedLog::read(disk, store, place, access)?;
+    if opened.is_whole() {
+        return Collection::of_log(disk, opened.durable(), Vec::new());
+    }
+    open_collection(disk, store, place, access)
+}
+
 /// Sets aside what a dropped log end named. An error leaves everything unchanged. Returns a description
 /// for the event log.
 fn set_aside(

@@ -40,6 +40,11 @@ impl Touched {
         }
     }
 
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.tiers.is_empty()
+    }
+
     /// Takes over the content of `other`.
     pub fn merge(&mut self, other: Touched) {
         other.files.iter().for_each(|file| self.file(file));

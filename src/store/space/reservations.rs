@@ -90,6 +90,12 @@ impl Reservations {
         self.inner.lock().taken.remove(&place);
     }
 
+    /// Whether any slots are reserved or were returned, or any data files are being written.
+    pub fn are_any(&self) -> bool {
+        let inner = self.inner.lock();
+        !inner.taken.is_empty() || !inner.returned.is_empty() || !inner.files.is_empty()
+    }
+
     /// The slots returned since the last call.
     pub fn returned(&self) -> Vec<Slot> {
         std::mem::take(&mut self.inner.lock().returned)

@@ -5,6 +5,7 @@ pub(in crate::store) mod by_id;
 pub(in crate::store) mod data_files;
 pub(in crate::store) mod directory;
 pub(in crate::store) mod freed;
+mod memory;
 pub(in crate::store) mod names;
 pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;

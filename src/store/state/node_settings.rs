@@ -16,6 +16,8 @@ pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
 pub const DATA_FILES: &str = "data_files";
 /// Setting that says how exact blocks of arriving tensors are stored.
 pub const PACK: &str = "pack";
+/// Setting that says whether the periodic work of a mount moves or removes files.
+pub const POLICY: &str = "policy";
 /// Its value that allows a reduction.
 const ALLOW: &str = "allow";
 /// Its value if an import allowed a reduction: the user has the source of the imported bytes, but not

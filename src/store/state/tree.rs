@@ -61,7 +61,7 @@ pub(super) struct Tree {
 
 /// The computed directories that were looked up.
 #[derive(Debug, Default)]
-struct ComputedDirectories {
+pub(in crate::store) struct ComputedDirectories {
     by_number: HashMap<u64, Arc<TensorDirectory>>,
     numbers: HashMap<Arc<TensorDirectory>, u64>,
     last: u64,
@@ -468,6 +468,16 @@ impl State {
     fn container_directory(&self, directory: EntryId, name: &Arc<[u8]>) -> EntryId {
         let scope = Scope::Container(name.clone());
         self.number_of(TensorDirectory { directory, scope, prefix: Arc::default() })
+    }
+
+    /// The numbers of computed directories, which the kernel may know; there are none any more.
+    pub(in crate::store) fn take_computed(&mut self) -> ComputedDirectories {
+        std::mem::take(self.tree.computed.get_mut())
+    }
+
+    /// Gives the computed directories the numbers that they had.
+    pub(in crate::store) fn restore_computed(&mut self, computed: ComputedDirectories) {
+        *self.tree.computed.get_mut() = computed;
     }
 
     /// The number of a computed directory.
