@@ -13,7 +13,7 @@ use crate::Random;
 /// Fewer than this many of a hundred answers are refusals, and as many end early.
 const FAULTS: usize = 5;
 
-/// Answers GETs of the objects below a directory. Dropping it ends it.
+/// Answers GETs of the objects below a directory, and listings of them. Dropping it ends it.
 pub struct Bucket {
     port: u16,
     shared: Arc<Shared>,
@@ -98,6 +98,10 @@ impl Shared {
             return answer(&mut client, "503 Slow Down", "", b"", 0);
         }
         let path = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+        if let Some((bucket, query)) = path.split_once('?') {
+            let listed = self.listed(bucket, query);
+            return answer(&mut client, "200 OK", "", listed.as_bytes(), listed.len() as u64);
+        }
         let Ok(file) = File::open(self.directory.join(path)) else {
             return answer(&mut client, "404 Not Found", "", b"", 0);
         };
@@ -120,6 +124,54 @@ impl Shared {
         let sent = if dice < 2 * FAULTS { body.len() / 2 } else { body.len() };
         answer(&mut client, status, &more, &body[..sent], len)
     }
+}
+
+impl Shared {
+    /// The answer to ListObjectsV2: all objects with a prefix, those after a key only.
+    fn listed(&self, bucket: &str, query: &str) -> String {
+        let parameter = |name: &str| {
+            let found = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+            decoded(found.unwrap_or_default())
+        };
+        let (prefix, after) = (parameter("prefix"), parameter("start-after"));
+        let directory = self.directory.join(bucket.trim_end_matches('/'));
+        let mut keys: Vec<String> =
+            crate::files_below(&directory).iter().map(|path| path.to_str().unwrap().to_owned()).collect();
+        keys.sort_unstable();
+        let wanted = keys.iter().filter(|key| key.starts_with(&prefix) && **key > after);
+        let object = |key: &String| {
+            let bytes = directory.join(key).metadata().map_or(0, |file| file.len());
+            format!(
+                "<Contents><Key>{key}</Key><LastModified>2026-11-23T00:00:00.000Z</LastModified>\
+                 <ETag>&quot;1&quot;</ETag><Size>{bytes}</Size></Contents>"
+            )
+        };
+        let objects: String = wanted.map(object).collect();
+        format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult><IsTruncated>false</IsTruncated>\
+             {objects}</ListBucketResult>"
+        )
+    }
+}
+
+/// A value of a query, in which other bytes are `%XX`.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap()
 }
 
 fn answer(client: &mut TcpStream, status: &str, more: &str, body: &[u8], len: u64) -> io::Result<()> {
