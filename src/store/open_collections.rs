@@ -27,7 +27,7 @@ pub(in crate::store) struct OpenCollections {
     closed: HashMap<Place, Closed>,
     /// Bytes of memory of the open ones when they were last measured, and of those opened since.
     bytes: u64,
-    /// The next look for collections to close comes when `bytes` exceeds this.
+    /// Value of `bytes` after the last look for collections to close.
     looked_at: u64,
     /// Bytes of memory of all that were ever closed.
     closed_bytes: u64,

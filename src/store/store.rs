@@ -11,7 +11,7 @@ use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
 use crate::store::collection::lineage::relatives;
-use crate::store::collection::open::refuse_remains;
+use crate::store::collection::open::{OpenedLog, refuse_remains};
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
 use crate::store::disk::clones::{Clones, PieceSource};
@@ -22,7 +22,7 @@ use crate::store::events::Events;
 use crate::store::io::share::Shared;
 use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::{Limits, Meter, Use};
-use crate::store::repair::set_aside::{open_collection, reopen_collection};
+use crate::store::repair::set_aside::{open_collection, open_log};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
 use crate::store::sharing::{Sharing, data_number};
@@ -319,8 +319,10 @@ impl Store {
         let still = self.disk.still(&path).map_err(|error| Error::io(format!("opening {path}"), error))?;
         let disk = still.map_or_else(|| self.disk.clone(), |still| self.limited(still));
         let was_durable = open.closed(&key).is_some_and(|closed| closed.is_durable);
-        let opening = if was_durable { reopen_collection } else { open_collection };
-        let collection = opening(&disk, self.id(), (&key.0, &key.1), self.access)?;
+        let place = (key.0.as_str(), key.1.as_str());
+        let opened = OpenedLog::read(&disk, self.id(), place, self.access)?;
+        let opened = if was_durable { opened.known_durable() } else { opened };
+        let collection = open_log(&disk, self.id(), place, opened)?;
         Ok(self.keep(open, key, collection))
     }
 

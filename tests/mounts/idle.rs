@@ -146,7 +146,13 @@ fn files_directories_and_names_that_programs_hold_outlive_the_close_of_their_col
     close_others(&mounted);
     assert!(fs::read(mounted.path("t0/c4/new.bin")).unwrap() == [[7; 10_000], [8; 10_000]].concat());
     let renamed = mounted.path("t0/moved");
+    let below = [held("t0/c4/deep/.tensors"), held("t0/c4/deep/.tensors/layers/1")];
     fs::rename(mounted.path("t0/c4"), &renamed).unwrap();
+    // No log has the numbers of these directories: another one, looked up first, must not get one of them.
+    fs::metadata(renamed.join(".tensors")).unwrap();
+    assert_eq!(listed(&below[1]), ["down", "up"]);
+    assert!(listed(&below[0]).contains(&"layers".to_owned()));
+    drop(below);
     fs::rename(&renamed, mounted.path("t0/c4")).unwrap();
     close_others(&mounted);
     assert_eq!(listed(&directories[1]), ["down", "up"]);

@@ -157,8 +157,8 @@ pub(in crate::cli) fn all_mounts() -> Result<Vec<Mounted>> {
     Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }).collect())
 }
 
-/// The mount that contains a path; if no path is given, all mounts but those whose daemon has ended. Fails if there
-/// is none.
+/// The mount that contains a path; without a path, all mounts except those whose daemon has ended. Fails without
+/// such a mount.
 pub(in crate::cli) fn mounts_of(path: Option<&Path>) -> Result<Vec<Mounted>> {
     let Some(path) = path else {
         let (dead, all): (Vec<_>, Vec<_>) = all_mounts()?.into_iter().partition(Mounted::is_dead);

@@ -48,7 +48,7 @@ impl Collection {
         is_written && !is_tended && relatives(&state).is_empty()
     }
 
-    /// The numbers of its computed directories; it has none any more.
+    /// Removes the numbers of its computed directories, and returns them.
     pub(in crate::store) fn take_computed(&mut self) -> ComputedDirectories {
         self.state.get_mut().take_computed()
     }

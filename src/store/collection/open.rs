@@ -47,16 +47,21 @@ impl OpenedLog {
         Ok(OpenedLog { identity, file, replayed, is_durable: false })
     }
 
+    /// The access that it was read for.
+    pub fn access(&self) -> Access {
+        self.identity.access()
+    }
+
     /// Whether it ends where its last batch ends, and says that all batches are durable.
-    pub fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         let Replayed { end, damage, events, .. } = &self.replayed;
         let ends_there = self.file.len().is_ok_and(|len| len == end.bytes);
         ends_there && damage.is_none() && events.is_empty() && end.recorded_durable >= end.last
     }
 
-    /// The same, which is known to be durable.
-    pub fn durable(self) -> OpenedLog {
-        OpenedLog { is_durable: true, ..self }
+    /// The same log, which was durable when this store closed the collection.
+    pub fn known_durable(self) -> OpenedLog {
+        OpenedLog { is_durable: self.is_whole(), ..self }
     }
 
     /// Whether batches that may have been durable were dropped, and it is to be written.

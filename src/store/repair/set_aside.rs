@@ -43,10 +43,20 @@ pub fn open_collection(
     place: (&str, &str),
     access: Access,
 ) -> Result<Collection> {
-    let opened = OpenedLog::read(disk, store, place, access)?;
+    open_log(disk, store, place, OpenedLog::read(disk, store, place, access)?)
+}
+
+/// Opens a collection whose log was read.
+pub(in crate::store) fn open_log(
+    disk: &Arc<dyn Disk>,
+    store: StoreId,
+    place: (&str, &str),
+    opened: OpenedLog,
+) -> Result<Collection> {
     if !opened.needs_setting_aside() {
         return Collection::of_log(disk, opened, Vec::new());
     }
+    let access = opened.access();
     let mut notes = opened.replayed.events.clone();
     match set_aside(disk, store, place, opened.replayed) {
         Ok(done) => {
@@ -60,20 +70,6 @@ pub fn open_collection(
             Ok(collection)
         }
     }
-}
-
-/// Opens a collection again that this store has closed, whose log was durable as a whole.
-pub(in crate::store) fn reopen_collection(
-    disk: &Arc<dyn Disk>,
-    store: StoreId,
-    place: (&str, &str),
-    access: Access,
-) -> Result<Collection> {
-    let opened = OpenedLog::read(disk, store, place, access)?;
-    if opened.is_whole() {
-        return Collection::of_log(disk, opened.durable(), Vec::new());
-    }
-    open_collection(disk, store, place, access)
 }
 
 /// Sets aside what a dropped log end named. An error leaves everything unchanged. Returns a description

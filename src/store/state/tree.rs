@@ -470,7 +470,7 @@ impl State {
         self.number_of(TensorDirectory { directory, scope, prefix: Arc::default() })
     }
 
-    /// The numbers of computed directories, which the kernel may know; there are none any more.
+    /// Removes the numbers of computed directories, which the kernel may know, and returns them.
     pub(in crate::store) fn take_computed(&mut self) -> ComputedDirectories {
         std::mem::take(self.tree.computed.get_mut())
     }
