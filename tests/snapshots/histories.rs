@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tierfs::engine::{
     Consent, Engine, Evict, LOSSY, Moved, Reconstruct, compact, set_reconstruct, set_setting, variant,
 };
-use tierfs::ingest::Options;
-use tierfs::model::{EntryId, MoveTo, Silent};
+use tierfs::ingest::{Options, Parents};
+use tierfs::model::{EntryId, ErrorKind, MoveTo, Result, Silent};
 use tierfs::open::{self, OpenFiles};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::{Access, Collection, Frozen, ROOT, Store, Verify};
+use tierfs::store::{Access, Collection, Frozen, Limits, ROOT, Store, Verify};
 
 use crate::fixture::{Numbers, STORE, f32s, find, import, npy_file, safetensors_file};
 use crate::remote::{REMOTE, Remote, assert_same, assert_same_bytes, seen};
@@ -75,7 +75,7 @@ impl History {
             0 => self.unlink(name),
             1 | 2 => {
                 let bytes = self.content(name);
-                import(&self.collection, name, &bytes, &Options::default()).unwrap();
+                done_or_busy(import(&self.collection, name, &bytes, &Options::default()));
             }
             3..=5 => {
                 let tier = ["exact", "q8", "q7", "q5", "q3", "q3x"][self.random.below(6)];
@@ -112,7 +112,30 @@ impl History {
             Some((directory, name)) => (self.node(directory).unwrap(), name),
             None => (ROOT, name),
         };
-        open::unlink(&self.collection, directory, name.as_bytes()).unwrap();
+        done_or_busy(open::unlink(&self.collection, directory, name.as_bytes()));
+    }
+
+    /// An array becomes the parent of another, which is stored as differences to it.
+    fn child(&mut self) {
+        let Some(parent) = self.node("x.npy") else { return };
+        let file = OpenFiles::default().open(&self.collection, parent, Verify::First).unwrap();
+        let mut bytes = vec![0; file.bytes() as usize];
+        if file.read(0, &mut bytes).is_err() || bytes.len() < 1000 {
+            return;
+        }
+        let end = bytes.len();
+        (200..end).step_by(4000).for_each(|at| bytes[at / 4 * 4] ^= 1);
+        // An array that was written to may be none any more.
+        let Ok(parents) = Parents::new(&self.collection, Some("x")) else { return };
+        let options = Options { parents: Some(parents), ..Options::default() };
+        if import(&self.collection, "d/y.npy", &bytes, &options).is_err() {
+            return;
+        }
+        let Some(child) = self.node("d/y.npy") else { return };
+        if set_reconstruct(&self.collection, child, Reconstruct::parse("delta").unwrap()).is_ok() {
+            let what = (Evict::Stored, Consent::Given);
+            self.engine.evict(&self.collection, child, what, &Silent, &mut Moved::default()).ok();
+        }
     }
 
     /// Writes into a file, or cuts it, and records that.
@@ -132,6 +155,73 @@ impl History {
         }
         file.flush().unwrap();
     }
+}
+
+/// What others need stays.
+fn done_or_busy<T>(result: Result<T>) {
+    if let Err(error) = result {
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    }
+}
+
+/// All of a state that its log has: nodes, names, settings (quotas, pins and lineage are among them), objects,
+/// blocks with their epochs, deltas and factorizations.
+fn state_of(collection: &Collection) -> Vec<String> {
+    let state = collection.state();
+    let mut out = vec![format!("{} {} {}", state.number(), state.created_at(), state.last_entry())];
+    let mut nodes: Vec<_> = state.nodes().collect();
+    nodes.sort_by_key(|node| node.entry.id);
+    for node in nodes {
+        let id = node.entry.id;
+        out.push(format!("{:?} {:?}", node.entry, state.settings_of(id).collect::<Vec<_>>()));
+        out.push(format!("{id:?} at {:?} with {:?}", state.path(id), state.taken_names(id)));
+        let names = state.directory(id).into_iter().flat_map(|directory| directory.after(EntryId(0)));
+        out.extend(names.map(|(entry, name, node)| format!("{id:?}: {entry:?} {name:?} {node:?}")));
+    }
+    let mut objects: Vec<_> = state.objects().collect();
+    objects.sort_by_key(|object| object.entry.id);
+    for object in objects {
+        out.push(format!("{:?}", object.entry_now()));
+        let layout = object.layout();
+        for (index, block) in object.blocks.read().described(layout) {
+            let (deltas, factor) = (object.deltas(index, block.epoch), object.factor_of(&block));
+            out.push(format!("{} {index}: {block:?} {deltas:?} {factor:?}", object.entry.id));
+        }
+    }
+    out
+}
+
+#[test]
+fn a_replay_gives_the_state_that_was_in_memory_after_every_step() {
+    let (mut children, mut epochs) = (0, 0);
+    for seed in 300..300 + 12 * u64::from(scale()) {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        let mut history = History::new(&disk, seed);
+        for step in 0..40 {
+            let what = history.random.below(24);
+            match what {
+                0..=2 => history.child(),
+                3 | 4 => drop(history.collection.checkpoint_now().unwrap()),
+                5 => {
+                    let limits = Limits { bytes: Some(1 << 30 | step), ..Limits::default() };
+                    history.collection.set_limits(limits).unwrap();
+                }
+                6 => drop(compact(&history.collection, &Silent).unwrap()),
+                _ => history.step(),
+            }
+            let context = format!("seed {seed}, step {step} of kind {what}");
+            let replayed = tierfs::store::open_collection(&disk, STORE, ("t", "c"), Access::Read).unwrap();
+            let (memory, replayed) = (state_of(&history.collection), state_of(&replayed));
+            for (memory, replayed) in memory.iter().zip(&replayed) {
+                assert_eq!(memory, replayed, "{context}");
+            }
+            assert_eq!(memory.len(), replayed.len(), "{context}");
+            children += usize::from(memory.iter().any(|line| line.contains("is_on_parent: true")));
+            epochs += memory.len();
+        }
+    }
+    assert!(children > 20, "{children} states with children");
+    assert!(epochs > 1000, "{epochs} lines");
 }
 
 #[test]

@@ -112,11 +112,11 @@ impl Run {
     }
 
     /// Appends `run` if it begins at block `skip` of this run (at most right after its end), reaches at
-    /// least to its end, and continues it in the file: a file that grows stays one run, with the epoch
-    /// of its beginning. Otherwise returns `run`.
+    /// least to its end, and continues it in the file with the same epoch and time. Otherwise returns `run`.
     pub(in crate::store) fn join(&mut self, skip: u32, run: Run, layout: BlockLayout) -> Option<Run> {
         let (before, count) = (self.checksums.len(), run.checksums.len());
-        let joins = skip as usize <= before
+        let joins = (run.epoch, run.since) == (self.epoch, self.since)
+            && skip as usize <= before
             && skip as usize + count >= before
             && self.offset + layout.start(skip) == run.offset;
         if !joins {
@@ -493,13 +493,15 @@ mod tests {
         fn random_changes_agree_with_a_table_of_all_blocks(changes in prop::collection::vec(change(), 1..40)) {
             let layout = BlockLayout { bytes: u64::from(BLOCKS) * 256 - 100, block_bytes: 256 };
             let mut blocks = Blocks::default();
-            let mut table: Vec<Option<Stored>> = vec![None; BLOCKS as usize];
-            for (epoch, change) in (1..).zip(changes) {
+            let mut table: Vec<Option<(u64, Stored)>> = vec![None; BLOCKS as usize];
+            for (number, change) in (1_u64..).zip(changes) {
+                // Some follow each other in one batch.
+                let epoch = number.div_ceil(2);
                 match change {
                     Change::Set(index) => {
                         let stored = Stored { tier: Tier::Q8, len: 70, offset: epoch * 64, ..Stored::ABSENT };
                         blocks.set(index, Block { epoch, stored, since: 1 }, layout).unwrap();
-                        table[index as usize] = Some(stored);
+                        table[index as usize] = Some((epoch, stored));
                     }
                     Change::Run(range, is_elsewhere) => {
                         let extent = if is_elsewhere { 1 << 20 } else { 4096 };
@@ -507,25 +509,26 @@ mod tests {
                         let offset = run.offset;
                         blocks.set_run(range.start, run, layout);
                         for index in range.clone() {
-                            table[index as usize] = Some(Stored {
+                            let stored = Stored {
                                 tier: Tier::Exact,
                                 checksum: index,
                                 offset: offset + layout.start(index - range.start),
                                 len: layout.len(index) as u32,
                                 in_data: true,
                                 ..Stored::ABSENT
-                            });
+                            };
+                            table[index as usize] = Some((epoch, stored));
                         }
                     }
                     Change::Zeros(range, in_data) => {
                         let at = |index| if in_data { Stored::in_extent(layout.start(index)) } else { Stored::ZEROS };
                         let block = Block { epoch, stored: at(range.start), since: 1 };
                         blocks.set_uniform(range.clone(), block, layout);
-                        range.for_each(|index| table[index as usize] = Some(at(index)));
+                        range.for_each(|index| table[index as usize] = Some((epoch, at(index))));
                     }
                     Change::Lost(range) => {
                         blocks.set_uniform(range.clone(), Block { epoch, stored: Stored::LOST, since: 1 }, layout);
-                        range.for_each(|index| table[index as usize] = Some(Stored::LOST));
+                        range.for_each(|index| table[index as usize] = Some((epoch, Stored::LOST)));
                     }
                     Change::Truncate(count) => {
                         blocks.truncate(count, layout);
@@ -533,20 +536,23 @@ mod tests {
                     }
                 }
                 for (index, wanted) in (0..).zip(&table) {
-                    prop_assert_eq!(blocks.get(index, layout).map(|block| block.stored), *wanted, "block {}", index);
+                    let found = blocks.get(index, layout).map(|block| (block.epoch, block.stored));
+                    prop_assert_eq!(found, *wanted, "block {}", index);
                 }
                 let mut next = 0;
                 for (piece, block) in blocks.pieces_in(0..BLOCKS, layout) {
                     prop_assert!(piece.start == next && !piece.is_empty());
-                    let first = block.map(|block| block.stored);
+                    let first = block.map(|block| (block.epoch, block.stored));
                     prop_assert_eq!(first, table[piece.start as usize]);
-                    let is_alike = |index: u32| table[index as usize].map(|stored| Stored { offset: 0, ..stored });
+                    let is_alike = |index: u32| {
+                        table[index as usize].map(|(epoch, stored)| (epoch, Stored { offset: 0, ..stored }))
+                    };
                     prop_assert!(piece.clone().all(|index| is_alike(index) == is_alike(piece.start)));
                     next = piece.end;
                 }
                 prop_assert_eq!(next, BLOCKS);
-                let counted = |(index, stored): (u32, &Option<Stored>)| {
-                    stored.map_or(0, |stored| stored.counted(layout.len(index) as u64))
+                let counted = |(index, found): (u32, &Option<(u64, Stored)>)| {
+                    found.map_or(0, |(_, stored)| stored.counted(layout.len(index) as u64))
                 };
                 prop_assert_eq!(blocks.counted(layout), (0..).zip(&table).map(counted).sum::<u64>());
                 let described: Vec<u32> = blocks.described(layout).map(|(index, _)| index).collect();

@@ -10,6 +10,9 @@ use crate::store::object::blocks::{Block, BlockLayout, Blocks, Run};
 /// At most this many equal blocks among blocks with entries get an entry each too.
 const UNIFORM_MIN: usize = 64;
 
+/// A run of fewer blocks takes more memory than an entry for each of them.
+const RUN_MIN: u32 = 3;
+
 /// Consecutive blocks of one kind.
 #[derive(Debug)]
 pub enum Part {
@@ -125,10 +128,7 @@ impl Part {
         first: u32,
         layout: BlockLayout,
     ) -> bool {
-        if let Part::Run(_) = self {
-            let blocks = self.pieces(first, layout).map(|(_, block)| block).collect();
-            *self = Part::Dense(blocks);
-        }
+        self.make_dense(first, layout);
         let Part::Dense(blocks) = self else { return false };
         let place = blocks.get_mut((index - first) as usize);
         place.map(|place| *place = block).is_some()
@@ -152,20 +152,43 @@ impl Part {
         }
     }
 
-    /// Appends the part that follows this one. Returns it if it is of a different kind.
-    fn join(&mut self, next: Part, layout: BlockLayout) -> Option<Part> {
+    /// Appends the part that follows this one, which begins with block `first`. Returns it if both cannot be one.
+    fn join(&mut self, first: u32, next: Part, layout: BlockLayout) -> Option<Part> {
         let skip = self.count();
-        match (self, next) {
-            (Part::Run(run), Part::Run(next)) => run.join(skip, next, layout).map(Part::Run),
-            (Part::Dense(blocks), Part::Dense(next)) => {
-                blocks.extend(next);
-                None
-            }
+        let next = match (&mut *self, next) {
+            (Part::Run(run), Part::Run(next)) => Part::Run(run.join(skip, next, layout)?),
             (Part::Uniform(uniform), Part::Uniform(next)) if uniform.block(skip, layout) == next.block => {
                 uniform.count += next.count;
-                None
+                return None;
             }
-            (_, next) => Some(next),
+            (_, next) => next,
+        };
+        if !self.is_dense_or_short() || !next.is_dense_or_short() {
+            return Some(next);
+        }
+        self.make_dense(first, layout);
+        let Part::Dense(blocks) = self else { return Some(next) };
+        match next {
+            Part::Dense(next) => blocks.extend(next),
+            next => blocks.extend(next.pieces(first + skip, layout).map(|(_, block)| block)),
+        }
+        None
+    }
+
+    /// Whether its blocks have an entry each, or take less memory so.
+    fn is_dense_or_short(&self) -> bool {
+        match self {
+            Part::Run(run) => (run.checksums.len() as u32) < RUN_MIN,
+            Part::Dense(_) => true,
+            Part::Uniform(_) => false,
+        }
+    }
+
+    /// Gives each block of a run, which begins with block `first`, an entry.
+    fn make_dense(&mut self, first: u32, layout: BlockLayout) {
+        if let Part::Run(_) = self {
+            let blocks = self.pieces(first, layout).map(|(_, block)| block).collect();
+            *self = Part::Dense(blocks);
         }
     }
 }
@@ -280,7 +303,7 @@ impl Parts {
     /// Inserts a part at blocks that have no state.
     fn put(&mut self, first: u32, part: Part, layout: BlockLayout) {
         let part = match self.0.range_mut(..first).next_back() {
-            Some((before, joined)) if before + joined.count() == first => joined.join(part, layout),
+            Some((before, joined)) if before + joined.count() == first => joined.join(*before, part, layout),
             _ => Some(part),
         };
         if let Some(part) = part {
