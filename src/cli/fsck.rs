@@ -10,9 +10,10 @@ use crate::cli::Outcome;
 use crate::cli::shared::mounts::refuse_own_mount;
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::remote;
+use crate::engine::Engine;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Collection, Store};
+use crate::store::{Access, Collection, Object, Store};
 use crate::store::{Lost, Repaired};
 use crate::store::{OpenObject, Verify};
 
@@ -45,14 +46,19 @@ struct Findings {
     /// The highest number of any collection.
     number: u32,
     repaired: Vec<(String, Repaired)>,
+    is_repair: bool,
     /// Problems that remain after a repair.
     left: Vec<String>,
+    /// Collections whose tensors stay unchanged for the sake of others that are not there.
+    parents: Vec<(String, String)>,
+    /// Collections with tensors that are stored as differences to others.
+    children: Vec<(String, String)>,
 }
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let store = self.open()?;
-        let mut findings = Findings::default();
+        let store = Arc::new(self.open()?);
+        let mut findings = Findings { is_repair: self.repair, ..Findings::default() };
         let mut damaged = Vec::new();
         for tenant in store.tenants()? {
             for name in store.collections(&tenant)? {
@@ -67,7 +73,13 @@ impl Args {
             for (tenant, name) in damaged {
                 findings.repair(&store, &tenant, &name)?;
             }
+            for (tenant, name) in std::mem::take(&mut findings.parents) {
+                if let Err(error) = store.forget_missing_children(&tenant, &name) {
+                    findings.left.push(error.to_string());
+                }
+            }
         }
+        findings.chains(&store);
         let done = if findings.corrupt.is_empty() { Outcome::Succeeded } else { Outcome::Corrupt };
         if self.json { findings.json() } else { findings.text(self.repair) }?;
         Ok(done)
@@ -100,6 +112,19 @@ impl Findings {
         match store.look_at(tenant, name) {
             Ok(collection) => {
                 self.collection(&collection, "")?;
+                if collection.state().objects().any(|object| object.needs_parent()) {
+                    self.children.push((tenant.to_owned(), name.to_owned()));
+                }
+                let missing = store.missing_children(&collection);
+                self.notes.extend(missing.iter().map(|child| {
+                    format!(
+                        "{tenant}/{name}: tensors of {child}, which is not there, may be stored as differences to \
+                         it, so it stays unchanged: put that back, or --repair forgets it"
+                    )
+                }));
+                if !missing.is_empty() {
+                    self.parents.push((tenant.to_owned(), name.to_owned()));
+                }
                 return self.variants(store, &collection);
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -127,6 +152,33 @@ impl Findings {
         after.look_at(store, tenant, name)?;
         self.left.append(&mut after.corrupt);
         Ok(())
+    }
+
+    /// Reads the blocks that are stored as differences to others. Their collections are opened together, after
+    /// all repairs.
+    fn chains(&mut self, store: &Arc<Store>) {
+        let children = std::mem::take(&mut self.children);
+        let _engine = (!children.is_empty()).then(|| Engine::new(store.clone()));
+        for (tenant, name) in children {
+            let collection = match store.collection(&tenant, &name) {
+                Ok(collection) => collection,
+                Err(error) => {
+                    self.corrupt.push(error.to_string());
+                    continue;
+                }
+            };
+            let needing = |object: &&Arc<Object>| object.needs_parent();
+            let objects: Vec<_> = collection.state().objects().filter(needing).cloned().collect();
+            for object in objects {
+                let (bad, first) = broken_differences(&collection, &object);
+                let Some(first) = first else { continue };
+                let text = format!("{bad} blocks that are stored as differences cannot be read: {first}");
+                self.corrupt.push(format!("{}: {text}", collection.path_of(&object)));
+                if self.is_repair {
+                    self.left.push(format!("{}: {text}", collection.path_of(&object)));
+                }
+            }
+        }
     }
 
     /// The variants of a collection of a remote.
@@ -293,6 +345,27 @@ fn bytes_of(lost: &Lost) -> String {
             format!("of {bytes} bytes, {}", ranges.collect::<Vec<_>>().join(", "))
         }
     }
+}
+
+/// How many of an object's differences to a parent's blocks cannot be read, and the error of the first.
+fn broken_differences(collection: &Arc<Collection>, object: &Arc<Object>) -> (u32, Option<Error>) {
+    let open = match OpenObject::open(collection, object, Verify::Always) {
+        Ok(open) => open,
+        Err(error) => return (object.layout().blocks(), Some(error)),
+    };
+    let (mut bad, mut first, layout) = (0, None, object.layout());
+    for (piece, block) in object.pieces(0..layout.blocks(), layout) {
+        let links = block.and_then(|block| object.deltas(piece.start, block.epoch));
+        if !links.iter().flat_map(|links| links.iter()).any(|link| link.is_on_parent) {
+            continue;
+        }
+        let mut bytes = vec![0; layout.len(piece.start)];
+        if let Err(error) = open.read(layout.start(piece.start), &mut bytes) {
+            bad += 1;
+            first.get_or_insert(error);
+        }
+    }
+    (bad, first)
 }
 
 /// The result of checking an object's blocks.

@@ -7,12 +7,13 @@
 //!
 //! A collection must be unused to be renamed or removed; it is closed first.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::model::{Cause, Error, ErrorKind, Refusal, Result, check_label};
 use crate::store::collection::Collection;
-use crate::store::collection::lineage::{Place, children_in, relatives};
+use crate::store::collection::lineage::{Place, children_in, parents_in, relatives};
 use crate::store::collection::usage_file::SaveUsage;
 use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::Use;
@@ -82,6 +83,19 @@ impl Store {
         })
     }
 
+    /// Removes an empty collection. Returns its number.
+    pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
+        let collection = self.collection(tenant, name)?;
+        let place = (tenant.to_owned(), name.to_owned());
+        let parents = self.collections_of_parents(std::slice::from_ref(&place));
+        let mut open = self.open.lock();
+        collection.remove()?;
+        open.remove(&place);
+        forget_children(&parents, std::slice::from_ref(&place));
+        let number = collection.state().number();
+        Ok(number)
+    }
+
     /// Removes a collection with everything in it, durably. `Busy` if it is in use or others need it.
     pub fn remove_collection_with_content(&self, tenant: &str, name: &str) -> Result<()> {
         let number = self.collection(tenant, name)?.state().number();
@@ -146,6 +160,7 @@ impl Store {
         what: Change<'_>,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        let parents = self.collections_of_parents(places);
         let mut open = self.open.lock();
         for place in places {
             if let Some(collection) = open.get(place) {
@@ -163,6 +178,10 @@ impl Store {
                 Ok(collection) => {
                     // An eviction may have ended since the first look.
                     done = self.check_lineage(&collection, &open, what);
+                    if done.is_ok() && matches!(what, Change::Rename(_)) {
+                        // The settings of children name it by its place.
+                        done = collection.forget_children_in(|_| true);
+                    }
                     closed.push((place.clone(), collection));
                 }
                 Err(collection) => {
@@ -181,6 +200,7 @@ impl Store {
         }
         match done.and_then(|()| change()) {
             Ok(()) => {
+                forget_children(&parents, places);
                 let before =
                     places.iter().filter_map(|place| Some((place.clone(), open.take_closed(place)?)));
                 let before: Vec<_> = before.collect();
@@ -253,10 +273,38 @@ impl Store {
                         collection.path()
                     ));
                 }
-                None => {}
+                None => {
+                    return refused(format!(
+                        "tensors of {child}, which is not there, may be stored as differences to {}; put it \
+                         back, or run tierfs fsck --repair",
+                        collection.path()
+                    ));
+                }
             }
         }
         Ok(())
+    }
+
+    /// The collections with parents of objects of these, apart from themselves, as far as they open.
+    fn collections_of_parents(&self, places: &[Place]) -> Vec<Arc<Collection>> {
+        let mut above = BTreeSet::new();
+        for place in places {
+            if let Some(collection) = self.open.lock().get(place) {
+                above.extend(parents_in(&collection.state()));
+            }
+        }
+        above.retain(|place| !places.contains(place));
+        let opened = above.iter().map(|(tenant, name)| self.opened(tenant, name));
+        opened.filter_map(|opened| opened.inspect_err(|error| log::debug!("lineage: {error}")).ok()).collect()
+    }
+}
+
+/// Forgets in the collections of parents that there were children at these places, where nothing is any more.
+fn forget_children(parents: &[Arc<Collection>], places: &[Place]) {
+    for parent in parents {
+        if let Err(error) = parent.forget_children_in(|place| places.contains(place)) {
+            log::warn!("{}: its tensors stay as they are until tierfs fsck --repair: {error}", parent.path());
+        }
     }
 }
 

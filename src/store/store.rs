@@ -10,7 +10,7 @@ use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
-use crate::store::collection::lineage::relatives;
+use crate::store::collection::lineage::{children_in, relatives};
 use crate::store::collection::open::{OpenedLog, refuse_remains};
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
@@ -257,9 +257,7 @@ impl Store {
                         // Readers of dependent blocks get an error.
                         Err(error) => {
                             log::warn!("{}: a related collection is missing: {error}", found.path());
-                            if !self.was_removed(&relative, &error) {
-                                found.keep_parents_of(&relative);
-                            }
+                            found.keep_parents_of(&relative);
                             continue;
                         }
                     },
@@ -300,11 +298,6 @@ impl Store {
         let open = self.open.lock();
         let closed = open.closed(&(tenant.to_owned(), name.to_owned()))?;
         closed.summaries.iter().find_map(|summary| summary.clone().downcast().ok())
-    }
-
-    /// Whether a collection that failed to open does not exist: then it depends on nothing.
-    pub(in crate::store) fn was_removed(&self, (tenant, name): &(String, String), error: &Error) -> bool {
-        error.kind() == ErrorKind::NotFound && refuse_remains(&self.disk, &format!("{tenant}/{name}")).is_ok()
     }
 
     /// The disk of one collection, with as many descriptors as the setting says.
@@ -350,6 +343,23 @@ impl Store {
             refuse_remains(&self.disk, &format!("{tenant}/{name}"))?;
         }
         opened.map(Arc::new)
+    }
+
+    /// The collections that may have had tensors stored as differences to this one, and that are not there.
+    pub fn missing_children(&self, collection: &Collection) -> Vec<String> {
+        let places = children_in(&collection.state()).into_iter();
+        let missing = places.filter(|(tenant, name)| {
+            let found = self.look_at(tenant, name);
+            found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        });
+        missing.map(|(tenant, name)| format!("{tenant}/{name}")).collect()
+    }
+
+    /// Forgets these, durably: what they had of a collection can change again.
+    pub fn forget_missing_children(&self, tenant: &str, name: &str) -> Result<()> {
+        let collection = self.opened(tenant, name)?;
+        let missing = self.missing_children(&collection);
+        collection.forget_children_in(|(tenant, name)| missing.contains(&format!("{tenant}/{name}")))
     }
 
     /// Repairs a collection that is not open. `number` becomes its number if the log has lost it.
@@ -533,16 +543,6 @@ impl Store {
         self.tenants.remove_file(name)?;
         self.disk.remove_directory(name).map_err(failed)?;
         self.disk.sync_directory("").map_err(failed)
-    }
-
-    /// Removes an empty collection. Returns its number.
-    pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
-        let collection = self.collection(tenant, name)?;
-        let mut open = self.open.lock();
-        collection.remove()?;
-        open.remove(&(tenant.to_owned(), name.to_owned()));
-        let number = collection.state().number();
-        Ok(number)
     }
 
     /// A tenant. One that does not exist has the defaults of a new one.

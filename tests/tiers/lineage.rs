@@ -264,6 +264,55 @@ fn a_child_in_a_collection_that_does_not_open_keeps_only_its_parent_busy() {
 }
 
 #[test]
+fn a_child_in_a_collection_that_is_away_keeps_its_parent_busy_until_a_repair_forgets_it() {
+    let Models { place, base, child } = one_child(37);
+    let (here, away) = (place.store().join("t/tune"), place.path("away"));
+    fs::rename(&here, &away).unwrap();
+    let mounted = place.mount(&[]);
+    busy(&mounted, &base);
+    let busy_code = Some(Errno::BUSY.raw_os_error());
+    assert_eq!(errno_of(fs::rename(mounted.path("t/base"), mounted.path("t/moved"))), busy_code);
+    fs::write(mounted.path("t/base/other.bin"), b"written over").unwrap();
+    mounted.unmount();
+    let text = run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    assert!(text.contains("t/base: tensors of t/tune, which is not there"), "{text}");
+    // It comes back.
+    fs::rename(&away, &here).unwrap();
+    let mounted = place.mount(&[]);
+    assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
+    busy(&mounted, &base);
+    mounted.unmount();
+    fs::rename(&here, &away).unwrap();
+    run(["fsck".as_ref(), "--repair".as_ref(), place.store().as_os_str()]).ok();
+    let text = run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    assert!(!text.contains("not there"), "{text}");
+    let mounted = place.mount(&[]);
+    set(&mounted.path("t/base/w"), "tier", "q8").unwrap();
+    fs::remove_file(mounted.path("t/base/m.safetensors")).unwrap();
+    mounted.unmount();
+    fsck(&place.store());
+}
+
+#[test]
+fn a_collection_of_children_that_was_renamed_keeps_no_parent() {
+    let Models { place, child, .. } = one_child(38);
+    let mounted = place.mount(&[]);
+    for name in ["w", "b/v"] {
+        set(&mounted.path("t/tune").join(name), "tier", "exact").unwrap();
+    }
+    wait_until("the collection needs no parent", || {
+        fs::rename(mounted.path("t/tune"), mounted.path("t/tuned")).is_ok()
+    });
+    mounted.unmount();
+    let mounted = place.mount(&[]);
+    assert_eq!(read(&mounted, "t/tuned/m.safetensors"), child);
+    fs::rename(mounted.path("t/base"), mounted.path("t/bases")).unwrap();
+    fs::remove_file(mounted.path("t/bases/m.safetensors")).unwrap();
+    mounted.unmount();
+    fsck(&place.store());
+}
+
+#[test]
 fn a_collection_of_children_that_was_removed_keeps_no_parent() {
     let Models { place, .. } = one_child(36);
     let mounted = place.mount(&[]);

@@ -6,10 +6,11 @@
 //!
 //! A parent is marked by a setting of its collection's directory, one for each collection with
 //! children. The setting is durable before the first child needs it, and opening the collection opens
-//! those with children too. It stays when the last child there is gone.
+//! those with children too. It stays when the last child there is gone, and goes when the mount renames or
+//! removes the collection of the children, whose own setting says where its parents are.
 //!
-//! If a collection cannot be opened or its log is damaged, its children are unknown. Objects that such
-//! settings name then stay unchanged until the collection opens.
+//! If a collection cannot be opened, is not there, or its log is damaged, its children are unknown. Objects that
+//! such settings name then stay unchanged until the collection opens, or a repair forgets it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -26,6 +27,8 @@ use crate::store::state::{ROOT, State};
 
 /// Prefix of the settings, followed by the parent and the collection with children.
 pub(in crate::store) const CHILDREN_OF: &str = "children of ";
+/// Prefix of the settings of a collection with children, followed by the collection of the parents.
+pub(in crate::store) const PARENTS_IN: &str = "parents in ";
 /// Separator between the two.
 const IN: &str = " in ";
 
@@ -83,8 +86,8 @@ impl Lineage {
             Some((tenant, name)) => Cause::Other(
                 ErrorKind::Busy,
                 format!(
-                    "tensors of {tenant}/{name}, which does not open or is damaged, may be stored as differences \
-                     to it; run tierfs fsck, and mount again when it is repaired"
+                    "tensors of {tenant}/{name}, which is not there, does not open or is damaged, may be stored as \
+                     differences to it; put it back, or run tierfs fsck --repair, and mount again"
                 ),
             ),
             None => Cause::Needed,
@@ -152,6 +155,12 @@ pub(in crate::store) fn relatives(state: &State) -> BTreeSet<Place> {
     parents(state).map(|(_, place)| place).chain(above).collect()
 }
 
+/// The collections that have had parents of objects of a collection, apart from itself.
+pub(in crate::store) fn parents_in(state: &State) -> BTreeSet<Place> {
+    let places = state.settings_of(ROOT).filter_map(|(key, _)| key.strip_prefix(PARENTS_IN)?.split_once('/'));
+    places.map(|(tenant, name)| (tenant.to_owned(), name.to_owned())).collect()
+}
+
 /// The collections that have had children of objects of a collection.
 pub(in crate::store) fn children_in(state: &State) -> BTreeSet<Place> {
     parents(state).map(|(_, place)| place).collect()
@@ -201,6 +210,28 @@ impl Collection {
         }
     }
 
+    /// Forgets collections that have had children of objects of this one, durably: none of them needs it.
+    pub(in crate::store) fn forget_children_in(&self, is_gone: impl Fn(&Place) -> bool) -> Result<()> {
+        let gone: Vec<(ObjectId, Place)> = {
+            let state = self.state();
+            parents(&state).filter(|(_, place)| is_gone(place)).collect()
+        };
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.commit(Touched::default(), |batch, state| {
+            for (parent, place) in &gone {
+                let key = setting_of(*parent, &format!("{}/{}", place.0, place.1));
+                if state.setting(ROOT, &key).is_some() {
+                    batch.entry(Entry::Setting { node: ROOT, key, value: None });
+                }
+            }
+            Ok(())
+        })?;
+        gone.iter().for_each(|(_, place)| self.services.lineage().forget_unknown(place));
+        Ok(())
+    }
+
     /// Whether there are any parents in the open collections.
     pub fn has_relatives(&self) -> bool {
         !self.services.lineage().relations.read().is_empty()
@@ -214,6 +245,16 @@ impl Collection {
     /// `Busy` if others depend on an object of this collection.
     pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
         self.services.lineage().check_not_needed(object).map_err(|error| error.at(self.path()))
+    }
+
+    /// Gives the collection's directory a setting, durably.
+    fn set_once(&self, key: String) -> Result<()> {
+        self.commit(Touched::default(), |batch, state| {
+            if state.setting(ROOT, &key).is_none() {
+                batch.entry(Entry::Setting { node: ROOT, key: key.clone(), value: Some("1".to_owned()) });
+            }
+            Ok(())
+        })
     }
 
     /// Keeps the parent of an object unchanged: it cannot be written or deleted while the returned
@@ -232,13 +273,13 @@ impl Collection {
         let hold = ParentHold { lineage: self.services.lineage().clone(), object: parent.object };
         self.services.lineage().note(parent, parent_collection, child);
         let key = setting_of(parent.object, &self.path());
+        if !Arc::ptr_eq(self, parent_collection) {
+            // First, so that each setting of a parent can be found when this collection goes.
+            let key = format!("{PARENTS_IN}{}", parent_collection.path());
+            self.set_once(key)?;
+        }
         // The commit waits for batches in progress, which did not see the hold.
-        parent_collection.commit(Touched::default(), |batch, state| {
-            if state.setting(ROOT, &key).is_none() {
-                batch.entry(Entry::Setting { node: ROOT, key: key.clone(), value: Some("1".to_owned()) });
-            }
-            Ok(())
-        })?;
+        parent_collection.set_once(key)?;
         let found = parent_collection.state().object(parent.object).cloned();
         let found = found.ok_or_else(|| broken(parent_collection, "the parent is gone"))?;
         // This waits for a write in progress.

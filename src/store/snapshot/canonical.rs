@@ -16,7 +16,7 @@ use crate::format::snapshot::manifest::{FileKind, Owner};
 use crate::model::{Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::batch::BatchRecord;
 use crate::store::collection::LIMITS_SETTING;
-use crate::store::collection::lineage::CHILDREN_OF;
+use crate::store::collection::lineage::{CHILDREN_OF, PARENTS_IN};
 use crate::store::disk::memory::MemoryDisk;
 use crate::store::disk::{Disk, Open};
 use crate::store::log::LOG_NAME;
@@ -208,7 +208,8 @@ fn is_kept(added: &BatchRecord, objects: &HashSet<ObjectId>) -> bool {
 /// Whether a setting has a meaning on this machine only: pins, limits, paths of sources, children.
 fn is_of_one_machine(key: &str) -> bool {
     let is_pin = key.strip_prefix(PIN).is_some_and(|form| form.is_empty() || form.starts_with('.'));
-    is_pin || key == LIMITS_SETTING || key == IMPORTED || key.starts_with(CHILDREN_OF)
+    let is_lineage = key.starts_with(CHILDREN_OF) || key.starts_with(PARENTS_IN);
+    is_pin || key == LIMITS_SETTING || key == IMPORTED || is_lineage
 }
 
 /// The state with the number that canonical logs have.
