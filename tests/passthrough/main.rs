@@ -10,6 +10,7 @@ mod decoded_copies;
 mod decoded_memory;
 mod decoded_readers;
 mod fixture;
+mod holders;
 mod limits;
 mod page_cache;
 mod partial_verification;

@@ -311,3 +311,15 @@ fn shared_structures_have_few_fields() {
         assert!(findings.len() == 1 && findings[0].contains("`Thing` has a lock"), "{text}: {findings:?}");
     }
 }
+
+#[test]
+fn a_change_of_a_file_by_no_known_operation_is_found() {
+    assert_one(
+        "src/engine/moves.rs",
+        "fn f(file: &File) { file.punch(change, 0, 1) }",
+        2,
+        "name the operation",
+    );
+    assert_one("src/vfs/open.rs", "fn f(file: &File) { file.set_len(1) }", 2, "in 1 places, 0 of them known");
+    assert_none("src/engine/moves.rs", "// file.punch(0, 1)\nfn f() { file.read_at(2) }");
+}

@@ -300,6 +300,59 @@ pub fn habits(source: &Source) -> Vec<Finding> {
     findings
 }
 
+/// Calls that change bytes of a file, or its length.
+const CHANGES_OF_FILES: &[&str] = &[".write_at(", ".write_over(", ".set_len(", ".punch("];
+
+/// Where product code makes such calls, how often, and by which operations of `Change`
+/// (src/store/disk/change.rs), or on files that no program was shown.
+const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
+    ("src/engine/pins.rs", 2, "a new copy"),
+    ("src/fs/decoded/decode.rs", 1, "a new decoded copy"),
+    ("src/fs/decoded/file.rs", 1, "a new decoded copy"),
+    ("src/ingest/store_parts.rs", 1, "a new data file"),
+    ("src/ingest/uncommitted.rs", 1, "a new data file"),
+    ("src/remote/cache/arriving.rs", 1, "a file of the cache that is not whole yet"),
+    ("src/remote/cache/blob.rs", 1, "a file of the cache that is not whole yet"),
+    ("src/store/cloning.rs", 4, "new files of a clone"),
+    ("src/store/collection/allocate.rs", 2, "Slots"),
+    ("src/store/collection/open.rs", 1, "the log"),
+    ("src/store/collection/reclaim.rs", 3, "Reclaim, PunchLeft"),
+    ("src/store/disk/clones/file.rs", 4, "the seam"),
+    ("src/store/disk/clones/layout.rs", 3, "the map, and pieces that arrive"),
+    ("src/store/disk/clones/shared.rs", 2, "Evict, Adopt"),
+    ("src/store/disk/descriptors.rs", 4, "the seam"),
+    ("src/store/disk/files.rs", 2, "the seam"),
+    ("src/store/disk/mod.rs", 2, "the seam, and new small files"),
+    ("src/store/io/relocate.rs", 3, "Return, Slots"),
+    ("src/store/io/write.rs", 2, "Append, Slots"),
+    ("src/store/log/append.rs", 3, "the log"),
+    ("src/store/repair/mod.rs", 1, "a new log"),
+    ("src/store/space/files.rs", 1, "Slots"),
+];
+
+/// Every operation that changes bytes of a file is known, with those who may see them.
+pub fn changes_of_files(source: &Source) -> Vec<Finding> {
+    if source.path.starts_with("src/cli/") || source.path == "src/open/source.rs" {
+        return Vec::new();
+    }
+    let product = source.code.split("#[cfg(test)]").next().unwrap_or_default();
+    let mut places: Vec<usize> =
+        CHANGES_OF_FILES.iter().flat_map(|call| product.match_indices(call)).map(|(at, _)| at).collect();
+    places.sort_unstable();
+    let known = PLACES_OF_CHANGES.iter().find(|(path, ..)| *path == source.path);
+    let count = known.map_or(0, |(_, count, _)| *count);
+    if places.len() == count {
+        return Vec::new();
+    }
+    let at = places.get(count).or(places.last()).copied().unwrap_or(0);
+    let what = format!(
+        "changes bytes of files in {} places, {count} of them known: name the operation in `Change`, with its row \
+         in src/store/disk/change.rs, and count it in PLACES_OF_CHANGES",
+        places.len()
+    );
+    vec![source.finding(at, what)]
+}
+
 /// A test's name is a sentence.
 pub fn test_names(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();

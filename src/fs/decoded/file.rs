@@ -16,6 +16,8 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
+use crate::store::disk::files::{Held, held};
+
 /// The bytes of a page, in which space is counted: 4 KiB to 64 KiB, by the kernel.
 pub(super) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
@@ -109,20 +111,7 @@ impl Draft {
         }
         let held_bytes = self.0.metadata()?.len().next_multiple_of(page_bytes());
         let file = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd()))?;
-        // The kernel sends SIGIO by default, which would end the daemon.
-        fcntl(&file, F_SETSIG, libc::SIGURG)?;
         Ok(Arc::new(DecodedFile { file, held_bytes }))
-    }
-}
-
-/// The command of fcntl(2) that sets the signal for opens of a file with a lease.
-const F_SETSIG: i32 = 10;
-
-fn fcntl(file: &File, command: i32, value: i32) -> io::Result<()> {
-    // SAFETY: these commands take a number, and touch no memory of this process.
-    match unsafe { libc::fcntl(file.as_raw_fd(), command, value) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
     }
 }
 
@@ -136,16 +125,8 @@ impl DecodedFile {
     /// the file meanwhile.
     ///
     /// A program that has mapped a file may have closed it, and the daemon is not told when the mapping ends.
-    /// The kernel grants a lease for writing only on a file that nobody else has open.
     pub fn is_unused(&self) -> bool {
-        match fcntl(&self.file, libc::F_SETLEASE, libc::F_WRLCK) {
-            Ok(()) => {
-                let ended = fcntl(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
-                ended.unwrap_or_else(|error| log::warn!("the lease of a decoded file stays: {error}"));
-                true
-            }
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-        }
+        held(&self.file) != Held::Perhaps
     }
 }
 

@@ -30,7 +30,7 @@ impl Collection {
     /// Reserves a free slot of a payload file.
     pub(in crate::store) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
         let writer = &mut *self.writer()?;
-        self.reclaim(writer);
+        self.reclaim_for_slot(writer);
         let cell = writer.slots.get_mut(usize::from(number));
         let slots = cell
             .ok_or_else(|| Error::invalid("tier"))?

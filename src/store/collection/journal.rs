@@ -1,6 +1,7 @@
 //! The writer of a collection's log, and why there is none.
 
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -21,6 +22,8 @@ pub(in crate::store) struct Writer {
     /// Space freed by a batch, with the batch's number: reusable once the batch is durable and nothing
     /// reads the space.
     pub freed: Vec<(u64, Freed)>,
+    /// How many of these could not be reclaimed by which durable batch, and when that was found.
+    pub kept: Option<((usize, u64), Instant)>,
     /// The free space of the payload files, once they were written to.
     pub slots: [Option<Slots>; PAYLOAD_FILES],
     /// Number of the next data file, once one was created; 0 before.

@@ -131,6 +131,7 @@ impl Collection {
                 log: if is_durable { Log::resume_durable(file, end) } else { Log::resume(file, end) },
                 unsynced: Touched::default(),
                 freed: freed.into(),
+                kept: None,
                 slots: Default::default(),
                 next_data: 0,
                 due: Due::new(&state, 0),

@@ -3,11 +3,14 @@
 //! Invariants:
 //! 1. Space that a batch freed is reused only once a durable Commit says that the batch is durable and
 //!    every earlier read has ended; an object's, once it is not open any more.
-//! 2. Space that no record names and nobody reads goes back to the disk, page by page.
+//! 2. Space that no record names and nobody reads goes back to the disk, page by page. Stretches of a data file
+//!    that a program sees stay in `Writer::freed`, and later syncs try again; what is still there when the store is
+//!    closed goes with a compaction.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
@@ -16,10 +19,12 @@ use crate::store::collection::allocate::freed_slots;
 use crate::store::collection::journal::Writer;
 use crate::store::collection::open_object::MEMORY_FILE;
 use crate::store::collection::open_object::OpenObject;
+use crate::store::disk::change::Change;
 use crate::store::object::Object;
 use crate::store::object::factors::place_of_factor;
 use crate::store::object::links::{place_of, place_of_stored};
 use crate::store::sharing::is_shared;
+use crate::store::space::holders::{ASKED_EVERY, Alone};
 use crate::store::state::freed::Freed;
 
 /// Space goes back to the disk in pages of this size.
@@ -67,19 +72,38 @@ impl Collection {
         self.reclaim_until(writer, witnessed);
     }
 
+    /// The same before a slot is taken. Looks only now and then at space that could not be reclaimed the
+    /// last time, since that may be much.
+    pub(in crate::store) fn reclaim_for_slot(&self, writer: &mut Writer) {
+        let now = (writer.freed.len(), writer.log.witnessed());
+        let is_known = writer.kept.is_some_and(|(kept, at)| kept == now && at.elapsed() < ASKED_EVERY);
+        if !is_known || self.reservations.has_returned() {
+            self.reclaim(writer);
+            writer.kept = Some(((writer.freed.len(), writer.log.witnessed()), Instant::now()));
+        }
+    }
+
     /// Reclaims the space freed by batches up to number `durable`, which must be durable.
     pub(in crate::store) fn reclaim_until(&self, writer: &mut Writer, durable: u64) {
-        let mut holes = Holes::default();
+        let (mut holes, mut left) = (Holes::default(), LeftFiles::default());
         // No record ever named these slots, so nobody reads them.
         for slot in self.reservations.returned() {
             give_slot_back(writer, &mut holes, slot);
         }
-        self.reclaim_freed(writer, durable, &mut holes);
-        self.punch(&holes);
+        let _unshared = self.services.sharing().changing();
+        self.reclaim_freed(writer, durable, &mut holes, &mut left);
+        self.punch(&holes, &left);
     }
 
-    /// Takes the space that batches up to number `durable` freed, and notes the pages to give back.
-    fn reclaim_freed(&self, writer: &mut Writer, durable: u64, holes: &mut Holes) {
+    /// Takes the space that batches up to number `durable` freed, and notes the pages to give back. `left` gets
+    /// the data files of these.
+    fn reclaim_freed<'a>(
+        &'a self,
+        writer: &mut Writer,
+        durable: u64,
+        holes: &mut Holes,
+        left: &mut LeftFiles<'a>,
+    ) {
         if writer.freed.is_empty() || self.gate.is_held() {
             return;
         }
@@ -92,9 +116,7 @@ impl Collection {
                     Freed::Factor(_) | Freed::EndedFactor { .. } => true,
                     // A page shared with a neighbour can go only when all moves are durable.
                     Freed::Stretch { object, stored } => {
-                        is_synced
-                            && !self.files.is_read_directly(object)
-                            && !is_read_by_others(&kept, object, stored)
+                        is_synced && !is_read_by_others(&kept, object, stored) && self.may_leave(left, object)
                     }
                     // An open file keeps the objects that it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
@@ -201,8 +223,33 @@ impl Collection {
         }
     }
 
+    /// Whether an object's stretches of its data file may be given back or, in a file that another name
+    /// needs, forgotten.
+    fn may_leave<'a>(&'a self, left: &mut LeftFiles<'a>, object: &Object) -> bool {
+        let Some(extent) = object.extent() else { return true };
+        if let Some((number, found)) = &left.last
+            && *number == extent.file
+        {
+            return *found;
+        }
+        let found = left.files.entry(extent.file).or_insert_with(|| match self.data_file(extent.file) {
+            Ok(file) if is_shared(&*file) => Left::Kept,
+            Ok(file) => match self.files.shown.alone(Change::Reclaim, extent.file, file) {
+                Some(alone) => Left::Alone(alone),
+                None => Left::Held,
+            },
+            Err(error) => {
+                log::debug!("space of {} stays: {error}", self.files.data_path(extent.file));
+                Left::Kept
+            }
+        });
+        let found = !matches!(found, Left::Held);
+        left.last = Some((extent.file, found));
+        found
+    }
+
     /// Gives the pages of holes back to the disk, each stretch with one call.
-    fn punch(&self, holes: &Holes) {
+    fn punch(&self, holes: &Holes, left: &LeftFiles<'_>) {
         for (number, stretches) in &holes.payload_files {
             for (from, until) in joined_pages(stretches) {
                 self.files.punch(*number, from, until - from);
@@ -210,22 +257,18 @@ impl Collection {
         }
         let data_files = holes.data_files.iter().filter(|(number, _)| !holes.removed.contains(number));
         for (number, stretches) in data_files {
-            if let Err(error) = self.punch_data_file(*number, stretches) {
+            let Some(Left::Alone(alone)) = left.files.get(number) else { continue };
+            if let Err(error) = punch_pages(alone, stretches) {
                 log::warn!("giving back space of {}: {error}", self.files.data_path(*number));
             }
         }
     }
 
-    /// Gives the whole pages in stretches of a data file back to the disk, unless the file is shared.
-    pub(in crate::store) fn punch_data_file(&self, number: u64, stretches: &[Range<u64>]) -> Result<()> {
-        let _unshared = self.services.sharing().changing();
+    /// The right to change a data file; `None` if somebody sees or shares it. The caller holds
+    /// `Sharing::changing`.
+    pub(in crate::store) fn alone(&self, change: Change, number: u64) -> Result<Option<Alone<'_>>> {
         let file = self.data_file(number)?;
-        if is_shared(&*file) {
-            return Ok(());
-        }
-        joined_pages(stretches).into_iter().try_for_each(|(from, until)| {
-            file.punch(from, until - from).map_err(|error| Error::io("punching a hole", error))
-        })
+        Ok(if is_shared(&*file) { None } else { self.files.shown.alone(change, number, file) })
     }
 
     /// Removes an object's data file if no other object lies in it. Open files stay readable. A file
@@ -239,6 +282,33 @@ impl Collection {
         self.files.remove_data_file(extent.file);
         holes.removed.insert(extent.file);
     }
+}
+
+/// A data file with stretches that blocks have left.
+enum Left<'a> {
+    /// Nobody else sees it.
+    Alone(Alone<'a>),
+    /// Somebody sees it.
+    Held,
+    /// Another name needs it, or it cannot be opened: a compaction gives back the stretches.
+    Kept,
+}
+
+/// Data files with such stretches, by number.
+#[derive(Default)]
+struct LeftFiles<'a> {
+    files: HashMap<u64, Left<'a>>,
+    /// The number that was asked for last, and whether its stretches may go: most stretches follow others
+    /// of their file.
+    last: Option<(u64, bool)>,
+}
+
+/// Gives the whole pages in stretches of a data file back to the disk.
+pub(in crate::store) fn punch_pages(alone: &Alone<'_>, stretches: &[Range<u64>]) -> Result<()> {
+    joined_pages(stretches).into_iter().try_for_each(|(from, until)| {
+        let punched = alone.file.punch(alone.change, from, until - from);
+        punched.map_err(|error| Error::io("punching a hole", error))
+    })
 }
 
 /// Stretches without payloads, by the number of their file. A stretch is noted up to the end of its

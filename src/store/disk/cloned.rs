@@ -11,9 +11,9 @@ use crate::store::disk::clones::described::CloneSource;
 pub trait ClonedFile {
     /// Whether a range can be read without the remote.
     fn is_here(&self, offset: u64, len: u64) -> bool;
-    /// Gives back the space of a range as far as the remote has the bytes. `may` is asked while nobody reads
-    /// the file or gets a descriptor of it. Returns the bytes of the pieces that went.
-    fn evict(&self, offset: u64, len: u64, may: &dyn Fn() -> bool) -> io::Result<u64>;
+    /// Gives back the space of a range as far as the remote has the bytes. The caller makes sure that nobody
+    /// outside the store sees them or is shown the file. Returns the bytes of the pieces that went.
+    fn evict(&self, offset: u64, len: u64) -> io::Result<u64>;
     /// The bytes that the remote has for a range, also where this file has others; `None` if it lacks some.
     fn in_remote(&self, offset: u64, len: u32) -> io::Result<Option<Vec<u8>>>;
     /// The piece that consists of exactly these ranges, if the remote has it.

@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::store::disk::change::Change;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
@@ -295,8 +296,22 @@ impl File for Pooled {
         self.with(|file| file.reserve(offset, len))
     }
 
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.change(|file| file.punch(offset, len))
+    fn punch(&self, change: Change, offset: u64, len: u64) -> io::Result<()> {
+        self.change(|file| file.punch(change, offset, len))
+    }
+
+    fn write_over(&self, change: Change, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.change(|file| file.write_over(change, bytes, offset))
+    }
+
+    fn is_held(&self) -> io::Result<bool> {
+        // The system takes other descriptors of the store for somebody else's.
+        let path = self.path.read().clone();
+        let others = self.pool.at(&path);
+        for other in others.iter().filter(|other| !std::ptr::eq(Arc::as_ptr(other), self)) {
+            other.close(Closing::All);
+        }
+        self.with(|file| file.is_held())
     }
 
     fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! A disk that is a directory of the operating system.
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IoSliceMut, Read, Write};
@@ -9,14 +10,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, RenameFlags};
+use parking_lot::Mutex;
+use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::format::mountinfo::topmost;
 use crate::model::{Error, Result, StoreId};
+use crate::store::disk::change::Change;
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
 /// The files of a store are accessible to their owner only, until a mount says otherwise.
@@ -27,6 +31,9 @@ const READERS: &str = "read-only processes";
 
 /// Opening a pipe must not block.
 const NOT_WAITING: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
+/// An open that must not block fails while somebody has a lease on the file; it is tried again so often.
+const LEASE_TRIES: u32 = 500;
+const LEASE_PAUSE: Duration = Duration::from_micros(100);
 /// Bytes of a lock's note that are shown, because the file could contain anything.
 const NOTE_LIMIT: u64 = 4096;
 
@@ -34,14 +41,96 @@ const NOTE_LIMIT: u64 = 4096;
 #[derive(Clone, Debug)]
 pub struct FileDisk {
     root: PathBuf,
+    leases: Arc<Leases>,
 }
 
-struct SystemFile(fs::File);
+struct SystemFile {
+    file: fs::File,
+    leases: Arc<Leases>,
+}
+
+/// Whether the file system says who else has a file, and the answer where it does not.
+#[derive(Debug, Default)]
+struct Leases {
+    root: PathBuf,
+    /// Whether it grants leases on files that nobody else has.
+    are_granted: OnceLock<bool>,
+    /// The files that a descriptor was given of.
+    given: Mutex<HashSet<Identity>>,
+}
+
+/// Who else has a file, as the system says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// Nobody has it open or mapped.
+    ByNobody,
+    /// Somebody has it open or mapped, or the file system grants no leases.
+    Perhaps,
+    /// The file system has no leases.
+    Unknown,
+}
+
+/// The command of fcntl(2) that sets the signal for opens of a file with a lease.
+const F_SETSIG: i32 = 10;
+
+/// Whether anybody else has a file open or mapped: the kernel grants a lease for writing only if this descriptor is
+/// the only one, and a mapping counts as the descriptor that it was made of, which it outlives.
+pub fn held(file: &fs::File) -> Held {
+    let fcntl = |command: i32, value: i32| {
+        // SAFETY: these commands take a number, and touch no memory of this process.
+        match unsafe { libc::fcntl(file.as_raw_fd(), command, value) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // The kernel sends SIGIO by default to who has a lease when somebody opens the file, which would end the process.
+    let asked = fcntl(F_SETSIG, libc::SIGURG).and_then(|()| fcntl(libc::F_SETLEASE, libc::F_WRLCK));
+    match asked {
+        Ok(()) => {
+            let ended = fcntl(libc::F_SETLEASE, libc::F_UNLCK);
+            ended.unwrap_or_else(|error| log::warn!("the lease of a file stays: {error}"));
+            Held::ByNobody
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Held::Perhaps,
+        Err(_) => Held::Unknown,
+    }
+}
+
+impl Leases {
+    fn of(root: &Path) -> Arc<Leases> {
+        Arc::new(Leases { root: root.to_owned(), ..Leases::default() })
+    }
+
+    /// Whether a file without a name, which nobody else has, gets a lease. Network file systems refuse as if
+    /// somebody had it.
+    fn are_granted(&self) -> bool {
+        *self.are_granted.get_or_init(|| {
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+            let made = rustix::fs::open(&self.root, flags, Mode::RUSR | Mode::WUSR);
+            made.is_ok_and(|made| held(&fs::File::from(made)) == Held::ByNobody)
+        })
+    }
+
+    fn is_held(&self, file: &SystemFile) -> io::Result<bool> {
+        let found = match held(&file.file) {
+            Held::Perhaps if !self.are_granted() => Held::Unknown,
+            found => found,
+        };
+        match found {
+            Held::ByNobody => Ok(false),
+            Held::Perhaps => Ok(true),
+            Held::Unknown => {
+                let identity = file.identity()?;
+                Ok(identity.is_none_or(|identity| self.given.lock().contains(&identity)))
+            }
+        }
+    }
+}
 
 impl FileDisk {
     /// The directory `root`, which need not exist yet.
     pub fn new(root: &Path) -> FileDisk {
-        FileDisk { root: root.to_owned() }
+        FileDisk { root: root.to_owned(), leases: Leases::of(root) }
     }
 
     /// Creates the directory, and missing ones above it.
@@ -53,13 +142,17 @@ impl FileDisk {
     fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
+
+    fn file(&self, file: fs::File) -> Arc<dyn File> {
+        Arc::new(SystemFile { file, leases: self.leases.clone() })
+    }
 }
 
 impl File for SystemFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.0.read_at(rest, offset + done as u64) {
+            match self.file.read_at(rest, offset + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -71,7 +164,7 @@ impl File for SystemFile {
 
     fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let slice = &mut [IoSliceMut::new(buffer)];
-        match rustix::io::preadv2(&self.0, slice, offset, ReadWriteFlags::NOWAIT) {
+        match rustix::io::preadv2(&self.file, slice, offset, ReadWriteFlags::NOWAIT) {
             Ok(count) => Ok(count),
             // It is not in the page cache, or the file system cannot tell.
             Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(0),
@@ -80,38 +173,42 @@ impl File for SystemFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn modified(&self) -> io::Result<i64> {
-        let found = self.0.metadata()?;
+        let found = self.file.metadata()?;
         Ok(found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec()))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        possible(rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, len))
+        possible(rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len))
     }
 
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+    fn is_held(&self) -> io::Result<bool> {
+        self.leases.is_held(self)
+    }
+
+    fn punch(&self, _change: Change, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
-        possible(rustix::fs::fallocate(&self.0, flags, offset, len))
+        possible(rustix::fs::fallocate(&self.file, flags, offset, len))
     }
 
     fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(len) = NonZeroU64::new(len) else { return Ok(()) };
-        possible(rustix::fs::fadvise(&self.0, offset, Some(len), Advice::DontNeed))
+        possible(rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed))
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        match rustix::fs::seek(&self.0, rustix::fs::SeekFrom::Data(offset)) {
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NXIO) => Ok(None),
             // The file system does not support the query.
@@ -121,15 +218,19 @@ impl File for SystemFile {
     }
 
     fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(Some(self.0.try_clone()?.into()))
+        let given = self.file.try_clone()?;
+        if let Some(identity) = self.identity()? {
+            self.leases.given.lock().insert(identity);
+        }
+        Ok(Some(given.into()))
     }
 
     fn links(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.nlink())
+        Ok(self.file.metadata()?.nlink())
     }
 
     fn identity(&self) -> io::Result<Option<Identity>> {
-        let found = self.0.metadata()?;
+        let found = self.file.metadata()?;
         Ok(Some((found.dev(), found.ino())))
     }
 
@@ -137,7 +238,7 @@ impl File for SystemFile {
         let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else { return Ok(()) };
         // SAFETY: the descriptor is open while `self` lives, and the call takes no memory of ours.
         let begun =
-            unsafe { libc::sync_file_range(self.0.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+            unsafe { libc::sync_file_range(self.file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
         possible(match begun {
             0 => Ok(()),
             _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
@@ -145,7 +246,7 @@ impl File for SystemFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 }
 
@@ -174,7 +275,7 @@ impl Disk for FileDisk {
                 options.write(true).create_new(true);
             }
         }
-        Ok(Arc::new(SystemFile(only_a_file(&mut options, &self.path(path))?)))
+        Ok(self.file(only_a_file(&mut options, &self.path(path))?))
     }
 
     fn open_outside(&self, path: &[u8]) -> io::Result<Arc<dyn File>> {
@@ -184,7 +285,7 @@ impl Disk for FileDisk {
         if topmost(&mounts, path).is_some_and(|mounted| mounted.is_ours()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it lies on a tierfs"));
         }
-        Ok(Arc::new(SystemFile(regular(fs::OpenOptions::new().read(true), NOT_WAITING, path)?)))
+        Ok(self.file(regular(fs::OpenOptions::new().read(true), NOT_WAITING, path)?))
     }
 
     fn create_directory(&self, path: &str) -> io::Result<()> {
@@ -299,7 +400,17 @@ fn only_a_file(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::Fil
 
 /// Opens a regular file. Anything else under that name is an error.
 fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result<fs::File> {
-    let file = options.custom_flags(flags).open(path)?;
+    let options = options.custom_flags(flags);
+    let mut opened = options.open(path);
+    for _ in 0..LEASE_TRIES {
+        // Another thread has a lease for the time of its question.
+        if !opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            break;
+        }
+        std::thread::sleep(LEASE_PAUSE);
+        opened = options.open(path);
+    }
+    let file = opened?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
     }
@@ -308,7 +419,7 @@ fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result
 
 /// Opens a file outside any store, for import.
 pub fn open_source(path: &Path) -> io::Result<Arc<dyn File>> {
-    Ok(Arc::new(SystemFile(fs::File::open(path)?)))
+    Ok(FileDisk::new(Path::new("")).file(fs::File::open(path)?))
 }
 
 /// Visits the entries below a directory of the host that are not directories, or the path itself, without
@@ -361,7 +472,57 @@ mod tests {
 
     use rustix::fs::{Mode, OFlags};
 
-    use super::visit_files;
+    use super::{FileDisk, visit_files};
+    use crate::store::disk::{Disk, Open};
+
+    #[test]
+    fn a_file_is_held_by_who_has_it_open_or_mapped_and_never_by_the_store() {
+        use std::os::fd::AsRawFd;
+        let root = tempfile::tempdir().unwrap();
+        let disk = crate::store::disk::descriptors::Descriptors::new(std::sync::Arc::new(FileDisk::new(
+            root.path(),
+        )));
+        let file = disk.open("data", Open::Create).unwrap();
+        file.write_at(&[7; 8192], 0).unwrap();
+        let (second, reader) =
+            (disk.open("data", Open::Write).unwrap(), disk.open("data", Open::Read).unwrap());
+        second.write_at(&[8; 10], 0).unwrap();
+        assert!(!file.is_held().unwrap() && !second.is_held().unwrap());
+        reader.read_exact_at(&mut [0; 10], 0).unwrap();
+        assert!(!file.is_held().unwrap());
+        for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+            let other = fs::File::open(root.path().join("data")).unwrap();
+            assert!(file.is_held().unwrap());
+            // SAFETY: a new mapping at an address of the kernel's choice; the descriptor is open.
+            let at = unsafe {
+                libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, flags, other.as_raw_fd(), 0)
+            };
+            assert_ne!(at, libc::MAP_FAILED);
+            drop(other);
+            assert!(file.is_held().unwrap(), "the descriptor is closed, and the mapping lives");
+            // SAFETY: mapped above, and not used after this.
+            unsafe { libc::munmap(at, 8192) };
+            assert!(!file.is_held().unwrap());
+        }
+    }
+
+    #[test]
+    fn files_are_opened_while_others_ask_whether_they_are_held() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = FileDisk::new(root.path());
+        let file = disk.open("data", Open::Create).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    file.is_held().unwrap();
+                }
+            });
+            let opened = (0..3000).all(|_| disk.open("data", Open::Read).is_ok());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(opened);
+        });
+    }
 
     #[test]
     fn files_beside_directories_that_cannot_be_listed_are_visited() {

@@ -7,9 +7,11 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
+use crate::store::disk::change::Change;
 use crate::store::disk::cloned::{ClonedCollections, ClonedFile};
 use crate::store::disk::remote::Traffic;
 
+pub mod change;
 pub mod cloned;
 pub mod clones;
 pub mod descriptors;
@@ -48,8 +50,17 @@ pub trait File: Send + Sync {
         Ok(())
     }
     /// Punches a hole, which then reads as zeros. Does nothing if the file system does not support it.
-    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    fn punch(&self, _change: Change, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
+    }
+    /// [`write_at`](Self::write_at) where the file has other bytes that programs may have seen.
+    fn write_over(&self, _change: Change, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(bytes, offset)
+    }
+    /// Whether anybody but the users of this disk has the file open or mapped. A mapping outlives its
+    /// descriptor. Where the system cannot tell, a file that it was ever given a descriptor of counts as held.
+    fn is_held(&self) -> io::Result<bool> {
+        Ok(false)
     }
     /// Drops a stretch from the page cache. Bytes that are not durable yet stay. Does nothing for a
     /// file in use elsewhere, or in memory.

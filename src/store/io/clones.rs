@@ -8,6 +8,7 @@ use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::File;
+use crate::store::disk::change::Change;
 use crate::store::object::blocks::Block;
 use crate::store::object::factors::place_of_factor;
 use crate::store::object::links::{place_of, place_of_stored};
@@ -54,9 +55,9 @@ impl OpenObject {
     pub fn evict_to_remote(&self) -> Result<u64> {
         let files = &self.collection.files;
         let mut evicted = 0;
-        let mut evict = |file: &Arc<dyn File>, range: &Range<u64>, may: &dyn Fn() -> bool| {
+        let mut evict = |file: &Arc<dyn File>, range: &Range<u64>| {
             let Some(clone) = file.as_clone() else { return Ok(()) };
-            let done = clone.evict(range.start, range.end - range.start, may);
+            let done = clone.evict(range.start, range.end - range.start);
             evicted += done.map_err(|error| Error::io(format!("evicting from {}", files.path()), error))?;
             Ok::<(), Error>(())
         };
@@ -75,17 +76,18 @@ impl OpenObject {
         in_slots.extend(self.object.links().iter().map(place_of));
         in_slots.extend(self.object.factor().iter().map(place_of_factor));
         in_slots.sort_unstable();
-        if let Some(Ok(extent)) = &self.extent {
-            for range in &in_data {
-                evict(extent, range, &|| !files.is_read_directly(&self.object))?;
-            }
+        if let (Some(Ok(file)), Some(extent)) = (&self.extent, self.object.extent())
+            && !in_data.is_empty()
+            && let Some(alone) = files.shown.alone(Change::Evict, extent.file, file.clone())
+        {
+            in_data.iter().try_for_each(|range| evict(&alone.file, range))?;
         }
         for slots in in_slots.chunk_by(|one, next| one.0 == next.0) {
             let Some((number, ..)) = slots.first() else { continue };
             let mut ranges = Vec::new();
             slots.iter().for_each(|(_, offset, len)| add(&mut ranges, *offset, *len));
             let file = files.payload_file(*number)?;
-            ranges.iter().try_for_each(|range| evict(&file, range, &|| true))?;
+            ranges.iter().try_for_each(|range| evict(&file, range))?;
         }
         Ok(evicted)
     }

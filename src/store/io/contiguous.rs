@@ -134,7 +134,7 @@ impl Collection {
         let first = self.first_of(&objects, is_checked)?;
         let number = first.extent()?.file;
         // Taken before the check: a block that leaves the file later leaves its bytes there.
-        let shown = self.files.read_directly(number);
+        let shown = self.files.shown.read_directly(number)?;
         self.is_filled(number, &objects, is_checked).then_some(())?;
         let origin = first.origin.as_ref();
         let path = origin.map_or_else(|| self.files.data_path(number), |origin| origin.path());

@@ -13,10 +13,10 @@ use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::batch::migrate;
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
-use crate::store::object::Object;
+use crate::store::collection::reclaim::punch_pages;
+use crate::store::disk::change::Change;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::links::{DELTA_FILE, place_of_stored};
-use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
 use crate::store::state::freed::Freed;
 
@@ -31,7 +31,7 @@ pub struct FileSpace {
 
 impl OpenObject {
     /// Moves exact blocks of `range` from `tier0.dat` back to their place in the data file. Returns
-    /// their number, durably. Moves none while somebody reads the data file directly or shares it, or
+    /// their number, durably. Moves none while somebody sees the data file directly or shares it, or
     /// while writes to the object wait for a batch.
     pub fn return_to_extent(&self, range: Range<u32>) -> Result<u64> {
         let writing = self.object.write_state().writing.lock();
@@ -41,21 +41,18 @@ impl OpenObject {
         let layout = self.object.logged_layout();
         let is_away = |block: &Block| block.stored.tier == Tier::Exact && !block.stored.in_data;
         let due = self.due(range, is_away);
-        if due.is_empty() || self.object.is_dirty() || !self.collection.may_fill(&self.object)? {
+        if due.is_empty() || self.object.is_dirty() || !self.collection.is_reclaimed(extent.file)? {
             return Ok(0);
         }
         let _unshared = self.collection.services.sharing().changing();
-        let file = self.collection.data_file(extent.file)?;
-        if is_shared(&*file) {
-            return Ok(0);
-        }
+        let Some(alone) = self.collection.alone(Change::Return, extent.file)? else { return Ok(0) };
         let mut touched = Touched::default();
-        touched.file(&file);
+        touched.file(&alone.file);
         let mut moved = Vec::new();
         for (index, block) in due {
             let Some(payload) = self.payload(index, &block)? else { continue };
             let offset = extent.offset + layout.start(index);
-            let written = file.write_at(&payload, offset);
+            let written = alone.file.write_over(alone.change, &payload, offset);
             written.map_err(|error| {
                 Error::io(format!("writing {}", self.collection.files.data_path(extent.file)), error)
             })?;
@@ -64,7 +61,7 @@ impl OpenObject {
         if !self.relocated(&moved, touched)? {
             return Ok(0);
         }
-        drop(writing);
+        drop((writing, alone));
         for (index, ..) in &moved {
             // Verified blocks may be read directly. Readers of a corrupt one get an error.
             if let Err(error) = self.check(*index) {
@@ -75,8 +72,8 @@ impl OpenObject {
     }
 
     /// Punches the stretches of the data file that blocks of `range` have left, and that were kept for
-    /// another name of the file. Does nothing while the file still has further names, while it is read
-    /// directly, or while writes to the object wait for a batch.
+    /// another name of the file or for somebody who saw it. Does nothing while that lasts, or while writes to
+    /// the object wait for a batch.
     pub fn punch_left(&self, range: Range<u32>) -> Result<()> {
         let _writing = self.object.write_state().writing.lock();
         let Some(extent) = self.object.extent().filter(|_| self.object.origin.is_none()) else {
@@ -87,14 +84,16 @@ impl OpenObject {
         let has_left =
             |block: &Block| block.epoch != DIRTY && !block.stored.in_data && !block.stored.is_lost();
         let left: Vec<(u32, Block)> = blocks.filter(|(_, block)| has_left(block)).collect();
-        if left.is_empty() || self.object.is_dirty() || !self.collection.may_fill(&self.object)? {
+        if left.is_empty() || self.object.is_dirty() || !self.collection.is_reclaimed(extent.file)? {
             return Ok(());
         }
+        let _unshared = self.collection.services.sharing().changing();
+        let Some(alone) = self.collection.alone(Change::PunchLeft, extent.file)? else { return Ok(()) };
         let stretches = left.iter().map(|(index, _)| {
             let start = extent.offset + layout.start(*index);
             start..start + layout.len(*index) as u64
         });
-        self.collection.punch_data_file(extent.file, &stretches.collect::<Vec<_>>())
+        punch_pages(&alone, &stretches.collect::<Vec<_>>())
     }
 
     /// Moves payloads of `range` that end past `limit` in a tier file to earlier gaps. Returns their
@@ -157,20 +156,19 @@ impl OpenObject {
 }
 
 impl Collection {
-    /// Makes all records durable. Returns whether stretches of the object's data file that its blocks
-    /// have left may be written again.
-    fn may_fill(&self, object: &Object) -> Result<bool> {
+    /// Makes all records durable. Returns whether all stretches of a data file that blocks have left are
+    /// reclaimed.
+    fn is_reclaimed(&self, number: u64) -> Result<bool> {
         let writer = &mut *self.writer()?;
         self.mark_all(writer)?;
-        let file = object.extent().map(|extent| extent.file);
         let is_kept = |freed: &Freed| match freed {
             // Not reclaimed yet: it has readers.
             Freed::Stretch { object, .. } | Freed::Object(object) => {
-                object.extent().map(|extent| extent.file) == file
+                object.extent().is_some_and(|extent| extent.file == number)
             }
             _ => false,
         };
-        Ok(!self.files.is_read_directly(object) && !writer.freed.iter().any(|(_, freed)| is_kept(freed)))
+        Ok(!writer.freed.iter().any(|(_, freed)| is_kept(freed)))
     }
 
     /// Writes a payload to a gap that ends before `limit`, if there is one. Returns its location.

@@ -9,6 +9,7 @@ use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, Piece};
 use crate::format::snapshot::map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::disk::File;
+use crate::store::disk::change::Change;
 use crate::store::disk::clones::CloneSource;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
@@ -60,8 +61,12 @@ impl Canonical {
             if let (Some(clone), Some(map)) =
                 (local.as_clone(), self.local_map(file, manifest, &described.extents))
             {
-                let is_direct = file.kind == FileKind::Data && live.files.reads_directly(file.number);
-                let adopted = clone.adopt(map, !is_direct);
+                let alone = match file.kind {
+                    FileKind::Data => live.files.shown.alone(Change::Adopt, file.number, local.clone()),
+                    _ => None,
+                };
+                let is_rest_unused = file.kind != FileKind::Data || alone.is_some();
+                let adopted = clone.adopt(map, is_rest_unused);
                 adopted.map_err(|error| Error::io(format!("{} of a clone", self.still().path()), error))?;
             }
         }

@@ -9,10 +9,12 @@ use crate::format::checksum;
 use crate::format::log::catalog::OutsideFile;
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
+use crate::store::disk::change::Change;
 use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
+use crate::store::space::holders::Shown;
 use crate::store::space::outside::Outside;
 use crate::store::space::reservations::ReservedSlots;
 
@@ -72,8 +74,8 @@ pub(in crate::store) struct Files {
     payload_files: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     /// Open data files. Held while one is opened.
     data_files: Mutex<OpenDataFiles>,
-    /// Data files that somebody reads directly.
-    direct: Mutex<HashMap<u64, Weak<()>>>,
+    /// Data files that programs see.
+    pub shown: Shown,
 }
 
 impl Files {
@@ -85,7 +87,7 @@ impl Files {
             how: if may_write { Open::Write } else { Open::Read },
             payload_files: Default::default(),
             data_files: Mutex::default(),
-            direct: Mutex::default(),
+            shown: Shown::default(),
         }
     }
 
@@ -134,7 +136,7 @@ impl Files {
     /// Punches a hole in a payload file, if it is open.
     pub fn punch(&self, number: u8, from: u64, len: u64) {
         if let Some(Some(file)) = self.payload_files.get(usize::from(number)).map(OnceLock::get)
-            && let Err(error) = file.punch(from, len)
+            && let Err(error) = file.punch(Change::Slots, from, len)
         {
             log::warn!("giving back space of {}: {error}", self.payload_path(number));
         }
@@ -224,27 +226,9 @@ impl Files {
         }
     }
 
-    /// Keeps the bytes of a data file in place while the returned value lives, because somebody reads
-    /// the file directly.
-    pub fn read_directly(&self, file: u64) -> Arc<()> {
-        let mut direct = self.direct.lock();
-        direct.retain(|_, readers| readers.strong_count() > 0);
-        if let Some(readers) = direct.get(&file).and_then(Weak::upgrade) {
-            return readers;
-        }
-        let new = Arc::new(());
-        direct.insert(file, Arc::downgrade(&new));
-        new
-    }
-
-    /// Whether somebody reads the object's data file directly.
+    /// Whether somebody reads the object's data file directly by a descriptor.
     pub fn is_read_directly(&self, object: &Object) -> bool {
-        object.extent().is_some_and(|extent| self.reads_directly(extent.file))
-    }
-
-    /// Whether somebody reads a data file directly.
-    pub fn reads_directly(&self, file: u64) -> bool {
-        self.direct.lock().get(&file).is_some_and(|readers| readers.strong_count() > 0)
+        object.extent().is_some_and(|extent| self.shown.has_readers(extent.file))
     }
 
     /// Reads and verifies the record of `delta.dat` or `factor.dat` with this offset and length.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::format::snapshot::manifest::Piece;
 use crate::format::snapshot::map::PieceMap;
+use crate::store::disk::change::Change;
 use crate::store::disk::cloned::ClonedFile;
 use crate::store::disk::clones::deferred::noted;
 use crate::store::disk::clones::layout::Layout;
@@ -29,8 +30,8 @@ impl ClonedFile for CloneFile {
         self.shared.layout().missing(offset, len).is_empty()
     }
 
-    fn evict(&self, offset: u64, len: u64, may: &dyn Fn() -> bool) -> io::Result<u64> {
-        self.shared.evict(offset, len, may)
+    fn evict(&self, offset: u64, len: u64) -> io::Result<u64> {
+        self.shared.evict(offset, len)
     }
 
     fn in_remote(&self, offset: u64, len: u32) -> io::Result<Option<Vec<u8>>> {
@@ -117,9 +118,19 @@ impl File for CloneFile {
         self.inner.reserve(offset, len)
     }
 
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+    fn punch(&self, change: Change, offset: u64, len: u64) -> io::Result<()> {
         // Nobody needs these bytes, so it does not matter that the remote has them.
-        self.inner.punch(offset, len)
+        self.inner.punch(change, offset, len)
+    }
+
+    fn write_over(&self, change: Change, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.shared.own(offset, bytes.len() as u64)?;
+        let _reading = self.shared.reading();
+        self.inner.write_over(change, bytes, offset)
+    }
+
+    fn is_held(&self) -> io::Result<bool> {
+        self.inner.is_held()
     }
 
     fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::format::snapshot::manifest::Piece;
 use crate::format::snapshot::map::{PieceMap, PieceState};
+use crate::store::disk::change::Change;
 use crate::store::disk::clones::described::map_of;
 use crate::store::disk::clones::fetch::Fetcher;
 use crate::store::disk::clones::layout::{Claim, Layout};
@@ -209,9 +210,8 @@ impl SharedFile {
         }
     }
 
-    /// Gives back the space of pieces of a range that the remote has too. `may` is asked while nobody reads
-    /// the file or gets a descriptor of it. Returns the bytes of these pieces.
-    pub fn evict(&self, offset: u64, len: u64, may: &dyn Fn() -> bool) -> io::Result<u64> {
+    /// Gives back the space of pieces of a range that the remote has too. Returns the bytes of these pieces.
+    pub fn evict(&self, offset: u64, len: u64) -> io::Result<u64> {
         let Some(data) = &self.data else { return Err(read_only()) };
         let (layout, mut evicted) = (self.layout(), 0);
         for pieces in layout.pieces_in(offset, len).chunks(EVICTED_TOGETHER) {
@@ -229,9 +229,6 @@ impl SharedFile {
             }
             {
                 let _alone = self.reading.write();
-                if !may() {
-                    return Ok(evicted);
-                }
                 gone.iter().for_each(|piece| layout.left(*piece));
             }
             layout.record(&gone, PieceState::Remote)?;
@@ -244,7 +241,7 @@ impl SharedFile {
             for piece in &gone {
                 for extent in layout.extents_of(*piece) {
                     let pages = pages_of(extent.offset..extent.end(), end, &is_free);
-                    data.punch(pages.start, pages.end - pages.start)?;
+                    data.punch(Change::Evict, pages.start, pages.end - pages.start)?;
                 }
                 evicted += layout.piece(*piece).map_or(0, |piece| u64::from(piece.raw));
             }
@@ -313,7 +310,7 @@ impl SharedFile {
             if is_rest_unused {
                 // Nobody writes there before there is the new layout.
                 for rest in before.rest_of_here(&map.extents) {
-                    data.punch(rest.start, rest.end - rest.start)?;
+                    data.punch(Change::Adopt, rest.start, rest.end - rest.start)?;
                 }
             }
             *self.layout.write() = Arc::new(Layout::new(map, Some(file)));
