@@ -1,5 +1,6 @@
 //! Parses bytes to validated structures, and writes them.
 
+pub mod budget;
 pub mod checksum;
 pub mod cursor;
 pub mod files;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::format::budget::Budget;
 use crate::format::files::{TensorRange, npz, onnx, torch, zip};
 use crate::format::log::catalog::Content;
 use crate::ingest::parts::{Part, PartTensor, read};
@@ -54,11 +55,12 @@ pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Resu
         return Ok(None);
     }
     let mut read_at = |out: &mut [u8], at: u64| read(source, out, at);
+    let mut budget = Budget::default();
     if name.ends_with(b".onnx") {
-        return Ok(Some(of_model(onnx::parse(&mut read_at, bytes)?)));
+        return Ok(Some(of_model(onnx::parse(&mut read_at, bytes, &mut budget)?)));
     }
     if name.ends_with(b".npz") {
-        return Ok(Some(of_arrays(npz::parse(&mut read_at, bytes)?)));
+        return Ok(Some(of_arrays(npz::parse(&mut read_at, bytes, &mut budget)?)));
     }
     let mut magic = [0; 8];
     read_at(magic.get_mut(..bytes.min(8) as usize).unwrap_or_default(), 0)?;
@@ -68,7 +70,7 @@ pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Resu
         return if magic == HDF5_MAGIC { Err(refused()) } else { Ok(None) };
     }
     if magic.starts_with(&zip::MAGIC) {
-        return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes)?)));
+        return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes, &mut budget)?)));
     }
     if name.ends_with(b".bin") {
         return Ok(None);
@@ -84,12 +86,14 @@ pub(super) fn part(TensorRange { name, dtype, shape, begin, end }: TensorRange) 
 }
 
 fn of_checkpoint(checkpoint: torch::Checkpoint) -> Found {
-    let shared = checkpoint.shared.iter().map(|(name, of)| {
-        let (name, of) = (quoted_name(name), quoted_name(of));
-        (name.to_owned(), format!("it has the bytes of {of}"))
-    });
-    let note = note(&shared.collect::<Vec<_>>());
-    let tensors = checkpoint.tensors.into_iter().map(part).collect();
+    let torch::Checkpoint { tensors, shared, others } = checkpoint;
+    let has_bytes_of = |(name, tensor): &(String, usize)| {
+        let of = tensors.get(*tensor).map(|tensor| quoted_name(&tensor.name)).unwrap_or_default();
+        (quoted_name(name).to_owned(), format!("it has the bytes of {of}"))
+    };
+    let count = others.len() + shared.len();
+    let note = note_of(count, others.iter().cloned().chain(shared.iter().map(has_bytes_of)));
+    let tensors = tensors.into_iter().map(part).collect();
     Found { content: Content::Torch, tensors, note, data_files: Vec::new() }
 }
 
@@ -118,9 +122,14 @@ fn of_model(model: onnx::Model) -> Found {
 
 /// A note on the arrays of a file that are not tensors: their names, each with the reason.
 pub(super) fn note(others: &[(String, String)]) -> String {
-    let shown = others.iter().take(NAMES_QUOTED_MAX);
-    let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(name))).collect();
-    match others.len() {
+    note_of(others.len(), others.iter().cloned())
+}
+
+/// The same for so many arrays, of which only the first are asked for.
+fn note_of(count: usize, others: impl Iterator<Item = (String, String)>) -> String {
+    let shown = others.take(NAMES_QUOTED_MAX);
+    let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(&name))).collect();
+    match count {
         0 => String::new(),
         count if count > shown.len() => {
             format!("not shown: {}; and {} more", shown.join("; "), count - shown.len())

@@ -4,11 +4,16 @@
 //! - A model has a setting with the paths of its data files. With the same batch those that are there are marked to be
 //!   recognized again.
 //! - A file that is recognized as nothing else has the tensors that models give it by its path.
+//!
+//! The collection keeps what a model says of its data files until the model is recognized again, so that it is read once
+//! for all of them.
 
+use std::cmp::Ordering;
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::format::budget::Budget;
 use crate::format::files::{TensorRange, onnx};
 use crate::format::log::catalog::{Content, Entry};
 use crate::ingest::archives::{Found, note, part};
@@ -18,6 +23,8 @@ use crate::stream::Stream;
 
 /// Most data files of a model that are looked at.
 const DATA_FILES_MAX: usize = 1 << 14;
+/// Most models that give tensors to one data file: the first, in the order of their paths.
+const MODELS_MAX: usize = 16;
 
 /// Whether a model says that the file with this path has tensors.
 pub fn is_data_file(state: &State, path: &[u8]) -> bool {
@@ -29,6 +36,11 @@ pub fn has_data_files(state: &State, node: EntryId) -> bool {
     state.setting(node, DATA_FILES).is_some()
 }
 
+/// Whether a collection has models with data files.
+pub fn has_models(state: &State) -> bool {
+    state.set_nodes(DATA_FILES).next().is_some()
+}
+
 /// The models that have tensors in the file with this path, each with the path below its directory.
 fn models<'a>(state: &'a State, path: &'a [u8]) -> impl Iterator<Item = (EntryId, &'a [u8])> {
     state.set_nodes(DATA_FILES).filter_map(move |(node, lines)| {
@@ -37,8 +49,26 @@ fn models<'a>(state: &'a State, path: &'a [u8]) -> impl Iterator<Item = (EntryId
             b"" => path,
             directory => path.strip_prefix(directory)?.strip_prefix(b"/")?,
         };
-        lines.split('\n').any(|line| line.as_bytes() == below).then_some((node, below))
+        has_line(lines.as_bytes(), below).then_some((node, below))
     })
+}
+
+/// Whether sorted lines have this one.
+fn has_line(lines: &[u8], wanted: &[u8]) -> bool {
+    let (mut first, mut end) = (0, lines.len());
+    while first < end {
+        // The line around the middle.
+        let (before, after) = lines.split_at(first + (end - first) / 2);
+        let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |place| place + 1);
+        let len = after.iter().position(|byte| *byte == b'\n').unwrap_or(after.len());
+        let close = before.len() + len;
+        match lines.get(begin..close).unwrap_or_default().cmp(wanted) {
+            Ordering::Equal => return true,
+            Ordering::Less => first = close + 1,
+            Ordering::Greater => end = begin.saturating_sub(1),
+        }
+    }
+    false
 }
 
 /// Records the data files of a model in `directory`, and marks those that are there.
@@ -86,6 +116,7 @@ pub(super) fn tensors_in(collection: &Arc<Collection>, path: &[u8], bytes: u64) 
         return None;
     }
     models.sort();
+    models.truncate(MODELS_MAX);
     let mut found = Found {
         content: Content::OnnxData,
         tensors: Vec::new(),
@@ -95,14 +126,18 @@ pub(super) fn tensors_in(collection: &Arc<Collection>, path: &[u8], bytes: u64) 
     let (mut names, mut others) = (HashSet::new(), Vec::new());
     let mut wanted = Vec::new();
     for (path, node, below) in &models {
-        match initializers(collection, *node) {
-            Ok(tensors) => wanted.extend(tensors.into_iter().filter_map(|entry| match entry.place {
-                onnx::Place::Beside { location, range } if location.as_bytes() == below => {
-                    let onnx::Entry { name, dtype, shape, .. } = entry;
-                    Some(TensorRange { name, dtype, shape, begin: range.start, end: range.end })
-                }
-                _ => None,
-            })),
+        match collection.model_data(*node, || initializers(collection, *node)) {
+            Ok(files) => {
+                let entries = std::str::from_utf8(below).ok().and_then(|below| files.get(below));
+                let entries = entries.map(Vec::as_slice).unwrap_or_default();
+                wanted.extend(entries.iter().filter_map(|entry| match &entry.place {
+                    onnx::Place::Beside { range, .. } => {
+                        let (name, dtype, shape) = (entry.name.clone(), entry.dtype, entry.shape.clone());
+                        Some(TensorRange { name, dtype, shape, begin: range.start, end: range.end })
+                    }
+                    onnx::Place::Here(_) => None,
+                }));
+            }
             Err(error) => {
                 let path = String::from_utf8_lossy(path);
                 log::warn!("{}: the data files of {path} are not shown: {error}", collection.path());
@@ -148,11 +183,27 @@ pub(super) fn tensors_in(collection: &Arc<Collection>, path: &[u8], bytes: u64) 
     Some(found)
 }
 
-/// The initializers of a model of the collection.
-fn initializers(collection: &Arc<Collection>, node: EntryId) -> Result<Vec<onnx::Entry>> {
+/// The initializers of a model of the collection that lie in other files.
+fn initializers(collection: &Arc<Collection>, node: EntryId) -> Result<onnx::DataFiles> {
     let (objects, records) = collection.parts_of(node)?;
     let objects = objects.iter().map(|object| OpenObject::open(collection, object, Verify::First));
     let stream = Stream::of_file(objects.collect::<Result<_>>()?, records.as_ref())?;
     let mut read = |out: &mut [u8], at: u64| stream.read_exact(at, out);
-    Ok(onnx::parse(&mut read, stream.bytes())?.tensors)
+    Ok(onnx::parse(&mut read, stream.bytes(), &mut Budget::default())?.into_data_files())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_line;
+
+    #[test]
+    fn a_line_is_found_among_sorted_lines_of_any_length() {
+        for lines in [&[][..], &["a"], &["a", "b/c", "d"], &["a", "aa", "aaa/aaaaaaaaaaaaaaaaaaaaa", "b"]] {
+            let joined = lines.join("\n");
+            for wanted in ["", "a", "aa", "aaa", "b", "b/c", "c", "d", "z", "aaa/aaaaaaaaaaaaaaaaaaaaa"] {
+                let found = has_line(joined.as_bytes(), wanted.as_bytes());
+                assert_eq!(found, lines.contains(&wanted), "{wanted:?} of {lines:?}");
+            }
+        }
+    }
 }

@@ -52,7 +52,7 @@ pub use batch::check_batch;
 pub use blocking::Blocking;
 #[cfg(feature = "mount")]
 pub use compare::node_at;
-pub use data_files::{has_data_files, is_data_file, mark_data_files};
+pub use data_files::{has_data_files, has_models, is_data_file, mark_data_files};
 #[cfg(feature = "mount")]
 pub use hub::{HubCache, HubRepository, hub_cache};
 pub use import_file::{import_file, import_shards};

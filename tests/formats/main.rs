@@ -7,6 +7,7 @@ mod archives;
 mod cgeb;
 mod gguf;
 mod npy;
+mod pickles;
 mod records;
 mod safetensors;
 mod snapshots;

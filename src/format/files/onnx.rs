@@ -3,13 +3,20 @@
 //! | message | field | type |
 //! |---|---|---|
 //! | ModelProto | 7 graph | GraphProto |
+//! | GraphProto | 1 node | NodeProto, several |
 //! | GraphProto | 5 initializer | TensorProto, several |
+//! | GraphProto | 15 sparse_initializer | SparseTensorProto, several |
 //! | TensorProto | 1 dims | i64, several, packed or not |
 //! | TensorProto | 2 data_type | i32, see `dtype_of` |
 //! | TensorProto | 8 name | text |
 //! | TensorProto | 9 raw_data | the elements, little-endian |
 //! | TensorProto | 13 external_data | key (1) and value (2), texts; several: `location`, `offset`, `length` |
 //! | TensorProto | 14 data_location | 1 if the elements are in another file |
+//! | SparseTensorProto | 1 values | TensorProto, whose name is that of the sparse tensor |
+//! | NodeProto | 2 output, 4 op_type | texts |
+//! | NodeProto | 5 attribute | AttributeProto, several |
+//! | AttributeProto | 5 t, 22 sparse_tensor | the value of a `Constant` node |
+//! | AttributeProto | 6 g, 11 graphs | GraphProto, a subgraph |
 //!
 //! A location is a path relative to the directory of the model. One that leads out of that directory is refused.
 //!
@@ -17,15 +24,23 @@
 //! other fields are skipped by their length, so only the heads of fields are read. Readers of protobuf copy bytes and
 //! lose their offset, so this module walks the fields itself.
 //!
+//! What a model gives twice counts as ONNX Runtime takes it: the last field of a message, the last initializer of a name,
+//! and a `Constant` node before an initializer.
+//!
 //! Source: `onnx.proto3` of <https://github.com/onnx/onnx>, and the protobuf encoding.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use crate::format::files::{CUT_OFF, ReadAt};
+use crate::format::budget::Budget;
+use crate::format::files::ReadAt;
 use crate::model::{
     CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name,
 };
+
+mod protobuf;
+
+use protobuf::{Fields, Value};
 
 /// The end of an error for bytes that are no ONNX model.
 const DAMAGED: &str =
@@ -34,11 +49,11 @@ const DAMAGED: &str =
 /// Largest number of fields to visit.
 pub const FIELDS_MAX: u64 = 1 << 22;
 
-/// Bytes read at a time.
-const WINDOW_BYTES: u64 = 16 << 10;
+/// Of these, fields of nodes, which only tell what is not shown.
+const NODE_FIELDS_MAX: u64 = FIELDS_MAX / 2;
 
-/// Longest text that is read.
-const TEXT_BYTES_MAX: u64 = 4096;
+/// Deepest nesting of subgraphs.
+const DEPTH_MAX: u32 = 32;
 
 /// An initializer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,98 +87,225 @@ pub enum Place {
 pub struct Model {
     /// The initializers that are tensors, in the order of the file.
     pub tensors: Vec<Entry>,
-    /// The names of the others, each with the reason.
+    /// The beginnings of the names of the others, each with the reason.
     pub others: Vec<(String, String)>,
 }
 
-/// Reads the initializers of a model of `file_len` bytes. Needs memory in proportion to their number.  #
-/// Errors `Unsupported` for more initializers or dimensions than are supported, and more than [`FIELDS_MAX`]
-/// fields; `Invalid` for a file that is not a model.
-pub fn parse(read: &mut ReadAt<'_>, file_len: u64) -> Result<Model> {
-    let mut walk = Walk { read, file_len, window: Vec::new(), start: 0, fields: 0 };
-    walk.model().map_err(|error| error.at("onnx model"))
+/// The initializers in other files, by the paths of these.
+pub type DataFiles = HashMap<String, Vec<Entry>>;
+
+impl Model {
+    /// The initializers that lie in other files.
+    pub fn into_data_files(self) -> DataFiles {
+        let mut files = DataFiles::new();
+        for entry in self.tensors {
+            if let Place::Beside { location, .. } = &entry.place {
+                match files.get_mut(location) {
+                    Some(entries) => entries.push(entry),
+                    None => drop(files.insert(location.clone(), vec![entry])),
+                }
+            }
+        }
+        files
+    }
+}
+
+/// Reads the initializers of a model of `file_len` bytes. Needs memory in proportion to their number.
+///
+/// # Errors
+/// `Unsupported` for more initializers than are supported, for two graphs, and for more than [`FIELDS_MAX`] fields;
+/// `Invalid` for a file that is not a model.
+pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Result<Model> {
+    let walk =
+        Walk { fields: Fields::new(read, file_len, budget), others: Vec::new(), given: HashSet::new() };
+    walk.model(file_len).map_err(|error| error.at("onnx model"))
 }
 
 struct Walk<'a, 'r> {
-    read: &'a mut ReadAt<'r>,
-    file_len: u64,
-    /// Bytes of the file, from `start` on.
-    window: Vec<u8>,
-    start: u64,
-    fields: u64,
-}
-
-enum Value {
-    Varint(u64),
-    Bytes(Range<u64>),
-    /// Four or eight bytes, which no field here has.
-    Fixed,
+    fields: Fields<'a, 'r>,
+    others: Vec<(String, String)>,
+    /// Names that have a value which is no initializer with elements.
+    given: HashSet<String>,
 }
 
 /// A TensorProto as it is read.
 #[derive(Default)]
 struct Tensor {
+    /// One more than a tensor can have, if there are too many.
     sizes: Vec<u64>,
     data_type: u64,
+    /// `None` without a name that can be read.
     name: Option<String>,
     raw: Option<Range<u64>>,
     is_beside: bool,
     location: Option<String>,
-    offset: u64,
-    length: Option<u64>,
+    /// `None` if it is no number.
+    offset: Option<u64>,
+    length: Option<Option<u64>>,
 }
 
 impl Walk<'_, '_> {
-    fn model(&mut self) -> Result<Model> {
-        let mut at = 0..self.file_len;
+    fn model(mut self, file_len: u64) -> Result<Model> {
+        let mut at = 0..file_len;
         let mut graph = None;
-        while let Some((number, value)) = self.field(&mut at)? {
+        while let Some((number, value)) = self.fields.next(&mut at)? {
             if let (7, Value::Bytes(range)) = (number, value)
                 && graph.replace(range).is_some()
             {
-                return Err(Error::invalid("two graphs"));
+                return Err(Error::unsupported("two graphs"));
             }
         }
         let mut at = graph.ok_or_else(|| Error::invalid(format!("it has no graph: {DAMAGED}")))?;
-        let mut model = Model::default();
-        let mut names = HashSet::new();
-        while let Some((number, value)) = self.field(&mut at)? {
-            let (5, Value::Bytes(range)) = (number, value) else { continue };
-            if names.len() == CONTAINER_NAMES_MAX {
+        let mut found: Vec<(String, Result<Entry, String>)> = Vec::new();
+        let mut places = HashMap::new();
+        while let Some((number, value)) = self.fields.next(&mut at)? {
+            let range = match (number, value) {
+                (5, Value::Bytes(range)) => range,
+                (_, Value::Bytes(range)) => {
+                    self.part_of_graph(number, range, 0)?;
+                    continue;
+                }
+                _ => continue,
+            };
+            let tensor = self.tensor(range)?;
+            let Some(name) = self.checked_name(tensor.name.clone()) else { continue };
+            let entry = entry(name.clone(), tensor);
+            let place = *places.entry(name.clone()).or_insert(found.len());
+            match found.get_mut(place) {
+                Some(before) => {
+                    before.1 = entry;
+                    self.leave_out(&name, "it is there more than once, and the last one counts");
+                    continue;
+                }
+                None => found.push((name, entry)),
+            }
+            if found.len() > CONTAINER_NAMES_MAX {
                 return Err(Error::unsupported(format!("more than {CONTAINER_NAMES_MAX} initializers")));
             }
-            let tensor = self.tensor(range)?;
-            let name = tensor.name.clone().ok_or_else(|| Error::invalid("an initializer without a name"))?;
-            check_tensor_name(&name)?;
-            let place = |error: Error| error.at(format_args!("initializer {:?}", quoted_name(&name)));
-            if !names.insert(name.clone()) {
-                return Err(place(Error::invalid("appears twice")));
-            }
-            match entry(name.clone(), tensor).map_err(place)? {
-                Ok(entry) => model.tensors.push(entry),
-                Err(why) => model.others.push((name, why)),
+        }
+        let mut tensors = Vec::new();
+        for (name, entry) in found {
+            match entry {
+                // `others` has the reason already.
+                _ if self.given.contains(&name) => {}
+                Ok(entry) => tensors.push(entry),
+                Err(why) => self.leave_out(&name, &why),
             }
         }
-        Ok(model)
+        Ok(Model { tensors, others: self.others })
+    }
+
+    fn leave_out(&mut self, name: &str, why: &str) {
+        self.others.push((quoted_name(name).to_owned(), why.to_owned()));
+    }
+
+    /// The name of an initializer, if a tensor can have it.
+    fn checked_name(&mut self, name: Option<String>) -> Option<String> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            self.leave_out("an initializer", "it has no name, or one of too many bytes or not in UTF-8");
+            return None;
+        };
+        match check_tensor_name(&name) {
+            Ok(()) => Some(name),
+            Err(error) => {
+                self.leave_out(&name, &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Notes what a graph has beside its initializers; of a subgraph, these too.
+    fn part_of_graph(&mut self, number: u64, range: Range<u64>, depth: u32) -> Result<()> {
+        match number {
+            1 => self.node(range, depth),
+            5 => {
+                let name = self.tensor(range)?.name.unwrap_or_default();
+                self.leave_out(&name, "it is an initializer of a subgraph");
+                Ok(())
+            }
+            15 => {
+                let name = self.name_of_sparse(range)?;
+                self.leave_out(&name, "it is sparse");
+                if depth == 0 {
+                    self.given.insert(name);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn name_of_sparse(&mut self, mut at: Range<u64>) -> Result<String> {
+        let mut name = None;
+        while let Some((number, value)) = self.fields.next(&mut at)? {
+            if let (1, Value::Bytes(values)) = (number, value) {
+                name = self.tensor(values)?.name;
+            }
+        }
+        Ok(name.unwrap_or_default())
+    }
+
+    fn node(&mut self, mut at: Range<u64>, depth: u32) -> Result<()> {
+        let (mut output, mut is_constant, mut has_tensor) = (None, false, false);
+        while self.fields.count() < NODE_FIELDS_MAX
+            && let Some((number, value)) = self.fields.next(&mut at)?
+        {
+            match (number, value) {
+                (2, Value::Bytes(range)) if output.is_none() => output = self.fields.text(range)?,
+                (4, Value::Bytes(range)) => {
+                    is_constant = self.fields.text(range)?.as_deref() == Some("Constant")
+                }
+                (5, Value::Bytes(range)) => has_tensor |= self.attribute(range, depth)?,
+                _ => {}
+            }
+        }
+        if let Some(name) = output.filter(|_| is_constant && has_tensor) {
+            self.leave_out(&name, "it is the value of a Constant node");
+            if depth == 0 {
+                self.given.insert(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an attribute of a node is a tensor. Notes what subgraphs have.
+    fn attribute(&mut self, mut at: Range<u64>, depth: u32) -> Result<bool> {
+        let mut is_tensor = false;
+        while let Some((number, value)) = self.fields.next(&mut at)? {
+            match (number, value) {
+                (5 | 22, Value::Bytes(_)) => is_tensor = true,
+                (6 | 11, Value::Bytes(mut graph)) if depth < DEPTH_MAX => {
+                    while let Some((number, value)) = self.fields.next(&mut graph)? {
+                        if let Value::Bytes(range) = value {
+                            self.part_of_graph(number, range, depth + 1)?;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(is_tensor)
     }
 
     fn tensor(&mut self, mut at: Range<u64>) -> Result<Tensor> {
-        let mut tensor = Tensor::default();
-        while let Some((number, value)) = self.field(&mut at)? {
+        let mut tensor = Tensor { offset: Some(0), ..Tensor::default() };
+        let add_size = |size: u64, sizes: &mut Vec<u64>| {
+            if sizes.len() <= DIMENSIONS_MAX {
+                sizes.push(size);
+            }
+        };
+        while let Some((number, value)) = self.fields.next(&mut at)? {
             match (number, value) {
-                (1, Value::Varint(size)) => push_size(&mut tensor.sizes, size)?,
+                (1, Value::Varint(size)) => add_size(size, &mut tensor.sizes),
                 (1, Value::Bytes(mut packed)) => {
                     while packed.start < packed.end {
-                        let size = self.varint(&mut packed)?;
-                        push_size(&mut tensor.sizes, size)?;
+                        let size = self.fields.varint(&mut packed)?;
+                        add_size(size, &mut tensor.sizes);
                     }
                 }
                 (2, Value::Varint(data_type)) => tensor.data_type = data_type,
-                (8, Value::Bytes(range)) => {
-                    let name = self.text(range)?;
-                    once(&mut tensor.name, name)?;
-                }
-                (9, Value::Bytes(range)) => once(&mut tensor.raw, range)?,
+                (8, Value::Bytes(range)) => tensor.name = self.fields.text(range)?,
+                (9, Value::Bytes(range)) => tensor.raw = Some(range),
                 (13, Value::Bytes(range)) => self.external(range, &mut tensor)?,
                 (14, Value::Varint(location)) => tensor.is_beside = location == 1,
                 _ => {}
@@ -173,153 +315,52 @@ impl Walk<'_, '_> {
     }
 
     fn external(&mut self, mut at: Range<u64>, tensor: &mut Tensor) -> Result<()> {
-        let (mut key, mut text) = (String::new(), String::new());
-        while let Some((number, value)) = self.field(&mut at)? {
+        let (mut key, mut text) = (None, None);
+        while let Some((number, value)) = self.fields.next(&mut at)? {
             match (number, value) {
-                (1, Value::Bytes(range)) => key = self.text(range)?,
-                (2, Value::Bytes(range)) => text = self.text(range)?,
+                (1, Value::Bytes(range)) => key = self.fields.text(range)?,
+                (2, Value::Bytes(range)) => text = self.fields.text(range)?,
                 _ => {}
             }
         }
-        let number = || text.parse().map_err(|_| Error::invalid("a place in another file that is no number"));
-        match key.as_str() {
-            "location" => once(&mut tensor.location, text)?,
-            "offset" => tensor.offset = number()?,
-            "length" => tensor.length = Some(number()?),
+        let number = text.as_deref().and_then(|text| text.parse().ok());
+        match key.as_deref() {
+            Some("location") => tensor.location = text,
+            Some("offset") => tensor.offset = number,
+            Some("length") => tensor.length = Some(number),
             _ => {}
         }
         Ok(())
     }
-
-    /// The next field of a message, and its value; `None` at its end.
-    fn field(&mut self, at: &mut Range<u64>) -> Result<Option<(u64, Value)>> {
-        if at.start >= at.end {
-            return Ok(None);
-        }
-        self.fields += 1;
-        if self.fields > FIELDS_MAX {
-            return Err(Error::unsupported(format!("more than {FIELDS_MAX} fields")));
-        }
-        let tag = self.varint(at)?;
-        let (number, wire) = (tag >> 3, tag & 7);
-        if number == 0 || number > (1 << 29) - 1 {
-            return Err(no_model(format_args!("field number {number}"), at.start));
-        }
-        let length = match wire {
-            0 => return Ok(Some((number, Value::Varint(self.varint(at)?)))),
-            1 => 8,
-            2 => self.varint(at)?,
-            5 => 4,
-            _ => return Err(no_model(format_args!("wire type {wire}"), at.start)),
-        };
-        let end = at.start.checked_add(length).filter(|end| *end <= at.end);
-        let end =
-            end.ok_or_else(|| self.past(format_args!("{length} bytes at byte {} go", at.start), at.end))?;
-        let value = if wire == 2 { Value::Bytes(at.start..end) } else { Value::Fixed };
-        at.start = end;
-        Ok(Some((number, value)))
-    }
-
-    fn varint(&mut self, at: &mut Range<u64>) -> Result<u64> {
-        let mut value = 0;
-        for place in 0..10 {
-            let byte = self.byte(at)?;
-            value |= u64::from(byte & 0x7f) << (7 * place);
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(Error::invalid("a number of more than ten bytes"))
-    }
-
-    /// The error for a part of a message that goes past the message's end.
-    fn past(&self, goes: std::fmt::Arguments, end: u64) -> Error {
-        let advice = if end == self.file_len { CUT_OFF } else { DAMAGED };
-        Error::invalid(format!("{goes} past byte {end}: {advice}"))
-    }
-
-    fn byte(&mut self, at: &mut Range<u64>) -> Result<u8> {
-        if at.start >= at.end {
-            return Err(self.past(format_args!("a number goes"), at.end));
-        }
-        let found = |walk: &Self| {
-            let place = at.start.checked_sub(walk.start)?;
-            walk.window.get(usize::try_from(place).ok()?).copied()
-        };
-        let byte = match found(self) {
-            Some(byte) => byte,
-            None => {
-                self.window.resize(WINDOW_BYTES.min(self.file_len - at.start) as usize, 0);
-                self.start = at.start;
-                (self.read)(&mut self.window, at.start)?;
-                found(self).ok_or_else(|| Error::invalid("it ends early"))?
-            }
-        };
-        at.start += 1;
-        Ok(byte)
-    }
-
-    fn text(&mut self, range: Range<u64>) -> Result<String> {
-        let len = range.end - range.start;
-        if len > TEXT_BYTES_MAX {
-            return Err(Error::unsupported(format!(
-                "a name of {len} bytes; at most {TEXT_BYTES_MAX} are read"
-            )));
-        }
-        let mut bytes = vec![0; len as usize];
-        (self.read)(&mut bytes, range.start)?;
-        String::from_utf8(bytes).map_err(|_| Error::invalid("a name that is not UTF-8"))
-    }
-}
-
-/// The error for bytes that no program for ONNX writes.
-fn no_model(found: std::fmt::Arguments, at: u64) -> Error {
-    Error::invalid(format!("{found} before byte {at}: {DAMAGED}"))
-}
-
-fn once<T>(field: &mut Option<T>, value: T) -> Result<()> {
-    match field.replace(value) {
-        Some(_) => Err(Error::invalid("a field of an initializer appears twice")),
-        None => Ok(()),
-    }
-}
-
-fn push_size(sizes: &mut Vec<u64>, size: u64) -> Result<()> {
-    if sizes.len() == DIMENSIONS_MAX {
-        return Err(Error::unsupported(format!("more than {DIMENSIONS_MAX} dimensions")));
-    }
-    sizes.push(size);
-    Ok(())
 }
 
 /// The initializer of a message, or why it is not a tensor.
-fn entry(name: String, tensor: Tensor) -> Result<Result<Entry, String>> {
-    let Some(dtype) = dtype_of(tensor.data_type) else {
-        return Ok(Err(format!("its data type is {}", tensor.data_type)));
-    };
-    let shape =
-        Shape::new(&tensor.sizes).ok_or_else(|| Error::invalid("more elements than can be counted"))?;
-    let Some(bytes) = dtype.bytes_of(shape.elements()) else {
-        return Ok(Err(format!("{} elements of {dtype} are no whole bytes", shape.elements())));
-    };
+fn entry(name: String, tensor: Tensor) -> Result<Entry, String> {
+    let dtype = dtype_of(tensor.data_type).ok_or_else(|| format!("its data type is {}", tensor.data_type))?;
+    if tensor.sizes.len() > DIMENSIONS_MAX {
+        return Err(format!("it has more than {DIMENSIONS_MAX} dimensions"));
+    }
+    let shape = Shape::new(&tensor.sizes).ok_or("it has more elements than can be counted")?;
+    let bytes = dtype.bytes_of(shape.elements());
+    let bytes =
+        bytes.ok_or_else(|| format!("{} elements of {dtype} are no whole bytes", shape.elements()))?;
     let place = match (tensor.is_beside, tensor.raw, tensor.location) {
         (false, Some(raw), _) if raw.end - raw.start == bytes => Place::Here(raw),
         (false, Some(raw), _) => {
-            let found = raw.end - raw.start;
-            return Err(Error::invalid(format!("raw_data of {found} bytes for shape ({shape}) of {dtype}")));
+            return Err(format!("it has {} bytes for shape ({shape}) of {dtype}", raw.end - raw.start));
         }
-        (true, None, Some(text)) if tensor.length.is_none_or(|length| length == bytes) => {
-            let end = tensor.offset.checked_add(bytes);
-            let end = end.ok_or_else(|| Error::invalid("a place past the end of every file"))?;
-            let Some(location) = below(&text) else {
-                return Ok(Err(format!("{:?} is no path below the model", quoted_name(&text))));
-            };
-            Place::Beside { location, range: tensor.offset..end }
+        (true, None, Some(text)) if tensor.length.is_none_or(|length| length == Some(bytes)) => {
+            let end = tensor.offset.and_then(|offset| Some((offset, offset.checked_add(bytes)?)));
+            let (begin, end) = end.ok_or("its place in another file is no number, or past every file")?;
+            let location = below(&text);
+            let location =
+                location.ok_or_else(|| format!("{:?} is no path below the model", quoted_name(&text)))?;
+            Place::Beside { location, range: begin..end }
         }
-        (true, ..) => return Err(Error::invalid("its place in another file does not fit its shape")),
-        (false, None, _) => return Ok(Err("it has no raw_data".to_owned())),
+        (true, ..) => return Err("its place in another file does not fit its shape".to_owned()),
+        (false, None, _) => return Err("it has no raw_data".to_owned()),
     };
-    Ok(Ok(Entry { name, dtype, shape, place }))
+    Ok(Entry { name, dtype, shape, place })
 }
 
 /// A location as names joined by slashes. `None` if it leads out of the directory of the model, or to no file.

@@ -6,26 +6,28 @@
 //! | `NAME/data/KEY` | the bytes of a storage, which several tensors may share |
 //! | `NAME/byteorder` | `little` or `big`; little without it |
 //!
-//! Source: `torch/serialization.py` and `torch/_utils.py` of <https://github.com/pytorch/pytorch>. `torch/pickle.rs`
-//! reads the pickle and executes nothing.
+//! A tensor that `torch.load` would change, and one that is no range of the file, is left out with a reason; the others
+//! are read. `torch/pickle.rs` reads the pickle and executes nothing. `torch/names.rs` has the functions that it may
+//! call, `torch/tensor.rs` their arguments, `torch/tree.rs` the names of the tensors.
+//!
+//! Source: `torch/serialization.py` and `torch/_utils.py` of <https://github.com/pytorch/pytorch>.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
+use crate::format::budget::Budget;
 use crate::format::files::{ReadAt, TensorRange, zip};
-use crate::model::{CONTAINER_NAMES_MAX, Error, Result, check_tensor_name, quoted_name};
+use crate::model::{Error, Result, quoted_name};
 
+mod names;
 mod pickle;
+mod tensor;
+mod tree;
 
-use pickle::{Pickle, Stored, Value};
+use pickle::Pickle;
+use tree::Walk;
 
 /// Longest pickle in bytes.
 pub const PICKLE_BYTES_MAX: u64 = 32 << 20;
-
-/// Deepest nesting of dictionaries and lists.
-const DEPTH_MAX: usize = 60;
-
-/// The name of a tensor outside dictionaries and lists.
-const ONLY_NAME: &str = "tensor";
 
 /// The tensors of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -33,17 +35,19 @@ pub struct Checkpoint {
     /// Tensors that share no byte, in the order of the pickle. A name is the keys that lead to the tensor, joined
     /// by slashes; places of lists count from 0.
     pub tensors: Vec<TensorRange>,
-    /// Further names of the bytes of a tensor: that name, and the tensor's.
-    pub shared: Vec<(String, String)>,
+    /// Further names of the bytes of a tensor: that name, and the number of the tensor.
+    pub shared: Vec<(String, usize)>,
+    /// The beginnings of the names of other tensors, each with the reason.
+    pub others: Vec<(String, String)>,
 }
 
 /// Reads the tensors of a checkpoint of `file_len` bytes, which begins with [`zip::MAGIC`].
 ///
 /// # Errors
-/// `Unsupported` for what only Python could load: objects of other classes, tensors that are not contiguous or
-/// overlap in part, other storages, compressed entries, scripted models; `Invalid` for damaged archives and pickles.
-pub fn parse(read: &mut ReadAt<'_>, file_len: u64) -> Result<Checkpoint> {
-    let entries = zip::entries(read, file_len)?;
+/// `Unsupported` for what only Python could load: a pickle without tensors outside objects, tensors of which none is a
+/// range of the file, compressed pickles, scripted models; `Invalid` for damaged archives and pickles.
+pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Result<Checkpoint> {
+    let entries = zip::entries(read, file_len, budget)?;
     let mut pickles = entries.iter().filter(|entry| entry.name.ends_with("/data.pkl"));
     let (Some(pickle), None) = (pickles.next(), pickles.next()) else {
         return Err(Error::unsupported(
@@ -59,20 +63,42 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64) -> Result<Checkpoint> {
         ));
     }
     if let Some(order) = by_name.get("byteorder")
-        && contents(read, order, 6)? != b"little"
+        && contents(read, order, 6, budget)? != b"little"
     {
         return Err(Error::unsupported("big-endian storages; save it again on a little-endian machine"));
     }
-    let bytes = contents(read, pickle, PICKLE_BYTES_MAX)?;
-    let pickle = Pickle::read(&bytes).map_err(|error| error.at("data.pkl"))?;
-    let mut walk =
-        Walk { pickle: &pickle, storages: &by_name, names: HashSet::new(), steps: 0, found: Vec::new() };
-    walk.visit(pickle.top, &mut Vec::new())?;
-    distinct(walk.found)
+    let bytes = contents(read, pickle, PICKLE_BYTES_MAX, budget)?;
+    let pickle = Pickle::read(&bytes, budget).map_err(|error| error.at("data.pkl"))?;
+    let storages = pickle.storages.iter().map(|storage| {
+        let name = format!("data/{}", pickle.text(storage.key));
+        by_name.get(name.as_str()).copied()
+    });
+    let storages: Vec<Option<&zip::Entry>> = storages.collect();
+    let mut walk = Walk::new(&pickle, &storages, budget)?;
+    walk.visit(pickle.top)?;
+    let (found, others) = walk.end();
+    let checkpoint = distinct(found, others);
+    if !checkpoint.tensors.is_empty() {
+        return Ok(checkpoint);
+    }
+    if let Some((name, why)) = checkpoint.others.first() {
+        let more = match checkpoint.others.len() {
+            1 => String::new(),
+            count => format!("; and {} more", count - 1),
+        };
+        return Err(Error::unsupported(format!("it has no tensor that can be shown: {name:?}: {why}{more}")));
+    }
+    match pickle.names.first() {
+        Some((module, name)) => {
+            let (module, name) = (quoted_name(module), quoted_name(name));
+            Err(Error::unsupported(format!("it uses {module}.{name}, and has no tensors outside of objects")))
+        }
+        None => Ok(checkpoint),
+    }
 }
 
 /// The bytes of a stored entry.
-fn contents(read: &mut ReadAt<'_>, entry: &zip::Entry, most: u64) -> Result<Vec<u8>> {
+fn contents(read: &mut ReadAt<'_>, entry: &zip::Entry, most: u64, budget: &mut Budget) -> Result<Vec<u8>> {
     let place = |error: Error| error.at(format_args!("{:?}", quoted_name(&entry.name)));
     let len = entry.data.end - entry.data.start;
     if !entry.is_stored {
@@ -83,109 +109,39 @@ fn contents(read: &mut ReadAt<'_>, entry: &zip::Entry, most: u64) -> Result<Vec<
     }
     let mut bytes = vec![0; len as usize];
     read(&mut bytes, entry.data.start)?;
+    budget.add_read(len);
     Ok(bytes)
 }
 
-/// Finds the tensors below the top of a pickle.
-struct Walk<'a> {
-    pickle: &'a Pickle<'a>,
-    storages: &'a HashMap<&'a str, &'a zip::Entry>,
-    names: HashSet<String>,
-    /// Number of values visited. Lists that contain a list twice can expand to far more values than the
-    /// pickle has.
-    steps: usize,
-    found: Vec<TensorRange>,
-}
-
-impl Walk<'_> {
-    fn visit(&mut self, value: Value, path: &mut Vec<String>) -> Result<()> {
-        self.steps += 1;
-        if self.steps > pickle::VALUES_MAX {
-            return Err(Error::unsupported(format!("more than {} values", pickle::VALUES_MAX)));
-        }
-        let keyed: Vec<(Option<String>, Value)> = match value {
-            Value::Tensor(number) => return self.tensor(number, path),
-            Value::Dict(_) => {
-                let pairs = self.pickle.items(value).as_chunks::<2>().0.iter();
-                pairs.map(|[key, value]| (self.pickle.key(*key), *value)).collect()
-            }
-            Value::List(_) | Value::Tuple(_) => {
-                let items = self.pickle.items(value).iter().enumerate();
-                items.map(|(place, value)| (Some(place.to_string()), *value)).collect()
-            }
-            _ => return Ok(()),
-        };
-        if path.len() >= DEPTH_MAX && !keyed.is_empty() {
-            return Err(Error::unsupported(format!("dictionaries more than {DEPTH_MAX} deep")));
-        }
-        for (key, value) in keyed.into_iter().filter(|(_, value)| value.may_hold_tensors()) {
-            let key =
-                key.ok_or_else(|| Error::unsupported("a dictionary of tensors with keys that are no text"))?;
-            path.push(key);
-            self.visit(value, path)?;
-            path.pop();
-        }
-        Ok(())
-    }
-
-    fn tensor(&mut self, number: usize, path: &[String]) -> Result<()> {
-        let name = if path.is_empty() { ONLY_NAME.to_owned() } else { path.join("/") };
-        check_tensor_name(&name)?;
-        let place = |error: Error| error.at(format_args!("tensor {:?}", quoted_name(&name)));
-        if self.found.len() == CONTAINER_NAMES_MAX {
-            return Err(Error::unsupported(format!("more than {CONTAINER_NAMES_MAX} tensors")));
-        }
-        if !self.names.insert(name.clone()) {
-            return Err(place(Error::unsupported("appears twice")));
-        }
-        let Some(Stored { key, dtype, offset, shape, is_contiguous }) = self.pickle.tensors.get(number)
-        else {
-            return Err(Error::invalid("a tensor without a description"));
-        };
-        if !is_contiguous {
-            return Err(place(Error::unsupported("is not contiguous; save it with tensor.contiguous()")));
-        }
-        let storage = self.storages.get(&*format!("data/{}", self.pickle.text(*key)));
-        let storage = storage.ok_or_else(|| place(Error::invalid("its storage is missing")))?;
-        if !storage.is_stored {
-            return Err(place(Error::unsupported("its storage is compressed")));
-        }
-        let begin =
-            offset.checked_mul(dtype.bytes()).and_then(|offset| storage.data.start.checked_add(offset));
-        let end =
-            begin.zip(dtype.bytes_of(shape.elements())).and_then(|(begin, bytes)| begin.checked_add(bytes));
-        let (Some(begin), Some(end)) = (begin, end.filter(|end| *end <= storage.data.end)) else {
-            return Err(place(Error::invalid("goes past the end of its storage")));
-        };
-        self.found.push(TensorRange { dtype: *dtype, shape: shape.clone(), begin, end, name });
-        Ok(())
-    }
-}
-
-/// Separates the first tensor of each range from further names of the range.
-fn distinct(found: Vec<TensorRange>) -> Result<Checkpoint> {
+/// Separates the first tensor of each range from further names of the range, and from tensors that overlap an earlier
+/// one in part.
+fn distinct(found: Vec<TensorRange>, mut others: Vec<(String, String)>) -> Checkpoint {
     let mut checkpoint = Checkpoint::default();
-    let mut by_range: HashMap<(u64, u64), String> = HashMap::new();
+    // By the first byte: the end, and the number of the tensor.
+    let mut taken: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     for entry in found {
-        let range = (entry.begin, entry.end);
-        match by_range.get(&range).filter(|_| entry.begin < entry.end) {
-            Some(first) => checkpoint.shared.push((entry.name, first.clone())),
+        let is_empty = entry.begin == entry.end;
+        let before = taken.range(..entry.end).next_back().filter(|_| !is_empty);
+        let before = before.map(|(begin, (end, number))| (*begin, *end, *number));
+        match before.filter(|(_, end, _)| *end > entry.begin) {
+            Some((begin, end, number)) => {
+                if (begin, end) == (entry.begin, entry.end) {
+                    checkpoint.shared.push((entry.name, number));
+                } else {
+                    let first = checkpoint.tensors.get(number).map(|first| quoted_name(&first.name));
+                    let first = first.unwrap_or_default();
+                    let why = format!("it overlaps {first:?} in part; save clones of them");
+                    others.push((quoted_name(&entry.name).to_owned(), why));
+                }
+            }
             None => {
-                by_range.insert(range, entry.name.clone());
+                if !is_empty {
+                    taken.insert(entry.begin, (entry.end, checkpoint.tensors.len()));
+                }
                 checkpoint.tensors.push(entry);
             }
         }
     }
-    let mut sorted: Vec<&TensorRange> =
-        checkpoint.tensors.iter().filter(|entry| entry.begin < entry.end).collect();
-    sorted.sort_by_key(|entry| entry.begin);
-    let pairs = sorted.iter().zip(sorted.iter().skip(1));
-    if let Some((one, other)) = pairs.into_iter().find(|(one, other)| other.begin < one.end) {
-        return Err(Error::unsupported(format!(
-            "tensors {:?} and {:?} overlap in part; save clones of them",
-            quoted_name(&one.name),
-            quoted_name(&other.name)
-        )));
-    }
-    Ok(checkpoint)
+    checkpoint.others = others;
+    checkpoint
 }

@@ -14,6 +14,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::format::budget::Budget;
 use crate::format::cursor::Reader;
 use crate::format::files::{CUT_OFF, ReadAt};
 use crate::model::{Error, Result, quoted_name};
@@ -66,11 +67,21 @@ struct Listed {
 }
 
 /// Reads the directory of an archive of `file_len` bytes, and the header of each entry. The entries are in the order of
-/// their bytes. Needs memory in proportion to the directory.  # Errors `Invalid` for a damaged or ambiguous
-/// archive; `Unsupported` for more than [`ENTRIES_MAX`] entries, a directory of more than [`DIRECTORY_BYTES_MAX`]
-/// bytes, names that are not UTF-8, and archives of several files.
-pub fn entries(read: &mut ReadAt<'_>, file_len: u64) -> Result<Vec<Entry>> {
-    list(read, file_len).map_err(|error| error.at("zip archive"))
+/// their bytes. Needs memory in proportion to the directory.
+///
+/// # Errors
+/// `Invalid` for a damaged archive; `Unsupported` for one that readers could interpret in different ways, for more than
+/// [`ENTRIES_MAX`] entries, a directory of more than [`DIRECTORY_BYTES_MAX`] bytes, names that are not UTF-8, and
+/// archives of several files.
+pub fn entries(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Result<Vec<Entry>> {
+    let mut counted = |out: &mut [u8], at: u64| {
+        budget.add_read(out.len() as u64);
+        budget.take(1)?;
+        read(out, at)
+    };
+    let entries = list(&mut counted, file_len).map_err(|error| error.at("zip archive"))?;
+    budget.take(entries.iter().map(|entry| 1 + 2 * entry.name.len() as u64).sum())?;
+    Ok(entries)
 }
 
 fn list(read: &mut ReadAt<'_>, file_len: u64) -> Result<Vec<Entry>> {
@@ -82,12 +93,12 @@ fn list(read: &mut ReadAt<'_>, file_len: u64) -> Result<Vec<Entry>> {
     for _ in 0..count {
         let entry = listed_entry(&mut input).map_err(damaged)?;
         if !names.insert(entry.name.clone()) {
-            return Err(Error::invalid(format!("{:?} appears twice", quoted_name(&entry.name))));
+            return Err(Error::unsupported(format!("{:?} appears twice", quoted_name(&entry.name))));
         }
         listed.push(entry);
     }
     if input.remaining() > 0 {
-        return Err(Error::invalid("bytes after the last entry of the directory"));
+        return Err(Error::unsupported("bytes after the last entry of the directory"));
     }
     listed.sort_by_key(|entry| entry.header);
     let mut entries = Vec::with_capacity(listed.len());
@@ -95,7 +106,7 @@ fn list(read: &mut ReadAt<'_>, file_len: u64) -> Result<Vec<Entry>> {
     for entry in listed {
         let place = |error: Error| error.at(format_args!("{:?}", quoted_name(&entry.name)));
         if entry.header < at {
-            return Err(place(Error::invalid("begins inside the entry before it")));
+            return Err(place(Error::unsupported("begins inside the entry before it")));
         }
         let data = data(read, &entry, directory.start).map_err(place)?;
         at = data.end;
@@ -137,7 +148,7 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
     };
     let (start, bytes) = range;
     if start.checked_add(bytes) != Some(end) {
-        return Err(Error::invalid("the directory does not end where its end record begins"));
+        return Err(Error::unsupported("the directory does not end where its end record begins"));
     }
     if count > ENTRIES_MAX || bytes > DIRECTORY_BYTES_MAX {
         return Err(Error::unsupported(format!(
@@ -164,7 +175,7 @@ fn large_end(read: &mut ReadAt<'_>, end: u64) -> Result<Option<LargeEnd>> {
     }
     let (disk, record, disks) = (locator.u32()?, locator.u64()?, locator.u32()?);
     if record.checked_add(LARGE_END_BYTES) != Some(at) {
-        return Err(Error::invalid("the zip64 end record is not where its locator says"));
+        return Err(Error::unsupported("the zip64 end record is not where its locator says"));
     }
     let bytes = fetch(read, record..at)?;
     let mut input = Reader::new(&bytes);
@@ -172,7 +183,7 @@ fn large_end(read: &mut ReadAt<'_>, end: u64) -> Result<Option<LargeEnd>> {
     input.skip(4)?;
     let (own, first_disk, here, count) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
     if !is_record || here != count {
-        return Err(Error::invalid("a zip64 end record of another form"));
+        return Err(Error::unsupported("a zip64 end record of another form"));
     }
     if disk != 0 || disks > 1 || own != 0 || first_disk != 0 {
         return Err(Error::unsupported("an archive of several files"));
@@ -214,7 +225,7 @@ fn large<const N: usize>(extra: &[u8], mut sizes: [u64; N]) -> Result<[u64; N]> 
         let (id, len) = (fields.u16()?, fields.u16()?);
         let Ok(field) = fields.bytes(usize::from(len)) else { break };
         if id == LARGE_FIELD && found.replace(field).is_some() {
-            return Err(Error::invalid("sizes of zip64 twice"));
+            return Err(Error::unsupported("sizes of zip64 twice"));
         }
     }
     let mut field = Reader::new(found.unwrap_or_default());
@@ -256,7 +267,7 @@ fn data(read: &mut ReadAt<'_>, entry: &Listed, directory: u64) -> Result<Range<u
         || name != entry.name.as_bytes()
         || !(agrees || is_later && sizes == [0, 0])
     {
-        return Err(Error::invalid("its local header differs from the directory"));
+        return Err(Error::unsupported("its local header differs from the directory"));
     }
     Ok(start..fits(start.checked_add(entry.stored))?)
 }

@@ -1,17 +1,20 @@
-//! Cache of values computed from all bytes of a file, valid until the file changes.
+//! Cache of values computed from the bytes of a file, valid until the file changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::format::files::onnx::DataFiles;
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::object::Object;
 
 /// Attempts to compute a value of a file that changes meanwhile.
 const TRIES: u32 = 3;
 /// Maximum number of files in a collection's cache. A full cache is emptied.
 const FILES_MAX: usize = 4096;
+/// Maximum number of models in a collection's cache. A full cache is emptied.
+const MODELS_MAX: usize = 16;
 
 /// Version of a file when a value was computed: a hash of its objects, their sizes, and the number of
 /// changes of each.
@@ -42,6 +45,40 @@ pub(in crate::store) struct DigestCache {
     pub batch_hashes: Memo<u64>,
     /// Digests.
     pub sums: Memo<Sums>,
+    /// What ONNX models say of their data files.
+    pub models: Models,
+}
+
+/// What tells a recognition of a file from the ones before: the first of its objects, and their number. A file that is
+/// recognized again has other objects, and a write within a tensor concerns no header.
+type Recognition = (Option<ObjectId>, usize);
+
+/// What ONNX models say of their data files, by the model. No other lock is taken while it is locked.
+#[derive(Default)]
+pub(in crate::store) struct Models(Mutex<HashMap<EntryId, (Recognition, Arc<DataFiles>)>>);
+
+impl Models {
+    /// The result of `read` for a model with these objects. It runs once a recognition.
+    pub fn cached(
+        &self,
+        model: EntryId,
+        recognition: Recognition,
+        read: impl FnOnce() -> Result<DataFiles>,
+    ) -> Result<Arc<DataFiles>> {
+        let known = |models: &HashMap<EntryId, (Recognition, Arc<DataFiles>)>| {
+            models.get(&model).filter(|(known, _)| *known == recognition).map(|(_, files)| files.clone())
+        };
+        if let Some(files) = known(&self.0.lock()) {
+            return Ok(files);
+        }
+        let files = Arc::new(read()?);
+        let mut models = self.0.lock();
+        if models.len() >= MODELS_MAX {
+            models.clear();
+        }
+        models.insert(model, (recognition, files.clone()));
+        Ok(files)
+    }
 }
 
 fn version(parts: &[Arc<Object>]) -> Version {
@@ -102,5 +139,34 @@ impl<V: Copy> Memo<V> {
             memo.insert(node, (before, value));
         }
         Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Models;
+    use crate::format::files::onnx::DataFiles;
+    use crate::model::{EntryId, Error, ObjectId};
+
+    #[test]
+    fn a_model_is_read_once_a_recognition_and_again_after_an_error() {
+        let (models, mut reads) = (Models::default(), 0);
+        let mut read = |node: u64, first: u128| {
+            let files = models.cached(EntryId(node), (Some(ObjectId(first)), 1), || {
+                reads += 1;
+                if node == 9 { Err(Error::invalid("damaged")) } else { Ok(DataFiles::new()) }
+            });
+            (files.is_ok(), reads)
+        };
+        assert_eq!(
+            [read(1, 1), read(1, 1), read(2, 2), read(1, 1)],
+            [(true, 1), (true, 1), (true, 2), (true, 2)]
+        );
+        assert_eq!([read(1, 3), read(1, 3)], [(true, 3), (true, 3)]);
+        assert_eq!([read(9, 4), read(9, 4)], [(false, 4), (false, 5)]);
+        for node in 10..100 {
+            read(node, 1);
+        }
+        assert!(models.0.lock().len() <= super::MODELS_MAX);
     }
 }

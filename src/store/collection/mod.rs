@@ -23,6 +23,7 @@ use std::sync::Arc;
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::format::files::cgeb::Runs;
+use crate::format::files::onnx::DataFiles;
 use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
@@ -232,6 +233,20 @@ impl Collection {
         compute: impl FnOnce() -> Result<Sums>,
     ) -> Result<Sums> {
         self.digest_cache.sums.cached(node, parts, || self.are_untouched(parts), compute)
+    }
+
+    /// What a model says of its data files. `read` reads the model and runs once a recognition.
+    pub fn model_data(
+        &self,
+        node: EntryId,
+        read: impl FnOnce() -> Result<DataFiles>,
+    ) -> Result<Arc<DataFiles>> {
+        let objects = {
+            let state = self.state.read();
+            let file = state.node(node).and_then(|node| node.file());
+            file.map(|file| (file.objects.first().copied(), file.objects.len()))
+        };
+        self.digest_cache.models.cached(node, objects.unwrap_or_default(), read)
     }
 
     /// Whether the outside files of these parts have their recorded modification times.

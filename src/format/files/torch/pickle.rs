@@ -1,107 +1,114 @@
 //! Reads the pickle of a checkpoint as a description, executing nothing.
 //!
-//! Numbers, texts, tuples, lists and dictionaries become values. Of the names that a pickle can call, only those in
-//! [`global`] are known, and each only describes a tensor, a storage or a dictionary. Every other name, and every
-//! operation that is not listed, is refused.
+//! Numbers, texts, tuples, lists and dictionaries become values, and so do tensors and storages, which the functions in
+//! `torch/names.rs` make. Whatever else a pickle makes becomes an object: its class or function, its arguments, its
+//! state and its items. Only what lies outside objects is shown.
 //!
-//! Source: `pickletools.py` of Python (operations), `torch/_utils.py` (arguments).
+//! Each operation takes a bounded number of steps, or as many as it has items, which a [`Budget`] counts. Texts are
+//! compared once, when they are read, and are numbers from then on.
+//!
+//! Source: `pickletools.py` of Python (operations), `torch/serialization.py` (storages).
 
 use std::collections::HashMap;
 
+use crate::format::budget::Budget;
 use crate::format::cursor::Reader;
-use crate::model::{Dtype, Error, ErrorKind, Result, Shape, quoted_name};
+use crate::format::files::torch::names::{Element, Global, global};
+use crate::format::files::torch::tensor::{Described, Odd};
+use crate::model::{Error, ErrorKind, Result};
 
 /// Most values that a pickle may make.
 pub(super) const VALUES_MAX: usize = 1 << 22;
 
-/// A range of the pickle that holds a text.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Text {
-    start: u32,
-    len: u32,
-}
+/// Longest line with a name.
+const LINE_BYTES_MAX: usize = 256;
 
-/// A value. Tuples, lists and dictionaries are numbers of lists of items.
-#[derive(Clone, Copy, Debug)]
+/// A value. Tuples, lists, dictionaries and objects are numbers of lists of items.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     Int(i64),
-    Text(Text),
+    /// The number of a text. Equal texts have the same.
+    Text(u32),
     Tuple(u32),
     List(u32),
     /// Keys and values alternate.
     Dict(u32),
+    /// Its first item is its class, or the function that makes it.
+    Object(u32),
     Global(Global),
     Storage(u32),
-    Tensor(usize),
+    Tensor(u32),
     /// A value that describes no tensor: None, a boolean, a float, bytes.
     Other,
 }
 
 impl Value {
-    pub(super) fn may_hold_tensors(self) -> bool {
-        matches!(self, Value::Tensor(_) | Value::Tuple(_) | Value::List(_) | Value::Dict(_))
+    /// The list of its items.
+    pub(super) fn list(self) -> Option<u32> {
+        match self {
+            Value::Tuple(list) | Value::List(list) | Value::Dict(list) | Value::Object(list) => Some(list),
+            _ => None,
+        }
     }
 }
 
-/// A name that a pickle may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Global {
-    OrderedDict,
-    Size,
-    /// `_rebuild_tensor_v2`.
-    Tensor,
-    /// `_rebuild_tensor_v3`, which names the element type.
-    TypedTensor,
-    Parameter,
-    /// The class of a storage; without an element type, one of bytes.
-    Storage(Option<Dtype>),
-    Dtype(Dtype),
-}
-
-/// A tensor as the pickle describes it.
+/// A storage.
 #[derive(Debug)]
-pub(super) struct Stored {
-    pub key: Text,
-    pub dtype: Dtype,
-    /// In elements.
-    pub offset: u64,
-    pub shape: Shape,
-    pub is_contiguous: bool,
+pub(super) struct Storage {
+    /// The text that names its bytes.
+    pub key: u32,
+    pub element: Element,
+    /// Bytes that the pickle says it has.
+    pub bytes: u64,
 }
 
 /// A read pickle.
 pub(super) struct Pickle<'a> {
-    bytes: &'a [u8],
     /// The value that it describes.
     pub top: Value,
-    lists: Vec<Vec<Value>>,
-    pub tensors: Vec<Stored>,
+    pub lists: Vec<Vec<Value>>,
+    pub texts: Vec<&'a str>,
+    /// Modules and names.
+    pub names: Vec<(&'a str, &'a str)>,
+    pub storages: Vec<Storage>,
+    pub tensors: Vec<Described>,
 }
 
 /// The machine that executes a pickle's program.
-struct Machine<'a> {
+pub(super) struct Machine<'a, 'b> {
     bytes: &'a [u8],
     input: Reader<'a>,
+    pub(super) budget: &'b mut Budget,
     stack: Vec<Value>,
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
     lists: Vec<Vec<Value>>,
-    storages: Vec<(Text, Option<Dtype>)>,
-    tensors: Vec<Stored>,
+    texts: Vec<&'a str>,
+    by_text: HashMap<&'a str, u32>,
+    names: Vec<(&'a str, &'a str)>,
+    pub(super) storages: Vec<Storage>,
+    /// By the number of the key's text. PyTorch loads a storage once, as the first reference describes it.
+    by_key: HashMap<u32, u32>,
+    tensors: Vec<Described>,
     made: usize,
 }
 
 impl<'a> Pickle<'a> {
     /// Reads a pickle. Needs memory in proportion to its bytes, and to at most [`VALUES_MAX`] values.
-    pub(super) fn read(bytes: &'a [u8]) -> Result<Pickle<'a>> {
+    pub(super) fn read(bytes: &'a [u8], budget: &mut Budget) -> Result<Pickle<'a>> {
         let mut machine = Machine {
             bytes,
             input: Reader::new(bytes),
+            budget,
             stack: Vec::new(),
             marks: Vec::new(),
             memo: HashMap::new(),
             lists: Vec::new(),
+            texts: Vec::new(),
+            by_text: HashMap::new(),
+            names: Vec::new(),
             storages: Vec::new(),
+            by_key: HashMap::new(),
             tensors: Vec::new(),
             made: 0,
         };
@@ -109,117 +116,55 @@ impl<'a> Pickle<'a> {
             ErrorKind::Corrupt => Error::invalid(error.to_string()),
             _ => error,
         })?;
-        Ok(Pickle { bytes, top, lists: machine.lists, tensors: machine.tensors })
+        let Machine { lists, texts, names, storages, tensors, .. } = machine;
+        Ok(Pickle { top, lists, texts, names, storages, tensors })
     }
 
-    pub(super) fn items(&self, value: Value) -> &[Value] {
-        match value {
-            Value::Tuple(list) | Value::List(list) | Value::Dict(list) => {
-                self.lists.get(list as usize).map_or(&[], Vec::as_slice)
-            }
-            _ => &[],
-        }
+    /// The items of a list.
+    pub(super) fn items(&self, list: u32) -> &[Value] {
+        self.lists.get(list as usize).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn text(&self, text: Text) -> &'a str {
-        text_of(self.bytes, text)
+    pub(super) fn text(&self, text: u32) -> &'a str {
+        self.texts.get(text as usize).copied().unwrap_or_default()
     }
 
-    /// The text of a key, if it is a text or a number.
-    pub(super) fn key(&self, key: Value) -> Option<String> {
-        match key {
-            Value::Text(text) => Some(self.text(text).to_owned()),
-            Value::Int(number) => Some(number.to_string()),
-            _ => None,
-        }
+    /// The module and the name with this number.
+    pub(super) fn name(&self, number: u32) -> (&'a str, &'a str) {
+        self.names.get(number as usize).copied().unwrap_or_default()
     }
-}
-
-/// Texts were checked when they were read.
-fn text_of(bytes: &[u8], text: Text) -> &str {
-    let (start, len) = (text.start as usize, text.len as usize);
-    bytes.get(start..start + len).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
-}
-
-/// A known name; `None` for all others.
-fn global(module: &str, name: &str) -> Option<Global> {
-    Some(match (module, name) {
-        ("collections", "OrderedDict") => Global::OrderedDict,
-        ("torch", "Size") => Global::Size,
-        ("torch._utils", "_rebuild_tensor_v2") => Global::Tensor,
-        ("torch._utils", "_rebuild_tensor_v3") => Global::TypedTensor,
-        ("torch._utils", "_rebuild_parameter") => Global::Parameter,
-        ("torch.storage", "UntypedStorage") => Global::Storage(None),
-        ("torch", name) => match name.strip_suffix("Storage") {
-            Some(kind) => Global::Storage(Some(of_storage(kind)?)),
-            None => Global::Dtype(of_torch(name)?),
-        },
-        _ => return None,
-    })
-}
-
-fn of_storage(kind: &str) -> Option<Dtype> {
-    Some(match kind {
-        "Float" => Dtype::F32,
-        "Double" => Dtype::F64,
-        "Half" => Dtype::F16,
-        "BFloat16" => Dtype::Bf16,
-        "Long" => Dtype::I64,
-        "Int" => Dtype::I32,
-        "Short" => Dtype::I16,
-        "Char" => Dtype::I8,
-        "Byte" => Dtype::U8,
-        "Bool" => Dtype::Bool,
-        _ => return None,
-    })
-}
-
-fn of_torch(name: &str) -> Option<Dtype> {
-    Some(match name {
-        "float32" => Dtype::F32,
-        "float64" => Dtype::F64,
-        "float16" => Dtype::F16,
-        "bfloat16" => Dtype::Bf16,
-        "int64" => Dtype::I64,
-        "int32" => Dtype::I32,
-        "int16" => Dtype::I16,
-        "int8" => Dtype::I8,
-        "uint8" => Dtype::U8,
-        "uint16" => Dtype::U16,
-        "uint32" => Dtype::U32,
-        "uint64" => Dtype::U64,
-        "bool" => Dtype::Bool,
-        "float8_e4m3fn" => Dtype::F8E4M3,
-        "float8_e5m2" => Dtype::F8E5M2,
-        "float8_e8m0fnu" => Dtype::F8E8M0,
-        _ => return None,
-    })
 }
 
 fn wrong(text: &str) -> Error {
     Error::invalid(format!("a pickle with {text}"))
 }
 
-impl<'a> Machine<'a> {
+impl<'a> Machine<'a, '_> {
     fn run(&mut self) -> Result<Value> {
         loop {
             let at = self.input.position();
             let operation = self.input.u8()?;
+            self.budget.take(1)?;
             match operation {
                 b'.' => return self.pop(),
                 // PROTO and FRAME.
                 0x80 => self.input.skip(1)?,
                 0x95 => self.input.skip(8)?,
                 b'(' => self.marks.push(self.stack.len()),
+                b'0' if self.stack.len() == self.bottom() => self.marked().map(|_| ())?,
                 b'0' => self.pop().map(|_| ())?,
                 b'1' => self.marked().map(|_| ())?,
                 b'2' => {
-                    let top = self.stack.last().copied().ok_or_else(|| wrong("an empty stack"))?;
+                    let top = self.top()?;
                     self.push(top)?;
                 }
                 // NONE, NEWTRUE, NEWFALSE.
                 b'N' | 0x88 | 0x89 => self.push(Value::Other)?,
                 b'G' => self.skipped(8)?,
+                b'F' => {
+                    self.line(usize::MAX)?;
+                    self.push(Value::Other)?;
+                }
                 b'K' => {
                     let number = self.input.u8()?;
                     self.push(Value::Int(number.into()))?;
@@ -232,22 +177,43 @@ impl<'a> Machine<'a> {
                     let number = self.input.u32()? as i32;
                     self.push(Value::Int(number.into()))?;
                 }
+                b'I' | b'L' => self.digits()?,
                 0x8a => {
-                    let len = self.input.u8()?;
-                    let number = long(self.input.bytes(usize::from(len))?);
-                    self.push(number.map_or(Value::Other, Value::Int))?;
+                    let len = usize::from(self.input.u8()?);
+                    self.long(len)?;
                 }
-                // BINUNICODE, SHORT_BINUNICODE, BINUNICODE8.
-                b'X' => self.text_of_length(4)?,
-                0x8c => self.text_of_length(1)?,
+                0x8b => {
+                    let len = self.length(4)?;
+                    self.long(len)?;
+                }
+                // BINUNICODE, SHORT_BINUNICODE, BINUNICODE8, and the texts of Python 2.
+                b'X' | b'T' => self.text_of_length(4)?,
+                0x8c | b'U' => self.text_of_length(1)?,
                 0x8d => self.text_of_length(8)?,
-                // BINBYTES, SHORT_BINBYTES, BINBYTES8.
+                b'V' => {
+                    let line = self.line(usize::MAX)?;
+                    self.plain_text(line)?;
+                }
+                b'S' => {
+                    let line = self.line(usize::MAX)?;
+                    let quoted = |quote: char| line.strip_prefix(quote)?.strip_suffix(quote);
+                    self.plain_text(quoted('\'').or_else(|| quoted('"')).unwrap_or("\\"))?;
+                }
+                // BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8, NEXT_BUFFER; READONLY_BUFFER changes nothing.
                 b'B' => self.bytes_of_length(4)?,
                 b'C' => self.bytes_of_length(1)?,
-                0x8e => self.bytes_of_length(8)?,
+                0x8e | 0x96 => self.bytes_of_length(8)?,
+                0x97 => self.push(Value::Other)?,
+                0x98 => {}
                 b']' => self.list(Vec::new(), Value::List)?,
                 b'}' => self.list(Vec::new(), Value::Dict)?,
                 b')' => self.list(Vec::new(), Value::Tuple)?,
+                // EMPTY_SET, FROZENSET.
+                0x8f => self.set(Vec::new())?,
+                0x91 => {
+                    let items = self.marked()?;
+                    self.set(items)?;
+                }
                 b'l' => self.list_of_marked(Value::List)?,
                 b'd' => self.list_of_marked(Value::Dict)?,
                 b't' => self.list_of_marked(Value::Tuple)?,
@@ -259,27 +225,32 @@ impl<'a> Machine<'a> {
                 }
                 b'a' => {
                     let item = self.pop()?;
-                    self.append(vec![item], false)?;
+                    self.append(&[item], false)?;
                 }
-                b'e' => {
+                // APPENDS, ADDITEMS.
+                b'e' | 0x90 => {
                     let items = self.marked()?;
-                    self.append(items, false)?;
+                    self.append(&items, false)?;
                 }
                 b's' => {
                     let (value, key) = (self.pop()?, self.pop()?);
-                    self.append(vec![key, value], true)?;
+                    self.append(&[key, value], true)?;
                 }
                 b'u' => {
                     let items = self.marked()?;
-                    self.append(items, true)?;
+                    self.append(&items, true)?;
                 }
-                // BINPUT, LONG_BINPUT, MEMOIZE.
+                // BINPUT, LONG_BINPUT, PUT, MEMOIZE.
                 b'q' => {
                     let place = self.input.u8()?;
                     self.keep(place.into())?;
                 }
                 b'r' => {
                     let place = self.input.u32()?;
+                    self.keep(place)?;
+                }
+                b'p' => {
+                    let place = self.place()?;
                     self.keep(place)?;
                 }
                 0x94 => self.keep(self.memo.len() as u32)?,
@@ -291,22 +262,52 @@ impl<'a> Machine<'a> {
                     let place = self.input.u32()?;
                     self.recall(place)?;
                 }
+                b'g' => {
+                    let place = self.place()?;
+                    self.recall(place)?;
+                }
                 b'c' => {
-                    let (module, name) = (self.line()?, self.line()?);
-                    self.named(module, name)?;
+                    let (module, name) = (self.line(LINE_BYTES_MAX)?, self.line(LINE_BYTES_MAX)?);
+                    let named = self.named(module, name);
+                    self.push(named)?;
                 }
                 0x93 => {
                     let (Value::Text(name), Value::Text(module)) = (self.pop()?, self.pop()?) else {
                         return Err(wrong("a name that is no text"));
                     };
-                    self.named(text_of(self.bytes, module), text_of(self.bytes, name))?;
+                    let named = self.named(self.text(module), self.text(name));
+                    self.push(named)?;
                 }
-                b'R' => self.call()?,
+                b'R' => {
+                    let (arguments, called) = (self.pop()?, self.pop()?);
+                    self.call(called, arguments)?;
+                }
+                // NEWOBJ, NEWOBJ_EX.
+                0x81 => {
+                    let (arguments, class) = (self.pop()?, self.pop()?);
+                    self.new_object(class, arguments)?;
+                }
+                0x92 => {
+                    let (named, arguments, class) = (self.pop()?, self.pop()?, self.pop()?);
+                    self.list(vec![class, arguments, named], Value::Object)?;
+                }
+                // INST, OBJ.
+                b'i' => {
+                    let (module, name) = (self.line(LINE_BYTES_MAX)?, self.line(LINE_BYTES_MAX)?);
+                    let class = self.named(module, name);
+                    let mut items = self.marked()?;
+                    items.insert(0, class);
+                    self.list(items, Value::Object)?;
+                }
+                b'o' => {
+                    let items = self.marked()?;
+                    self.list(items, Value::Object)?;
+                }
                 b'b' => self.build()?,
                 b'Q' => self.storage()?,
                 _ => {
                     return Err(Error::unsupported(format!(
-                        "operation {operation:#04x} at byte {at}, which dictionaries of tensors do not need"
+                        "operation {operation:#04x} at byte {at}, which checkpoints do not have"
                     )));
                 }
             }
@@ -323,13 +324,17 @@ impl<'a> Machine<'a> {
         if self.made > VALUES_MAX {
             return Err(Error::unsupported(format!("more than {VALUES_MAX} values")));
         }
-        Ok(())
+        self.budget.take(more as u64)
     }
 
     fn push(&mut self, value: Value) -> Result<()> {
         self.count(1)?;
         self.stack.push(value);
         Ok(())
+    }
+
+    fn top(&self) -> Result<Value> {
+        self.stack.last().copied().ok_or_else(|| wrong("an empty stack"))
     }
 
     fn pop(&mut self) -> Result<Value> {
@@ -360,23 +365,35 @@ impl<'a> Machine<'a> {
         self.list(items, of)
     }
 
-    /// Adds items to the list or dictionary on the stack.
-    fn append(&mut self, items: Vec<Value>, is_dict: bool) -> Result<()> {
+    /// A set, whose items have no names.
+    fn set(&mut self, items: Vec<Value>) -> Result<()> {
+        let class = self.named("builtins", "set");
+        self.list(vec![class], Value::Object)?;
+        self.append(&items, false)
+    }
+
+    /// Adds items to the list, dictionary or object on the stack.
+    fn append(&mut self, items: &[Value], is_dict: bool) -> Result<()> {
         self.count(items.len())?;
         let list = match self.stack.last().filter(|_| self.stack.len() > self.bottom()) {
+            Some(Value::Object(list)) => *list,
             Some(Value::Dict(list)) if is_dict && items.len().is_multiple_of(2) => *list,
             Some(Value::List(list)) if !is_dict => *list,
             _ => return Err(wrong("items of a value that is not a list or dictionary")),
         };
-        if let Some(list) = self.lists.get_mut(list as usize) {
-            list.extend(items);
-        }
+        self.add(list, items);
         Ok(())
+    }
+
+    fn add(&mut self, list: u32, items: &[Value]) {
+        if let Some(list) = self.lists.get_mut(list as usize) {
+            list.extend_from_slice(items);
+        }
     }
 
     fn keep(&mut self, place: u32) -> Result<()> {
         self.count(1)?;
-        let top = self.stack.last().copied().ok_or_else(|| wrong("an empty stack"))?;
+        let top = self.top()?;
         self.memo.insert(place, top);
         Ok(())
     }
@@ -400,15 +417,49 @@ impl<'a> Machine<'a> {
         usize::try_from(length).map_err(|_| wrong("a text past its end"))
     }
 
+    /// A little-endian number in two's complement.
+    fn long(&mut self, len: usize) -> Result<()> {
+        let number = long(self.input.bytes(len)?);
+        self.push(number.map_or(Value::Other, Value::Int))
+    }
+
+    /// A number in digits, or a boolean.
+    fn digits(&mut self) -> Result<()> {
+        let line = self.line(usize::MAX)?;
+        let digits = line.strip_suffix('L').unwrap_or(line);
+        let number = digits.parse().ok().filter(|_| !matches!(digits, "00" | "01"));
+        self.push(number.map_or(Value::Other, Value::Int))
+    }
+
+    fn place(&mut self) -> Result<u32> {
+        self.line(LINE_BYTES_MAX)?.parse().map_err(|_| wrong("a place that is no number"))
+    }
+
+    /// A text. Surrogates, which Python permits, and bytes of Python 2 are not always valid text.
     fn text_of_length(&mut self, width: usize) -> Result<()> {
         let len = self.length(width)?;
-        let start = self.input.position();
-        let text = self.input.bytes(len)?;
-        // Surrogates, which Python permits, are not valid text.
-        if std::str::from_utf8(text).is_err() {
-            return Err(Error::unsupported("a text that is not UTF-8"));
+        match std::str::from_utf8(self.input.bytes(len)?) {
+            Ok(text) => self.known_text(text),
+            Err(_) => self.push(Value::Other),
         }
-        self.push(Value::Text(Text { start: start as u32, len: len as u32 }))
+    }
+
+    /// A text of a line, which is no text here if it has escapes.
+    fn plain_text(&mut self, text: &'a str) -> Result<()> {
+        if text.contains('\\') { self.push(Value::Other) } else { self.known_text(text) }
+    }
+
+    fn known_text(&mut self, text: &'a str) -> Result<()> {
+        let next = self.texts.len() as u32;
+        let number = *self.by_text.entry(text).or_insert(next);
+        if number == next {
+            self.texts.push(text);
+        }
+        self.push(Value::Text(number))
+    }
+
+    pub(super) fn text(&self, text: u32) -> &'a str {
+        self.texts.get(text as usize).copied().unwrap_or_default()
     }
 
     fn bytes_of_length(&mut self, width: usize) -> Result<()> {
@@ -416,117 +467,141 @@ impl<'a> Machine<'a> {
         self.skipped(len)
     }
 
-    fn line(&mut self) -> Result<&'a str> {
+    fn line(&mut self, most: usize) -> Result<&'a str> {
         let start = self.input.position();
         let rest = self.bytes.get(start..).unwrap_or_default();
-        let len =
-            rest.iter().take(256).position(|byte| *byte == b'\n').ok_or_else(|| wrong("a long name"))?;
-        let line = self.input.bytes(len)?;
+        let len = rest.iter().take(most).position(|byte| *byte == b'\n');
+        let line = self.input.bytes(len.ok_or_else(|| wrong("a line without an end"))?)?;
         self.input.skip(1)?;
-        std::str::from_utf8(line).map_err(|_| wrong("a name that is no text"))
+        std::str::from_utf8(line).map_err(|_| wrong("a line that is no text"))
     }
 
-    fn named(&mut self, module: &str, name: &str) -> Result<()> {
-        let found = global(module, name).ok_or_else(|| {
-            let (module, name) = (quoted_name(module), quoted_name(name));
-            Error::unsupported(format!(
-                "it uses {module}.{name}, and only dictionaries and lists of tensors are read"
-            ))
-        })?;
-        self.push(Value::Global(found))
+    fn named(&mut self, module: &'a str, name: &'a str) -> Value {
+        let found = global(module, name, self.names.len() as u32);
+        if matches!(found, Global::Other(_) | Global::Storage(Element::Unknown(_))) {
+            self.names.push((module, name));
+        }
+        Value::Global(found)
     }
 
-    fn items(&self, value: Value) -> Option<&[Value]> {
-        match value {
-            Value::Tuple(list) | Value::List(list) => self.lists.get(list as usize).map(Vec::as_slice),
+    pub(super) fn list_items(&self, list: u32) -> &[Value] {
+        self.lists.get(list as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// REDUCE: a class or function with arguments.
+    fn call(&mut self, called: Value, arguments: Value) -> Result<()> {
+        let made = match (called, arguments) {
+            (Value::Global(called), Value::Tuple(list)) => self.called(called, list)?,
             _ => None,
+        };
+        match made {
+            Some(made) => self.push(made),
+            None => self.list(vec![called, arguments], Value::Object),
         }
     }
 
-    /// REDUCE: a known name with arguments.
-    fn call(&mut self) -> Result<()> {
-        let (arguments, called) = (self.pop()?, self.pop()?);
-        let (Value::Global(called), Value::Tuple(_)) = (called, arguments) else {
-            return Err(Error::unsupported("a call of an unknown name"));
-        };
-        let arguments = self.items(arguments).unwrap_or_default().to_vec();
-        let tensor = |dtype| (arguments.as_slice(), dtype);
-        match (called, arguments.as_slice()) {
-            (Global::OrderedDict, []) => self.list(Vec::new(), Value::Dict),
-            (Global::Size, [sizes @ (Value::Tuple(_) | Value::List(_))]) => self.push(*sizes),
-            (Global::Parameter, [parameter @ Value::Tensor(_), ..]) => self.push(*parameter),
-            (Global::Tensor, _) => self.tensor(tensor(None)),
-            (Global::TypedTensor, [.., Value::Global(Global::Dtype(dtype))])
-            | (Global::TypedTensor, [.., Value::Global(Global::Dtype(dtype)), _]) => {
-                self.tensor(tensor(Some(*dtype)))
+    /// What a known name makes of its arguments.
+    fn called(&mut self, called: Global, arguments: u32) -> Result<Option<Value>> {
+        let given = self.list_items(arguments);
+        let items = match (called, given.len(), given.first().copied()) {
+            (Global::Rebuild(function), ..) => return self.rebuilt(function, arguments).map(Some),
+            (Global::Size, 1, Some(sizes @ (Value::Tuple(_) | Value::List(_)))) => return Ok(Some(sizes)),
+            (Global::Dict, 0, _) | (Global::DefaultDict, 0 | 1, _) => Vec::new(),
+            (Global::Dict, 1, Some(Value::Dict(list))) => {
+                self.budget.take(self.list_items(list).len() as u64)?;
+                self.list_items(list).to_vec()
             }
-            _ => Err(Error::unsupported(format!("a call of {called:?} with other arguments"))),
+            (Global::Dict, 1, Some(Value::List(pairs) | Value::Tuple(pairs))) => {
+                self.budget.take(self.list_items(pairs).len() as u64)?;
+                match self.pairs(pairs) {
+                    Some(pairs) => pairs.into_flattened(),
+                    None => return Ok(None),
+                }
+            }
+            _ => return Ok(None),
+        };
+        self.count(items.len())?;
+        self.lists.push(items);
+        Ok(Some(Value::Dict(self.lists.len() as u32 - 1)))
+    }
+
+    /// The keys and values in a list of pairs.
+    fn pairs(&self, list: u32) -> Option<Vec<[Value; 2]>> {
+        let pair = |pair: &Value| match self.list_items(pair.list()?) {
+            [key, value] => Some([*key, *value]),
+            _ => None,
+        };
+        self.list_items(list).iter().map(pair).collect()
+    }
+
+    /// NEWOBJ: an object without its state.
+    fn new_object(&mut self, class: Value, arguments: Value) -> Result<()> {
+        match class {
+            Value::Global(Global::Dict) => self.list(Vec::new(), Value::Dict),
+            Value::Global(Global::TensorClass) => {
+                let why = "it is made without a storage, which is set later";
+                let made = self.tensor(Err(Odd { why, name: None }))?;
+                self.push(made)
+            }
+            _ => self.list(vec![class, arguments], Value::Object),
         }
     }
 
-    /// A tensor of a storage: offset, size and strides in elements.
-    fn tensor(&mut self, (arguments, typed): (&[Value], Option<Dtype>)) -> Result<()> {
-        let [Value::Storage(storage), Value::Int(offset), size, stride, ..] = arguments else {
-            return Err(Error::unsupported("a tensor with other arguments"));
-        };
-        let &(key, of_storage) = self.storages.get(*storage as usize).ok_or_else(|| wrong("no storage"))?;
-        let dtype =
-            typed.or(of_storage).ok_or_else(|| Error::unsupported("a tensor without an element type"))?;
-        let numbers = |value: Value| -> Option<Vec<u64>> {
-            let number = |value: &Value| match value {
-                Value::Int(number) => u64::try_from(*number).ok(),
-                _ => None,
-            };
-            self.items(value)?.iter().map(number).collect()
-        };
-        let (Some(sizes), Some(strides), Ok(offset)) =
-            (numbers(*size), numbers(*stride), u64::try_from(*offset))
-        else {
-            return Err(wrong("sizes that are no numbers"));
-        };
-        if sizes.len() != strides.len() {
-            return Err(wrong("a tensor of more sizes than strides"));
-        }
-        let shape = Shape::new(&sizes);
-        let shape =
-            shape.ok_or_else(|| Error::unsupported("more than 8 dimensions, or too many elements"))?;
-        let mut step = 1_u64;
-        let mut is_contiguous = true;
-        for (size, stride) in sizes.iter().zip(&strides).rev() {
-            is_contiguous &= *size == 1 || *stride == step;
-            step = step.saturating_mul(*size);
-        }
-        is_contiguous |= shape.elements() == 0;
+    pub(super) fn tensor(&mut self, described: Described) -> Result<Value> {
         self.count(1)?;
-        self.tensors.push(Stored { key, dtype, offset, shape, is_contiguous });
-        self.push(Value::Tensor(self.tensors.len() - 1))
+        self.tensors.push(described);
+        Ok(Value::Tensor(self.tensors.len() as u32 - 1))
     }
 
-    /// BUILD: the attributes of a dictionary, such as the `_metadata` of a state_dict.
+    /// BUILD: the state of an object. The attributes of a dictionary, such as the `_metadata` of a state_dict, are no
+    /// items of it.
     fn build(&mut self) -> Result<()> {
-        self.pop()?;
-        match self.stack.last() {
-            Some(Value::Dict(_)) => Ok(()),
-            _ => Err(Error::unsupported("the state of an object")),
+        let state = self.pop()?;
+        match self.top()? {
+            Value::Object(list) => {
+                self.count(1)?;
+                self.add(list, &[state]);
+            }
+            Value::Tensor(tensor) => {
+                if let Some(tensor) = self.tensors.get_mut(tensor as usize) {
+                    *tensor = Err(Odd { why: "it has a state that is set when it is loaded", name: None });
+                }
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     /// BINPERSID: `('storage', class, key, device, elements)`.
     fn storage(&mut self) -> Result<()> {
         let id = self.pop()?;
-        let Some(
-            [Value::Text(kind), Value::Global(Global::Storage(dtype)), Value::Text(key), _, Value::Int(_)],
-        ) = self.items(id)
+        let items = id.list().map(|list| self.list_items(list)).unwrap_or_default();
+        let [
+            Value::Text(kind),
+            Value::Global(Global::Storage(element)),
+            Value::Text(key),
+            _,
+            Value::Int(elements),
+        ] = *items
         else {
             return Err(Error::unsupported("a reference to something that is not a storage"));
         };
-        if text_of(self.bytes, *kind) != "storage" {
+        let elements = u64::try_from(elements).map_err(|_| wrong("a storage of fewer than 0 elements"))?;
+        let bytes = match element {
+            Element::Known(dtype) => dtype.bytes_of(elements),
+            Element::Unknown(_) => Some(u64::MAX),
+        };
+        let bytes = bytes.ok_or_else(|| wrong("a storage of more bytes than can be counted"))?;
+        if self.text(kind) != "storage" {
             return Err(Error::unsupported("a reference to something that is not a storage"));
         }
-        let stored = (*key, *dtype);
-        self.count(1)?;
-        self.storages.push(stored);
-        self.push(Value::Storage(self.storages.len() as u32 - 1))
+        let next = self.storages.len() as u32;
+        let number = *self.by_key.entry(key).or_insert(next);
+        if number == next {
+            self.count(1)?;
+            self.storages.push(Storage { key, element, bytes });
+        }
+        self.push(Value::Storage(number))
     }
 }
 
