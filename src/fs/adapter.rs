@@ -122,14 +122,14 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.measured(Operation::Flush, ino, || match self.file(handle) {
-            Some(open_file) => self.flush(&open_file, Durable::No, "flush", reply),
+            Some(open_file) => self.flush_recognizing(open_file, Durable::No, "flush", reply),
             None => reply.ok(),
         });
     }
 
     fn fsync(&self, _request: &Request, ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
         self.measured(Operation::Fsync, ino, || match self.file(handle) {
-            Some(open_file) => self.flush(&open_file, Durable::Yes, "fsync", reply),
+            Some(open_file) => self.flush_recognizing(open_file, Durable::Yes, "fsync", reply),
             None => reply.ok(),
         });
     }
@@ -183,8 +183,7 @@ impl Filesystem for Adapter {
             match open_file {
                 // Stores to mapped pages arrive after the last flush.
                 Some(open_file) if open_file.is_unclosed() => {
-                    self.flush(&open_file, Durable::No, "release", reply);
-                    self.vfs.keep_unflushed(&open_file);
+                    self.flush_recognizing(open_file, Durable::No, "release", reply);
                 }
                 _ => reply.ok(),
             }
@@ -301,7 +300,8 @@ impl Filesystem for Adapter {
         self.measured(Operation::Setattr, ino, || {
             let (atime, mtime) = (atime.map(nanoseconds), mtime.map(nanoseconds));
             let set = SetAttr { mode, uid, gid, atime, mtime, ..SetAttr::default() };
-            self.set_attr(ino, set, size, reply);
+            let tenant = self.recognized_by_change(ino, size);
+            self.recognizing(tenant, "setattr", move |adapter| adapter.set_attr(ino, set, size, reply));
         });
     }
 
@@ -343,8 +343,13 @@ impl Filesystem for Adapter {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.measured(Operation::Unlink, (parent, name), || {
-            let from = (Ino(parent.0), name.as_bytes());
-            self.name_gone("unlink", reply, from, || self.vfs.unlink(from.0, from.1));
+            // The next name of a file may tell its content.
+            let tenant = self.recognized_by_names(parent, &[name.as_bytes()]);
+            let name = name.to_owned();
+            self.recognizing(tenant, "unlink", move |adapter| {
+                let from = (Ino(parent.0), name.as_bytes());
+                adapter.name_gone("unlink", reply, from, || adapter.vfs.unlink(from.0, from.1));
+            });
         });
     }
 
@@ -359,8 +364,14 @@ impl Filesystem for Adapter {
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         self.measured(Operation::Symlink, (parent, name), || {
-            let (owner, target) = ((request.uid(), request.gid()), target.as_os_str().as_bytes());
-            self.made("symlink", reply, self.vfs.symlink(Ino(parent.0), name.as_bytes(), target, owner));
+            // The name of a link may tell the content of a blob.
+            let tenant = self.recognized_by_names(parent, &[name.as_bytes()]);
+            let (owner, target) = ((request.uid(), request.gid()), target.as_os_str().to_owned());
+            let name = name.to_owned();
+            self.recognizing(tenant, "symlink", move |adapter| {
+                let made = adapter.vfs.symlink(Ino(parent.0), name.as_bytes(), target.as_bytes(), owner);
+                adapter.made("symlink", reply, made);
+            });
         });
     }
 
@@ -379,14 +390,18 @@ impl Filesystem for Adapter {
                 return reply.error(errno::NO_SUCH_FLAG);
             }
             let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
-            let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
-            let user = request.uid();
-            self.name_gone("rename", reply, to, || {
-                let renamed = self.vfs.rename(from, to, keep);
-                if let Err(error) = &renamed {
-                    control::note_refused_rename(&self.mounted, user, from, new_name, error);
-                }
-                renamed
+            let tenant = self.recognized_by_names(parent, &[name.as_bytes(), new_name.as_bytes()]);
+            let (name, new_name, user) = (name.to_owned(), new_name.to_owned(), request.uid());
+            self.recognizing(tenant, "rename", move |adapter| {
+                let from = (Ino(parent.0), name.as_bytes());
+                let to = (Ino(new_parent.0), new_name.as_bytes());
+                adapter.name_gone("rename", reply, to, || {
+                    let renamed = adapter.vfs.rename(from, to, keep);
+                    if let Err(error) = &renamed {
+                        control::note_refused_rename(&adapter.mounted, user, from, &new_name, error);
+                    }
+                    renamed
+                });
             });
         });
     }

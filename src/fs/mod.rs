@@ -17,6 +17,7 @@ mod numbers;
 mod passthrough;
 mod read;
 mod read_pattern;
+mod recognition;
 mod reply;
 mod serve;
 mod transport;

@@ -18,6 +18,7 @@ use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
+use crate::fs::recognition::Recognition;
 use crate::fs::reply::{GENERATION, ShownOwner, Times, own};
 use crate::fs::transport::Offer;
 use crate::fs::verify_on_open::VerifyOnOpen;
@@ -63,6 +64,7 @@ pub(super) struct Adapter {
     pub times: Times,
     pub passthrough: Arc<Passthrough>,
     pub verify_on_open: Arc<VerifyOnOpen>,
+    pub recognition: Recognition,
     pub decoded: Arc<DecodedCache>,
     /// Woken when the session ends.
     pub waker: Arc<Waker>,
@@ -102,6 +104,7 @@ impl Adapter {
             times,
             passthrough,
             verify_on_open,
+            recognition: Recognition::new(),
             decoded,
             waker,
             stack_depth,

@@ -198,18 +198,7 @@ impl OpenFile {
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(()) };
         let Some(file) = node.file() else { return Ok(()) };
-        let may_be = match file.content {
-            Content::Part | Content::Tensor => false,
-            Content::Plain => may_be_recognized(&name) || self.is_data_file(),
-            Content::Safetensors
-            | Content::Npy
-            | Content::Gguf
-            | Content::Cgeb
-            | Content::Torch
-            | Content::Npz
-            | Content::Onnx
-            | Content::OnnxData => true,
-        };
+        let may_be = self.may_be_recognized_as(file, &name);
         if !may_be {
             return Ok(());
         }
@@ -247,6 +236,28 @@ impl OpenFile {
             Err(_) => {}
         }
         Ok(())
+    }
+
+    /// Whether a change of its bytes may make them be recognized.
+    pub fn may_be_recognized(&self) -> bool {
+        self.named().is_some_and(|(node, name)| {
+            node.file().is_some_and(|file| self.may_be_recognized_as(file, &name))
+        })
+    }
+
+    fn may_be_recognized_as(&self, file: &FileEntry, name: &[u8]) -> bool {
+        match file.content {
+            Content::Part | Content::Tensor => false,
+            Content::Plain => may_be_recognized(name) || self.is_data_file(),
+            Content::Safetensors
+            | Content::Npy
+            | Content::Gguf
+            | Content::Cgeb
+            | Content::Torch
+            | Content::Npz
+            | Content::Onnx
+            | Content::OnnxData => true,
+        }
     }
 
     /// Creates new objects for the file's bytes: in place if they lie in one data file, otherwise in
