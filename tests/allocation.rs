@@ -1,58 +1,12 @@
 //! Checks by a counting allocator that the decoding half of the codecs allocates nothing, and that a collection needs
 //! a bounded number of bytes for each tensor.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use support::{CountingAllocator, allocations, held};
 use tierfs::codec::{InstructionSet, payload_len};
 use tierfs::model::{Aim, Dtype, MoveTo, Silent, Tier};
 
-/// Passes calls on to the system's allocator and counts the bytes of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    static HELD_BYTES: Cell<isize> = const { Cell::new(0) };
-    static HELD_BYTES_MAX: Cell<isize> = const { Cell::new(0) };
-}
-
-fn hold(bytes: isize) {
-    HELD_BYTES.set(HELD_BYTES.get() + bytes);
-    HELD_BYTES_MAX.set(HELD_BYTES_MAX.get().max(HELD_BYTES.get()));
-}
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        hold(layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        hold(-(layout.size() as isize));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
-    work();
-    ALLOCATIONS.get() - before
-}
-
-/// The bytes that this thread gained by some work, and the most that it had meanwhile.
-fn held<T>(work: impl FnOnce() -> T) -> (T, isize, isize) {
-    let before = HELD_BYTES.get();
-    HELD_BYTES_MAX.set(before);
-    let made = work();
-    (made, HELD_BYTES.get() - before, HELD_BYTES_MAX.get() - before)
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn the_counter_counts_allocations() {

@@ -1,4 +1,5 @@
-//! Runs the corpus through the fuzz targets, so that no target stops working and no fixed failure returns.
+//! Runs the corpus through the fuzz targets, so that no target stops working and no fixed failure returns, and files of
+//! hostile structure through the readers.
 
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -6,7 +7,13 @@
 use std::fs;
 use std::path::Path;
 
+use support::CountingAllocator;
+
+mod structures;
 mod targets;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn every_file_of_the_corpus_passes_its_target() {

@@ -1,6 +1,7 @@
 //! Shared by the test binaries: temporary stores and mounts, the `tierfs` program, files to import, control files and
 //! extended attributes, system calls, and comparisons. One crate, compiled once.
 
+mod allocator;
 mod attributes;
 mod bucket;
 mod calls;
@@ -16,6 +17,7 @@ mod random;
 mod shell;
 mod wait;
 
+pub use allocator::*;
 pub use attributes::*;
 pub use bucket::*;
 pub use calls::*;
