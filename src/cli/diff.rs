@@ -154,7 +154,14 @@ fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str
     };
     let recognized = match recognize(&source, name.as_bytes()) {
         Ok(recognized) => Some(recognized).filter(|recognized| recognized.content != Content::Cgeb),
-        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => None,
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::Invalid | ErrorKind::Unreadable | ErrorKind::Unsupported
+            ) =>
+        {
+            None
+        }
         Err(error) => return Err(error.at(path.display())),
     };
     let parts = recognized.map(|recognized| recognized.parts).unwrap_or_default();

@@ -31,6 +31,8 @@ pub struct Target {
     pub objects: Vec<Arc<Object>>,
     /// Whether its container has a checksum of it.
     pub is_checksummed: bool,
+    /// Whether its container has codes.
+    pub has_codes: bool,
     /// Whether the request itself allows loss of precision.
     pub consent: Consent,
 }
@@ -48,7 +50,7 @@ impl Target {
 
     /// Why a move of many tensors leaves it unchanged, if it does.
     pub(super) fn kept_by(&self, to: MoveTo, settings: &Settings) -> Option<KeptBy> {
-        let by = to.kept_by(self.dtype, &self.shape, || settings.keeps(&self.name));
+        let by = to.kept_by(self.dtype, &self.shape, || settings.keeps(&self.name, self.has_codes));
         by.or_else(|| (self.is_checksummed && !to.aim.tier().is_exact()).then_some(KeptBy::Checksummed))
     }
 
@@ -100,6 +102,7 @@ fn target(state: &State, node: &Node) -> Option<Target> {
     let name = state.tensor_name(node)?.into();
     let container = file.container.and_then(|container| state.node(container)?.file());
     let is_checksummed = container.is_some_and(|container| container.content.has_checksums());
+    let has_codes = file.container.is_some_and(|container| state.has_codes(container));
     Some(Target {
         node: node.entry.id,
         path,
@@ -108,6 +111,7 @@ fn target(state: &State, node: &Node) -> Option<Target> {
         shape: tensor.shape.clone(),
         objects,
         is_checksummed,
+        has_codes,
         consent: Consent::AsSet,
     })
 }

@@ -123,6 +123,7 @@ impl Summary {
             "refused": self.refused,
             "kept": {
                 "keep_list": self.kept.by_keep_list,
+                "beside_codes": self.kept.beside_codes,
                 "too_small": self.kept.too_small,
                 "not_float": self.kept.not_float,
                 "quantized": self.kept.quantized,

@@ -31,7 +31,7 @@ pub(super) fn errno(error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Unsupported => Errno::EIO,
         ErrorKind::NotSupported => Errno::EOPNOTSUPP,
-        ErrorKind::Invalid => Errno::EINVAL,
+        ErrorKind::Invalid | ErrorKind::Unreadable => Errno::EINVAL,
         ErrorKind::NotFound => Errno::ENOENT,
         ErrorKind::Gone => Errno::ESTALE,
         ErrorKind::Exists => Errno::EEXIST,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::checksum;
+use crate::format::files::shard_index;
 use crate::format::log::catalog::{Digests, Extent, FileEntry};
 use crate::ingest::archives;
 use crate::ingest::blocking::Blocking;
@@ -156,6 +157,7 @@ pub fn may_be_recognized(name: &[u8]) -> bool {
         || has_suffix(name, b".npy")
         || has_suffix(name, b".gguf")
         || archives::has_suffix(name)
+        || shard_index::is_name(name)
         || is_scanned(name)
 }
 

@@ -129,12 +129,13 @@ impl Compare<'_> {
             let names = part.file().zip(state.tensor_name(part)).zip(state.own_path(part));
             let Some(((entry, own_name), name)) = names else { continue };
             let Some(tensor) = &entry.tensor else { continue };
+            let has_codes = entry.container.is_some_and(|container| state.has_codes(container));
             let objects: Vec<&Arc<Object>> =
                 entry.objects.iter().filter_map(|id| state.object(*id)).collect();
             has_absent |= objects.iter().any(|object| object.has_absent());
             if let Some(to) = self.options.tier
                 && !file.content.has_checksums()
-                && to.takes(tensor.dtype, &tensor.shape, || self.settings.keeps(&own_name))
+                && to.takes(tensor.dtype, &tensor.shape, || self.settings.keeps(&own_name, has_codes))
                 && !objects.iter().all(|object| is_in_tier(object, to.aim.tier()))
             {
                 return false;

@@ -39,13 +39,13 @@ const OTHER_FORMATS: &[(&[u8], &str, &str)] =
 /// The error of a file that does not parse as its name promises: it describes the file, if its first
 /// bytes tell.
 pub(super) fn diagnose(source: &Arc<dyn File>, name: &[u8], error: Error) -> Error {
-    if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) {
+    if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unreadable | ErrorKind::Unsupported) {
         return error;
     }
     let mut beginning = [0; BEGINNING_BYTES];
     let Ok(count) = source.read_at(&mut beginning, 0) else { return error };
     match instead(beginning.get(..count).unwrap_or_default(), name) {
-        Some(instead) => Error::invalid(format!("it is {instead}")),
+        Some(instead) => Error::new(ErrorKind::Unreadable, format!("it is {instead}")),
         None => error,
     }
 }

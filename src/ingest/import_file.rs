@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, OutsideFile};
 use crate::ingest::options::{Options, Origin, Report};
 use crate::ingest::parts::{Part, PartTensor, Recognized};
@@ -32,8 +33,9 @@ pub fn import_file(
         recognize_import((collection, target.path().as_bytes()), source, &target.name, options.strict)?;
     let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
     let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
+    let has_codes = has_codes(&recognized);
     let tier_of = |tensor: &PartTensor| {
-        let tier = encoded_tier.and_then(|to| tier_of(to, tensor, settings));
+        let tier = encoded_tier.and_then(|to| tier_of(to, tensor, (settings, has_codes)));
         tier.or_else(|| tensor.packed_tier(options.blocking).filter(|_| packs))
     };
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
@@ -64,7 +66,7 @@ pub fn import_file(
     let blake3 = stored_parts.digests.blake3();
     let places = options.places.clone();
     let provenance = (!places.is_empty()).then(|| Provenance::new(origin.mtime, blake3, places));
-    let (encoded, kept) = encoded(&recognized, options.tier, settings);
+    let (encoded, kept) = encoded(&recognized, options.tier, (settings, has_codes));
     let parents = options.parents.as_ref();
     let attributes = publish::Attributes { parents, why: note.clone(), provenance };
     let (tensors, children) =
@@ -76,12 +78,22 @@ pub fn import_file(
     Ok(Report { tensors, children, encoded, kept, bytes, stored, shared, note })
 }
 
+/// Whether any tensors of the file are codes.
+fn has_codes(recognized: &Recognized) -> bool {
+    let tensors = recognized.parts.iter().filter_map(|part| part.tensor.as_ref());
+    safetensors::has_codes(tensors.map(|tensor| (&*tensor.own_name, tensor.dtype, &tensor.shape)))
+}
+
 /// Numbers of tensors that go to a tier, and of those that stay exact.
-fn encoded(recognized: &Recognized, tier: Option<MoveTo>, settings: &Settings) -> (u64, Kept) {
+fn encoded(
+    recognized: &Recognized,
+    tier: Option<MoveTo>,
+    (settings, has_codes): (&Settings, bool),
+) -> (u64, Kept) {
     let (mut encoded, mut kept) = (0, Kept::default());
     let Some(to) = tier.filter(|to| to.aim.tier() != Tier::Exact) else { return (encoded, kept) };
     for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
-        let by = to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name));
+        let by = to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name, has_codes));
         let by =
             if recognized.content.has_checksums() { Some(by.unwrap_or(KeptBy::Checksummed)) } else { by };
         match by {
@@ -93,8 +105,8 @@ fn encoded(recognized: &Recognized, tier: Option<MoveTo>, settings: &Settings) -
 }
 
 /// The tier of an imported tensor, if it moves anywhere.
-fn tier_of(to: MoveTo, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
-    let takes = to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name));
+fn tier_of(to: MoveTo, tensor: &PartTensor, (settings, has_codes): (&Settings, bool)) -> Option<Tier> {
+    let takes = to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name, has_codes));
     Some(to.aim.tier()).filter(|tier| takes && *tier != Tier::Exact)
 }
 
@@ -152,8 +164,15 @@ pub fn import_shards(
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
         let (content, parts) = (Content::Plain, vec![whole]);
-        let recognized =
-            Recognized { content, bytes, parts, records: None, note: String::new(), data_files: Vec::new() };
+        let recognized = Recognized {
+            content,
+            bytes,
+            parts,
+            records: None,
+            note: String::new(),
+            data_files: Vec::new(),
+            shards: None,
+        };
         let how = store_parts::How::plain(options);
         let stored_parts = store_parts::store_parts(
             &mut uncommitted,

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::format::files::shard_index;
 use crate::ingest::compare::{Compare, Comparison, node_at};
 use crate::ingest::inside::{StoreFiles, identity};
 use crate::ingest::links::{is_there, link, may_share, set_time, symlink};
@@ -17,11 +18,14 @@ use crate::ingest::walk::{Found, Mounts, Walked, files, mtime, shards};
 use crate::ingest::{
     Action, Listed, Options, Origin, Parents, Report, Request, Sum, Target, import_file, import_shards, room,
 };
-use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result};
+use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result, quoted_name};
 use crate::store::Use;
 use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
 use crate::store::{Collection, Store, now_nanoseconds};
+
+/// Missing shards that a note names.
+const SHARDS_SHOWN_MAX: usize = 5;
 
 /// Observes an import.
 pub trait Watch: Progress {
@@ -351,7 +355,7 @@ impl Plan {
         let compare = self.compare(store, options, &is_cancelled);
         let compared: Vec<_> =
             self.walked.found.iter().map(|found| self.compare_one(&compare, collection, found)).collect();
-        let mut blobs = Blobs::default();
+        let (mut blobs, mut indexes) = (Blobs::default(), Vec::new());
         for (found, compared) in self.walked.found.iter().zip(&compared) {
             if let Ok(Comparison::Unchanged { node, .. }) = compared {
                 blobs.add(found, *node);
@@ -411,6 +415,9 @@ impl Plan {
                 }
             };
             sum.note_changed(collection, &found.target);
+            if shard_index::is_name(&found.target.name) {
+                indexes.push(&found.target);
+            }
             if action != Action::Link {
                 sum.add(&report);
                 if let Some(node) = node_at(&collection.state(), &found.target) {
@@ -429,6 +436,7 @@ impl Plan {
         }
         sum.left = 0;
         self.links(collection, owner, watch, sum)?;
+        note_missing_shards(collection, &indexes, watch, sum);
         self.remove(collection, owner, watch, sum)
     }
 
@@ -530,6 +538,25 @@ impl Plan {
         let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
         let origin = origin(&metadata, owner, None);
         import_shards(collection, target, &sources, &origin, options, watch)
+    }
+}
+
+/// Notes the shards that imported indexes name and that are not in the collection.
+fn note_missing_shards(collection: &Collection, indexes: &[&Target], watch: &dyn Watch, sum: &mut Sum) {
+    for target in indexes {
+        let missing = {
+            let state = collection.state();
+            node_at(&state, target).map(|node| state.missing_shards(node)).unwrap_or_default()
+        };
+        let shown: Vec<&str> = missing.iter().take(SHARDS_SHOWN_MAX).map(|name| quoted_name(name)).collect();
+        let note = match missing.len() - shown.len() {
+            _ if missing.is_empty() => continue,
+            0 => format!("shards that it names are not there: {}", shown.join(", ")),
+            more => format!("shards that it names are not there: {} and {more} more", shown.join(", ")),
+        };
+        let path = target.path();
+        watch.noted(&path, &note);
+        sum.notes.push((path, note));
     }
 }
 

@@ -114,6 +114,11 @@ impl<'a> Names<'a> {
         put_data_files(self.batch, self.state, place, data_files);
     }
 
+    /// Records the containers that the index `node` names.
+    pub fn shards(&mut self, node: EntryId, shards: Option<String>) {
+        self.batch.put_shards(self.state, node, shards);
+    }
+
     /// Allows lossy moves of an imported file, because the user still has the source.
     pub fn allow_loss(&mut self, node: EntryId) {
         self.batch.entry(allow_until_written(node));

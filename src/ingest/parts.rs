@@ -24,6 +24,8 @@ pub struct Recognized {
     pub note: String,
     /// The paths of files that have further tensors, relative to its directory.
     pub data_files: Vec<String>,
+    /// The containers that the index of a sharded model names, as text (`format/files/shard_index.rs`).
+    pub shards: Option<String>,
 }
 
 /// A range of a file that becomes one object.

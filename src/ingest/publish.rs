@@ -56,6 +56,7 @@ pub(super) fn publish(
         let node = names.number();
         let named = file.name(&mut names, node, why);
         names.data_files((parent, node), &file.data_files);
+        names.shards(node, file.shards.take());
         names.entries(provenance.iter().map(|provenance| provenance.entry(node)));
         names.name(parent, &file_name, node);
         names.finish();
@@ -98,6 +99,7 @@ pub(super) fn publish_over(
         names.empty(before);
         file.name(&mut names, node, why);
         names.data_files((directory, node), &file.data_files);
+        names.shards(node, file.shards.take());
         names.finish();
         Ok(())
     };
@@ -122,6 +124,8 @@ struct Arrived<'a> {
     records: Option<Arc<Runs>>,
     /// The paths of the files with further tensors.
     data_files: Vec<String>,
+    /// The containers that an index names.
+    shards: Option<String>,
 }
 
 impl<'a> Arrived<'a> {
@@ -142,6 +146,7 @@ impl<'a> Arrived<'a> {
             parents: Vec::new(),
             records: recognized.records,
             data_files: recognized.data_files,
+            shards: recognized.shards,
         };
         let (tenant, name) = (collection.tenant(), collection.name());
         let id = TensorId::below(tenant, name, directory);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::files::cgeb;
-use crate::format::files::{gguf, npy, safetensors};
+use crate::format::files::{gguf, npy, safetensors, shard_index};
 use crate::format::log::catalog::Content;
 use crate::ingest::archives;
 use crate::ingest::batch::scan;
@@ -41,8 +41,9 @@ pub fn recognize_at(
     }
 }
 
-/// Recognizes a file for an import. Without `strict`, a valid file that this program cannot take apart
-/// is kept as a plain file. Returns also the note about such a file, or an empty one.
+/// Recognizes a file for an import. Without `strict`, a file that this program cannot take apart is kept as a plain
+/// file, unless it is cut off or another file than its name promises. Returns also the note about such a file, or an
+/// empty one.
 pub(super) fn recognize_import(
     (collection, path): (&Arc<Collection>, &[u8]),
     source: &Arc<dyn File>,
@@ -60,7 +61,7 @@ pub(super) fn recognize_import(
             let note = recognized.note.clone();
             Ok((recognized, note))
         }
-        Err(error) if error.kind() == ErrorKind::Unsupported && !strict => {
+        Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) && !strict => {
             Ok((plain(source)?, format!("kept as a plain file: {error}")))
         }
         Err(error) => Err(error),
@@ -77,6 +78,7 @@ pub(super) fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
         records: None,
         note: String::new(),
         data_files: Vec::new(),
+        shards: None,
     })
 }
 
@@ -86,20 +88,29 @@ fn by_name(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Recognized
     if let Some(stem) = stem {
         return batch(source, bytes, stem);
     }
-    let (mut note, mut data_files) = (String::new(), Vec::new());
+    let (mut note, mut data_files, mut shards) = (String::new(), Vec::new(), None);
     let (content, tensors) = if let Some(found) = archives::recognize(source, bytes, name)? {
         (note, data_files) = (found.note, found.data_files);
         (found.content, found.tensors)
     } else if text.ends_with(".safetensors") {
-        (Content::Safetensors, safetensors_tensors(source, bytes)?)
+        let header = safetensors_header(source, bytes)?;
+        note = archives::note(&header.others.iter().map(not_shown).collect::<Vec<_>>());
+        (Content::Safetensors, safetensors_parts(header))
     } else if text.ends_with(".gguf") {
         (Content::Gguf, gguf_tensors(source, bytes)?)
     } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
         (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
     } else {
+        if shard_index::is_name(name) && bytes > 0 {
+            match read_shards(source, bytes) {
+                Ok(found) => shards = Some(found),
+                Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+                Err(error) => note = format!("the names of tensors do not follow it: {error}"),
+            }
+        }
         (Content::Plain, Vec::new())
     };
-    Ok(Recognized { note, data_files, ..of_tensors(content, bytes, tensors)? })
+    Ok(Recognized { note, data_files, shards, ..of_tensors(content, bytes, tensors)? })
 }
 
 /// A container with these tensors.
@@ -107,7 +118,8 @@ pub(super) fn of_tensors(content: Content, bytes: u64, tensors: Vec<Part>) -> Re
     // Rejects impossible names before anything is stored.
     TensorNames::new(tensors.iter().filter_map(|part| Some(part.tensor.as_ref()?.name.as_str())))?;
     let parts = cover(bytes, tensors)?;
-    Ok(Recognized { content, bytes, parts, records: None, note: String::new(), data_files: Vec::new() })
+    let (note, data_files) = (String::new(), Vec::new());
+    Ok(Recognized { content, bytes, parts, records: None, note, data_files, shards: None })
 }
 
 /// Recognizes an embedding batch, which is read and checked whole.
@@ -139,20 +151,42 @@ fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
     }
     let records = Some(Arc::new(runs));
     let (note, data_files) = (String::new(), Vec::new());
-    Ok(Recognized { content: Content::Cgeb, bytes, parts, records, note, data_files })
+    Ok(Recognized { content: Content::Cgeb, bytes, parts, records, note, data_files, shards: None })
 }
 
-fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
+/// The text of the index of a sharded model.
+fn read_shards(source: &Arc<dyn File>, bytes: u64) -> Result<String> {
+    if bytes > shard_index::BYTES_MAX {
+        let most = shard_index::BYTES_MAX;
+        return Err(Error::unsupported(format!("it has {bytes} bytes; at most {most} are read")));
+    }
+    let mut json = vec![0; bytes as usize];
+    read(source, &mut json, 0)?;
+    Ok(shard_index::to_lines(&shard_index::parse(&json)?))
+}
+
+fn safetensors_header(source: &Arc<dyn File>, bytes: u64) -> Result<safetensors::Header> {
     let mut first = [0; 8];
     if bytes < 8 {
-        return Err(Error::invalid(format!("it has {bytes} bytes, too few for a safetensors file")));
+        let text = format!("it has {bytes} bytes, too few for a safetensors file");
+        return Err(Error::new(ErrorKind::Unreadable, text));
     }
     read(source, &mut first, 0)?;
     let len = safetensors::header_len(first, bytes)?;
     let mut json = vec![0; len as usize];
     read(source, &mut json, 8)?;
-    let header = safetensors::parse(&json, bytes)?;
-    let parts = header.tensors.into_iter().map(|entry| {
+    safetensors::parse(&json, bytes)
+}
+
+fn not_shown(other: &safetensors::Other) -> (String, String) {
+    (other.name.clone(), other.why.clone())
+}
+
+/// A tensor that is not shown is a part too, so that forms find its bytes.
+fn safetensors_parts(header: safetensors::Header) -> Vec<Part> {
+    let others = header.others.into_iter().filter(|other| other.begin < other.end);
+    let others = others.map(|other| Part { begin: other.begin, end: other.end, tensor: None });
+    let tensors = header.tensors.into_iter().map(|entry| {
         let tensor = PartTensor {
             own_name: entry.name.clone(),
             name: entry.name,
@@ -161,7 +195,7 @@ fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> 
         };
         Part { begin: entry.begin, end: entry.end, tensor: Some(tensor) }
     });
-    Ok(parts.collect())
+    tensors.chain(others).collect()
 }
 
 /// A GGUF header does not state its length, so more of the file is read until the header ends.

@@ -193,6 +193,7 @@ impl Sum {
             "encoded": self.encoded,
             "kept_exact": {
                 "keep_list": self.exact.by_keep_list,
+                "beside_codes": self.exact.beside_codes,
                 "too_small": self.exact.too_small,
                 "not_float": self.exact.not_float,
                 "quantized": self.exact.quantized,
@@ -236,6 +237,7 @@ impl Sum {
             encoded: number("encoded")?,
             exact: Kept {
                 by_keep_list: exact("keep_list")?,
+                beside_codes: exact("beside_codes")?,
                 too_small: exact("too_small")?,
                 not_float: exact("not_float")?,
                 quantized: exact("quantized")?,
@@ -287,6 +289,7 @@ mod tests {
             encoded: 5,
             exact: Kept {
                 by_keep_list: 1,
+                beside_codes: 9,
                 too_small: 2,
                 not_float: 3,
                 quantized: 4,

@@ -65,6 +65,7 @@ dtypes! {
     F8E5M2 = 14, 1 in 1, "f8_e5m2", Some("F8_E5M2");
     F8E8M0 = 15, 1 in 1, "f8_e8m0", Some("F8_E8M0");
     F4 = 16, 2 in 1, "f4", Some("F4");
+    C64 = 17, 1 in 8, "c64", Some("C64");
     Q4_0 = 66, 32 in 18, "q4_0", None;
     Q4_1 = 67, 32 in 20, "q4_1", None;
     Q5_0 = 70, 32 in 22, "q5_0", None;
@@ -161,7 +162,7 @@ mod tests {
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
             assert_eq!(Dtype::from_name(dtype.name()), Some(dtype));
         }
-        assert_eq!(Dtype::from_code(17), None);
+        assert_eq!(Dtype::from_code(18), None);
         assert_eq!(Dtype::from_name("f33"), None);
     }
 

@@ -20,6 +20,8 @@ pub enum ErrorKind {
     NotSupported,
     /// An invalid value.
     Invalid,
+    /// A file from outside that is cut off, or that is not of the format that its name promises.
+    Unreadable,
     /// Nothing with that name exists.
     NotFound,
     /// It existed and does not any more.
@@ -65,6 +67,7 @@ impl ErrorKind {
             ErrorKind::Unsupported => "unsupported",
             ErrorKind::NotSupported => "not supported",
             ErrorKind::Invalid => "invalid",
+            ErrorKind::Unreadable => "unreadable",
             ErrorKind::NotFound => "not found",
             ErrorKind::Gone => "gone",
             ErrorKind::Exists => "exists",

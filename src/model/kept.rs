@@ -7,6 +7,8 @@ use crate::model::dtype::Dtype;
 pub enum KeptBy {
     /// The keep list in the store's settings names it.
     KeepList,
+    /// It stands in a file with codes, of which it may be a part.
+    BesideCodes,
     /// It has one dimension, or few elements.
     TooSmall,
     /// Its type is not encoded.
@@ -26,6 +28,8 @@ pub enum KeptBy {
 pub struct Kept {
     /// Kept by the keep list in the store's settings.
     pub by_keep_list: u64,
+    /// Kept because their file has codes.
+    pub beside_codes: u64,
     /// Kept because they have one dimension or few elements.
     pub too_small: u64,
     /// Kept because their type is not encoded.
@@ -52,6 +56,7 @@ impl Kept {
     pub fn count(&mut self, by: KeptBy) {
         *match by {
             KeptBy::KeepList => &mut self.by_keep_list,
+            KeptBy::BesideCodes => &mut self.beside_codes,
             KeptBy::TooSmall => &mut self.too_small,
             KeptBy::NotFloat => &mut self.not_float,
             KeptBy::Quantized => &mut self.quantized,
@@ -64,6 +69,7 @@ impl Kept {
     /// Adds other numbers.
     pub fn add(&mut self, other: Kept) {
         self.by_keep_list += other.by_keep_list;
+        self.beside_codes += other.beside_codes;
         self.too_small += other.too_small;
         self.not_float += other.not_float;
         self.quantized += other.quantized;
@@ -74,9 +80,17 @@ impl Kept {
 
     /// All of them.
     pub fn sum(&self) -> u64 {
-        let Kept { by_keep_list, too_small, not_float, quantized, not_packed, not_smaller, checksummed } =
-            *self;
-        by_keep_list + too_small + not_float + quantized + not_packed + not_smaller + checksummed
+        self.taken_by_all()
+            + self.not_float
+            + self.quantized
+            + self.not_packed
+            + self.not_smaller
+            + self.checksummed
+    }
+
+    /// Those that a move of all takes.
+    fn taken_by_all(&self) -> u64 {
+        self.by_keep_list + self.beside_codes + self.too_small
     }
 
     /// `67 kept exact: 12 by the keep list, 54 too small (":all" takes them), 1 not float`; empty where
@@ -91,7 +105,11 @@ impl Kept {
             return String::new();
         }
         let part = |count: u64, why: &str| (count > 0).then(|| format!("{count} {why}"));
-        let taken = [part(self.by_keep_list, "by the keep list"), part(self.too_small, "too small")];
+        let taken = [
+            part(self.by_keep_list, "by the keep list"),
+            part(self.beside_codes, "beside codes"),
+            part(self.too_small, "too small"),
+        ];
         let taken: Vec<String> = taken.into_iter().flatten().collect();
         let never = [
             part(self.not_float, "not float"),
@@ -102,7 +120,7 @@ impl Kept {
         ];
         let mut parts: Vec<String> = Vec::new();
         if !taken.is_empty() {
-            let them = if self.by_keep_list + self.too_small == 1 { "it" } else { "them" };
+            let them = if self.taken_by_all() == 1 { "it" } else { "them" };
             parts.push(format!("{} (\":all\" takes {them})", taken.join(", ")));
         }
         parts.extend(never.into_iter().flatten());

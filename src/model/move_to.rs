@@ -145,14 +145,19 @@ impl MoveTo {
     }
 
     /// Whether a tensor is selected for a move of many: float tensors; without `all` only those that
-    /// model quantizers usually touch, and none that `keeps` exact. A move back to exact selects all float
+    /// model quantizers usually touch, and none for which `keeps` has a reason. A move back to exact selects all float
     /// tensors. Packing selects the types that [`packs`] names, unpacking all tensors.
-    pub fn takes(self, dtype: Dtype, shape: &Shape, keeps: impl FnOnce() -> bool) -> bool {
+    pub fn takes(self, dtype: Dtype, shape: &Shape, keeps: impl FnOnce() -> Option<KeptBy>) -> bool {
         self.kept_by(dtype, shape, keeps).is_none()
     }
 
     /// Why a move of many tensors leaves this one unchanged, if it does.
-    pub fn kept_by(self, dtype: Dtype, shape: &Shape, keeps: impl FnOnce() -> bool) -> Option<KeptBy> {
+    pub fn kept_by(
+        self,
+        dtype: Dtype,
+        shape: &Shape,
+        keeps: impl FnOnce() -> Option<KeptBy>,
+    ) -> Option<KeptBy> {
         let is_large = || shape.dimensions().len() >= 2 && shape.elements() >= ELEMENTS_MIN;
         match self.aim {
             Aim::Unpack => None,
@@ -161,7 +166,7 @@ impl MoveTo {
             Aim::Tier(Tier::Exact) => None,
             Aim::Tier(_) if self.all => None,
             Aim::Tier(_) if !is_large() => Some(KeptBy::TooSmall),
-            Aim::Tier(_) => keeps().then_some(KeptBy::KeepList),
+            Aim::Tier(_) => keeps(),
         }
     }
 }

@@ -127,7 +127,9 @@ impl OpenFile {
             let found = recognize_at((&self.collection, &self.path()), &source, &name);
             // Many programs use the suffix of a checkpoint; their files stay plain.
             let stays = |found: &Recognized| {
-                !is_new && (found.content, file.content) == (Content::Plain, Content::Plain)
+                !is_new
+                    && (found.content, file.content) == (Content::Plain, Content::Plain)
+                    && !self.collection.state().has_other_shards(self.node, found.shards.as_deref())
             };
             Some(found).filter(|found| !found.as_ref().is_ok_and(stays))
         } else {
@@ -216,7 +218,9 @@ impl OpenFile {
             _ => Err(error),
         });
         match found {
-            Ok((recognized, _)) if is_plain && recognized.content == Content::Plain => {}
+            Ok((recognized, _)) if is_plain && recognized.content == Content::Plain => {
+                self.record_shards(recognized.shards)?;
+            }
             Ok((recognized, why)) => {
                 if is_recorded(&self.collection.state(), file, &recognized) {
                     return Ok(());
@@ -248,7 +252,10 @@ impl OpenFile {
     fn may_be_recognized_as(&self, file: &FileEntry, name: &[u8]) -> bool {
         match file.content {
             Content::Part | Content::Tensor => false,
-            Content::Plain => may_be_recognized(name) || self.is_data_file(),
+            Content::Plain => {
+                let is_index = self.collection.state().is_shard_index(self.node);
+                may_be_recognized(name) || is_index || self.is_data_file()
+            }
             Content::Safetensors
             | Content::Npy
             | Content::Gguf
@@ -258,6 +265,16 @@ impl OpenFile {
             | Content::Onnx
             | Content::OnnxData => true,
         }
+    }
+
+    /// Records the containers that the file names, if it is the index of a sharded model under its present name.
+    fn record_shards(&self, shards: Option<String>) -> Result<()> {
+        self.collection.record(Touched::default(), |batch, state| {
+            if state.node(self.node).is_some() {
+                batch.put_shards(state, self.node, shards);
+            }
+            Ok(())
+        })
     }
 
     /// Creates new objects for the file's bytes: in place if they lie in one data file, otherwise in

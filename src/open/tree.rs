@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
 use crate::ingest::{is_data_file, mark_data_files, may_be_recognized};
@@ -240,8 +241,9 @@ pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) {
 fn mark(batch: &mut Batch, state: &State, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
     let Some(file) = node.file() else { return };
     let is_other = file.content.is_container() || may_be_recognized(to.1);
+    let is_index = shard_index::is_name(from.1) != shard_index::is_name(to.1);
     let has_data = file.content == Content::OnnxData || is_data_file(state, &state.path_of_name(to.0, to.1));
-    if is_other && has_other_suffix(from.1, to.1) || has_data {
+    if is_other && has_other_suffix(from.1, to.1) || is_index || has_data {
         batch.recognize_again(node.entry.id);
     }
     mark_data_files(batch, state, node.entry.id, to.0);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Error, Result, StoreId, Tier};
+use crate::model::{Error, KEEP, KeptBy, Result, StoreId, Tier, keeps};
 
 /// Version of the store layout that this program creates and opens.
 pub const FORMAT_VERSION: i64 = 1;
@@ -12,7 +12,7 @@ pub const FORMAT_VERSION: i64 = 1;
 pub struct Settings {
     /// The uuid of the store.
     pub store: StoreId,
-    /// A tensor whose name contains one of these, ignoring case, stays exact when a whole directory or
+    /// A tensor whose name has one of these words (`model/keep_list.rs`) stays exact when a whole directory or
     /// container is moved without `:all`.
     pub keep: Vec<String>,
     /// Maximum number of files that the kernel reads by passthrough at the same time.
@@ -56,9 +56,6 @@ impl Share {
     }
 }
 
-/// Tensors that model quantizers usually leave alone.
-pub const KEEP: [&str; 7] = ["norm", "scale", "bias", "router", "gate", "embed", "lm_head"];
-
 /// The values of the setting `pack`: verbatim, and packed.
 pub const PACKS: [&str; 2] = ["none", "ladder"];
 
@@ -86,10 +83,13 @@ impl Settings {
         }
     }
 
-    /// Whether the name of a tensor is on the list of those that stay exact.
-    pub fn keeps(&self, name: &str) -> bool {
-        let name = name.to_lowercase();
-        self.keep.iter().any(|part| name.contains(&part.to_lowercase()))
+    /// Why a tensor of this name stays exact, if it does. `has_codes` says whether its file has codes.
+    pub fn keeps(&self, name: &str, has_codes: bool) -> Option<KeptBy> {
+        if keeps(&self.keep, name) {
+            Some(KeptBy::KeepList)
+        } else {
+            has_codes.then_some(KeptBy::BesideCodes)
+        }
     }
 
     /// The text of the file.
@@ -100,7 +100,7 @@ impl Settings {
             "# The settings of a tierfs store. Edit them while the store is not mounted.\n\
              format = {FORMAT_VERSION}\n\
              uuid = \"{}\"\n\n\
-             # Tensors with one of these in their names stay exact, unless a move has :all.\n\
+             # Tensors with one of these words in their names stay exact, unless a move has :all.\n\
              keep = [{}]\n\n\
              # Maximum number of files that the kernel reads by passthrough at the same time.\n\
              passthrough_files_max = {}\n\n\
@@ -338,13 +338,6 @@ mod tests {
         assert!(Settings::parse(&text.replace("max = 4096", "max = -1")).is_err());
         assert!(Settings::parse(&text.replace("pack = \"none\"", "pack = \"zip\"")).is_err());
         assert!(Settings::parse("").is_err());
-    }
-
-    #[test]
-    fn listed_names_match_in_any_case() {
-        let settings = Settings::new(StoreId(1));
-        assert!(settings.keeps("encoder.LayerNorm.weight") && settings.keeps("model.embed_tokens"));
-        assert!(!settings.keeps("layers.0.q_proj.weight"));
     }
 
     fn rules_of(text: &str) -> Option<Rules> {

@@ -11,6 +11,7 @@ mod names;
 mod pinned;
 mod plan;
 mod recipe;
+mod safetensors;
 mod sums;
 
 pub use form::{Form, INDEX_NUMBER, Shows};

@@ -7,21 +7,21 @@ use crate::engine::would_move;
 use crate::format::files::cgeb::Runs;
 use crate::format::files::{npy, safetensors};
 use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
-use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
+use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::{Node, ROOT, State, TENSORS_NAME};
-use crate::store::{OpenObject, Verify};
 use crate::store::{Settings, Store};
-use crate::stream::{Segment, Stream, is_castable};
+use crate::stream::is_castable;
 use crate::view::form::{Form, Shows};
 use crate::view::gguf;
 use crate::view::names::{Item, wrapped_dtype};
 use crate::view::recipe::{Part, Recipe, Shown, Source};
+use crate::view::safetensors::cast as cast_safetensors;
 use crate::view::sums;
 
 /// Data start at multiples of the page size.
-const ALIGNMENT: u64 = 4096;
+pub(super) const ALIGNMENT: u64 = 4096;
 
 /// An object of a file, and the tensor that it holds, if any.
 pub(super) struct Piece {
@@ -134,14 +134,14 @@ fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
     Ok((source(objects, &entry, Shown::Plain)?, entry))
 }
 
-fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Result<Source> {
+pub(super) fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Result<Source> {
     let bytes = tensor.dtype.bytes_of(tensor.shape.elements());
     let bytes = bytes.ok_or_else(|| Error::corrupt("a tensor of more bytes than can be counted"))?;
     Ok(Source { objects, dtype: tensor.dtype, shown, bytes })
 }
 
 /// The bytes of an object, unchanged.
-fn plain(object: Arc<Object>) -> Part {
+pub(super) fn plain(object: Arc<Object>) -> Part {
     let (dtype, bytes) = (object.dtype(), object.bytes());
     Part::Source(Source { objects: vec![object], dtype, shown: Shown::Plain, bytes })
 }
@@ -235,48 +235,24 @@ fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, 
 }
 
 fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
-    let shown_as = |dtype: Dtype| if is_castable(dtype) { to } else { dtype };
     if file.tensor.is_some() {
         let (source, tensor) = tensor(&pieces)?;
         let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
         return Ok(vec![Part::Source(Source { shown, ..source })]);
     }
-    if file.content == Content::Gguf {
-        return gguf::cast(collection, &pieces, to);
+    match file.content {
+        Content::Gguf => return gguf::cast(collection, &pieces, to),
+        Content::Safetensors => return cast_safetensors(collection, &pieces, to),
+        _ => {}
     }
-    let tensors: Vec<(TensorEntry, Arc<Object>)> = match file.content {
-        Content::Safetensors | Content::Npy => {
-            let tensors =
-                pieces.iter().filter_map(|piece| Some((piece.tensor.clone()?.1, piece.object.clone())));
-            tensors.collect()
+    let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, &piece.object)));
+    match tensors.next().filter(|_| file.content == Content::Npy) {
+        Some(((_, tensor), object)) => {
+            let dtype = if is_castable(tensor.dtype) { to } else { tensor.dtype };
+            let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+            let header = npy::write_header(dtype, &tensor.shape, ALIGNMENT as usize)?;
+            Ok(vec![Part::Literal(header), Part::Source(source(vec![object.clone()], tensor, shown)?)])
         }
-        _ => Vec::new(),
-    };
-    let shapes: Vec<(&str, Dtype, &Shape)> =
-        tensors.iter().map(|(tensor, _)| (&*tensor.name, shown_as(tensor.dtype), &tensor.shape)).collect();
-    let header = match (file.content, shapes.as_slice()) {
-        (Content::Safetensors, _) => {
-            safetensors::write_header(shapes.iter().copied(), &metadata(collection, &pieces)?, ALIGNMENT)?
-        }
-        (Content::Npy, [(_, dtype, shape)]) => npy::write_header(*dtype, shape, ALIGNMENT as usize)?,
-        _ => return Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
-    };
-    let mut parts = vec![Part::Literal(header)];
-    for (tensor, object) in tensors {
-        let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
-        parts.push(Part::Source(source(vec![object], &tensor, shown)?));
+        None => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
     }
-    Ok(parts)
-}
-
-/// The metadata in the header of a safetensors file.
-fn metadata(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Vec<(String, String)>> {
-    let open =
-        |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
-    let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
-    let mut first = [0; 8];
-    stream.read_exact(0, &mut first)?;
-    let mut json = vec![0; safetensors::header_len(first, stream.bytes())? as usize];
-    stream.read_exact(8, &mut json)?;
-    Ok(safetensors::parse(&json, stream.bytes())?.metadata)
 }

@@ -184,3 +184,56 @@ fn a_file_that_breaks_its_format_stays_plain_and_says_why() {
     assert_eq!(fixture.read("y").len(), 36);
     assert!(rustix::fs::getxattr(fixture.path("y.npy"), "user.tierfs.why", &mut [0u8; 64]).is_err());
 }
+
+#[test]
+fn a_tensor_of_a_type_that_is_not_shown_hides_no_others_and_is_written_and_cast_around() {
+    let mut fixture = Fixture::new();
+    let mut random = Random(5);
+    let header = serde_json::json!({
+        "odd": { "dtype": "F8_E4M3FNUZ", "shape": [7], "data_offsets": [0, 7] },
+        "w": { "dtype": "F32", "shape": [3000], "data_offsets": [7, 12007] },
+        "complex": { "dtype": "C64", "shape": [2, 2], "data_offsets": [12007, 12039] },
+        "six": { "dtype": "F6_E2M3", "shape": [4], "data_offsets": [12039, 12042] },
+        "none": { "dtype": "F6_E3M2", "shape": [0], "data_offsets": [12042, 12042] },
+    });
+    let mut bytes = safetensors_file(&header.to_string(), &random.bytes(12042));
+    let start = bytes.len() - 12042;
+    let path = fixture.path("m.safetensors");
+    fs::write(&path, &bytes).unwrap();
+    let check = |fixture: &Fixture, bytes: &[u8]| {
+        assert_same(&fixture.read("m.safetensors"), bytes, "the container");
+        assert_eq!(support::names(&fixture.path(".tensors")), ["complex", "w"]);
+        assert_same(&fixture.read(".tensors/w"), &bytes[start + 7..start + 12007], "w");
+        assert_eq!(fixture.attribute(".tensors/complex", "dtype"), "c64");
+        let why = fixture.attribute("m.safetensors", "why");
+        assert!(why.contains("odd: element type F8_E4M3FNUZ") && why.contains("six"), "{why}");
+        let cast = fixture.read(".as/f16/m.safetensors");
+        let cast = safetensors::SafeTensors::deserialize(&cast).unwrap();
+        assert_eq!(cast.len(), 5);
+        assert_eq!(cast.tensor("w").unwrap().data().len(), 6000);
+        let source = safetensors::SafeTensors::deserialize(bytes).unwrap();
+        for name in ["odd", "complex", "six", "none"] {
+            let (found, wanted) = (cast.tensor(name).unwrap(), source.tensor(name).unwrap());
+            assert_eq!((found.dtype(), found.shape()), (wanted.dtype(), wanted.shape()));
+            assert_same(found.data(), wanted.data(), name);
+        }
+    };
+    check(&fixture, &bytes);
+    let open = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for (at, len) in [(start + 2, 3), (start + 3000, 500), (start + 12038, 4), (start + 5, 4)] {
+        let data = random.bytes(len);
+        open.write_all_at(&data, at as u64).unwrap();
+        bytes[at..at + len].copy_from_slice(&data);
+    }
+    drop(open);
+    check(&fixture, &bytes);
+    fixture.crash();
+    check(&fixture, &bytes);
+    let tensor = fs::OpenOptions::new().write(true).open(fixture.path(".tensors/w")).unwrap();
+    tensor.write_all_at(&[1; 9], 40).unwrap();
+    bytes[start + 47..start + 56].fill(1);
+    drop(tensor);
+    fixture.remount();
+    check(&fixture, &bytes);
+    fixture.check();
+}

@@ -6,7 +6,8 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use support::{
-    Fixture, Random, assert_same, container_of, get, names, npy_file, script, set, tensors_of, try_get,
+    Fixture, Place, Random, assert_same, container_of, get, header_of, names, npy_file, safetensors_file,
+    script, set, tensors_of, try_get,
 };
 
 #[track_caller]
@@ -287,4 +288,120 @@ fn the_command_lists_tensors_of_a_directory_and_of_a_container() {
 fn check_listing(folder: &Path) {
     let mut seen = std::collections::HashSet::new();
     assert!(fs::read_dir(folder).unwrap().all(|entry| seen.insert(entry.unwrap().file_name())));
+}
+
+/// A shard in which `w` and `a` have these values in all their elements.
+fn shard(w: f32, a: Option<f32>) -> Vec<u8> {
+    let tensors: &[(&str, usize)] = if a.is_some() { &[("a", 4), ("w", 4)] } else { &[("w", 4)] };
+    let values = a.into_iter().chain([w]).flat_map(|value| value.to_le_bytes().repeat(4));
+    safetensors_file(&header_of(tensors), &values.collect::<Vec<u8>>())
+}
+
+const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+
+/// An index by which `w` and `a` are in these shards.
+fn index(w: usize, a: usize) -> String {
+    let text = serde_json::json!({ "metadata": {}, "weight_map": { "w": SHARDS[w], "a": SHARDS[a] } });
+    text.to_string()
+}
+
+#[track_caller]
+fn assert_shown(fixture: &Fixture, w: f32, a: f32) {
+    for (name, value) in [("w", w), ("a", a)] {
+        let wanted = value.to_le_bytes().repeat(4);
+        assert_same(&fixture.read(&format!(".tensors/{name}")), &wanted, name);
+        let whole = fixture.read(".as/safetensors/_all.safetensors");
+        let found = tensors_of(&whole).into_iter().find(|(found, _)| found == name).unwrap();
+        assert_same(&found.1, &wanted, "in the whole collection");
+    }
+}
+
+#[test]
+fn the_index_of_a_sharded_model_says_which_shard_has_a_tensor_in_whatever_order_they_come() {
+    const INDEX: &str = "model.safetensors.index.json";
+    let files =
+        [(SHARDS[0], shard(1.0, Some(3.0))), (SHARDS[1], shard(2.0, Some(4.0))), (INDEX, index(1, 0).into())];
+    for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+        let mut fixture = Fixture::new();
+        for (name, bytes) in order.map(|at| &files[at]) {
+            fs::write(fixture.path(name), bytes).unwrap();
+        }
+        assert_shown(&fixture, 2.0, 3.0);
+        fixture.remount();
+        assert_shown(&fixture, 2.0, 3.0);
+        fixture.check();
+    }
+    let mut fixture = Fixture::new();
+    for (name, bytes) in &files {
+        fs::write(fixture.path(name), bytes).unwrap();
+    }
+    // Written over without a truncation, renamed away and back, removed, and as a temporary file.
+    let path = fixture.path(INDEX);
+    std::os::unix::fs::FileExt::write_all_at(
+        &fs::OpenOptions::new().write(true).open(&path).unwrap(),
+        index(0, 1).as_bytes(),
+        0,
+    )
+    .unwrap();
+    assert_shown(&fixture, 1.0, 4.0);
+    fixture.remount();
+    assert_shown(&fixture, 1.0, 4.0);
+    let other = fixture.path("old.json");
+    fs::rename(&path, &other).unwrap();
+    assert_shown(&fixture, 1.0, 3.0);
+    fixture.remount();
+    assert_shown(&fixture, 1.0, 3.0);
+    fs::rename(&other, &path).unwrap();
+    assert_shown(&fixture, 1.0, 4.0);
+    fs::write(&path, index(1, 0)).unwrap();
+    assert_shown(&fixture, 2.0, 3.0);
+    // A container that no index names comes after those that one names.
+    fs::write(fixture.path("a.safetensors"), shard(7.0, Some(8.0))).unwrap();
+    assert_shown(&fixture, 2.0, 3.0);
+    fs::rename(fixture.path(SHARDS[1]), fixture.path("z.safetensors")).unwrap();
+    assert_shown(&fixture, 7.0, 3.0);
+    fs::rename(fixture.path("z.safetensors"), fixture.path(SHARDS[1])).unwrap();
+    assert_shown(&fixture, 2.0, 3.0);
+    fs::remove_file(&path).unwrap();
+    assert_shown(&fixture, 7.0, 8.0);
+    fs::write(&path, "{\"weight_map\": {\"w\"").unwrap();
+    assert!(get(&path, "why").contains("the names of tensors do not follow it"));
+    assert_shown(&fixture, 7.0, 8.0);
+    let temporary = fixture.path(".index.Ab12");
+    fs::write(&temporary, index(1, 1)).unwrap();
+    fs::rename(&temporary, &path).unwrap();
+    assert_shown(&fixture, 2.0, 4.0);
+    fs::File::options().write(true).truncate(true).open(&path).unwrap();
+    assert_shown(&fixture, 7.0, 8.0);
+    fs::write(&path, index(1, 1)).unwrap();
+    fixture.crash();
+    assert_shown(&fixture, 2.0, 4.0);
+    fixture.check();
+}
+
+#[test]
+fn an_imported_index_says_which_shard_has_a_tensor_and_names_missing_shards() {
+    let place = Place::new();
+    place.write(&format!("m/{}", SHARDS[0]), shard(1.0, Some(3.0)));
+    place.write(&format!("m/{}", SHARDS[1]), shard(2.0, Some(4.0)));
+    place.write("m/model.safetensors.index.json", index(1, 0));
+    let source = place.path("m");
+    let imported = place.try_import("demo/m", &[&source], &[]);
+    assert!(!imported.err.contains("shards"), "{imported:?}");
+    fs::remove_file(source.join(SHARDS[1])).unwrap();
+    let missing = place.try_import("demo/part", &[&source], &[]);
+    let note = format!("model.safetensors.index.json: shards that it names are not there: {}", SHARDS[1]);
+    assert!(missing.err.contains(&note), "{missing:?}");
+    let mut fixture = Fixture::unmounted(place);
+    fixture.mount();
+    assert_shown_in(&fixture);
+    fixture.remount();
+    assert_shown_in(&fixture);
+    fixture.check();
+}
+
+fn assert_shown_in(fixture: &Fixture) {
+    for (name, value) in [("w", 2.0_f32), ("a", 3.0)] {
+        assert_same(&fixture.read(&format!(".tensors/{name}")), &value.to_le_bytes().repeat(4), name);
+    }
 }

@@ -34,6 +34,7 @@ const SAVED: &[(&str, Dtype, &[u64], bool, bool)] = &[
     ("{'descr': '<V2', 'fortran_order': False, 'shape': (2, 2), }", Dtype::Bf16, &[2, 2], false, false),
     ("{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2, 3), }", Dtype::U16, &[1, 2, 3], false, false),
     ("{'descr': '<i4', 'fortran_order': False, 'shape': (1, 1), }", Dtype::I32, &[1, 1], false, false),
+    ("{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }", Dtype::C64, &[2], false, false),
     ("{'descr': '<f2', 'fortran_order': True, 'shape': (3, 4), }", Dtype::F16, &[3, 4], true, false),
     ("{'descr': '>f8', 'fortran_order': False, 'shape': (3, 4), }", Dtype::F64, &[3, 4], false, true),
     ("{'descr': '<u4', 'fortran_order': True, 'shape': (2, 3), }", Dtype::U32, &[2, 3], true, false),
@@ -47,11 +48,38 @@ fn arrays_that_numpy_wrote_are_read() {
         let expected = Header { dtype, shape: shape(dimensions), fortran_order, big_endian, data_start: 128 };
         let size = dtype.bytes() * expected.shape.elements();
         assert_eq!(parse(&bytes, 128 + size).unwrap(), expected, "{dict}");
-        for wrong in [127 + size, 129 + size, 0, u64::MAX] {
-            assert_eq!(parse(&bytes, wrong).unwrap_err().kind(), ErrorKind::Invalid);
+        for (wrong, kind) in [
+            (0, ErrorKind::Unreadable),
+            (127 + size, ErrorKind::Unreadable),
+            (129 + size, ErrorKind::Unsupported),
+            (u64::MAX, ErrorKind::Unsupported),
+        ] {
+            assert_eq!(parse(&bytes, wrong).unwrap_err().kind(), kind);
         }
         assert_eq!(expected.is_plain(), !fortran_order && !big_endian);
     }
+}
+
+#[test]
+fn records_of_two_raw_bytes_are_rows_of_bytes() {
+    for (sizes, fortran_order, dimensions, is_plain) in [
+        ("(3, 4)", "False", &[3, 4, 2][..], true),
+        ("()", "False", &[2], true),
+        ("(3, 1)", "True", &[3, 1, 2], true),
+        ("(3, 4)", "True", &[3, 4, 2], false),
+    ] {
+        for descr in ["|V2", "V2"] {
+            let bytes = saved(&format!(
+                "{{'descr': '{descr}', 'fortran_order': {fortran_order}, 'shape': {sizes}, }}"
+            ));
+            let size: u64 = dimensions.iter().product();
+            let header = parse(&bytes, 128 + size).unwrap();
+            assert_eq!((header.dtype, header.shape.dimensions()), (Dtype::U8, dimensions));
+            assert_eq!(header.is_plain(), is_plain, "{sizes}");
+        }
+    }
+    let eight = saved("{'descr': '|V2', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 1), }");
+    assert_eq!(parse(&eight, 130).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -80,7 +108,7 @@ fn element_types_without_a_tensor_type_are_unsupported() {
     // As numpy wrote them: float8_e4m3fn and int4, float8_e5m2, complex, texts, a record
     // array, dates; objects.
     for descr in
-        ["'<V1'", "'<f1'", "'<c8'", "'|S3'", "'<U3'", "[('a', '<f4'), ('b', '<i2')]", "'<M8[s]'", "'|O'"]
+        ["'<V1'", "'<f1'", "'<c16'", "'|S3'", "'<U3'", "[('a', '<f4'), ('b', '<i2')]", "'<M8[s]'", "'|O'"]
     {
         let dict = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (2,), }}");
         let bytes = saved(&dict);

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize};
 use tierfs::format::files::TensorRange;
-use tierfs::format::files::safetensors::{HEADER_BYTES_MAX, Header, header_len, parse, write_header};
+use tierfs::format::files::safetensors::{
+    Entry, HEADER_BYTES_MAX, Header, header_len, parse, write_entries, write_header,
+};
 use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
 
 /// The parsed header of a whole file.
@@ -28,7 +30,14 @@ fn assert_agrees(file: &[u8], ours: &Header) {
     let theirs = SafeTensors::deserialize(file).unwrap_or_else(|error| {
         panic!("{error}: {}", String::from_utf8_lossy(file));
     });
-    assert_eq!(theirs.len(), ours.tensors.len());
+    assert_eq!(theirs.len(), ours.tensors.len() + ours.others.len());
+    for other in &ours.others {
+        let tensor = theirs.tensor(&other.name).unwrap();
+        assert_eq!(tensor.dtype().to_string(), other.type_name);
+        assert!(tensor.shape().iter().map(|size| *size as u64).eq(other.dimensions.iter().copied()));
+        let data = &file[usize::try_from(other.begin).unwrap()..usize::try_from(other.end).unwrap()];
+        assert_eq!(tensor.data().as_ptr_range(), data.as_ptr_range());
+    }
     for TensorRange { name, dtype, shape, begin, end } in &ours.tensors {
         let tensor = theirs.tensor(name).unwrap();
         assert_eq!(Some(tensor.dtype().to_string().as_str()), dtype.safetensors_name());
@@ -127,7 +136,7 @@ proptest! {
             ["1", "1", "0", "4", "2", "1", "4", "12"],
             &["0", "2", "8", "-1", "-0", "4.0", "1e1", "01", "18446744073709551616", "9223372036854775808", "null", "\"4\"", "[]", ""],
         ),
-        dtypes in right_or(["F32", "F32"], &["U8", "F4", "C64", "f32", "F6_E2M3", "I32"]),
+        dtypes in right_or(["F32", "F32"], &["U8", "F4", "C64", "f32", "F6_E2M3", "F8_E5M2FNUZ", "I32"]),
         extra in right_or(
             ["", r#","x":[1,{"y":null}]"#],
             &[r#","dtype":"F32""#, r#","x":1e999"#, r#","x":"\ud800""#, r#","x":-1.5e3"#, r#","x":tru"#, ","],
@@ -200,17 +209,34 @@ fn a_length_beyond_the_limit_or_the_file_is_refused() {
         let error = header_len(length.to_le_bytes(), u64::MAX).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
+    assert_eq!(header_len(93_u64.to_le_bytes(), 100).unwrap_err().kind(), ErrorKind::Unreadable);
     assert_eq!(header_len(HEADER_BYTES_MAX.to_le_bytes(), u64::MAX).unwrap(), HEADER_BYTES_MAX);
     assert_eq!(header_len(92_u64.to_le_bytes(), 100).unwrap(), 92);
-    assert!(header_len(93_u64.to_le_bytes(), 100).is_err());
     assert!(header_len(0_u64.to_le_bytes(), 7).is_err());
 }
 
 #[test]
-fn names_and_fields_that_appear_twice_are_refused() {
+fn the_last_of_several_tensors_of_a_name_counts() {
     let (one, two) = (tensor("U8", "[1]", 0, 1), tensor("U8", "[1]", 1, 2));
+    for (json, data) in [
+        (format!(r#"{{"a":{one},"a":{one}}}"#), 1),
+        (format!(r#"{{"a":{one},"\u0061":{}}}"#, tensor("I8", "[1,1]", 0, 1)), 1),
+        (format!(r#"{{"a":{},"a":{one}}}"#, tensor("U8", "[9]", 5, 2)), 1),
+        (format!(r#"{{"a":{one},"b":{one},"a":{two}}}"#), 2),
+        (format!(r#"{{"a":{},"a":{one}}}"#, tensor("F6_E2M3", "[3]", 5, 2)), 1),
+    ] {
+        assert_agrees(&file(&json, data), &read(&file(&json, data)).unwrap());
+    }
     assert_eq!(refused(&format!(r#"{{"a":{one},"a":{two}}}"#), 2), ErrorKind::Invalid);
-    assert_eq!(refused(&format!(r#"{{"a":{one},"\u0061":{two}}}"#), 2), ErrorKind::Invalid);
+    assert_eq!(
+        refused(&format!(r#"{{"a":{},"a":{one}}}"#, tensor("OPAQUE", "[1]", 0, 1)), 1),
+        ErrorKind::Unsupported
+    );
+}
+
+#[test]
+fn fields_and_metadata_that_appear_twice_are_refused() {
+    let one = tensor("U8", "[1]", 0, 1);
     assert_eq!(
         refused(&format!(r#"{{"__metadata__":{{}},"__metadata__":{{}},"a":{one}}}"#), 1),
         ErrorKind::Invalid
@@ -228,7 +254,6 @@ fn tensors_that_overlap_leave_gaps_or_do_not_fill_the_file_are_refused() {
         ((0, 4), (5, 9), 9),
         ((1, 5), (5, 9), 9),
         ((0, 4), (4, 8), 9),
-        ((0, 4), (4, 8), 7),
         ((4, 0), (4, 8), 8),
         ((0, 5), (5, 9), 9),
     ] {
@@ -236,6 +261,8 @@ fn tensors_that_overlap_leave_gaps_or_do_not_fill_the_file_are_refused() {
         let two = tensor("U8", "[4]", second.0, second.1);
         assert_eq!(refused(&format!(r#"{{"a":{one},"b":{two}}}"#), data), ErrorKind::Invalid);
     }
+    let json = format!(r#"{{"a":{}}}"#, tensor("U8", "[4]", 0, 4));
+    assert_eq!(refused(&json, 3), ErrorKind::Unreadable);
 }
 
 #[test]
@@ -256,13 +283,57 @@ fn shapes_that_overflow_are_refused() {
 }
 
 #[test]
+fn tensors_that_are_not_supported_hide_no_others() {
+    let nine = tensor("U8", "[1,1,1,1,1,1,1,1,1]", 8, 9);
+    for (other, end) in [
+        (tensor("F6_E2M3", "[2,2]", 8, 11), 11),
+        (tensor("F6_E3M2", "[4]", 8, 11), 11),
+        (tensor("F8_E4M3FNUZ", "[3]", 8, 11), 11),
+        (tensor("F8_E5M2FNUZ", "[0]", 8, 8), 8),
+        (nine.clone(), 9),
+    ] {
+        for data in [
+            format!(r#"{{"a":{},"b":{other}}}"#, tensor("F32", "[2]", 0, 8)),
+            format!(r#"{{"b":{other},"a":{}}}"#, tensor("C64", "[1]", 0, 8)),
+        ] {
+            let whole = file(&data, end);
+            let header = read(&whole).unwrap();
+            assert_eq!((header.tensors.len(), header.others.len()), (1, 1), "{data}");
+            assert_agrees(&whole, &header);
+        }
+    }
+    let long = "n".repeat(5000);
+    let whole = file(&format!(r#"{{"{long}":{}}}"#, tensor("U8", "[1]", 0, 1)), 1);
+    let header = read(&whole).unwrap();
+    assert_eq!(header.others.first().map(|other| &other.name), Some(&long));
+    assert_agrees(&whole, &header);
+    let entries: Vec<Entry<'_>> = header
+        .others
+        .iter()
+        .map(|other| Entry {
+            name: &other.name,
+            type_name: other.type_name,
+            dimensions: &other.dimensions,
+            bytes: other.end - other.begin,
+        })
+        .collect();
+    let mut written = write_entries(&entries, &[], 8).unwrap();
+    written.push(1);
+    assert_eq!(read(&written).unwrap().others.len(), 1);
+}
+
+#[test]
 fn impossible_types_of_tensors_are_unsupported() {
-    for dtype in ["C64", "F6_E2M3", "F8_E4M3FNUZ", "f32", "", "OPAQUE"] {
+    for dtype in ["f32", "", "OPAQUE"] {
         let json = format!(r#"{{"a":{}}}"#, tensor(dtype, "[1]", 0, 8));
         assert_eq!(refused(&json, 8), ErrorKind::Unsupported);
     }
-    let nine = tensor("U8", "[1,1,1,1,1,1,1,1,1]", 0, 1);
-    assert_eq!(refused(&format!(r#"{{"a":{nine}}}"#), 1), ErrorKind::Unsupported);
+    for (dtype, shape, end) in [("F6_E2M3", "[3]", 3), ("C64", "[1]", 7), ("F8_E4M3FNUZ", "[4]", 3)] {
+        let json = format!(r#"{{"a":{}}}"#, tensor(dtype, shape, 0, end));
+        assert_eq!(refused(&json, end as usize), ErrorKind::Invalid);
+    }
+    let overflow = tensor("U8", "[4294967296,4294967296,0,1,1,1,1,1,1]", 0, 0);
+    assert_eq!(refused(&format!(r#"{{"a":{overflow}}}"#), 0), ErrorKind::Invalid);
     let million = format!("[{}1]", "1,".repeat(1_000_000));
     let json = format!(r#"{{"a":{}}}"#, tensor("U8", &million, 0, 1));
     assert_eq!(refused(&json, 1), ErrorKind::Unsupported);

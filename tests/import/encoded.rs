@@ -1,11 +1,15 @@
 //! Imports into a tier.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 use safetensors::Dtype;
 use tierfs::codec;
 use tierfs::ingest::{Blocking, Options};
 use tierfs::model::{self, Encoder, MoveTo, Tier};
 use tierfs::store::Verify;
+use tierfs::store::disk::Disk;
+use tierfs::store::disk::memory::MemoryDisk;
 
 use crate::fixture::{
     Numbers, Tensor, create, f32s, find, import, npy_file, objects, on_each_disk, open, read,
@@ -213,4 +217,26 @@ fn blocks_have_the_requested_size() {
             assert!(report > 40_000 / 2 && report < 40_000 * 55 / 100, "{path}: {report}");
         }
     });
+}
+
+#[test]
+fn floats_beside_codes_stay_exact_unless_all_are_moved() {
+    let collection = create(&(Arc::new(MemoryDisk::new()) as Arc<dyn Disk>));
+    let mut numbers = Numbers(9);
+    let weights = |numbers: &mut Numbers| f32s("l.other", &[256, 256], numbers);
+    let codes = || tensor("l.B", Dtype::I32, &[4, 4], vec![3; 64]);
+    let positions = || tensor("position_ids", Dtype::I64, &[2, 4], vec![3; 64]);
+    let quantized =
+        safetensors_file(&[codes(), f32s("l.s", &[256, 256], &mut numbers), weights(&mut numbers)]);
+    let ordinary = safetensors_file(&[positions(), weights(&mut numbers)]);
+    let q8 = |text: &str| options(text, Encoder::default());
+    let report = import(&collection, "codes.safetensors", &quantized, &q8("q8")).unwrap();
+    assert_eq!((report.encoded, report.kept.beside_codes, report.kept.not_float), (0, 2, 1));
+    assert_eq!(read(&collection, "codes.safetensors").unwrap(), quantized);
+    let report = import(&collection, "all.safetensors", &quantized, &q8("q8:all")).unwrap();
+    assert_eq!((report.encoded, report.kept.beside_codes), (2, 0));
+    let report = import(&collection, "model.safetensors", &ordinary, &q8("q8")).unwrap();
+    assert_eq!((report.encoded, report.kept.beside_codes), (1, 0));
+    let has_codes = |path| collection.state().has_codes(find(&collection, path).unwrap().entry.id);
+    assert!(has_codes("codes.safetensors") && !has_codes("model.safetensors"));
 }

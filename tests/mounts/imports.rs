@@ -7,7 +7,10 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use support::{Answer, Mounted, Place, Random, assert_same, container_of, files_below, npy_file, run, shell};
+use support::{
+    Answer, Mounted, Place, Random, assert_same, container_of, files_below, npy_file, run, safetensors_file,
+    shell,
+};
 
 /// A store with or without a mount.
 pub struct Way {
@@ -480,7 +483,15 @@ fn files_that_cannot_be_taken_apart_are_kept_as_they_are_with_a_note() {
     let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n".to_vec();
     let pointed = "it is a git-lfs pointer to a file of 12 bytes, not that file; \
                    run git lfs pull in its repository, and import it again";
+    let one = npy_file(&Random(4).floats(900));
+    let more = "npy header: shape (900) of f32 ends at byte 3728 of a file of 7456 bytes: more arrays may follow; \
+                save each in a file of its own";
+    let gap = safetensors_file(r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#, &[0; 2]);
+    let leaves =
+        "tensor \"a\": begins at byte 65 of the file instead of 64: leaves a gap after the tensor before it";
     let cases = [
+        ("pair.npy", [&one[..], &one].concat(), more, true),
+        ("gap.safetensors", gap, leaves, true),
         ("fortran.npy", array("False, 'shape': (900,)", "True, 'shape': (30,30)"), order, true),
         ("big.npy", array("<f4", ">f4"), order, true),
         ("old.gguf", old, "gguf header: version 1; 2 and 3 are read", true),

@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::format::cursor::Reader;
-use crate::format::files::CUT_OFF;
+use crate::format::files::cut_off;
 use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name};
 
 mod types;
@@ -43,6 +43,9 @@ pub const ALIGNMENT: u64 = 32;
 
 /// The key of the alignment.
 pub const ALIGNMENT_KEY: &[u8] = b"general.alignment";
+
+/// The key of the type that most tensors have.
+const FILE_TYPE_KEY: &[u8] = b"general.file_type";
 
 const MAGIC: [u8; 4] = *b"GGUF";
 
@@ -65,6 +68,8 @@ pub struct Header {
     /// The range of the metadata, in bytes from the file's start: all keys, types and values. The entries of the
     /// tensors follow.
     pub metadata: Range<u64>,
+    /// Where the value of `general.file_type` begins, a u32, in bytes from the file's start.
+    pub file_type: Option<u64>,
     /// Alignment of tensors in bytes, counted from `data_start`. A power of two.
     pub alignment: u64,
     /// Start of the data, in bytes from the file's start. Without tensors it may lie past the file's end.
@@ -119,11 +124,11 @@ impl<'a> Input<'a> {
         let at = self.position();
         if at.checked_add(count).is_none_or(|end| end > self.bytes_max) {
             let place = format!("{count} bytes from byte {at} on");
-            return Err(Error::invalid(if self.bytes_max < HEADER_BYTES_MAX {
-                format!("{place} are past the file's end: {CUT_OFF}")
+            return Err(if self.bytes_max < HEADER_BYTES_MAX {
+                cut_off(format!("{place} are past the file's end"))
             } else {
-                format!("{place} are past byte {HEADER_BYTES_MAX}, where headers end")
-            }));
+                Error::invalid(format!("{place} are past byte {HEADER_BYTES_MAX}, where headers end"))
+            });
         }
         let read = usize::try_from(count).ok().and_then(|count| self.rest.bytes(count).ok());
         self.is_short = read.is_none();
@@ -169,7 +174,7 @@ fn header(input: &mut Input<'_>, file_len: u64) -> Result<Header> {
         )));
     }
     let begin = input.position();
-    let alignment = metadata(input, metadata_count)?;
+    let Known { alignment, file_type } = metadata(input, metadata_count)?;
     let metadata = begin..input.position();
     let mut tensors = Vec::new();
     for number in 0..count {
@@ -177,7 +182,7 @@ fn header(input: &mut Input<'_>, file_len: u64) -> Result<Header> {
     }
     let too_long = || Error::invalid(format!("an alignment of {alignment} bytes"));
     let data_start = input.position().checked_next_multiple_of(alignment).ok_or_else(too_long)?;
-    let header = Header { version, metadata_count, metadata, alignment, data_start, tensors };
+    let header = Header { version, metadata_count, metadata, file_type, alignment, data_start, tensors };
     check_tensors(&header, file_len)?;
     Ok(header)
 }
@@ -193,12 +198,21 @@ fn check_version(version: u32) -> Result<()> {
     }
 }
 
-/// Skips the metadata. Returns the alignment that it specifies.
-fn metadata(input: &mut Input<'_>, count: u64) -> Result<u64> {
-    let mut alignment = None;
+/// The known values of the metadata.
+struct Known {
+    alignment: u64,
+    file_type: Option<u64>,
+}
+
+/// Skips the metadata. Returns the alignment that it specifies, and where the type of the file stands.
+fn metadata(input: &mut Input<'_>, count: u64) -> Result<Known> {
+    let (mut alignment, mut file_type) = (None, None);
     for _ in 0..count {
         let key = input.text()?;
         let kind = input.u32()?;
+        if key == FILE_TYPE_KEY && kind == 4 {
+            file_type = Some(input.position());
+        }
         if key != ALIGNMENT_KEY {
             value(input, kind, 0).map_err(|error| {
                 error.at(format_args!("metadata {:?}", String::from_utf8_lossy(key.get(..64).unwrap_or(key))))
@@ -216,7 +230,7 @@ fn metadata(input: &mut Input<'_>, count: u64) -> Result<u64> {
         }
         alignment = Some(u64::from(said));
     }
-    Ok(alignment.unwrap_or(ALIGNMENT))
+    Ok(Known { alignment: alignment.unwrap_or(ALIGNMENT), file_type })
 }
 
 /// The bytes of a value of this type, if the type has a fixed size.
@@ -288,9 +302,9 @@ fn check_tensors(header: &Header, file_len: u64) -> Result<()> {
     let ends = header.tensors.iter().map(|tensor| tensor.offset.saturating_add(tensor.bytes));
     let end = ends.max().map_or(0, |end| end.saturating_add(header.data_start));
     if end > file_len {
-        let text =
-            format!("the tensors end at byte {end} of a file of {file_len} bytes, past the end: {CUT_OFF}");
-        return Err(Error::invalid(text));
+        return Err(cut_off(format!(
+            "the tensors end at byte {end} of a file of {file_len} bytes, past the end"
+        )));
     }
     let mut end = 0;
     for tensor in sorted {

@@ -10,10 +10,16 @@ pub mod npy;
 pub mod npz;
 pub mod onnx;
 pub mod safetensors;
+pub mod shard_index;
 pub mod torch;
 pub mod zip;
 
-use crate::model::{Dtype, Shape};
+use crate::model::{Dtype, Error, ErrorKind, Shape};
+
+/// The error of a file that is shorter than its header says.
+fn cut_off(text: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Unreadable, format!("{text}: {CUT_OFF}"))
+}
 
 /// A tensor that is a range of its container's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]

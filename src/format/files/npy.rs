@@ -11,10 +11,13 @@
 //! Source: NumPy Enhancement Proposal 1 and `numpy.lib.format`. `npy/literal.rs` parses the text.
 //!
 //! NumPy has no name for bfloat16. `ml_dtypes` writes it as `<V2`, and so does this module. `ml_dtypes`
-//! writes several 8-bit types as `<V1` without recording which, so those are refused.
+//! writes several 8-bit types as `<V1` without recording which, so those are refused. `|V2` is NumPy's type of records
+//! of two raw bytes: such an array is one of bytes, with a last dimension of 2.
+//!
+//! Bytes after the array belong to other arrays, which `numpy.save` appends; the file is not one tensor then.
 
 use crate::format::cursor::{Reader, Writer};
-use crate::format::files::CUT_OFF;
+use crate::format::files::cut_off;
 use crate::model::{Dtype, Error, Result, Shape};
 
 mod literal;
@@ -50,22 +53,33 @@ impl Header {
     /// Whether the data are little-endian and row-major. In Fortran order they are row-major too if at most
     /// one dimension is longer than 1.
     pub fn is_plain(&self) -> bool {
-        let long = self.shape.dimensions().iter().filter(|size| **size > 1);
-        !self.big_endian && (!self.fortran_order || long.count() < 2 || self.shape.elements() == 0)
+        !self.big_endian && (!self.fortran_order || is_row_major(self.shape.dimensions()))
     }
+}
+
+/// Whether elements in Fortran order are in row-major order too.
+fn is_row_major(dimensions: &[u64]) -> bool {
+    dimensions.iter().filter(|size| **size > 1).count() < 2 || dimensions.contains(&0)
 }
 
 /// Parses the header at the start of `prefix`, which is the first [`PREFIX_BYTES_MAX`] bytes of a file
 /// of `file_len` bytes, or all of it.
 ///
 /// # Errors
-/// `Unsupported` for versions, element types (structures, objects, texts, complex numbers, dates) and
-/// numbers of dimensions that a tensor cannot have; `Invalid` for all other errors.
+/// `Unsupported` for versions, element types (structures, objects, texts, complex numbers of 16 bytes, dates) and
+/// numbers of dimensions that a tensor cannot have, and for bytes after the array; `Unreadable` for a file that is cut
+/// off; `Invalid` for all other errors.
 pub fn parse(prefix: &[u8], file_len: u64) -> Result<Header> {
     let (text, data_start) = text_of(prefix)?;
-    let literal::Fields { descr, fortran_order, dimensions } =
+    let literal::Fields { descr, mut fortran_order, mut dimensions } =
         literal::parse(text).map_err(|error| error.at("npy header"))?;
-    let (dtype, big_endian) = dtype_of(&descr)?;
+    let (dtype, big_endian) = if matches!(descr.as_str(), "|V2" | "V2") {
+        fortran_order &= !is_row_major(&dimensions);
+        dimensions.push(2);
+        (Dtype::U8, false)
+    } else {
+        dtype_of(&descr)?
+    };
     if dimensions.len() > crate::model::DIMENSIONS_MAX {
         return Err(Error::unsupported("npy header: more than 8 dimensions"));
     }
@@ -76,17 +90,22 @@ pub fn parse(prefix: &[u8], file_len: u64) -> Result<Header> {
         .and_then(|size| size.checked_add(data_start))
         .ok_or_else(|| Error::invalid("npy header: more bytes than can be counted"))?;
     if end != file_len {
-        let cut_off = if end > file_len { format!(": {CUT_OFF}") } else { String::new() };
-        return Err(Error::invalid(format!(
-            "npy header: shape ({shape}) of {dtype} ends at byte {end} of a file of {file_len} bytes{cut_off}"
-        )));
+        let text = format!(
+            "npy header: shape ({shape}) of {dtype} ends at byte {end} of a file of {file_len} bytes"
+        );
+        return Err(if end > file_len {
+            cut_off(text)
+        } else {
+            let advice = "more arrays may follow; save each in a file of its own";
+            Error::unsupported(format!("{text}: {advice}"))
+        });
     }
     Ok(Header { dtype, shape, fortran_order, big_endian, data_start })
 }
 
 /// The text of the header, and the offset of the byte after it.
 fn text_of(prefix: &[u8]) -> Result<(&[u8], u64)> {
-    let short = |error: Error| Error::invalid(format!("npy header: {error}"));
+    let short = |error: Error| cut_off(format!("npy header: {error}"));
     let mut input = Reader::new(prefix);
     if input.array().map_err(short)? != MAGIC {
         return Err(Error::invalid("not an npy file: the magic is missing"));
@@ -123,6 +142,7 @@ fn dtype_of(descr: &str) -> Result<(Dtype, bool)> {
         "f4" => Dtype::F32,
         "f2" => Dtype::F16,
         "V2" => Dtype::Bf16,
+        "c8" => Dtype::C64,
         "i1" => Dtype::I8,
         "i2" => Dtype::I16,
         "i4" => Dtype::I32,
@@ -149,6 +169,7 @@ fn descr_of(dtype: Dtype) -> Option<&'static str> {
         Dtype::F32 => "<f4",
         Dtype::F16 => "<f2",
         Dtype::Bf16 => "<V2",
+        Dtype::C64 => "<c8",
         Dtype::I8 => "|i1",
         Dtype::I16 => "<i2",
         Dtype::I32 => "<i4",

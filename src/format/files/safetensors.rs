@@ -7,21 +7,24 @@
 //! | .. | .. | the tensors' bytes, without gap or overlap, to the end of the file |
 //!
 //! Source: <https://huggingface.co/docs/safetensors>. This parser refuses every file that the
-//! `safetensors` crate refuses. It also refuses duplicate names, which that crate accepts, and tensors
-//! that this program does not support (more than 8 dimensions, unknown element types).
+//! `safetensors` crate refuses. As in that crate, the last of several tensors of a name counts. Tensors that this program
+//! does not support (more than 8 dimensions, element types of [`OTHER_TYPES`], names that are too long) are listed apart.
 //! `safetensors/json.rs` reads the JSON.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
 use crate::format::cursor::{Reader, Writer};
-use crate::format::files::CUT_OFF;
-use crate::format::files::TensorRange;
-use crate::model::{CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, quoted_name};
+use crate::format::files::{TensorRange, cut_off};
+use crate::model::{
+    CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name,
+};
 
 mod json;
 mod scheme;
 
-pub use scheme::scheme;
+pub use json::DIMENSIONS_READ_MAX;
+pub use scheme::{has_codes, scheme};
 
 /// Longest JSON of a header in bytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -35,23 +38,59 @@ const LENGTH_BYTES: u64 = 8;
 /// The key of the file's metadata among the names of tensors.
 const METADATA: &str = "__metadata__";
 
+/// Element types of the format that this program has no tensors of, with their bits.
+const OTHER_TYPES: [(&str, u64); 4] =
+    [("F6_E2M3", 6), ("F6_E3M2", 6), ("F8_E4M3FNUZ", 8), ("F8_E5M2FNUZ", 8)];
+
 /// A parsed header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The tensors in the order of their bytes in the file. They cover it from
+    /// The tensors in the order of their bytes in the file. With the others they cover it from
     /// `data_start` to its end.
     pub tensors: Vec<TensorRange>,
+    /// The tensors that this program does not support, in the same order.
+    pub others: Vec<Other>,
     /// Start of the tensors, in bytes from the file's start.
     pub data_start: u64,
     /// The file's own metadata, in the order of the header.
     pub metadata: Vec<(String, String)>,
 }
 
+/// A tensor that this program does not support.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Other {
+    /// Any text, unescaped.
+    pub name: String,
+    /// The name of its element type.
+    pub type_name: &'static str,
+    /// Its dimensions, outermost first.
+    pub dimensions: Vec<u64>,
+    /// Its first byte, counted from the file's start.
+    pub begin: u64,
+    /// The byte after its last.
+    pub end: u64,
+    /// Why it is not supported.
+    pub why: String,
+}
+
+/// A tensor of a header to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry<'a> {
+    /// Any text, unescaped.
+    pub name: &'a str,
+    /// The name of its element type.
+    pub type_name: &'a str,
+    /// Its dimensions, outermost first.
+    pub dimensions: &'a [u64],
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// The length in bytes of the JSON of a file of `file_len` bytes that begins with `first`. Refuses
 /// lengths past [`HEADER_BYTES_MAX`] or the file's end, so the caller can allocate the result.
 ///
 /// # Errors
-/// `Invalid`.
+/// `Unreadable` for a file that is cut off, `Invalid` for a header that is too long.
 pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
     let length = Reader::new(&first).u64()?;
     if length > HEADER_BYTES_MAX {
@@ -60,8 +99,7 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
         )));
     }
     if length.saturating_add(LENGTH_BYTES) > file_len {
-        let text = format!("safetensors header of {length} bytes in a file of {file_len}: {CUT_OFF}");
-        return Err(Error::invalid(text));
+        return Err(cut_off(format!("safetensors header of {length} bytes in a file of {file_len}")));
     }
     Ok(length)
 }
@@ -70,8 +108,8 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
 /// the header, whatever its contents.
 ///
 /// # Errors
-/// `Unsupported` for unknown element types, for more than 8 dimensions, for more than [`TENSORS_MAX`] tensors, and for
-/// names that a tensor cannot have; `Invalid` for all other errors.
+/// `Unsupported` for unknown element types, for more than [`DIMENSIONS_READ_MAX`] dimensions and for more than
+/// [`TENSORS_MAX`] tensors; `Unreadable` for a file that is cut off; `Invalid` for all other errors.
 pub fn parse(json: &[u8], file_len: u64) -> Result<Header> {
     let text =
         std::str::from_utf8(json).map_err(|error| Error::invalid(format!("safetensors header: {error}")))?;
@@ -79,31 +117,103 @@ pub fn parse(json: &[u8], file_len: u64) -> Result<Header> {
         .ok()
         .and_then(|length| length.checked_add(LENGTH_BYTES))
         .ok_or_else(|| Error::invalid("safetensors header too long"))?;
-    let json::Fields { mut tensors, metadata } = json::parse(text, |tensor| entry(tensor, data_start))?;
-    check_unique(tensors.iter().map(|tensor| tensor.name.as_str()), "tensor")?;
-    tensors.sort_by_key(|tensor| (tensor.begin, tensor.end));
-    check_cover(&tensors, data_start, file_len)?;
-    Ok(Header { tensors, data_start, metadata })
+    let json::Fields { tensors: mut entries, metadata } = json::parse(text)?;
+    keep_last(&mut entries);
+    let mut header = Header { tensors: Vec::new(), others: Vec::new(), data_start, metadata };
+    for entry in entries {
+        match range(entry, data_start)? {
+            Range::Tensor(tensor) => header.tensors.push(tensor),
+            Range::Other(other) => header.others.push(other),
+        }
+    }
+    header.tensors.sort_by_key(|tensor| (tensor.begin, tensor.end));
+    header.others.sort_by_key(|other| (other.begin, other.end));
+    check_cover(&header, file_len)?;
+    Ok(header)
 }
 
-fn entry(tensor: json::Tensor, data_start: u64) -> Result<TensorRange> {
-    let json::Tensor { name, dtype, dimensions, offsets: (begin, end) } = tensor;
+/// Of several tensors of a name, keeps the last.
+fn keep_last(tensors: &mut Vec<json::Tensor>) {
+    let is_last: Vec<bool> = {
+        let mut names = HashSet::with_capacity(tensors.len());
+        tensors.iter().rev().map(|tensor| names.insert(tensor.name.as_str())).collect()
+    };
+    let mut is_last = is_last.into_iter().rev();
+    tensors.retain(|_| is_last.next().unwrap_or_default());
+}
+
+/// The element type of a tensor, and the name of one that this program has none of.
+#[derive(Clone, Copy)]
+enum ElementType {
+    Known(Dtype),
+    Other { name: &'static str, bits: u64 },
+}
+
+impl ElementType {
+    fn from_name(name: &str) -> Option<ElementType> {
+        let other = || OTHER_TYPES.iter().find(|(other, _)| *other == name);
+        match Dtype::from_safetensors_name(name) {
+            Some(dtype) => Some(ElementType::Known(dtype)),
+            None => other().map(|(name, bits)| ElementType::Other { name, bits: *bits }),
+        }
+    }
+
+    /// Bytes of `elements` elements. `None` if they are not whole or exceed 2^64.
+    fn bytes_of(self, elements: u64) -> Option<u64> {
+        match self {
+            ElementType::Known(dtype) => dtype.bytes_of(elements),
+            ElementType::Other { bits, .. } => {
+                elements.checked_mul(bits).filter(|bits| bits.is_multiple_of(8)).map(|bits| bits / 8)
+            }
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            ElementType::Known(dtype) => dtype.safetensors_name().unwrap_or_default(),
+            ElementType::Other { name, .. } => name,
+        }
+    }
+}
+
+enum Range {
+    Tensor(TensorRange),
+    Other(Other),
+}
+
+fn range(tensor: json::Tensor, data_start: u64) -> Result<Range> {
+    let json::Tensor { name, element_type, dimensions, offsets: (begin, end) } = tensor;
     let place = |error: Error| error.at(format_args!("tensor {:?}", quoted_name(&name)));
-    let dtype = Dtype::from_safetensors_name(&dtype)
-        .ok_or_else(|| place(Error::unsupported(format!("element type {:?}", quoted_name(&dtype)))))?;
-    let dimensions = dimensions.sizes().ok_or_else(|| place(Error::unsupported("more than 8 dimensions")))?;
-    let shape =
-        Shape::new(dimensions).ok_or_else(|| place(Error::invalid("more elements than can be counted")))?;
-    let size = dtype.bytes_of(shape.elements());
+    let overflow = || place(Error::invalid("more elements than can be counted"));
+    let is_short = dimensions.len() <= DIMENSIONS_MAX;
+    let shape = if is_short { Some(Shape::new(&dimensions).ok_or_else(overflow)?) } else { None };
+    let elements = match &shape {
+        Some(shape) => Some(shape.elements()),
+        None => dimensions.iter().try_fold(1_u64, |all, size| all.checked_mul(*size)),
+    };
+    let size = element_type.bytes_of(elements.ok_or_else(overflow)?);
     if end.checked_sub(begin) != size || size.is_none() {
+        let sizes: Vec<String> = dimensions.iter().map(u64::to_string).collect();
         return Err(place(Error::invalid(format!(
-            "data_offsets [{begin}, {end}] for shape [{shape}] of {dtype}"
+            "data_offsets [{begin}, {end}] for shape [{}] of {}",
+            sizes.join("x"),
+            element_type.name()
         ))));
     }
     let from_start = |offset: u64| {
         offset.checked_add(data_start).ok_or_else(|| place(Error::invalid(format!("offset {offset}"))))
     };
-    Ok(TensorRange { dtype, begin: from_start(begin)?, end: from_start(end)?, shape, name })
+    let (begin, end) = (from_start(begin)?, from_start(end)?);
+    let why = match (element_type, shape, check_tensor_name(&name)) {
+        (ElementType::Known(dtype), Some(shape), Ok(())) => {
+            return Ok(Range::Tensor(TensorRange { name, dtype, shape, begin, end }));
+        }
+        (ElementType::Other { name, .. }, ..) => format!("element type {name}"),
+        (_, None, _) => format!("more than {DIMENSIONS_MAX} dimensions"),
+        (_, _, Err(error)) => error.to_string(),
+    };
+    let (type_name, dimensions) = (element_type.name(), dimensions.into_vec());
+    Ok(Range::Other(Other { name, type_name, dimensions, begin, end, why }))
 }
 
 fn check_unique<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Result<()> {
@@ -113,29 +223,32 @@ fn check_unique<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Result<
     }
 }
 
-/// Checks that the sorted tensors fill the file without gap or overlap.
-fn check_cover(tensors: &[TensorRange], data_start: u64, file_len: u64) -> Result<()> {
-    let mut expected = data_start;
-    for tensor in tensors {
-        if tensor.begin != expected {
-            let wrong = if tensor.begin < expected {
+/// Checks that the tensors fill the file without gap or overlap.
+fn check_cover(header: &Header, file_len: u64) -> Result<()> {
+    let tensors = header.tensors.iter().map(|tensor| (tensor.begin, tensor.end, &tensor.name));
+    let others = header.others.iter().map(|other| (other.begin, other.end, &other.name));
+    let mut all: Vec<(u64, u64, &String)> = tensors.chain(others).collect();
+    all.sort_unstable();
+    let mut expected = header.data_start;
+    for (begin, end, name) in all {
+        if begin != expected {
+            let wrong = if begin < expected {
                 "overlaps the tensor before it"
             } else {
                 "leaves a gap after the tensor before it"
             };
             return Err(Error::invalid(format!(
-                "tensor {:?}: begins at byte {} of the file instead of {expected}: {wrong}",
-                quoted_name(&tensor.name),
-                tensor.begin
+                "tensor {:?}: begins at byte {begin} of the file instead of {expected}: {wrong}",
+                quoted_name(name)
             )));
         }
-        expected = tensor.end;
+        expected = end;
     }
     let text = format!("the tensors end at byte {expected} of a file of {file_len} bytes");
     match expected.cmp(&file_len) {
         Ordering::Less => Err(Error::invalid(text)),
         Ordering::Equal => Ok(()),
-        Ordering::Greater => Err(Error::invalid(format!("{text}: {CUT_OFF}"))),
+        Ordering::Greater => Err(cut_off(text)),
     }
 }
 
@@ -150,6 +263,34 @@ pub fn write_header<'a>(
     metadata: &[(String, String)],
     alignment: u64,
 ) -> Result<Vec<u8>> {
+    let entries = tensors.into_iter().map(|(name, dtype, shape)| entry(name, dtype, shape));
+    write_entries(&entries.collect::<Result<Vec<_>>>()?, metadata, alignment)
+}
+
+/// A tensor of a header to write.
+///
+/// # Errors
+/// As those of [`write_header`].
+pub fn entry<'a>(name: &'a str, dtype: Dtype, shape: &'a Shape) -> Result<Entry<'a>> {
+    let place = |error: Error| error.at(format_args!("tensor {name:?}"));
+    let type_name = dtype
+        .safetensors_name()
+        .ok_or_else(|| place(Error::unsupported(format!("{dtype} in a safetensors file"))))?;
+    let bytes = dtype
+        .bytes_of(shape.elements())
+        .ok_or_else(|| place(Error::invalid("more bytes than can be counted")))?;
+    Ok(Entry { name, type_name, dimensions: shape.dimensions(), bytes })
+}
+
+/// As [`write_header`], also for tensors that this program does not support.
+///
+/// # Errors
+/// `Invalid`, as there.
+pub fn write_entries(
+    entries: &[Entry<'_>],
+    metadata: &[(String, String)],
+    alignment: u64,
+) -> Result<Vec<u8>> {
     let mut json = String::from("{");
     if !metadata.is_empty() {
         let keys = metadata.iter().map(|(key, _)| key.as_str());
@@ -160,31 +301,25 @@ pub fn write_header<'a>(
             .collect::<Result<_>>()?;
         json.push_str(&format!("{}:{{{}}}", quoted(METADATA)?, texts.join(",")));
     }
-    let mut names = Vec::new();
     let mut begin = 0_u64;
-    for (name, dtype, shape) in tensors {
+    for Entry { name, type_name, dimensions, bytes } in entries {
         let place = |error: Error| error.at(format_args!("tensor {name:?}"));
-        if name == METADATA {
+        if *name == METADATA {
             return Err(place(Error::invalid("is not a valid tensor name")));
         }
-        let type_name = dtype
-            .safetensors_name()
-            .ok_or_else(|| place(Error::unsupported(format!("{dtype} in a safetensors file"))))?;
-        let end = dtype
-            .bytes_of(shape.elements())
-            .and_then(|size| begin.checked_add(size))
+        let end = begin
+            .checked_add(*bytes)
             .ok_or_else(|| place(Error::invalid("more bytes than can be counted")))?;
-        let sizes: Vec<String> = shape.dimensions().iter().map(u64::to_string).collect();
+        let sizes: Vec<String> = dimensions.iter().map(u64::to_string).collect();
         let comma = if json.len() > 1 { "," } else { "" };
         json.push_str(&format!(
             r#"{comma}{}:{{"dtype":"{type_name}","shape":[{}],"data_offsets":[{begin},{end}]}}"#,
             quoted(name)?,
             sizes.join(",")
         ));
-        names.push(name);
         begin = end;
     }
-    check_unique(names.into_iter(), "tensor")?;
+    check_unique(entries.iter().map(|entry| entry.name), "tensor")?;
     json.push('}');
     padded(json, alignment)
 }

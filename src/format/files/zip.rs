@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use crate::format::budget::Budget;
 use crate::format::cursor::Reader;
-use crate::format::files::{CUT_OFF, ReadAt};
+use crate::format::files::{ReadAt, cut_off};
 use crate::model::{Error, Result, quoted_name};
 
 /// Largest number of entries.
@@ -131,7 +131,7 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
             && comment.is_some_and(|comment| usize::from(comment) + 22 == found.len())
     };
     let at = (0..tail.len()).rev().find(is_end);
-    let at = at.ok_or_else(|| Error::invalid(format!("no end record: {CUT_OFF}")))?;
+    let at = at.ok_or_else(|| cut_off("no end record"))?;
     let mut input = Reader::new(tail.get(at + 4..).unwrap_or_default());
     let (disk, first_disk) = (input.u16()?, input.u16()?);
     let (here, count) = (u64::from(input.u16()?), u64::from(input.u16()?));

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Names of tierfs, and those of NumPy.
 _NUMPY = {
     "bool": "?",
+    "c64": "<c8",
     "f16": "<f2",
     "f32": "<f4",
     "f64": "<f8",
@@ -40,7 +41,7 @@ _ML_DTYPES = {
     "f8_e8m0": "float8_e8m0fnu",
 }
 # Element types that `.as/f32`, `.as/f16` and `.as/bf16` do not cast.
-_NOT_CAST = {"bool", "f4", "i16", "i32", "i64", "i8", "opaque", "u16", "u32", "u64", "u8"}
+_NOT_CAST = {"bool", "c64", "f4", "i16", "i32", "i64", "i8", "opaque", "u16", "u32", "u64", "u8"}
 _CASTS = ("f32", "f16", "bf16")
 
 

@@ -23,7 +23,11 @@ impl State {
             write_state + object.accesses.memory()
         };
         let further: u64 = self.objects().map(|object| further(object)).sum();
-        self.nodes.len() as u64 * NODE_BYTES + self.objects.len() as u64 * OBJECT_BYTES + blocks + further
+        self.nodes.len() as u64 * NODE_BYTES
+            + self.objects.len() as u64 * OBJECT_BYTES
+            + blocks
+            + further
+            + self.shard_index_bytes()
     }
 }
 

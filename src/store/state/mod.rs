@@ -11,6 +11,8 @@ pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;
 pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
+mod shard_indexes;
+mod sharded;
 mod tensor_names;
 pub(in crate::store) mod tree;
 pub(in crate::store) mod used;
@@ -36,6 +38,7 @@ use crate::store::state::freed::Freed;
 use crate::store::state::node::{Link, Node};
 use crate::store::state::node_settings::Settings;
 use crate::store::state::pins::Pins;
+use crate::store::state::shard_indexes::ShardIndexes;
 use crate::store::state::tree::Tree;
 
 /// The node of a collection's own directory.
@@ -66,6 +69,7 @@ pub struct State {
     /// Space in use; `quota` counts it.
     pub(in crate::store) used: Use,
     data_files: DataFiles,
+    shard_indexes: ShardIndexes,
     /// Sequence number of the last record that only relocated a block.
     pub(in crate::store) relocated: u64,
 }

@@ -5,7 +5,7 @@ use crate::format::log::catalog::{Entry, NodeType};
 use crate::model::EntryId;
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::state::node_settings::RECOGNIZE_AGAIN;
+use crate::store::state::node_settings::{RECOGNIZE_AGAIN, SHARDS};
 
 impl State {
     /// Whether a file's first name has changed since it was last examined.
@@ -33,18 +33,19 @@ impl Batch {
 
     /// Whether a name that the kernel may have looked up leads elsewhere or nowhere after this batch,
     /// without a request of the kernel. This concerns names of tensors if a container or its name is
-    /// added or removed.
+    /// added or removed, or an index of a sharded model.
     pub(in crate::store) fn takes_names(&self, before: &State) -> bool {
         let file = |id: EntryId| before.node(id).and_then(|node| node.file());
-        let is_container = |id| file(id).is_some_and(|file| file.content.is_container());
+        let names_tensors =
+            |id| before.is_shard_index(id) || file(id).is_some_and(|file| file.content.is_container());
         self.entries().any(|entry| match entry {
             Entry::Name { parent, name, node, .. } => {
                 let other = before.find(*parent, name).filter(|before| before != node);
-                is_container(*node) || other.is_some() && !self.is_requested_by_kernel(*parent, name)
+                names_tensors(*node) || other.is_some() && !self.is_requested_by_kernel(*parent, name)
             }
             Entry::NameRemoved { parent, name } => {
                 let entry = before.directory(*parent).and_then(|directory| directory.get(name));
-                entry.is_some_and(is_container)
+                entry.is_some_and(names_tensors)
                     || entry.is_some() && !self.is_requested_by_kernel(*parent, name)
             }
             Entry::Node(node) => {
@@ -54,7 +55,10 @@ impl Batch {
                 };
                 is_part && file(node.id).is_none()
             }
-            Entry::NodeRemoved(id) => file(*id).is_some_and(|file| file.container.is_some()),
+            Entry::NodeRemoved(id) => {
+                before.is_shard_index(*id) || file(*id).is_some_and(|file| file.container.is_some())
+            }
+            Entry::Setting { key, .. } => key == SHARDS,
             _ => false,
         })
     }

@@ -14,6 +14,9 @@ pub const LOSSY: &str = "lossy";
 pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
 /// Setting of a model: the paths of the files with further tensors, relative to its directory, in lines.
 pub const DATA_FILES: &str = "data_files";
+/// Setting of the index of a sharded model: the containers that it names, each with its tensors
+/// (`format/files/shard_index.rs`).
+pub const SHARDS: &str = "shards";
 /// Setting that says how exact blocks of arriving tensors are stored.
 pub const PACK: &str = "pack";
 /// Setting that says whether the periodic work of a mount moves or removes files.
@@ -25,7 +28,7 @@ const ALLOW: &str = "allow";
 const UNTIL_WRITTEN: &str = "until_written";
 
 /// Keys that few nodes have and that are asked for at every change of a file.
-const RARE_KEYS: [&str; 2] = [RECOGNIZE_AGAIN, DATA_FILES];
+const RARE_KEYS: [&str; 3] = [RECOGNIZE_AGAIN, DATA_FILES, SHARDS];
 
 /// The settings of all nodes.
 #[derive(Debug, Default)]
@@ -64,6 +67,9 @@ impl State {
             } else {
                 nodes.remove(&node)
             };
+        }
+        if key == SHARDS {
+            self.note_shards(node);
         }
         let key = (node, Cow::Owned(key));
         match value {

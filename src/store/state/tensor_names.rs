@@ -16,23 +16,20 @@ pub(super) struct NamedTensor {
     pub part: EntryId,
     /// Its path below the directory of the container.
     pub path: Arc<[u8]>,
+    /// Whether the index of a sharded model says that it is in this container.
+    pub is_in_index: bool,
 }
 
 /// The tensors of a container, by number.
 pub(super) type NamedTensors = Arc<[NamedTensor]>;
 
-/// A name of a container. The first container in the order has a path for which several have tensors.
+/// A name of a container, and whether an index says that a tensor is not in it. Of several tensors of a path, the first
+/// in this order has it.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
+    is_not_in_index: bool,
     is_variant: bool,
     name: Arc<[u8]>,
-}
-
-/// A container in the directory, by one of its names.
-#[derive(Debug)]
-struct Container {
-    rank: Arc<Rank>,
-    tensors: NamedTensors,
 }
 
 /// The containers whose tensors are considered.
@@ -47,10 +44,10 @@ pub(super) enum Scope {
 }
 
 impl Scope {
-    fn has(&self, rank: &Rank) -> bool {
+    fn has(&self, container: &Arc<[u8]>) -> bool {
         match self {
             Scope::Beside | Scope::All => true,
-            Scope::Container(name) => rank.name == *name,
+            Scope::Container(name) => container == name,
         }
     }
 }
@@ -64,16 +61,16 @@ pub(super) enum Leads {
     Directory,
 }
 
-/// The tensors of one path, in the order of their containers.
+/// The tensors of one path, in their order.
 type Candidates = SmallVec<[(Arc<Rank>, EntryId); 1]>;
 
 /// The tensors of the containers in one directory.
 #[derive(Debug, Default)]
 pub(super) struct DirectoryTensors {
-    /// The tensors that have a path, in the order of their containers.
+    /// The tensors that have a path, in their order.
     by_path: BTreeMap<Arc<[u8]>, Candidates>,
     /// The containers in the order of their tensors' numbers: by the first, and by name.
-    containers: BTreeMap<(EntryId, Arc<[u8]>), Container>,
+    containers: BTreeMap<(EntryId, Arc<[u8]>), NamedTensors>,
     /// The first tensor of each container, by the container's name.
     by_name: BTreeMap<Arc<[u8]>, EntryId>,
 }
@@ -82,23 +79,27 @@ impl DirectoryTensors {
     /// Adds the tensors of a container with this name. The container has at least one tensor.
     pub fn insert(&mut self, name: &Arc<[u8]>, tensors: NamedTensors) {
         let Some(first) = tensors.first() else { return };
-        let rank = Arc::new(Rank { is_variant: is_variant(name), name: name.clone() });
+        let rank = |is_not_in_index| {
+            Arc::new(Rank { is_not_in_index, is_variant: is_variant(name), name: name.clone() })
+        };
+        let (in_index, not_in_index) = (rank(false), rank(true));
         for tensor in tensors.iter() {
+            let rank = if tensor.is_in_index { &in_index } else { &not_in_index };
             let known = self.by_path.entry(tensor.path.clone()).or_default();
-            let place = known.partition_point(|(other, _)| *other <= rank);
+            let place = known.partition_point(|(other, _)| other <= rank);
             known.insert(place, (rank.clone(), tensor.part));
         }
         self.by_name.insert(name.clone(), first.part);
-        self.containers.insert((first.part, name.clone()), Container { rank, tensors });
+        self.containers.insert((first.part, name.clone()), tensors);
     }
 
     /// Removes the tensors of the container with this name.
     pub fn remove(&mut self, name: &Arc<[u8]>) {
         let Some(first) = self.by_name.remove(name) else { return };
         let Some(gone) = self.containers.remove(&(first, name.clone())) else { return };
-        for tensor in gone.tensors.iter() {
+        for tensor in gone.iter() {
             if let Some(known) = self.by_path.get_mut(&tensor.path) {
-                known.retain(|(rank, _)| *rank != gone.rank);
+                known.retain(|(rank, _)| rank.name != *name);
                 if known.is_empty() {
                     self.by_path.remove(&tensor.path);
                 }
@@ -120,11 +121,11 @@ impl DirectoryTensors {
     pub fn tensors_of(&self, name: &Arc<[u8]>) -> &[NamedTensor] {
         let first = self.by_name.get(name);
         let found = first.and_then(|first| self.containers.get(&(*first, name.clone())));
-        found.map_or(&[], |container| &container.tensors)
+        found.map_or(&[], |tensors| tensors.as_ref())
     }
 
     /// The target of a path. If several containers have a tensor of this path, or the path of one leads
-    /// through that of another, the first container in the order has it. Names of containers come before
+    /// through that of another, the first in the order has it. Names of containers come before
     /// names of tensors.
     pub fn find(&self, scope: &Scope, path: &[u8]) -> Option<Leads> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
@@ -139,7 +140,8 @@ impl DirectoryTensors {
         if !matches!(scope, Scope::Container(_)) && self.by_name.contains_key(first) {
             return None;
         }
-        let own = self.by_path.get(path).and_then(|known| known.iter().find(|(rank, _)| scope.has(rank)));
+        let own =
+            self.by_path.get(path).and_then(|known| known.iter().find(|(rank, _)| scope.has(&rank.name)));
         let through = [path, b"/"].concat();
         let mut below = self.below(scope, &through);
         match (own, below.next()) {
@@ -166,7 +168,7 @@ impl DirectoryTensors {
     ) -> impl Iterator<Item = (&'a Arc<Rank>, EntryId)> + 'a {
         let from = self.by_path.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
         let known = from.take_while(move |(path, _)| path.starts_with(prefix)).flat_map(|(_, known)| known);
-        known.filter(|(rank, _)| scope.has(rank)).map(|(rank, part)| (rank, *part))
+        known.filter(|(rank, _)| scope.has(&rank.name)).map(|(rank, part)| (rank, *part))
     }
 
     /// The names below a path that is empty or ends with a slash: place, name, and target. They are in
@@ -183,9 +185,9 @@ impl DirectoryTensors {
         let (mut tensors, mut directories) = (HashSet::new(), HashSet::new());
         let mut start = self.containers.range(..=(EntryId(after), Arc::from(&b""[..])));
         let start = start.next_back().map_or(EntryId(0), |((first, _), _)| *first);
-        for container in self.containers.range((start, Arc::from(&b""[..]))..).map(|(_, found)| found) {
-            let later = container.tensors.partition_point(|tensor| tensor.part.0 <= after);
-            for tensor in container.tensors.iter().skip(later).filter(|_| scope.has(&container.rank)) {
+        for ((_, container), all) in self.containers.range((start, Arc::from(&b""[..]))..) {
+            let later = all.partition_point(|tensor| tensor.part.0 <= after);
+            for tensor in all.iter().skip(later).filter(|_| scope.has(container)) {
                 let Some(rest) = tensor.path.strip_prefix(prefix) else { continue };
                 let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
                 let Some((name, through)) = rest.split_at_checked(end) else { continue };
@@ -240,15 +242,19 @@ mod tests {
 
     const CONTAINERS: [&str; 4] = ["m.safetensors", "m.fp16.safetensors", "a", "z.gguf"];
 
-    /// The definition, without regard to speed: containers in their order, each tensor if its path is
-    /// free, leads through no tensor, and is not a directory.
-    fn placed(containers: &BTreeMap<&str, NamedTensors>) -> BTreeMap<String, EntryId> {
-        let mut order: Vec<&&str> = containers.keys().collect();
-        order.sort_by_key(|name| (is_variant(name.as_bytes()), **name));
+    /// The definition, without regard to speed: the tensors of an index before others, then in the order of their
+    /// containers, each tensor if its path is free, leads through no tensor, and is not a directory.
+    fn placed(containers: &BTreeMap<&'static str, NamedTensors>) -> BTreeMap<String, EntryId> {
+        let of_one = |(name, tensors): (&&'static str, &NamedTensors)| {
+            let order = |tensor: &NamedTensor| (!tensor.is_in_index, is_variant(name.as_bytes()), *name);
+            tensors.iter().map(|tensor| (order(tensor), tensor.clone())).collect::<Vec<_>>()
+        };
+        let mut order: Vec<_> = containers.iter().flat_map(of_one).collect();
+        order.sort_by_key(|(order, tensor)| (*order, tensor.part));
         let mut placed: BTreeMap<String, EntryId> = BTreeMap::new();
         let below =
             |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'));
-        for tensor in order.into_iter().flat_map(|name| containers[*name].iter()) {
+        for (_, tensor) in order {
             let path = String::from_utf8(tensor.path.to_vec()).unwrap();
             let is_named = containers.keys().any(|name| path == **name || below(&path, name));
             let meets = |known: &String| *known == path || below(known, &path) || below(&path, known);
@@ -314,7 +320,8 @@ mod tests {
                     .into_iter()
                     .map(|path| {
                         part += 1;
-                        NamedTensor { part: EntryId(part), path: path.into_bytes().into() }
+                        let is_in_index = random(3) == 0;
+                        NamedTensor { part: EntryId(part), path: path.into_bytes().into(), is_in_index }
                     })
                     .collect();
                 tensors.insert(&Arc::from(name.as_bytes()), named.clone());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::format::files::safetensors::has_codes;
 use crate::format::log::catalog::{Content, FileEntry, NUMBER_MAX, NodeEntry};
 use crate::model::{EntryId, TENSOR_NAME_PARTS_MAX, TensorNames, escape_component};
 use crate::store::state::by_id::ByEntry;
@@ -55,6 +56,8 @@ pub(super) struct Tree {
     named: ByEntry<Vec<Link>>,
     /// Containers whose names or tensors the batch being applied has changed.
     renamed: BTreeSet<EntryId>,
+    /// The containers of which some tensors are codes.
+    with_codes: HashSet<EntryId>,
     /// The directories that names of tensors make. A last lock.
     computed: Mutex<ComputedDirectories>,
 }
@@ -369,6 +372,11 @@ impl State {
         taken.map(|tensor| String::from_utf8_lossy(&tensor.path).into_owned()).collect()
     }
 
+    /// Whether some tensors of a container are codes, as far as their names and types tell.
+    pub fn has_codes(&self, container: EntryId) -> bool {
+        self.tree.with_codes.contains(&container)
+    }
+
     /// Notes that the node of a file was added, changed or removed. The names of tensors follow at the
     /// end of the batch.
     pub(super) fn note_file(&mut self, before: Option<&FileEntry>, id: EntryId, after: Option<&FileEntry>) {
@@ -384,6 +392,9 @@ impl State {
 
     /// Notes that a name of a node was added or removed.
     pub(super) fn note_name(&mut self, id: EntryId) {
+        if self.is_shard_index(id) {
+            self.note_shards(id);
+        }
         let is_container =
             self.node(id).and_then(|node| node.file()).is_some_and(|file| file.content.is_container());
         if is_container || self.tree.named.contains_key(&id) {
@@ -393,9 +404,11 @@ impl State {
 
     /// Names the tensors of the containers that the batch has changed.
     pub(super) fn name_tensors(&mut self) {
-        let renamed = std::mem::take(&mut self.tree.renamed);
+        let mut renamed = std::mem::take(&mut self.tree.renamed);
+        renamed.extend(self.update_shard_indexes());
         // All names go before any comes: a container may have the name that another one had.
         for id in &renamed {
+            self.tree.with_codes.remove(id);
             for (directory, name) in self.tree.named.remove(id).iter().flatten() {
                 let Some(tensors) = self.tree.tensors.get_mut(directory) else { continue };
                 tensors.remove(name);
@@ -407,16 +420,30 @@ impl State {
         for id in renamed {
             let Some(file) = self.node(id).and_then(|node| node.file()) else { continue };
             let (tensors, is_by_file) = (self.named_tensors(id, file), is_named_by_file(file.content));
+            let has_codes = self.has_code_tensors(file);
             let links = self.links(id).to_vec();
             if tensors.is_empty() || links.is_empty() {
                 continue;
             }
+            if has_codes {
+                self.tree.with_codes.insert(id);
+            }
             for (directory, name) in &links {
-                let tensors = if is_by_file { by_file_name(name, &tensors) } else { tensors.clone() };
+                let tensors = if is_by_file {
+                    by_file_name(name, &tensors)
+                } else {
+                    self.marked(*directory, name, tensors.clone())
+                };
                 self.tree.tensors.entry(*directory).or_default().insert(name, tensors);
             }
             self.tree.named.insert(id, links);
         }
+    }
+
+    fn has_code_tensors(&self, container: &FileEntry) -> bool {
+        let tensors = self.parts(container).filter_map(|part| part.file()?.tensor.as_ref());
+        container.content.is_container()
+            && has_codes(tensors.map(|tensor| (&*tensor.name, tensor.dtype, &tensor.shape)))
     }
 
     fn named_tensors(&self, id: EntryId, file: &FileEntry) -> NamedTensors {
@@ -427,7 +454,10 @@ impl State {
         let mut parts: Vec<(EntryId, &str)> = parts.collect();
         parts.sort_unstable();
         parts.dedup();
-        let named = |(part, path): (EntryId, String)| NamedTensor { part, path: path.into_bytes().into() };
+        let named = |(part, path): (EntryId, String)| {
+            let path = path.into_bytes().into();
+            NamedTensor { part, path, is_in_index: false }
+        };
         if is_named_by_file(file.content) {
             return parts.into_iter().map(|(part, name)| named((part, name.to_owned()))).collect();
         }
@@ -529,7 +559,7 @@ fn by_file_name(name: &[u8], tensors: &[NamedTensor]) -> NamedTensors {
             Ok(text) => escape_component(&text).into_bytes(),
             Err(bytes) => bytes.into_bytes(),
         };
-        NamedTensor { part: tensor.part, path: path.into() }
+        NamedTensor { part: tensor.part, path: path.into(), is_in_index: false }
     };
     tensors.iter().map(named).collect()
 }

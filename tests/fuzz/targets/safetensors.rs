@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use safetensors::SafeTensors;
 use tierfs::format::files::TensorRange;
-use tierfs::format::files::safetensors::{Header, header_len, parse, write_header};
-use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
+use tierfs::format::files::safetensors::{Entry, Header, Other, entry, header_len, parse, write_entries};
+use tierfs::model::{Error, ErrorKind, Result};
 
 pub fn check(bytes: &[u8]) {
     let ours = read(bytes, bytes.len() as u64);
@@ -32,43 +32,66 @@ fn read(bytes: &[u8], file_len: u64) -> Result<Header> {
     parse(bytes.get(8..8 + length).ok_or_else(short)?, file_len)
 }
 
-/// The tensors cover the file, and each has the bytes that its shape asks for.
+/// The tensors and the others cover the file, and each tensor has the bytes that its shape asks for.
 fn sound(header: &Header, file_len: u64) {
-    let mut at = header.data_start;
     for TensorRange { dtype, shape, begin, end, .. } in &header.tensors {
-        assert_eq!(*begin, at, "a gap or an overlap");
         assert_eq!(Some(end - begin), dtype.bytes_of(shape.elements()));
-        at = *end;
+    }
+    let tensors = header.tensors.iter().map(|tensor| (tensor.begin, tensor.end));
+    let mut all: Vec<(u64, u64)> =
+        tensors.chain(header.others.iter().map(|other| (other.begin, other.end))).collect();
+    all.sort_unstable();
+    let mut at = header.data_start;
+    for (begin, end) in all {
+        assert_eq!(begin, at, "a gap or an overlap");
+        at = end;
     }
     assert_eq!(at, file_len);
-    let names: BTreeSet<&str> = header.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-    assert_eq!(names.len(), header.tensors.len(), "a name twice");
+    let names = header.tensors.iter().map(|tensor| &tensor.name);
+    let names: BTreeSet<&String> = names.chain(header.others.iter().map(|other| &other.name)).collect();
+    assert_eq!(names.len(), header.tensors.len() + header.others.len(), "a name twice");
 }
 
 /// Written again it parses to the same tensors, except for their offsets.
 fn rewritten(header: &Header) {
-    let data: u64 = header.tensors.iter().map(|tensor| tensor.end - tensor.begin).sum();
+    let entries = entries(header);
+    let data: u64 = entries.iter().map(|entry| entry.bytes).sum();
     for alignment in [1, 4096] {
-        let Ok(written) = write_header(named(header), &header.metadata, alignment) else {
+        let Ok(written) = write_entries(&entries, &header.metadata, alignment) else {
             panic!("a header that was read cannot be written: {header:?}");
         };
         assert_eq!(written.len() as u64 % alignment, 0);
         let Some(whole) = data.checked_add(written.len() as u64) else { continue };
         let again = read(&written, whole).unwrap_or_else(|error| panic!("{error}: {header:?}"));
         assert_eq!(again.metadata, header.metadata);
-        assert!(named(&again).eq(named(header)));
+        assert_eq!(self::entries(&again), entries);
     }
 }
 
-fn named(header: &Header) -> impl Iterator<Item = (&str, Dtype, &Shape)> {
-    header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.dtype, &tensor.shape))
+fn entries(header: &Header) -> Vec<Entry<'_>> {
+    let tensors = header.tensors.iter().map(|tensor| {
+        entry(&tensor.name, tensor.dtype, &tensor.shape).unwrap_or_else(|error| panic!("{error}"))
+    });
+    let others = header.others.iter().map(|Other { name, type_name, dimensions, begin, end, .. }| Entry {
+        name,
+        type_name,
+        dimensions,
+        bytes: end - begin,
+    });
+    tensors.chain(others).collect()
 }
 
 fn agrees(bytes: &[u8], ours: Result<Header>) {
     match (ours, SafeTensors::deserialize(bytes)) {
         (Ok(ours), theirs) => {
             let theirs = theirs.unwrap_or_else(|error| panic!("the crate refuses this: {error}"));
-            assert_eq!(theirs.len(), ours.tensors.len());
+            assert_eq!(theirs.len(), ours.tensors.len() + ours.others.len());
+            for other in &ours.others {
+                let found = theirs.tensor(&other.name).unwrap_or_else(|error| panic!("{error}"));
+                assert_eq!(found.dtype().to_string(), other.type_name);
+                let range = other.begin as usize..other.end as usize;
+                assert_eq!(Some(found.data().as_ptr_range()), bytes.get(range).map(<[u8]>::as_ptr_range));
+            }
             for tensor in &ours.tensors {
                 let found = theirs.tensor(&tensor.name).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(Some(found.dtype().to_string().as_str()), tensor.dtype.safetensors_name());

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::format::budget::Budget;
 use crate::format::files::onnx::{DAMAGED, FIELDS_MAX};
-use crate::format::files::{CUT_OFF, ReadAt};
+use crate::format::files::{ReadAt, cut_off};
 use crate::model::{Error, Result};
 
 /// Bytes read at a time.
@@ -106,8 +106,8 @@ impl<'a, 'r> Fields<'a, 'r> {
 
     /// The error for a part of a message that goes past the message's end.
     fn past(&self, goes: std::fmt::Arguments, end: u64) -> Error {
-        let advice = if end == self.file_len { CUT_OFF } else { DAMAGED };
-        Error::invalid(format!("{goes} past byte {end}: {advice}"))
+        let text = format!("{goes} past byte {end}");
+        if end == self.file_len { cut_off(text) } else { Error::invalid(format!("{text}: {DAMAGED}")) }
     }
 
     fn byte(&mut self, at: &mut Range<u64>) -> Result<u8> {

@@ -7,9 +7,13 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use super::{METADATA, TENSORS_MAX};
-use crate::format::files::TensorRange;
-use crate::model::{DIMENSIONS_MAX, Error, Result, check_tensor_name, quoted_name};
+use smallvec::SmallVec;
+
+use super::{ElementType, METADATA, TENSORS_MAX};
+use crate::model::{DIMENSIONS_MAX, Error, Result, quoted_name};
+
+/// Most dimensions that are read, also those that a tensor cannot have. NumPy's arrays have as many.
+pub const DIMENSIONS_READ_MAX: usize = 64;
 
 /// Largest number of metadata entries. More of the shortest entries would need far more memory than
 /// the header.
@@ -18,35 +22,24 @@ const METADATA_ENTRIES_MAX: usize = 1 << 18;
 /// The fields of a header. Tensors are in the order of the JSON.
 #[derive(Default)]
 pub(super) struct Fields {
-    pub(super) tensors: Vec<TensorRange>,
+    pub(super) tensors: Vec<Tensor>,
     pub(super) metadata: Vec<(String, String)>,
 }
 
 /// The fields of one tensor as in the JSON.
 pub(super) struct Tensor {
     pub(super) name: String,
-    pub(super) dtype: String,
+    pub(super) element_type: ElementType,
     pub(super) dimensions: Dimensions,
     pub(super) offsets: (u64, u64),
 }
 
-/// The dimensions of a tensor. Keeps only as many as a shape can have, and counts all.
-#[derive(Default)]
-pub(super) struct Dimensions {
-    sizes: [u64; DIMENSIONS_MAX],
-    count: usize,
-}
+/// The dimensions of a tensor, outermost first.
+pub(super) type Dimensions = SmallVec<[u64; DIMENSIONS_MAX]>;
 
-impl Dimensions {
-    /// The dimensions, outermost first, or `None` if there are too many.
-    pub(super) fn sizes(&self) -> Option<&[u64]> {
-        self.sizes.get(..self.count)
-    }
-}
-
-/// Parses `text`. `entry` checks each tensor as soon as it is read.
-pub(super) fn parse(text: &str, entry: impl Fn(Tensor) -> Result<TensorRange>) -> Result<Fields> {
-    let mut reading = Reading { fields: Fields::default(), entry, refused: None };
+/// Parses `text`.
+pub(super) fn parse(text: &str) -> Result<Fields> {
+    let mut reading = Reading::default();
     let mut input = serde_json::Deserializer::from_str(text);
     let outcome = Top(&mut reading).deserialize(&mut input).and_then(|()| input.end());
     match (reading.refused, outcome) {
@@ -64,28 +57,17 @@ pub(super) fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a 
     neighbours.find(|(left, right)| left == right).map(|(name, _)| *name)
 }
 
-struct Reading<F> {
+#[derive(Default)]
+struct Reading {
     fields: Fields,
-    entry: F,
     /// An error of this program, which would lose its kind in `serde_json`.
     refused: Option<Error>,
 }
 
-impl<F> Reading<F> {
-    /// Fails if there are too many tensors for one more.
-    fn check_count(&self) -> Result<()> {
-        if self.fields.tensors.len() < TENSORS_MAX {
-            Ok(())
-        } else {
-            Err(Error::unsupported(format!("more than {TENSORS_MAX} tensors")))
-        }
-    }
-}
-
 /// The outermost object.
-struct Top<'a, F>(&'a mut Reading<F>);
+struct Top<'a>(&'a mut Reading);
 
-impl<'de, F: Fn(Tensor) -> Result<TensorRange>> DeserializeSeed<'de> for Top<'_, F> {
+impl<'de> DeserializeSeed<'de> for Top<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
@@ -93,7 +75,7 @@ impl<'de, F: Fn(Tensor) -> Result<TensorRange>> DeserializeSeed<'de> for Top<'_,
     }
 }
 
-impl<'de, F: Fn(Tensor) -> Result<TensorRange>> Visitor<'de> for Top<'_, F> {
+impl<'de> Visitor<'de> for Top<'_> {
     type Value = ();
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,27 +83,20 @@ impl<'de, F: Fn(Tensor) -> Result<TensorRange>> Visitor<'de> for Top<'_, F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Reading { fields, refused } = self.0;
         let mut metadata_seen = false;
         while let Some(name) = map.next_key::<String>()? {
             if name != METADATA {
-                // Check before reading the value.
-                let checked = check_tensor_name(&name).and_then(|()| self.0.check_count());
-                let entry = match checked {
-                    Ok(()) => (self.0.entry)(map.next_value_seed(OneTensor(name))?),
-                    Err(error) => Err(error),
-                };
-                match entry {
-                    Ok(entry) => self.0.fields.tensors.push(entry),
-                    Err(error) => {
-                        self.0.refused = Some(error);
-                        return Err(A::Error::custom("refused"));
-                    }
+                if fields.tensors.len() == TENSORS_MAX {
+                    *refused = Some(Error::unsupported(format!("more than {TENSORS_MAX} tensors")));
+                    return Err(A::Error::custom("refused"));
                 }
+                fields.tensors.push(map.next_value_seed(OneTensor { name, refused: &mut *refused })?);
             } else if metadata_seen {
                 return Err(A::Error::duplicate_field(METADATA));
             } else {
                 metadata_seen = true;
-                self.0.fields.metadata = map.next_value_seed(Metadata)?;
+                fields.metadata = map.next_value_seed(Metadata)?;
             }
         }
         Ok(())
@@ -129,9 +104,12 @@ impl<'de, F: Fn(Tensor) -> Result<TensorRange>> Visitor<'de> for Top<'_, F> {
 }
 
 /// The object that describes the tensor with this name.
-struct OneTensor(String);
+struct OneTensor<'a> {
+    name: String,
+    refused: &'a mut Option<Error>,
+}
 
-impl<'de> DeserializeSeed<'de> for OneTensor {
+impl<'de> DeserializeSeed<'de> for OneTensor<'_> {
     type Value = Tensor;
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Tensor, D::Error> {
@@ -139,15 +117,16 @@ impl<'de> DeserializeSeed<'de> for OneTensor {
     }
 }
 
-impl<'de> Visitor<'de> for OneTensor {
+impl<'de> Visitor<'de> for OneTensor<'_> {
     type Value = Tensor;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "an object that describes tensor {:?}", quoted_name(&self.0))
+        write!(out, "an object that describes tensor {:?}", quoted_name(&self.name))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tensor, A::Error> {
-        let (mut dtype, mut dimensions, mut offsets) = (None, None, None);
+        let OneTensor { name, refused } = self;
+        let (mut dtype, mut dimensions, mut offsets) = (None::<String>, None::<Sizes>, None);
         while let Some(field) = map.next_key::<String>()? {
             match field.as_str() {
                 "dtype" => once(&mut dtype, "dtype", map.next_value()?)?,
@@ -158,12 +137,18 @@ impl<'de> Visitor<'de> for OneTensor {
                 }
             }
         }
-        Ok(Tensor {
-            name: self.0,
-            dtype: dtype.ok_or_else(|| A::Error::missing_field("dtype"))?,
-            dimensions: dimensions.ok_or_else(|| A::Error::missing_field("shape"))?,
-            offsets: offsets.ok_or_else(|| A::Error::missing_field("data_offsets"))?,
-        })
+        let dtype = dtype.ok_or_else(|| A::Error::missing_field("dtype"))?;
+        let Sizes { kept, count } = dimensions.ok_or_else(|| A::Error::missing_field("shape"))?;
+        let offsets = offsets.ok_or_else(|| A::Error::missing_field("data_offsets"))?;
+        let why = match ElementType::from_name(&dtype) {
+            Some(element_type) if count <= DIMENSIONS_READ_MAX => {
+                return Ok(Tensor { name, element_type, dimensions: kept, offsets });
+            }
+            Some(_) => format!("more than {DIMENSIONS_READ_MAX} dimensions"),
+            None => format!("element type {:?}", quoted_name(&dtype)),
+        };
+        *refused = Some(Error::unsupported(why).at(format_args!("tensor {:?}", quoted_name(&name))));
+        Err(A::Error::custom("refused"))
     }
 }
 
@@ -175,30 +160,37 @@ fn once<T, E: serde::de::Error>(field: &mut Option<T>, name: &'static str, value
     }
 }
 
-impl<'de> Deserialize<'de> for Dimensions {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Dimensions, D::Error> {
-        input.deserialize_seq(DimensionsVisitor)
+/// Sizes of which not all may be kept.
+#[derive(Default)]
+struct Sizes {
+    kept: Dimensions,
+    count: usize,
+}
+
+impl<'de> Deserialize<'de> for Sizes {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Sizes, D::Error> {
+        input.deserialize_seq(SizesVisitor)
     }
 }
 
-struct DimensionsVisitor;
+struct SizesVisitor;
 
-impl<'de> Visitor<'de> for DimensionsVisitor {
-    type Value = Dimensions;
+impl<'de> Visitor<'de> for SizesVisitor {
+    type Value = Sizes;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("an array of sizes")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dimensions, A::Error> {
-        let mut dimensions = Dimensions::default();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Sizes, A::Error> {
+        let mut sizes = Sizes::default();
         while let Some(size) = seq.next_element()? {
-            if let Some(place) = dimensions.sizes.get_mut(dimensions.count) {
-                *place = size;
+            sizes.count += 1;
+            if sizes.count <= DIMENSIONS_READ_MAX {
+                sizes.kept.push(size);
             }
-            dimensions.count += 1;
         }
-        Ok(dimensions)
+        Ok(sizes)
     }
 }
 

@@ -1,0 +1,206 @@
+//! The index of a sharded model: `model.safetensors.index.json`, `pytorch_model.bin.index.json`. It names the file of each
+//! tensor, as a path relative to its directory:
+//!
+//! ```json
+//! {"metadata": {"total_size": 16}, "weight_map": {"w": "model-00002-of-00002.safetensors"}}
+//! ```
+//!
+//! Source: `transformers.utils.hub.get_checkpoint_shard_files`. If a name appears twice, the last counts, as in Python.
+//!
+//! [`to_lines`] writes it as text: the name of a file, then its tensors, each after a tab.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+
+use crate::model::{Error, Result};
+
+/// Longest index that is read, in bytes. That of a model of 91,000 tensors has 9 MB.
+pub const BYTES_MAX: u64 = 32 << 20;
+
+/// The suffixes of the files that an index is for, before that of the index.
+const OF: [&str; 2] = [".safetensors", ".bin"];
+
+/// Whether a file of this name is an index: `.index.json` after the suffix of a container, perhaps with the word of a
+/// variant (`.index.fp16.json`).
+pub fn is_name(name: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(name);
+    let Some((before, after)) = text.strip_suffix(".json").and_then(|stem| stem.rsplit_once(".index")) else {
+        return false;
+    };
+    let is_variant = after.strip_prefix('.').is_some_and(|word| !word.is_empty() && !word.contains('.'));
+    let is_of = |suffix: &str| before.ends_with(suffix) && before.len() > suffix.len();
+    (after.is_empty() || is_variant) && OF.into_iter().any(is_of)
+}
+
+/// The tensors of each file, in the order of names. Needs memory in proportion to the JSON.
+///
+/// # Errors
+/// `Invalid` for JSON that is no index.
+pub fn parse(json: &[u8]) -> Result<BTreeMap<String, Vec<String>>> {
+    let mut input = serde_json::Deserializer::from_slice(json);
+    let files = Whole::deserialize(&mut input).and_then(|whole| input.end().map(|()| whole.0));
+    let files = files.map_err(|error| Error::invalid(format!("index of shards: {error}")))?;
+    let mut tensors: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (tensor, file) in files {
+        tensors.entry(file).or_default().push(tensor);
+    }
+    tensors.values_mut().for_each(|tensors| tensors.sort_unstable());
+    Ok(tensors)
+}
+
+/// The text of an index, without names that have control characters.
+pub fn to_lines(files: &BTreeMap<String, Vec<String>>) -> String {
+    let is_plain = |name: &&String| !name.is_empty() && !name.chars().any(char::is_control);
+    let mut lines = String::new();
+    for (file, tensors) in files.iter().filter(|(file, _)| is_plain(file)) {
+        lines.push_str(file);
+        lines.push('\n');
+        for tensor in tensors.iter().filter(is_plain) {
+            lines.push('\t');
+            lines.push_str(tensor);
+            lines.push('\n');
+        }
+    }
+    lines
+}
+
+/// The files of a text, each with the range of its tensors' lines.
+pub fn files(lines: &str) -> Vec<(&str, Range<usize>)> {
+    let mut found: Vec<(&str, Range<usize>)> = Vec::new();
+    let mut at = 0;
+    for line in lines.split_inclusive('\n') {
+        at += line.len();
+        match found.last_mut().filter(|_| line.starts_with('\t')) {
+            Some((_, range)) => range.end = at,
+            None => found.push((line.trim_end_matches('\n'), at..at)),
+        }
+    }
+    found
+}
+
+/// The tensors of a file, from its lines.
+pub fn tensors(lines: &str) -> impl Iterator<Item = &str> {
+    lines.lines().filter_map(|line| line.strip_prefix('\t'))
+}
+
+/// The outermost object: the file of each tensor.
+struct Whole(HashMap<String, String>);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Whole, D::Error> {
+        input.deserialize_map(WholeVisitor)
+    }
+}
+
+struct WholeVisitor;
+
+impl<'de> Visitor<'de> for WholeVisitor {
+    type Value = Whole;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object with a weight_map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Whole, A::Error> {
+        let mut files = None;
+        while let Some(key) = map.next_key::<String>()? {
+            if key == "weight_map" {
+                files = Some(map.next_value_seed(WeightMap)?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        files.map(Whole).ok_or_else(|| A::Error::missing_field("weight_map"))
+    }
+}
+
+struct WeightMap;
+
+impl<'de> DeserializeSeed<'de> for WeightMap {
+    type Value = HashMap<String, String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Self::Value, D::Error> {
+        input.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for WeightMap {
+    type Value = HashMap<String, String>;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object of names of files")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut files = HashMap::new();
+        while let Some((tensor, file)) = map.next_entry()? {
+            files.insert(tensor, file);
+        }
+        Ok(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{files, is_name, parse, tensors, to_lines};
+    use crate::model::ErrorKind;
+
+    #[test]
+    fn an_index_is_told_by_its_name() {
+        for name in [
+            "model.safetensors.index.json",
+            "pytorch_model.bin.index.json",
+            "diffusion_pytorch_model.fp16.safetensors.index.json",
+            "model.safetensors.index.fp16.json",
+        ] {
+            assert!(is_name(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "index.json",
+            "model.index.json",
+            ".safetensors.index.json",
+            "model.safetensors.index.json.tmp",
+            "model.safetensors.json",
+            "model.safetensors.index.a.b.json",
+            "model.safetensors.index..json",
+            "model.safetensors.indexes.json",
+        ] {
+            assert!(!is_name(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_files_of_an_index_come_back_from_its_text() {
+        let json = br#"{"metadata":{"a":[1,{}]},"weight_map":{"b":"2","a":"1","c":"2","x\ny":"2","a":"2","d":"\t"}}"#;
+        let lines = to_lines(&parse(json).unwrap());
+        assert_eq!(lines, "2\n\ta\n\tb\n\tc\n");
+        let found = files(&lines);
+        let (name, range) = found.first().unwrap();
+        assert_eq!((found.len(), *name), (1, "2"));
+        assert_eq!(tensors(&lines[range.clone()]).collect::<Vec<_>>(), ["a", "b", "c"]);
+        let two = "a\nb\n\tx\n\ty\nc";
+        assert_eq!(files(two), [("a", 2..2), ("b", 4..10), ("c", 11..11)]);
+        assert_eq!(files("\tx\n").len(), 1);
+        assert_eq!(parse(br#"{"weight_map":{}}"#).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn what_is_no_index_is_invalid() {
+        let deep = [b"{\"a\":".repeat(100_000), b"1".to_vec()].concat();
+        for json in [
+            &b""[..],
+            b"[]",
+            b"{}",
+            b"{\"weight_map\":[]}",
+            b"{\"weight_map\":{\"a\":1}}",
+            b"{\"weight_map\":{\"a\":\"b\"}} x",
+            b"{\"weight_map\":{\"\xff\":\"b\"}}",
+            &deep,
+        ] {
+            assert_eq!(parse(json).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+}
