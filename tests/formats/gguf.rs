@@ -114,12 +114,12 @@ fn another_reader_agrees_on_types_and_offsets_of_tensors() {
     let metadata = [("general.alignment", value(4, &64u32.to_le_bytes())), ("k", value(8, &text("v")))];
     let bytes = file(3, &metadata, tensors, 64, 256);
     let header = whole(&bytes).unwrap();
-    let same = with_types(&bytes, &header, |known| known).unwrap();
+    let same = with_types(&bytes, &header, None, |entry| entry.dtype).unwrap();
     assert_eq!(same.bytes.len(), bytes.len() - 256 - (header.data_start as usize - same.bytes.len()));
     assert_eq!(same.bytes[..header.metadata.end as usize], bytes[..header.metadata.end as usize]);
-    let written = with_types(&bytes, &header, |known| match known {
+    let written = with_types(&bytes, &header, None, |entry| match entry.dtype {
         Dtype::F64 => Dtype::F16,
-        _ => known,
+        _ => entry.dtype,
     })
     .unwrap();
     assert_eq!(written.data_start, header.data_start);
@@ -141,7 +141,7 @@ fn another_reader_agrees_on_types_and_offsets_of_tensors() {
     let reader = GGUFFileReader::new(Cursor::new(made)).unwrap();
     let other: Vec<_> = reader.tensor_infos().iter().map(|info| info.expected_data_size()).collect();
     assert_eq!(other, [30, 36, 7, 0]);
-    let lacking = with_types(&bytes, &header, |_| Dtype::U8).unwrap_err();
+    let lacking = with_types(&bytes, &header, None, |_| Dtype::U8).unwrap_err();
     assert_eq!(lacking.kind(), ErrorKind::Unsupported);
 }
 

@@ -63,7 +63,7 @@ fn a_cast_gguf_file_follows_writes_and_names_that_are_taken_and_absent_tensors()
     let cast = collection.join(".as/f16/all.gguf");
     let wanted = fs::read(&cast).unwrap();
     fs::write(collection.join("other"), b"other").unwrap();
-    fs::rename(collection.join("other"), collection.join("plain.F32")).unwrap();
+    fs::rename(collection.join("other"), collection.join("plain.F32.weight")).unwrap();
     assert_same(&fs::read(&cast).unwrap(), &wanted, "without a name");
     // Its size is known without reading it.
     set(&tensor, "lossy", "allow").unwrap();

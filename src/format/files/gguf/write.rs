@@ -1,7 +1,7 @@
 //! Writes the header of a GGUF file with other tensor types.
 
 use crate::format::cursor::Writer;
-use crate::format::files::gguf::{Header, bytes_of, code_of_type};
+use crate::format::files::gguf::{Entry, Header, bytes_of, code_of_type};
 use crate::model::{Dtype, Error, Result};
 
 /// A header with the locations of its tensors.
@@ -26,21 +26,35 @@ pub struct Place {
 }
 
 /// The header of a copy of a file in which each tensor has the type that `type_of` returns. Copies the metadata byte for
-/// byte. `prefix` is the prefix of the file from which `header` was parsed.
+/// byte, but for `general.file_type`, which becomes `file_type` where it is. `prefix` is the prefix of the file from which
+/// `header` was parsed.
 ///
 /// # Errors
 /// `Invalid` on overflow, for a prefix that does not belong to the header, and for a type whose blocks do not divide the
 /// rows of a tensor; `Unsupported` for a type that ggml lacks.
-pub fn with_types(prefix: &[u8], header: &Header, type_of: impl Fn(Dtype) -> Dtype) -> Result<Retyped> {
+pub fn with_types(
+    prefix: &[u8],
+    header: &Header,
+    file_type: Option<u32>,
+    type_of: impl Fn(&Entry) -> Dtype,
+) -> Result<Retyped> {
     let too_long = || Error::invalid("a gguf file of more bytes than can be counted");
     let same = usize::try_from(header.metadata.end).ok().and_then(|end| prefix.get(..end));
     let same = same.ok_or_else(|| Error::invalid("a gguf file without its metadata"))?;
     let mut out = Writer::new();
-    out.bytes(same);
+    let place = file_type.zip(header.file_type);
+    match place.and_then(|(value, at)| Some((value, same.split_at_checked(usize::try_from(at).ok()?)?))) {
+        Some((value, (before, after))) => {
+            out.bytes(before).u32(value).bytes(after.get(4..).unwrap_or_default());
+        }
+        None => {
+            out.bytes(same);
+        }
+    }
     let mut tensors = Vec::with_capacity(header.tensors.len());
     let mut at: u64 = 0;
     for entry in &header.tensors {
-        let dtype = type_of(entry.dtype);
+        let dtype = type_of(entry);
         let code = code_of_type(dtype);
         let code = code.ok_or_else(|| Error::unsupported(format!("{dtype} in a gguf file")))?;
         let bytes = bytes_of(dtype, &entry.shape);
