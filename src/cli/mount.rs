@@ -74,6 +74,9 @@ pub(super) struct Args {
     /// Agree to use io_uring, but give the kernel no rings
     #[arg(long, hide = true)]
     withhold_rings: bool,
+    /// Requests of each core that the daemon has at a time over io_uring
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u16).range(1..=64))]
+    ring_entries: Option<u16>,
     /// Let the kernel read contiguous exact files without the daemon: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     passthrough: Switch,
@@ -505,6 +508,7 @@ impl Args {
             decodes_all: self.decode_all,
             transport: self.transport,
             withholds_rings: self.withhold_rings,
+            ring_entries: self.ring_entries.map(usize::from),
             owner: ShownOwner { uid: self.uid, gid: self.gid, umask: self.umask.unwrap_or(0) },
             kernel,
         };

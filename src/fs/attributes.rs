@@ -4,11 +4,11 @@ use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
 
 use crate::control::{self, Acts, Asked, Cost, Reader};
 use crate::fs::failure::{guarded, refused};
+use crate::fs::in_progress;
 use crate::fs::numbers::other_number;
 use crate::fs::reply::{own, send_attribute};
 use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind};
-use crate::trace;
 use crate::vfs::{Invalidation, Located};
 
 impl Adapter {
@@ -42,7 +42,7 @@ impl Adapter {
             Cost::Small => answer(),
             // On a thread of its own, so that other requests are answered meanwhile.
             Cost::WholeFile => {
-                std::thread::spawn(trace::carried(move || guarded(&mounted, "getxattr", answer)));
+                in_progress::on_own_thread(move || guarded(&mounted, "getxattr", answer));
             }
         }
     }
@@ -76,7 +76,7 @@ impl Adapter {
         match &attribute.set {
             // On a thread of its own, so that other requests are answered meanwhile.
             Some(set) if set.acts == Acts::Slowly => {
-                std::thread::spawn(trace::carried(move || guarded(&asker, "setxattr", act)));
+                in_progress::on_own_thread(move || guarded(&asker, "setxattr", act));
             }
             _ => act(),
         }

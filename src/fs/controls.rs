@@ -12,10 +12,10 @@ use crate::control::{self, Text};
 use crate::fs::errno;
 use crate::fs::failure::{failed, guarded};
 use crate::fs::handles::Handle;
+use crate::fs::in_progress;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
-use crate::trace;
 use crate::vfs::{ControlView, Located, Shape};
 
 impl Adapter {
@@ -34,7 +34,7 @@ impl Adapter {
             return reply.opened(FileHandle(handle), open_flags);
         }
         let shows = flags.acc_mode() != OpenAccMode::O_WRONLY;
-        std::thread::spawn(trace::carried(move || {
+        in_progress::on_own_thread(move || {
             guarded(&mounted, "open", || {
                 let changes = mounted.jobs.changes();
                 let nothing = || Ok(Text::whole(String::new()));
@@ -47,7 +47,7 @@ impl Adapter {
                     Err(error) => reply.error(failed(&mounted, "open", &error)),
                 }
             });
-        }));
+        });
     }
 
     /// The control file, if it may be opened with these flags.
@@ -72,7 +72,7 @@ impl Adapter {
     /// Reads a text that is generated while it is read.
     pub fn read_made(&self, handle: Arc<Handle>, offset: u64, size: u32, reply: ReplyData) {
         let mounted = self.mounted.clone();
-        std::thread::spawn(trace::carried(move || {
+        in_progress::on_own_thread(move || {
             guarded(&mounted, "read", || {
                 let Handle::Control(_, text, _) = Arc::as_ref(&handle) else {
                     return reply.error(errno::BAD_HANDLE);
@@ -86,7 +86,7 @@ impl Adapter {
                     Err(error) => reply.error(failed(&mounted, "read", &error)),
                 }
             });
-        }));
+        });
     }
 
     /// Whether a file has something new to read. If not, the kernel is told once it has, and asks again.
@@ -115,7 +115,7 @@ impl Adapter {
     pub fn act(&self, user: u32, handle: FileHandle, text: &[u8], reply: ReplyWrite) {
         let Some(handle) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
         let (mounted, invalidator, text) = (self.mounted.clone(), self.invalidator.clone(), text.to_vec());
-        std::thread::spawn(trace::carried(move || {
+        in_progress::on_own_thread(move || {
             guarded(&mounted, "write", || {
                 let Handle::Control(view, ..) = Arc::as_ref(&handle) else {
                     return reply.error(errno::BAD_HANDLE);
@@ -128,6 +128,6 @@ impl Adapter {
                     Err(error) => reply.error(failed(&mounted, "write", &error)),
                 }
             });
-        }));
+        });
     }
 }

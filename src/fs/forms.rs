@@ -7,12 +7,12 @@ use crate::control::{self, Asker};
 use crate::fs::failure::{failed, guarded};
 use crate::fs::form_file::FormFile;
 use crate::fs::handles::Handle;
+use crate::fs::in_progress;
 use crate::fs::read_pattern::ReadPattern;
 use crate::fs::reply::send_attribute;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::ROOT;
-use crate::trace;
 use crate::vfs::{CacheMode, FormView, Ino, Invalidation, Located};
 use crate::view::Shows;
 
@@ -42,19 +42,22 @@ impl Adapter {
         let (mounted, handles, invalidator) =
             (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
         let vfs = self.vfs.clone();
-        std::thread::spawn(trace::carried(move || {
+        in_progress::on_own_thread(move || {
             guarded(&mounted, "open", || {
                 let opened = FormFile::open(&vfs, view);
                 let opened = opened.map_err(|error| failed(&mounted, "open", &error));
-                invalidator.invalidate_pending(&vfs, Invalidation::default(), move || match opened {
+                invalidator.invalidate_meanwhile(&vfs, Invalidation::default());
+                let is_stale = invalidator.is_stale(ino);
+                match opened {
                     Ok(file) => {
                         let handle = handles.insert(Handle::Form(file, ReadPattern::default()));
+                        let kept = if is_stale { kept - FopenFlags::FOPEN_KEEP_CACHE } else { kept };
                         reply.opened(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH | kept);
                     }
                     Err(error) => reply.error(error),
-                });
+                }
             });
-        }));
+        });
     }
 
     /// Replies with the value of an attribute of a file of a form.
@@ -76,7 +79,7 @@ impl Adapter {
     ) {
         let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
         let (vfs, name, value) = (self.vfs.clone(), name.to_vec(), value.to_vec());
-        std::thread::spawn(trace::carried(move || {
+        in_progress::on_own_thread(move || {
             guarded(&mounted, "setxattr", || {
                 let set = control::set_form_attribute(&mounted, &view, asker, (&name, &value));
                 let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
@@ -85,7 +88,7 @@ impl Adapter {
                     Err(error) => reply.error(error),
                 });
             });
-        }));
+        });
     }
 
     fn form_opened(&self, ino: Ino, flags: OpenFlags) -> Result<FormView> {

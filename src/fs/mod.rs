@@ -10,6 +10,7 @@ mod forget;
 mod form_file;
 mod forms;
 mod handles;
+mod in_progress;
 mod kernel;
 mod mount;
 mod names;

@@ -15,6 +15,7 @@ use crate::control::{self, Job, Mounted};
 use crate::fs::decoded::{self, Budget, DecodedCache};
 use crate::fs::failure::guarded;
 use crate::fs::forget::Invalidator;
+use crate::fs::in_progress;
 use crate::fs::names::Names;
 use crate::fs::reply::ShownOwner;
 use crate::fs::serve::Adapter;
@@ -63,6 +64,8 @@ pub struct Options {
     pub transport: Choice,
     /// Whether the kernel gets none of the rings that it agreed to use. For tests.
     pub withholds_rings: bool,
+    /// Requests of each core that the daemon has at a time over io_uring. For tests.
+    pub ring_entries: Option<usize>,
     /// Whether the daemon answers all reads, without passthrough.
     pub reads_all: bool,
     /// Whether the kernel asks for names of tensors at every use.
@@ -176,7 +179,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let waker = Arc::new(Waker::new()?);
     let (known, told) = (vfs.clone(), mounted.clone());
     let waits = || vfs.store().shows_snapshots() || vfs.store().has_clones();
-    let rings = options.transport.prepare(threads, waits);
+    let rings = options.transport.prepare(threads, options.ring_entries, waits);
     let offer = Arc::new(Offer::new(rings.is_some()));
     let (cache, shown) = (decoded_cache.clone(), (stack_depth, options.owner, offer.clone()));
     let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), cache, shown);
@@ -196,6 +199,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     decoded::watch(&decoded_cache).map_err(failed)?;
+    in_progress::watch().map_err(failed)?;
     raise_read_ahead(mountpoint);
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), invalidator.clone())?;
@@ -308,7 +312,7 @@ impl Mount {
     fn sync(&self) {
         if let Err(error) = self.vfs.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ())) {
             log::error!("syncing: {error}");
-            self.invalidator.invalidate_pending(&self.vfs, Invalidation::default(), || ());
+            self.invalidator.invalidate_meanwhile(&self.vfs, Invalidation::default());
         }
     }
 

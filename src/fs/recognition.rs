@@ -11,11 +11,11 @@ use fuser::{INodeNo, ReplyEmpty};
 use parking_lot::Mutex;
 
 use crate::fs::failure::guarded;
+use crate::fs::in_progress;
 use crate::fs::reply::own;
 use crate::fs::serve::{Adapter, Durable};
 use crate::ingest::{has_models, may_be_recognized};
 use crate::open::OpenFile;
-use crate::trace;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -113,9 +113,11 @@ impl Adapter {
         let is_recognized = open_file.is_unclosed() && open_file.may_be_recognized();
         let tenant = is_recognized.then(|| open_file.collection().tenant().to_owned());
         self.recognizing(tenant, doing, move |adapter| {
-            adapter.flush(&open_file, durable, doing, reply);
             if doing == "release" {
+                adapter.flush_released(&open_file, reply);
                 adapter.vfs.keep_unflushed(&open_file);
+            } else {
+                adapter.flush(&open_file, durable, doing, reply);
             }
         });
     }
@@ -133,7 +135,7 @@ impl Adapter {
             let adapter = &adapter;
             guarded(&adapter.mounted, doing, || request(adapter));
         };
-        self.recognition.run(&tenant, Box::new(trace::carried(job)));
+        self.recognition.run(&tenant, Box::new(in_progress::carried(job)));
     }
 
     /// The tenant of a file, if a change of its attributes may recognize it.

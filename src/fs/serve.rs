@@ -16,6 +16,7 @@ use crate::fs::decoded::DecodedCache;
 use crate::fs::failure::{failed, guarded};
 use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
+use crate::fs::in_progress;
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::recognition::Recognition;
@@ -116,6 +117,7 @@ impl Adapter {
     pub fn measured<'a>(&self, operation: Operation, about: impl Into<About<'a>>, request: impl FnOnce()) {
         let began = Instant::now();
         let About(ino, name) = about.into();
+        let _in_progress = in_progress::request(operation, Ino(ino.0), began);
         let _span = trace::request(operation.name(), Ino(ino.0).own().0, name.map(OsStr::as_bytes));
         guarded(&self.mounted, operation.name(), request);
         self.mounted.counters.done(operation, began.elapsed());
@@ -214,13 +216,12 @@ impl Adapter {
                 if bytes.is_none() {
                     return self.invalidator.invalidate_pending(&self.vfs, forget, answer);
                 }
-                // Replied first, because the kernel writes back no pages of the file before the
-                // reply.
+                // The kernel writes back no pages of the file before the reply.
+                self.invalidator.invalidate_meanwhile(&self.vfs, forget);
                 answer();
-                self.invalidator.invalidate_pending(&self.vfs, forget, || ());
             }
             Err(error) => {
-                self.invalidator.invalidate_pending(&self.vfs, Invalidation::default(), || ());
+                self.invalidator.invalidate_meanwhile(&self.vfs, Invalidation::default());
                 reply.error(self.failed("setattr", &error));
             }
         }
@@ -237,7 +238,7 @@ impl Adapter {
         if self.has_setid(Ino(ino.0)) {
             let set = SetAttr { clears_setid: true, ..SetAttr::default() };
             let forget = self.vfs.set_attr(Ino(ino.0), set, None)?;
-            self.invalidator.invalidate_pending(&self.vfs, forget, || ());
+            self.invalidator.invalidate_meanwhile(&self.vfs, forget);
         }
         Ok(())
     }
@@ -274,7 +275,7 @@ impl Adapter {
             let keeps = match mode {
                 CacheMode::None if reads => FopenFlags::FOPEN_DIRECT_IO,
                 // The hash in an index may have changed since the last read.
-                _ if open_file.is_index() => FopenFlags::empty(),
+                _ if open_file.is_index() || self.invalidator.is_stale(ino) => FopenFlags::empty(),
                 _ => FopenFlags::FOPEN_KEEP_CACHE,
             };
             Ok((Handle::file(open_file), keeps | flags))
@@ -315,6 +316,18 @@ impl Adapter {
             Ok(forget) => self.invalidator.invalidate_pending(&self.vfs, forget, move || reply.ok()),
             Err(error) => self.refused(doing, reply, &error),
         }
+    }
+
+    /// Flushes a file whose descriptor was closed. Nobody waits for the reply, but the kernel allows a limited number of
+    /// requests without it.
+    pub fn flush_released(&self, open_file: &OpenFile, reply: ReplyEmpty) {
+        let _invalidation_order = open_file.invalidation_order();
+        let forget = self.vfs.flush_closed(open_file).unwrap_or_else(|error| {
+            self.failed("release", &error);
+            Invalidation::default()
+        });
+        self.invalidator.invalidate_meanwhile(&self.vfs, forget);
+        reply.ok();
     }
 
     /// Replies with an error after the invalidation for changes that preceded it.

@@ -7,9 +7,9 @@ use fuser::{OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::fs::failure::guarded;
+use crate::fs::in_progress;
 use crate::fs::serve::Adapter;
 use crate::store::Unchecked;
-use crate::trace;
 use crate::vfs::Ino;
 
 /// Longest delay of an open, for its turn and for the blocks. Two cores took 28 ms for 1 GiB, which
@@ -58,7 +58,7 @@ impl Adapter {
         reply: ReplyOpen,
     ) {
         let adapter = self.clone();
-        std::thread::spawn(trace::carried(move || {
+        in_progress::on_own_thread(move || {
             guarded(&adapter.mounted, "open", || {
                 adapter.verify_on_open.check(&unchecked);
                 drop(unchecked);
@@ -67,6 +67,6 @@ impl Adapter {
                     Err(reply) => adapter.open_own(ino, flags, reply),
                 }
             });
-        }));
+        });
     }
 }

@@ -5,9 +5,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{Mounted, Place, answer, imported, run, tierfs, wait_until};
+use support::{
+    Aligned, Mapping, Mounted, Place, Random, SetOnDrop, WritableMapping, answer, container_of, imported,
+    open_direct, read_at, run, scale, set, tierfs, wait_until,
+};
 
 const URING: &[&str] = &["-o", "transport=uring"];
 
@@ -158,4 +162,174 @@ fn more_programs_than_entries_wait_for_long_and_short_requests() {
         }
     });
     mounted.unmount();
+}
+
+/// A tensor that many programs read by several names while others write it and move its bytes.
+struct Contended {
+    mounted: Mounted,
+    /// The tensor and its container, and where the tensor begins in each.
+    names: [(std::path::PathBuf, usize); 2],
+    /// The last version whose writer has closed the file.
+    closed: AtomicU32,
+    /// The last version of which something was written.
+    begun: AtomicU32,
+    is_over: AtomicBool,
+    /// Reads and writes.
+    done: AtomicU64,
+}
+
+/// Elements of the tensor. One of each page has the number of a version.
+const ELEMENTS: usize = 384 << 10;
+const PAGE: usize = 4096;
+
+impl Contended {
+    fn new(place: &Place, options: &[&str]) -> Contended {
+        let mounted = place.mount(options);
+        let name = mounted.path("acme/c/w.safetensors");
+        fs::create_dir_all(name.parent().unwrap()).unwrap();
+        let mut bytes = container_of(&mut Random(1), &[("w", ELEMENTS)]);
+        let start = bytes.len() - 4 * ELEMENTS;
+        for page in bytes[start..].chunks_mut(PAGE) {
+            page[..4].copy_from_slice(&0_f32.to_le_bytes());
+        }
+        fs::write(&name, bytes).unwrap();
+        set(&name, "tier", "packed:all").unwrap();
+        set(&name, "cache", "decoded").unwrap();
+        let names = [(mounted.path("acme/c/.tensors/w"), 0), (name, start)];
+        let [closed, begun] = [(); 2].map(|()| AtomicU32::new(0));
+        let (is_over, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        Contended { mounted, names, closed, begun, is_over, done }
+    }
+
+    /// Opens and reads the file, by one of its names and in one of three ways.
+    fn read(&self, random: &mut Random) {
+        let (path, start) = &self.names[random.below(2)];
+        let closed = self.closed.load(Ordering::Acquire);
+        let mut memory = Aligned::new(4 * ELEMENTS + 2 * PAGE);
+        let (mapping, bytes): (_, &[u8]) = match random.below(5) {
+            0 | 1 => {
+                let mapping = Mapping::of(path, libc::MAP_SHARED);
+                (Some(mapping), &[])
+            }
+            2 => {
+                let buffer = memory.pages(4 * ELEMENTS + PAGE);
+                let count = read_at(&open_direct(path), buffer, 0);
+                (None, &buffer[..count])
+            }
+            _ => {
+                let buffer = memory.pages(start + 4 * ELEMENTS);
+                File::open(path).unwrap().read_exact_at(buffer, 0).unwrap();
+                (None, buffer)
+            }
+        };
+        let bytes = mapping.as_ref().map_or(bytes, |mapping| mapping.bytes());
+        for (page, bytes) in bytes[*start..].chunks(PAGE).enumerate() {
+            let version = f32::from_le_bytes(bytes[..4].try_into().unwrap()) as u32;
+            let begun = self.begun.load(Ordering::Acquire);
+            let is_right = (closed..=begun).contains(&version);
+            assert!(is_right, "{}: version {version} in page {page}, not {closed}", path.display());
+        }
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes a version by one of the names, with calls or through a mapping, and closes the file.
+    fn write(&self, random: &mut Random) {
+        let (path, start) = &self.names[random.below(2)];
+        let version = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let bytes = (version as f32).to_le_bytes();
+        let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let places = (*start..start + 4 * ELEMENTS).step_by(PAGE);
+        if random.below(3) == 0 {
+            let mut mapping = WritableMapping::whole(&file, libc::MAP_SHARED);
+            places.for_each(|at| mapping.write(at, &bytes));
+            mapping.sync().unwrap();
+        } else {
+            places.for_each(|at| file.write_all_at(&bytes, at as u64).unwrap());
+        }
+        drop(file);
+        self.closed.store(version, Ordering::Release);
+        self.done.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis([0, 1, 10][random.below(3)]));
+    }
+
+    /// Changes the place of the bytes, and another file that comes and goes.
+    fn disturb(&self, random: &mut Random) {
+        let container = &self.names[1].0;
+        let other = self.mounted.path("acme/c/other.bin");
+        match random.below(5) {
+            // A file that is being written is not moved.
+            0 => set(container, "tier", ["packed:all", "exact:all"][random.below(2)]).unwrap_or_default(),
+            1 => set(container, "evict", "cache").unwrap_or_default(),
+            2 => fs::write(&other, random.bytes(300_000)).unwrap(),
+            3 => {
+                let cut = File::options().write(true).open(&other).and_then(|file| file.set_len(5000));
+                cut.unwrap_or_default();
+            }
+            _ => fs::rename(&other, self.mounted.path("acme/c/renamed.bin")).unwrap_or_default(),
+        }
+        self.done.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+
+    /// Runs readers, a writer and a disturber, for some time. Aborts the mount and fails if nothing goes on.
+    fn run(&self, time: Duration) {
+        let until = Instant::now() + time;
+        std::thread::scope(|scope| {
+            let turns = |seed: u64, turn: fn(&Contended, &mut Random)| {
+                scope.spawn(move || {
+                    let _ends = SetOnDrop(&self.is_over);
+                    let mut random = Random(seed);
+                    while !self.is_over.load(Ordering::Relaxed) {
+                        turn(self, &mut random);
+                    }
+                })
+            };
+            let mut threads: Vec<_> = (1..9).map(|seed| turns(seed, Contended::read)).collect();
+            threads.extend([turns(9, Contended::write), turns(10, Contended::disturb)]);
+            let (mut seen, mut since) = (0, Instant::now());
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                std::thread::sleep(Duration::from_millis(20));
+                if Instant::now() >= until {
+                    self.is_over.store(true, Ordering::Relaxed);
+                }
+                let done = self.done.load(Ordering::Relaxed);
+                if done != seen {
+                    (seen, since) = (done, Instant::now());
+                }
+                if since.elapsed() > HANGS_AFTER {
+                    self.abort();
+                    panic!("nothing goes on after {done} reads and writes");
+                }
+            }
+        });
+        println!(
+            "{} turns, {} versions",
+            self.done.load(Ordering::Relaxed),
+            self.closed.load(Ordering::Relaxed)
+        );
+        assert!(self.closed.load(Ordering::Relaxed) > 1);
+    }
+
+    fn abort(&self) {
+        run(["umount".as_ref(), self.mounted.mountpoint.as_os_str(), "--force".as_ref()]);
+    }
+}
+
+const HANGS_AFTER: Duration = Duration::from_secs(30);
+
+#[test]
+fn many_readers_and_a_writer_of_the_same_bytes_go_on_with_the_fewest_entries() {
+    for options in [
+        &["-o", "transport=uring", "--ring-entries", "1"][..],
+        &["-o", "transport=uring", "--ring-entries", "2"],
+        &["-o", "transport=uring"],
+        &["-o", "transport=classic"],
+    ] {
+        let place = Place::new();
+        run(["init".as_ref(), place.store().as_os_str()]).ok();
+        let contended = Contended::new(&place, options);
+        contended.run(Duration::from_secs(2) * scale());
+        contended.mounted.unmount();
+        run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    }
 }

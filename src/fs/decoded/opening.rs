@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use crate::fs::decoded::decode::{Decoding, Urgency};
 use crate::fs::failure::guarded;
 use crate::fs::handles::Handle;
+use crate::fs::in_progress;
 use crate::fs::read_pattern::Verdict;
 use crate::fs::serve::Adapter;
-use crate::trace;
 use crate::vfs::{CacheMode, Content, Ino};
 
 /// An open waits as long as the daemon would take to serve the file at this rate, in bytes a second, within
@@ -85,7 +85,8 @@ impl Adapter {
                 }
             });
         };
-        if let Err(error) = std::thread::Builder::new().name("open".to_owned()).spawn(trace::carried(answer))
+        if let Err(error) =
+            std::thread::Builder::new().name("open".to_owned()).spawn(in_progress::carried(answer))
         {
             log::warn!("no thread to wait for a decoded file: {error}");
             if let Some(reply) = waiting.lock().take() {

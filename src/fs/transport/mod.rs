@@ -16,6 +16,7 @@
 mod answer;
 mod memory;
 mod ring;
+mod waits;
 mod worker;
 
 use std::fs::File;
@@ -33,9 +34,12 @@ use memory::Buffers;
 use ring::Ring;
 use worker::{Shared, Worker};
 
+pub(super) use waits::{Queue, Wait, on_own};
+
 /// The longest write, and the longest reply, in bytes. The kernel's own limit is the same.
 pub(super) const PAYLOAD_BYTES: usize = 1 << 20;
-/// Requests that a queue has with the daemon at a time. Others wait in the kernel.
+/// Requests that a queue has with the daemon at a time. Others wait in the kernel. More entries than one let replies
+/// wait (`waits.rs`).
 const DEPTH: usize = 8;
 
 /// How the requests of a mount arrive.
@@ -60,9 +64,15 @@ impl Choice {
         }
     }
 
-    /// Makes the rings of a mount with this choice, with `helpers` threads for long requests. A mount whose answers may
-    /// wait for a remote gets none: reads that wait would hold all entries of a queue, and names would wait for them.
-    pub(super) fn prepare(self, helpers: usize, waits: impl FnOnce() -> bool) -> Option<Prepared> {
+    /// Makes the rings of a mount with this choice, with `helpers` threads for long requests and `depth` entries a queue.
+    /// A mount whose answers may wait for a remote gets none: reads that wait would hold all entries of a queue, and
+    /// names would wait for them.
+    pub(super) fn prepare(
+        self,
+        helpers: usize,
+        depth: Option<usize>,
+        waits: impl FnOnce() -> bool,
+    ) -> Option<Prepared> {
         let is_asked_for = self == Choice::Uring;
         if self == Choice::Classic || !is_asked_for && Support::here() != Support::Offered {
             return None;
@@ -75,7 +85,7 @@ impl Choice {
             tell("answers may wait for a remote");
             return None;
         }
-        Prepared::new(helpers).inspect_err(|error| tell(&error.to_string())).ok()
+        Prepared::new(helpers, depth.unwrap_or(DEPTH)).inspect_err(|error| tell(&error.to_string())).ok()
     }
 }
 
@@ -161,17 +171,17 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Makes the rings, with `helpers` threads for long requests.
-    pub fn new(helpers: usize) -> io::Result<Prepared> {
+    /// Makes the rings, with `helpers` threads for long requests and `depth` entries a queue.
+    pub fn new(helpers: usize, depth: usize) -> io::Result<Prepared> {
         let queues = possible_cores()?;
         let allowed = rustix::thread::sched_getaffinity(None)?;
         let cores: Vec<usize> = (0..queues).filter(|core| allowed.is_set(*core)).collect();
         if cores.is_empty() {
             return Err(io::Error::other("no core is known"));
         }
-        let entries = queues * DEPTH;
+        let entries = queues * depth;
         let rings = (0..cores.len() + helpers).map(|_| Ring::new(entries)).collect::<io::Result<_>>()?;
-        let (spare, buffers) = (Ring::new(1)?, Buffers::new(queues, DEPTH)?);
+        let (spare, buffers) = (Ring::new(1)?, Buffers::new(queues, depth)?);
         Ok(Prepared { rings, spare, cores, buffers, queues })
     }
 }

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::answer::{Answer, Kept};
 use super::memory::{Buffers, WRITE};
 use super::ring::{Completion, Ring, wake};
+use super::waits::{Queue, answer_of};
 
 const READ: u32 = 15;
 const FSYNC: u32 = 20;
@@ -66,6 +67,8 @@ pub(super) struct Shared {
     cores: Vec<usize>,
     /// The thread that gives back the entries of each queue.
     homes: Vec<usize>,
+    /// The replies of each queue that wait.
+    queues: Vec<Arc<Queue>>,
     pool: Mutex<Pool>,
     is_stopping: AtomicBool,
     /// Threads that have not ended.
@@ -77,6 +80,7 @@ impl Shared {
         let home = |queue| cores.iter().position(|core| *core == queue).unwrap_or(queue % cores.len().max(1));
         Shared {
             homes: (0..queues).map(home).collect(),
+            queues: (0..queues).map(|queue| Queue::new(buffers.of_queue(queue).len())).collect(),
             states: (0..buffers.len()).map(|_| State::default()).collect(),
             buffers,
             running: AtomicUsize::new(0),
@@ -208,7 +212,7 @@ impl<FS: Filesystem> Worker<FS> {
                 continue;
             }
             let numbers = shared.buffers.of_queue(queue);
-            let mut missing = numbers.len();
+            let mut taken = numbers.len();
             for number in numbers {
                 let Some(entry) = shared.buffers.entry(number) else { continue };
                 self.ring.register(self.device.as_fd(), number, entry)?;
@@ -217,14 +221,17 @@ impl<FS: Filesystem> Worker<FS> {
             while let Some(completion) = self.ring.next() {
                 match completion {
                     Completion::Entry(_, error) if error < 0 => {
-                        missing -= 1;
+                        taken -= 1;
                         refused = Some(io::Error::from_raw_os_error(-error));
                     }
                     other => self.completed(other)?,
                 }
             }
+            if let Some(of_queue) = shared.queues.get(queue) {
+                of_queue.set_entries(taken);
+            }
             match refused {
-                Some(error) if missing == 0 => return Err(error),
+                Some(error) if taken == 0 => return Err(error),
                 Some(error) => log::info!("queue {queue} of requests has fewer entries: {error}"),
                 None => {}
             }
@@ -305,8 +312,10 @@ impl<FS: Filesystem> Worker<FS> {
     fn answer(&mut self, number: usize) {
         let Some(entry) = self.shared.buffers.entry(number) else { return };
         let (shared, dispatcher) = (&self.shared, &self.dispatcher);
+        let queue = shared.queues.get(usize::from(entry.queue)).cloned();
         let answered = entry.with_request(&mut self.copy, |request, is_in_place| {
-            dispatcher.dispatch(request, Box::new(Answer::new(shared.clone(), number, entry, is_in_place)))
+            let answer = Box::new(Answer::new(shared.clone(), number, entry, is_in_place));
+            answer_of(queue, || dispatcher.dispatch(request, answer))
         });
         match answered {
             Some(Ok(())) => {}
