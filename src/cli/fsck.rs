@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts::refuse_own_mount;
+use crate::cli::shared::mounts::{refuse_own_mount, with_mounts};
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::remote;
 use crate::engine::Engine;
@@ -101,7 +101,7 @@ impl Args {
         let disk = Arc::new(FileDisk::new(&self.store));
         let access = if self.repair { Access::Write } else { Access::Read };
         let note = format!("process {}, which repairs it", std::process::id());
-        let store = Store::open(disk, access, &note)?;
+        let store = Store::open(disk, access, &note).map_err(|error| with_mounts(error, &self.store))?;
         remote::fetch_clones(&store);
         Ok(store)
     }

@@ -11,6 +11,8 @@ pub struct MountedThere {
     pub kind: String,
     /// The mounted device; the store, for a tierfs.
     pub source: PathBuf,
+    /// The minor number of the file system's device, by which the kernel knows the connection of a FUSE.
+    pub device: u32,
 }
 
 impl MountedThere {
@@ -40,10 +42,12 @@ pub fn topmost(mountinfo: &str, path: &Path) -> Option<MountedThere> {
 
 fn parse(line: &str) -> Option<MountedThere> {
     let (before, after) = line.split_once(" - ")?;
-    let mountpoint = PathBuf::from(unescape(before.split(' ').nth(4)?));
+    let mut before = before.split(' ');
+    let device = before.nth(2)?.split_once(':')?.1.parse().ok()?;
+    let mountpoint = PathBuf::from(unescape(before.nth(1)?));
     let mut after = after.split(' ');
     let kind = after.next()?.to_owned();
-    Some(MountedThere { mountpoint, kind, source: PathBuf::from(unescape(after.next()?)) })
+    Some(MountedThere { mountpoint, kind, source: PathBuf::from(unescape(after.next()?)), device })
 }
 
 /// Decodes the octal escapes of spaces, tabs, newlines and backslashes.
@@ -63,7 +67,7 @@ mod tests {
         let line = "36 35 0:52 / /mnt/my\\040models rw,nosuid shared:7 - fuse.tierfs /srv/store rw,user_id=0";
         let found = parse(line).unwrap();
         assert_eq!(found.mountpoint.to_str(), Some("/mnt/my models"));
-        assert_eq!((found.is_ours(), found.source.to_str()), (true, Some("/srv/store")));
+        assert_eq!((found.is_ours(), found.source.to_str(), found.device), (true, Some("/srv/store"), 52));
     }
 
     #[test]

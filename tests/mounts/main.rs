@@ -11,6 +11,7 @@ mod crash;
 mod dead;
 mod doctor;
 mod export;
+mod forced;
 mod hostile;
 mod hub;
 mod idle;

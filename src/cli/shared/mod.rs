@@ -1,5 +1,6 @@
 //! Code that several subcommands share: finding mounts and stores, printing, logging, traces, waiting for jobs.
 
+pub(in crate::cli) mod connection;
 pub(in crate::cli) mod folder;
 pub(in crate::cli) mod interrupt;
 pub(in crate::cli) mod jobs;

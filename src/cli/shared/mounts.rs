@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::cli::shared::connection::{Connection, daemons, noted_mountpoint, where_else};
 use crate::cli::shared::remote;
 use crate::engine::Engine;
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
@@ -19,6 +20,15 @@ pub(in crate::cli) struct Mounted {
     pub mountpoint: PathBuf,
     /// The directory of the store.
     pub store: PathBuf,
+    /// The kernel's connection with the daemon.
+    pub connection: Connection,
+}
+
+impl From<MountedThere> for Mounted {
+    fn from(found: MountedThere) -> Mounted {
+        let connection = Connection(found.device);
+        Mounted { mountpoint: found.mountpoint, store: found.source, connection }
+    }
 }
 
 /// Adds the mount points of a store to the error that it is in use. Read-only mounts leave no note in
@@ -32,13 +42,31 @@ pub(in crate::cli) fn with_mounts(busy: Error, store: &Path) -> Error {
         (!places.is_empty()).then(|| places.join(" and "))
     };
     let text = busy.to_string();
-    match (busy.kind(), found()) {
-        (ErrorKind::Busy, Some(places)) if !text.contains("mounted on") => Error::new(
+    if busy.kind() != ErrorKind::Busy {
+        return busy;
+    }
+    match (found(), noted_mountpoint(&text)) {
+        (None, Some(mountpoint)) => {
+            let begin = text.split(", which has it").next().unwrap_or_default();
+            let by_note = |process: &str| begin.ends_with(process);
+            let daemon = daemons().find(|daemon| by_note(&daemon.process.to_string()));
+            let truth = daemon.map(|daemon| where_else(daemon.connection, mountpoint.as_os_str()));
+            let truth = truth.unwrap_or_else(|| format!("its mount is not on {} here", mountpoint.display()));
+            Error::new(ErrorKind::Busy, format!("{begin}; {truth}"))
+        }
+        (Some(places), None) => Error::new(
             ErrorKind::Busy,
             format!("{text}; it is mounted on {places}; unmount it first (tierfs umount)"),
         ),
         _ => busy,
     }
+}
+
+/// The mount point that the holder of the store's lock has noted, if the store is mounted there.
+pub(in crate::cli) fn mounted_at(busy: &Error) -> Option<PathBuf> {
+    let noted = noted_mountpoint(&busy.to_string())?;
+    let found = mount_dead_or_alive(&noted).ok().flatten()?;
+    (found.mountpoint == noted).then_some(noted)
 }
 
 /// Whether an error shows that the daemon of a mount has ended.
@@ -80,7 +108,7 @@ pub(in crate::cli) fn explained(error: Error) -> Error {
     }
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = mounted(&text).filter(MountedThere::is_ours);
-    let mut ours = ours.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source });
+    let mut ours = ours.map(Mounted::from);
     match ours.find(|mounted| error.to_string().contains(&mounted.mountpoint.display().to_string())) {
         Some(mounted) if mounted.is_dead() => mounted.how_to_recover(),
         _ => error,
@@ -95,20 +123,24 @@ pub(in crate::cli) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     }
 }
 
-/// The tierfs mount that a path lies on, if any, even if its daemon has ended.
-pub(in crate::cli) fn mount_dead_or_alive(path: &Path) -> Result<Option<Mounted>> {
+/// The absolute path without links. Only the parent is resolved: the path may be a mount point whose daemon has ended.
+pub(in crate::cli) fn resolved(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
-    // Only the parent is resolved: the path may be a mount point whose daemon has ended.
-    let real = match (absolute.parent(), absolute.file_name()) {
+    Ok(match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {
             fs::canonicalize(parent).map_or(absolute.clone(), |real| real.join(name))
         }
         _ => absolute,
-    };
+    })
+}
+
+/// The tierfs mount that a path lies on, if any, even if its daemon has ended.
+pub(in crate::cli) fn mount_dead_or_alive(path: &Path) -> Result<Option<Mounted>> {
+    let real = resolved(path)?;
     let text = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let found = topmost(&text, &real).filter(MountedThere::is_ours);
-    Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }))
+    Ok(found.map(Mounted::from))
 }
 
 /// The mount whose root is `path` or, if `path` is a store, a mount of that store.
@@ -128,7 +160,7 @@ pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
     let text = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let ours = mounted(&text).filter(|mounted| mounted.is_ours() && mounted.source == store);
-    let mut ours = ours.map(|found| Mounted { mountpoint: found.mountpoint, store: store.clone() });
+    let mut ours = ours.map(Mounted::from);
     // A mount whose daemon has ended does not hold the store.
     Ok(ours.find(|mounted| !mounted.is_dead()))
 }
@@ -154,7 +186,7 @@ pub(in crate::cli) fn all_mounts() -> Result<Vec<Mounted>> {
     let text = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let found = mounted(&text).filter(MountedThere::is_ours);
-    Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }).collect())
+    Ok(found.map(Mounted::from).collect())
 }
 
 /// The mount that contains a path; without a path, all mounts except those whose daemon has ended. Fails without

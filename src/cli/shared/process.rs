@@ -1,14 +1,30 @@
 //! Identifies the process of a daemon and tells whether it has ended.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::cli::shared::mounts::Mounted;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long to wait for a daemon to report its process number.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The answer of a daemon.
+pub(in crate::cli) enum Asked {
+    /// It is this process.
+    Answers(Process),
+    /// It has ended.
+    Gone,
+    /// It does not answer, or does not say a process of this PID namespace.
+    Silent,
+}
+
+/// Messages of a program that uses a mount whose daemon has ended.
+const GONE: [&str; 2] = ["Transport endpoint is not connected", "Software caused connection abort"];
 
 /// A process, identified by number and start time because the kernel reuses numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,18 +35,52 @@ pub(in crate::cli) struct Process {
 }
 
 impl Process {
-    /// The daemon of a mount; `None` if it does not answer or runs in another PID namespace.
-    pub fn of_mount(mounted: &Mounted) -> Option<Process> {
-        let (path, (sender, answer)) = (mounted.mountpoint.join(".ctl/config"), mpsc::channel());
-        // The read may block forever, so nobody joins this thread.
-        std::thread::spawn(move || sender.send(fs::read_to_string(path)));
-        let text = answer.recv_timeout(PATIENCE).ok()?.ok()?;
+    /// The process with this number; `None` if there is none.
+    pub fn of(number: u32) -> Option<Process> {
+        Some(Process { number, began: began(number)? })
+    }
+
+    /// Asks the daemon of a mount which process it is. Another process reads its answer: a read that is never answered
+    /// could not be ended, and would keep this one.
+    pub fn asked(mountpoint: &Path) -> Asked {
+        let mut reader = Command::new("cat");
+        reader.arg("--").arg(mountpoint.join(".ctl/config")).env("LC_ALL", "C");
+        reader.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (sender, answer) = mpsc::channel();
+        // Nobody waits for a reader without an answer, nor joins this thread.
+        std::thread::spawn(move || sender.send(reader.output()));
+        let Ok(Ok(read)) = answer.recv_timeout(PATIENCE) else { return Asked::Silent };
+        let said = String::from_utf8_lossy(&read.stderr);
+        if GONE.iter().any(|text| said.contains(text)) {
+            return Asked::Gone;
+        }
+        let process = Process::in_config(&String::from_utf8_lossy(&read.stdout));
+        process.map_or(Asked::Silent, Asked::Answers)
+    }
+
+    /// The daemon that the text of `.ctl/config` names.
+    fn in_config(text: &str) -> Option<Process> {
         let table: toml::Table = text.parse().ok()?;
         let number = table.get("mount")?.get("process")?.as_integer()?;
         let number = u32::try_from(number).ok()?;
         let line = fs::read(Path::new("/proc").join(number.to_string()).join("cmdline")).ok()?;
         let is_tierfs = String::from_utf8_lossy(&line).contains("mount");
-        is_tierfs.then_some(number).and_then(began).map(|began| Process { number, began })
+        is_tierfs.then_some(number).and_then(Process::of)
+    }
+
+    /// The files that it has open, as far as this process may know them.
+    pub fn open_files(&self) -> impl Iterator<Item = PathBuf> {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.number)).into_iter().flatten();
+        descriptors.filter_map(Result::ok).filter_map(|descriptor| fs::read_link(descriptor.path()).ok())
+    }
+
+    /// Kills the process, if it has not ended.
+    pub fn kill(&self) -> io::Result<()> {
+        let number = i32::try_from(self.number).ok().and_then(Pid::from_raw).filter(|_| !self.has_ended());
+        match number.map(|number| kill_process(number, Signal::KILL)) {
+            None | Some(Ok(()) | Err(Errno::SRCH)) => Ok(()),
+            Some(Err(error)) => Err(error.into()),
+        }
     }
 
     /// Whether the process has ended.

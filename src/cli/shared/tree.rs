@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::shared::mounts::mount_of;
+use crate::cli::shared::mounts::{mount_of, mounted_at, with_mounts};
 use crate::cli::shared::remote;
 use crate::control::{self, ATTRIBUTES, Cost, Mounted, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
@@ -64,7 +64,9 @@ impl Tree {
         let store = match opened {
             // The store is mounted: ask the daemon, which knows the current state.
             Err(error) if error.kind() == ErrorKind::Busy => {
-                return mounted_at(&error).map(|mountpoint| Tree::Mount(mountpoint.join(below))).ok_or(error);
+                return mounted_at(&error)
+                    .map(|mountpoint| Tree::Mount(mountpoint.join(below)))
+                    .ok_or_else(|| with_mounts(error, path));
             }
             opened => opened?,
         };
@@ -210,12 +212,6 @@ impl Tree {
             Tree::Mount(path) => path.display().to_string(),
         }
     }
-}
-
-/// The mount point that the holder of the store's lock has noted.
-pub(in crate::cli) fn mounted_at(busy: &Error) -> Option<PathBuf> {
-    let text = busy.to_string();
-    text.split_once("which has it mounted on ").map(|(_, mountpoint)| PathBuf::from(mountpoint))
 }
 
 fn store_rows(vfs: &Vfs, ino: Ino, located: &Located, below: &[u8]) -> Result<Vec<Row>> {
