@@ -28,6 +28,7 @@ place=$(mktemp -d)
 chmod 755 "$place"
 mkdir "$place/mnt"
 collection=$place/mnt/suites/one
+tensors=$collection/.tensors
 churn=""
 clean() {
     [ -z "$churn" ] || kill "$churn" 2>/dev/null || true
@@ -146,22 +147,22 @@ suite_fsx() {
         must_be dtype "$collection/$dtype" "$dtype"
     done
     for tier in q8 q3; do
-        must_be tier "$collection/$tier-zeros" "$tier"
-        fsx_on fixed 10 "$collection/$tier-zeros"
-        must_be chain "$collection/$tier-zeros" "[1-8]"
-        python3 "$here/lossy.py" "$collection/$tier-values.safetensors" "$collection/$tier-values" $((operations / 40)) "$seed"
-        must_be tier "$collection/$tier-values" mixed
+        must_be tier "$tensors/$tier-zeros" "$tier"
+        fsx_on fixed 10 "$tensors/$tier-zeros"
+        must_be chain "$tensors/$tier-zeros" "[1-8]"
+        python3 "$here/lossy.py" "$collection/$tier-values.safetensors" "$tensors/$tier-values" $((operations / 40)) "$seed"
+        must_be tier "$tensors/$tier-values" mixed
     done
     # A packed tensor of bf16, with a packer beside.
-    must_be tier "$collection/packed-weights" exact
-    packer "$collection/packed-weights" "$place/packing" &
+    must_be tier "$tensors/packed-weights" exact
+    packer "$tensors/packed-weights" "$place/packing" &
     churn=$!
-    fsx_on fixed 50 "$collection/packed-weights"
+    fsx_on fixed 50 "$tensors/packed-weights"
     kill "$churn" 2>/dev/null || true
     wait "$churn" || true
     churn=""
     [ "$(cat "$place/packing")" -ge 10 ] || { echo "it was packed $(cat "$place/packing") times only"; exit 1; }
-    "$tierfs" pack "$collection/packed-weights"
+    "$tierfs" pack "$tensors/packed-weights"
     # The same during checkpoints of the log.
     python3 "$here/churn.py" "$collection" "$place/store/suites/one/meta.log" "$place/churning" &
     churn=$!
@@ -187,14 +188,14 @@ suite_fsx() {
     container q7 zeros 4
     container q7 values 4
     mount_store --decode-all --decoded-cache 16M
-    must_be tier "$collection/q7-zeros" q7
-    python3 "$here/mapper.py" "$collection"/q7-{zeros,values}{,.safetensors} &
+    must_be tier "$tensors/q7-zeros" q7
+    python3 "$here/mapper.py" "$tensors"/q7-{zeros,values} "$collection"/q7-{zeros,values}.safetensors &
     churn=$!
-    fsx_on fixed 10 "$collection/q7-zeros"
+    fsx_on fixed 10 "$tensors/q7-zeros"
     # While a file is open for writing there are no copies of it, so it is closed often.
     local round
     for round in {1..20}; do
-        python3 "$here/lossy.py" "$collection/q7-values.safetensors" "$collection/q7-values" $((operations / 1000)) "$round"
+        python3 "$here/lossy.py" "$collection/q7-values.safetensors" "$tensors/q7-values" $((operations / 1000)) "$round"
     done
     kill "$churn"
     wait "$churn"

@@ -14,7 +14,7 @@ use crate::model::{ErrorKind, Result};
 /// cuFile reads a file whose bytes lie in one physical file. Any other file goes through pinned host memory.
 /// Exits with 1 if the CUDA driver or the device is missing, with 3 if compared bytes differ.
 ///
-/// Example: tierfs gpu-read --verify /mnt/acme/llama/model.layers.0.weight
+/// Example: tierfs gpu-read --verify /mnt/acme/llama/.tensors/model.layers.0.weight
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Files, on a mount or not

@@ -162,6 +162,12 @@ pub const ATTRIBUTES: &[Attribute] = &[
         },
     ),
     setting(
+        "plain",
+        "whether tensors also open beside their container, by plain names that are only read: off or on; inherited",
+        sets::PLAIN,
+        |_, view| Ok(view.node.file().is_none().then(|| inherited(view, &engine::PLAIN))),
+    ),
+    setting(
         "cache",
         "how decoded bytes are cached: kernel, decoded (in memory, whole, at an open), none, or auto; inherited",
         sets::CACHE,

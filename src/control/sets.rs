@@ -101,12 +101,8 @@ pub(super) const POLICY: Set = at_once(|asked, text| set_inherited(asked, &engin
 pub(super) const CACHE: Set = at_once(|asked, text| set_inherited(asked, &engine::CACHE, text));
 pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine::PACK, text));
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
-pub(super) const LIST: Set = at_once(|asked, text| {
-    if asked.is_directory() {
-        return set_inherited(asked, &engine::LIST, text);
-    }
-    Err(Error::invalid("list is a setting of directories; set it on the directory of this file"))
-});
+pub(super) const LIST: Set = at_once(|asked, text| set_of_directory(asked, &engine::LIST, text));
+pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &engine::PLAIN, text));
 pub(super) const WRITES: Set = at_once(|asked, text| set_inherited(asked, &engine::WRITES, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
@@ -175,6 +171,14 @@ fn set_tensor(asked: &Asked, dtype: Option<Dtype>, shape: Option<Shape>) -> Resu
 
 fn set_inherited(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
     engine::set_setting(&asked.view.collection, asked.node(), setting, text)
+}
+
+fn set_of_directory(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
+    if asked.is_directory() {
+        return set_inherited(asked, setting, text);
+    }
+    let name = setting.name;
+    Err(Error::invalid(format!("{name} is a setting of directories; set it on the directory of this file")))
 }
 
 fn set_tier(asked: &Asked, text: &str) -> Result<()> {

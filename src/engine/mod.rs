@@ -42,8 +42,8 @@ pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
-    CACHE, Consent, ENCODER, LIST, LOSSY, PACK, POLICY, Setting, WRITES, cache_bytes, encoder, note_why,
-    quantizes_writes, set_setting,
+    CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, WRITES, cache_bytes, encoder,
+    note_why, quantizes_writes, set_setting,
 };
 pub use summary::Summary;
 pub use variants::variant;

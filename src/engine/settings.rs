@@ -28,6 +28,8 @@ pub const WRITES: Setting = Setting { name: "writes", values: &["exact", "delta"
 /// Whether listings of a directory show the tensors of its containers. The mount option has the default.
 pub const LIST: Setting = Setting { name: "list", values: &["files", "both"] };
 
+/// Whether tensors also open by their plain names, beside the entries of a directory.
+pub const PLAIN: Setting = Setting { name: crate::store::PLAIN, values: &crate::store::PLAINS };
 /// How decoded bytes are cached: by what programs do, in the kernel's page cache, decoded as a whole, or not.
 pub const CACHE: Setting = Setting { name: "cache", values: &["auto", "kernel", "decoded", "none"] };
 /// How exact tensors that arrive are stored. `tierfs.toml` has the default.
@@ -35,7 +37,7 @@ pub const PACK: Setting = Setting { name: crate::store::PACK, values: &crate::st
 
 impl Setting {
     /// All settings.
-    pub const ALL: [Setting; 7] = [LOSSY, POLICY, ENCODER, WRITES, LIST, CACHE, PACK];
+    pub const ALL: [Setting; 8] = [LOSSY, POLICY, ENCODER, WRITES, LIST, PLAIN, CACHE, PACK];
 
     /// The setting with a name.
     pub fn from_name(name: &str) -> Option<Setting> {

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags,
-    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenAccMode,
+    OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::control::{self, Operation};
@@ -62,6 +62,9 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.measured(Operation::Open, ino, || match Ino(ino.0).own().place() {
             Place::Control { .. } => self.open_control(request.uid(), ino, flags, reply),
+            _ if Ino(ino.0).is_plain() && flags.acc_mode() != OpenAccMode::O_RDONLY => {
+                reply.error(self.only_read((ino, request.uid()), "open", "open to write"));
+            }
             _ => self.open_file(request.pid(), Ino(ino.0), flags, reply),
         });
     }
@@ -217,7 +220,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Readdir, ino, || {
             let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
-                let (ino, kind) = (INodeNo(listed.attr.ino.0), file_type(listed.attr.kind));
+                let (ino, kind) = (INodeNo(listed.attr.ino.own().0), file_type(listed.attr.kind));
                 !reply.add(ino, listed.offset, kind, OsStr::from_bytes(&listed.name))
             });
             match listed {
@@ -240,7 +243,8 @@ impl Filesystem for Adapter {
             let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
                 let times = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
                 let (attr, name) = (self.times.file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
-                !reply.add(attr.ino, listed.offset, name, &times, &attr, GENERATION)
+                let shown = INodeNo(listed.attr.ino.own().0);
+                !reply.add(shown, listed.offset, name, &times, &attr, GENERATION)
             });
             match listed {
                 Ok(()) => reply.ok(),
@@ -281,7 +285,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -298,6 +302,9 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         self.measured(Operation::Setattr, ino, || {
+            if Ino(ino.0).is_plain() {
+                return reply.error(self.only_read((ino, request.uid()), "setattr", "change"));
+            }
             let (atime, mtime) = (atime.map(nanoseconds), mtime.map(nanoseconds));
             let set = SetAttr { mode, uid, gid, atime, mtime, ..SetAttr::default() };
             let tenant = self.recognized_by_change(ino, size);

@@ -1,17 +1,24 @@
-//! The two inode numbers of a file: its own, and the one for passthrough.
+//! The inode numbers of a file: its own, the one for passthrough, and that of the plain name of a tensor.
 
 use std::time::Duration;
 
-use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
+use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
 
 use crate::fs::reply::{GENERATION, own};
 use crate::fs::serve::Adapter;
-use crate::model::Result;
-use crate::vfs::{Attr, Ino, Invalidation, Located};
+use crate::model::{Error, ErrorKind, Result};
+use crate::vfs::{Attr, FileView, Ino, Invalidation, Located};
 
-/// The own number of a file, if `ino` is its passthrough number.
+/// The own number of a file, if `ino` is another.
 pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
     Some(own(ino)).filter(|own| own.0 != ino.0)
+}
+
+fn only_read(view: &FileView) -> Error {
+    let path =
+        String::from_utf8_lossy(&view.collection.state().path_to_write(view.node.entry.id)).into_owned();
+    let text = format!("a tensor is only read by its plain name; write to {}/{path}", view.collection.path());
+    Error::new(ErrorKind::Forbidden, text)
 }
 
 impl Adapter {
@@ -21,8 +28,9 @@ impl Adapter {
     pub fn named(&self, reply: ReplyEntry, (thread, changes): (u32, u64), found: Result<(Ino, Located)>) {
         let backed = match &found {
             Ok((ino, Located::Node(_) | Located::Form(_))) => {
-                let is_backed = || self.physical(*ino).is_some();
-                ino.backed().filter(|_| is_backed() && self.passthrough.may_lead_there(*ino, thread))
+                let own = ino.own();
+                let is_backed = || self.physical(own).is_some();
+                own.backed().filter(|_| is_backed() && self.passthrough.may_lead_there(own, thread))
             }
             _ => None,
         };
@@ -34,6 +42,21 @@ impl Adapter {
             }
             (_, found) => self.entry("lookup", reply, found, || self.names.may_be_cached(changes)),
         }
+    }
+
+    /// Refuses a change by the plain name of a tensor. Keeps the reason for the user. Returns the error number.
+    pub fn only_read(&self, (ino, user): (INodeNo, u32), doing: &str, request: &str) -> Errno {
+        let ino = own(ino);
+        let error = match self.vfs.locate(ino) {
+            Ok(Located::Node(view)) => {
+                let error = only_read(&view);
+                self.mounted.refusals.note((ino, user), &view.path(), request, &error);
+                error
+            }
+            Ok(_) => Error::invalid("not a file"),
+            Err(error) => error,
+        };
+        self.failed(doing, &error)
     }
 
     /// Replies to a change of attributes under the passthrough number. The kernel has no dirty pages
@@ -61,7 +84,7 @@ impl Adapter {
         if !self.passthrough.is_on() {
             return None;
         }
-        let (ino, _) = self.vfs.lookup(parent, name).ok()?;
+        let ino = self.vfs.lookup(parent, name).ok()?.0.own();
         self.vfs.open_file(ino)?;
         (self.passthrough.backed(ino).is_some() || self.physical(ino).is_some()).then_some(ino)
     }

@@ -339,6 +339,7 @@ impl Adapter {
                 (None, None) => self.send_to_daemon(thread, ino, reply),
             };
         }
+        self.vfs.note_plain_open(number);
         let (was_sent, _) = self.passthrough.arrived(ino, thread, |_| true);
         if !may_be_backed || was_sent || thread == 0 {
             return self.open_own(ino, flags, reply);

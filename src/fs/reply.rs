@@ -59,7 +59,7 @@ impl Times {
     /// Timeout of attributes. Those of unflushed writes change at the flush without an invalidation,
     /// so they have none.
     pub fn of_attr(&self, attr: &Attr) -> Duration {
-        if attr.is_unlogged { Duration::ZERO } else { self.of_place(attr) }
+        if attr.is_unlogged || attr.ino.is_plain() { Duration::ZERO } else { self.of_place(attr) }
     }
 
     /// Timeout by kind of inode. Controls change without notice, so they have none.
@@ -74,7 +74,8 @@ impl Times {
     /// Timeout of attributes by inode number. The kernel takes the number of a file from the lookup;
     /// it learns the number that programs see only from getattr, which must not be cached then.
     pub fn of_number(&self, number: INodeNo, attr: &Attr) -> Duration {
-        if Ino(number.0).is_backed() { Duration::ZERO } else { self.of_attr(attr) }
+        let number = Ino(number.0);
+        if number.own() == number { self.of_attr(attr) } else { Duration::ZERO }
     }
 
     /// The attributes of a node, with the owner that is shown. Control files keep theirs, since some tell

@@ -22,7 +22,7 @@ use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result, quoted_na
 use crate::store::Use;
 use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
-use crate::store::{Collection, Store, now_nanoseconds};
+use crate::store::{Collection, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
 
 /// Missing shards that a note names.
 const SHARDS_SHOWN_MAX: usize = 5;
@@ -176,7 +176,14 @@ impl Plan {
         }
         self.tell_walked(watch, sum);
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let is_made = self.existing(store)?.is_none();
         let collection = store.collection_made(tenant, name, owner)?;
+        if is_made && collection.check_writable().is_ok() {
+            collection.record(Touched::default(), |batch, _| {
+                batch.entry(show_plain_names(ROOT));
+                Ok(())
+            })?;
+        }
         let ran = self.all(store, &collection, owner, (&options, watch), (finish, &mut *sum));
         // Makes the imported files durable.
         let marked = match collection.check_writable() {

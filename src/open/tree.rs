@@ -14,7 +14,7 @@ use crate::open::hub::mark_blob;
 use crate::open::{Changes, OpenFile, OpenFiles};
 use crate::store::Batch;
 use crate::store::Collection;
-use crate::store::{Node, ROOT, State, Touched, Use, Verify, now_nanoseconds};
+use crate::store::{EventKind, Node, ROOT, State, Touched, Use, Verify, end_plain_names, now_nanoseconds};
 
 /// Creates an empty file. Fails with `Exists` where the name is taken.
 pub fn create(
@@ -59,20 +59,25 @@ fn make(
     node_type: NodeType,
 ) -> Result<EntryId> {
     let _counted = collection.meter().reserve(Use::FILE)?;
-    collection.record(Touched::default(), |batch, state| {
-        check_free(state, parent, name)?;
-        let above = state.node(parent).map_or((0, 0), |above| (above.entry.mode, above.entry.gid));
-        let (mode, owner) = inherited(above, mode, owner, &node_type);
-        let id = EntryId(state.last_entry() + 1);
-        if let NodeType::Symlink(target) = &node_type {
-            mark_blob(batch, state, (parent, name), target);
-        }
-        batch.node(NodeEntry::new(id, mode, owner, now_nanoseconds(), node_type));
-        batch.mark_requested_by_kernel(parent, name);
-        put_name(batch, parent, name, EntryId(id.0 + 1), id);
-        touch_directory(batch, state, parent);
-        Ok(id)
-    })
+    collection
+        .record(Touched::default(), |batch, state| {
+            check_free(state, parent, name)?;
+            let above = state.node(parent).map_or((0, 0), |above| (above.entry.mode, above.entry.gid));
+            let (mode, owner) = inherited(above, mode, owner, &node_type);
+            let id = EntryId(state.last_entry() + 1);
+            if let NodeType::Symlink(target) = &node_type {
+                mark_blob(batch, state, (parent, name), target);
+            }
+            batch.node(NodeEntry::new(id, mode, owner, now_nanoseconds(), node_type));
+            batch.mark_requested_by_kernel(parent, name);
+            put_name(batch, parent, name, EntryId(id.0 + 1), id);
+            touch_directory(batch, state, parent);
+            Ok((id, plain_names_ended(batch, state, (parent, name))))
+        })
+        .map(|(id, ended)| {
+            tell(collection, ended);
+            id
+        })
 }
 
 /// The mode and owner of a new node in a directory of mode and group `above`. A directory with the
@@ -88,20 +93,22 @@ pub fn inherited(above: (u32, u32), mode: u32, owner: (u32, u32), node_type: &No
 /// Creates a hard link. Fails with `Denied` for directories and for tensors of containers.
 pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]) -> Result<()> {
     let _counted = collection.meter().reserve(Use::FILE)?;
-    collection.record(Touched::default(), |batch, state| {
-        check_free(state, parent, name)?;
-        let found = known(state, node)?;
-        match &found.entry.node_type {
-            NodeType::Directory => return Err(Error::new(ErrorKind::Denied, "a directory has one name")),
-            NodeType::File(file) if file.container.is_some() => return Err(belongs()),
-            _ => {}
-        }
-        batch.mark_requested_by_kernel(parent, name);
-        put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
-        batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
-        touch_directory(batch, state, parent);
-        Ok(())
-    })
+    collection
+        .record(Touched::default(), |batch, state| {
+            check_free(state, parent, name)?;
+            let found = known(state, node)?;
+            match &found.entry.node_type {
+                NodeType::Directory => return Err(Error::new(ErrorKind::Denied, "a directory has one name")),
+                NodeType::File(file) if file.container.is_some() => return Err(belongs()),
+                _ => {}
+            }
+            batch.mark_requested_by_kernel(parent, name);
+            put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
+            batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
+            touch_directory(batch, state, parent);
+            Ok(plain_names_ended(batch, state, (parent, name)))
+        })
+        .map(|ended| tell(collection, ended))
 }
 
 /// Removes a name of a file, and with its last name the file.
@@ -142,64 +149,104 @@ pub fn rename(
     to: (EntryId, &[u8]),
     keep: bool,
 ) -> Result<(EntryId, Changes)> {
-    collection.record(Touched::default(), |batch, state| {
-        check_name(to.1)?;
-        let node = named(state, from.0, from.1)?;
-        let id = node.entry.id;
-        // The new name may make the file be split anew.
-        let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
-        objects.try_for_each(|object| collection.check_not_needed(*object))?;
-        let is_directory = node.entry.node_type == NodeType::Directory;
-        if is_directory && (to.0 == id || is_below(state, to.0, id)) {
-            return Err(Error::invalid("a directory cannot go into itself"));
-        }
-        let mut changes = Changes::default();
-        let target = state.directory(to.0).ok_or_else(no_directory)?;
-        // Keeping the entry number makes a concurrent listing show a replaced name once. The first of
-        // several names of a file is the one with the lowest number, so those get a new number.
-        let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
-        if let Some(old) = target.get(to.1) {
-            let old = known(state, old)?;
-            if old.entry.id == id {
-                return Ok((id, changes));
+    collection
+        .record(Touched::default(), |batch, state| {
+            check_name(to.1)?;
+            let node = named(state, from.0, from.1)?;
+            let id = node.entry.id;
+            // The new name may make the file be split anew.
+            let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
+            objects.try_for_each(|object| collection.check_not_needed(*object))?;
+            let is_directory = node.entry.node_type == NodeType::Directory;
+            if is_directory && (to.0 == id || is_below(state, to.0, id)) {
+                return Err(Error::invalid("a directory cannot go into itself"));
             }
-            if keep {
-                return Err(Error::new(ErrorKind::Exists, "the name is taken"));
+            let mut changes = Changes::default();
+            let target = state.directory(to.0).ok_or_else(no_directory)?;
+            // Keeping the entry number makes a concurrent listing show a replaced name once. The first of
+            // several names of a file is the one with the lowest number, so those get a new number.
+            let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
+            if let Some(old) = target.get(to.1) {
+                let old = known(state, old)?;
+                if old.entry.id == id {
+                    return Ok((id, changes, None));
+                }
+                if keep {
+                    return Err(Error::new(ErrorKind::Exists, "the name is taken"));
+                }
+                match (is_directory, state.directory(old.entry.id)) {
+                    (false, Some(_)) => {
+                        return Err(Error::new(ErrorKind::IsDirectory, "the name is a directory's"));
+                    }
+                    (true, None) => return Err(Error::new(ErrorKind::NotDirectory, "the name is a file's")),
+                    (true, Some(directory)) if !directory.is_empty() => {
+                        return Err(Error::new(
+                            ErrorKind::NotEmpty,
+                            "the directory of that name is not empty",
+                        ));
+                    }
+                    (true, Some(_)) => {
+                        batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
+                        batch.entry(Entry::NodeRemoved(old.entry.id));
+                    }
+                    (false, None) => changes.merge(take_away(batch, state, to.0, to.1, old)),
+                }
             }
-            match (is_directory, state.directory(old.entry.id)) {
-                (false, Some(_)) => {
-                    return Err(Error::new(ErrorKind::IsDirectory, "the name is a directory's"));
-                }
-                (true, None) => return Err(Error::new(ErrorKind::NotDirectory, "the name is a file's")),
-                (true, Some(directory)) if !directory.is_empty() => {
-                    return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
-                }
-                (true, Some(_)) => {
-                    batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
-                    batch.entry(Entry::NodeRemoved(old.entry.id));
-                }
-                (false, None) => changes.merge(take_away(batch, state, to.0, to.1, old)),
+            batch.mark_requested_by_kernel(from.0, from.1);
+            batch.mark_requested_by_kernel(to.0, to.1);
+            batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
+            put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
+            batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
+            mark(batch, state, node, from, to);
+            if let NodeType::Symlink(target) = &node.entry.node_type {
+                mark_blob(batch, state, to, target);
             }
-        }
-        batch.mark_requested_by_kernel(from.0, from.1);
-        batch.mark_requested_by_kernel(to.0, to.1);
-        batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
-        put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
-        batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
-        mark(batch, state, node, from, to);
-        if let NodeType::Symlink(target) = &node.entry.node_type {
-            mark_blob(batch, state, to, target);
-        }
-        if let [first, next, ..] = state.links(id)
-            && *first == (from.0, from.1.into())
-        {
-            mark(batch, state, node, from, (next.0, &next.1));
-        }
-        for parent in [from.0, to.0] {
-            touch_directory(batch, state, parent);
-        }
-        Ok((id, changes))
+            if let [first, next, ..] = state.links(id)
+                && *first == (from.0, from.1.into())
+            {
+                mark(batch, state, node, from, (next.0, &next.1));
+            }
+            for parent in [from.0, to.0] {
+                touch_directory(batch, state, parent);
+            }
+            Ok((id, changes, plain_names_ended(batch, state, to)))
+        })
+        .map(|(id, changes, ended)| {
+            tell(collection, ended);
+            (id, changes)
+        })
+}
+
+/// Plain names of tensors that a program ended.
+struct PlainNamesEnded {
+    /// The directory.
+    path: String,
+    /// The name that the program made there.
+    name: String,
+}
+
+/// Ends the plain names of tensors in a directory, and below it, in which a program makes a name: the kernel
+/// does not ask for the creation of a name that a lookup finds, so the next ones must lead nowhere.
+fn plain_names_ended(
+    batch: &mut Batch,
+    state: &State,
+    (directory, name): (EntryId, &[u8]),
+) -> Option<PlainNamesEnded> {
+    state.has_plain_names(directory).then(|| {
+        batch.entry(end_plain_names(directory));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        PlainNamesEnded { path: text(&state.path(directory)), name: text(name) }
     })
+}
+
+fn tell(collection: &Collection, ended: Option<PlainNamesEnded>) {
+    let Some(PlainNamesEnded { path, name }) = ended else { return };
+    let path = if path.is_empty() { collection.path() } else { format!("{}/{path}", collection.path()) };
+    let text = format!(
+        "plain=off: a program made {name}, so tensors open below .tensors only; tierfs set plain=on brings their \
+         plain names back"
+    );
+    collection.event_log().tell(EventKind::Control, &path, "plain", &text);
 }
 
 /// Removes a name, and with the last one the node, its tensors and its bytes.

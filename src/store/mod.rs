@@ -65,7 +65,9 @@ pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
 pub use space::files::Touched;
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
-pub use state::node_settings::{DATA_FILES, LOSSY, PACK, POLICY, allow_until_written};
+pub use state::node_settings::{
+    DATA_FILES, LOSSY, PACK, PLAIN, PLAINS, POLICY, allow_until_written, end_plain_names, show_plain_names,
+};
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited};

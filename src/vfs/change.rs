@@ -80,7 +80,7 @@ impl Vfs {
     /// its other inode number, or have just looked it up again.
     pub fn forget_inode(&self, number: Ino) {
         if !number.is_backed() {
-            // Under the other number the kernel caches no pages.
+            // Under the passthrough number the kernel caches no pages.
             self.forms.forget(number);
         }
         let ino = number.own();

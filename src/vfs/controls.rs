@@ -35,7 +35,10 @@ impl Vfs {
     pub(super) fn control_named(&self, view: ControlView, name: &[u8]) -> Result<ControlView> {
         match (&view.scope, self.directory_of(&view)?) {
             (Scope::Collection(collection), Some(directory)) => {
-                let found = self.named(collection, directory.entry.id, name)?;
+                let state = collection.state();
+                let found = state.find_any(directory.entry.id, name).and_then(|found| state.shown(found));
+                let found = found.ok_or_else(|| no_name(name))?;
+                drop(state);
                 if self.is_in_tree(&found) {
                     Ok(ControlView { node: Some(found), ..view })
                 } else {

@@ -16,6 +16,15 @@ impl Vfs {
         self.pending_invalidations.lock().nodes.extend(forget.nodes);
     }
 
+    /// Notes that the kernel may cache pages of a tensor under the number of its plain name, if it is one.
+    pub fn note_plain_open(&self, number: Ino) {
+        if let Place::Node { collection, node } = number.place()
+            && number.is_plain()
+        {
+            self.forms.note(collection, node, number);
+        }
+    }
+
     /// Takes the invalidations of requests that could not send them themselves. The caller tells the
     /// kernel before anybody can find the queue empty, as `Invalidator` does.
     pub fn take_pending_invalidations(&self) -> Invalidation {
@@ -50,7 +59,7 @@ impl Vfs {
     }
 
     /// The invalidation for changes. The kernel has the bytes of a file that it wrote itself,
-    /// `written`, but not those of the file's forms.
+    /// `written`, but not those of the file's forms and of its plain name.
     pub(super) fn forget(
         &self,
         collection: &Collection,

@@ -11,7 +11,8 @@
 //!
 //! A file has two inode numbers. The daemon reads and writes it under its own number, and programs
 //! see this one for both. The kernel knows it by the number with bits 63 and 39 while it reads the
-//! physical file by passthrough; only node numbers below 2^38 have this second number.
+//! physical file by passthrough. It knows a tensor of a container by the number with bit 38 alone where its
+//! plain name leads to it, which is only read. Numbers of nodes are thus below 2^38.
 //!
 //! The log keeps the numbers of a collection and its nodes, and they are never reused. An inode
 //! number thus means the same content after a remount.
@@ -25,6 +26,8 @@ const BACKED: u64 = CONTROL | 1 << 39;
 const COLLECTION_SHIFT: u32 = 40;
 /// Bits of a node's number, and of the number of a node that a control or form is about.
 const NODE_BITS: u32 = COLLECTION_SHIFT;
+/// Marks a computed node.
+const COMPUTED: u64 = 1 << (NODE_BITS - 1);
 const CONTROL_NODE_BITS: u32 = PLACE_SHIFT;
 const NODE_MASK: u64 = (1 << COLLECTION_SHIFT) - 1;
 const COLLECTION_MASK: u64 = (1 << (63 - COLLECTION_SHIFT)) - 1;
@@ -37,6 +40,8 @@ const PLACE_SHIFT: u32 = 34;
 const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
 /// Marks forms, and the passthrough inodes of forms.
 const FORM: u64 = 1 << 38;
+/// Marks a tensor's plain name, without the bits of `BACKED`.
+const PLAIN: u64 = 1 << 38;
 const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
 
 /// An inode number.
@@ -104,7 +109,11 @@ impl Ino {
         match place {
             Place::Root => Some(Ino::ROOT),
             Place::Tenant(hash) => Some(Ino(hash)),
-            Place::Node { collection, node } => numbered(collection, packed(node, NODE_BITS)?).map(Ino),
+            Place::Node { collection, node } => {
+                let low = packed(node, NODE_BITS)?;
+                let fits = low & COMPUTED != 0 || low < PLAIN;
+                fits.then(|| numbered(collection, low))?.map(Ino)
+            }
             Place::Control { owner, place, node } => {
                 let fits = u64::from(place) <= PLACE_MASK;
                 let low = u64::from(place) << PLACE_SHIFT | packed(node, CONTROL_NODE_BITS)?;
@@ -130,7 +139,7 @@ impl Ino {
     /// The passthrough inode number of a file. `None` for numbers that are not a file's own.
     pub fn backed(self) -> Option<Ino> {
         match self.place() {
-            Place::Node { .. } if self.0 & (BACKED | FORM) == 0 => Some(Ino(self.0 | BACKED)),
+            Place::Node { .. } if self.0 & (BACKED | PLAIN) == 0 => Some(Ino(self.0 | BACKED)),
             Place::Form { .. } if self.0 & BACKED == CONTROL => Some(Ino(self.0 | BACKED)),
             _ => None,
         }
@@ -142,8 +151,25 @@ impl Ino {
         self.0 & BACKED == BACKED && (1..COLLECTION_END).contains(&collection)
     }
 
+    /// The inode number by which a plain name leads to a tensor. `None` for numbers that are not a file's own.
+    pub fn plain(self) -> Option<Ino> {
+        match self.place() {
+            Place::Node { .. } if self.0 & (BACKED | PLAIN) == 0 => Some(Ino(self.0 | PLAIN)),
+            _ => None,
+        }
+    }
+
+    /// Whether a plain name leads to a tensor under this number.
+    pub fn is_plain(self) -> bool {
+        let collection = (self.0 >> COLLECTION_SHIFT & COLLECTION_MASK) as u32;
+        self.0 & (BACKED | PLAIN) == PLAIN && (1..COLLECTION_END).contains(&collection)
+    }
+
     /// The number that programs see.
     pub fn own(self) -> Ino {
+        if self.is_plain() {
+            return Ino(self.0 & !PLAIN);
+        }
         match self.is_backed() {
             true if self.0 & FORM != 0 => Ino(self.0 & !BACKED | CONTROL),
             true => Ino(self.0 & !BACKED),
@@ -155,7 +181,7 @@ impl Ino {
     pub fn place(self) -> Place {
         let collection = (self.0 >> COLLECTION_SHIFT & COLLECTION_MASK) as u32;
         let low = self.0 & NODE_MASK;
-        if self.is_backed() {
+        if self.is_backed() || self.is_plain() {
             self.own().place()
         } else if self.0 & CONTROL != 0 && collection >= COLLECTION_END {
             let place = collection - COLLECTION_END;
@@ -207,7 +233,7 @@ mod tests {
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
             Place::Node { collection: 1, node: EntryId(1) },
-            Place::Node { collection: 8_388_591, node: EntryId((1 << 39) - 1) },
+            Place::Node { collection: 8_388_591, node: EntryId((1 << 38) - 1) },
             Place::Node { collection: 8_388_591, node: EntryId(COMPUTED_FIRST) },
             Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST + (1 << 39) - 1) },
             Place::Control { owner: Owner::Mount, place: 0, node: EntryId(0) },
@@ -238,7 +264,9 @@ mod tests {
         ] {
             assert_eq!(Ino::of(Place::Control { owner, place, node: EntryId(node) }), None);
         }
-        assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(1 << 39) }), None);
+        for node in [1 << 38, (1 << 39) - 1, 1 << 39] {
+            assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(node) }), None);
+        }
         assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST + (1 << 39)) }), None);
     }
 
@@ -259,12 +287,26 @@ mod tests {
             Place::Tenant(Ino::tenant_hash("acme")),
             Place::Control { owner: Owner::Collection(3), place: 15, node: EntryId((1 << 33) - 1) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
-            Place::Node { collection: 1, node: EntryId(1 << 38) },
             Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST) },
         ];
         for place in places {
             let ino = Ino::of(place).unwrap();
             assert_eq!((ino.backed(), ino.is_backed()), (None, false), "{place:?}");
+            assert_eq!((ino.plain(), ino.is_plain()), (None, false), "{place:?}");
         }
+    }
+
+    #[test]
+    fn a_plain_name_has_a_number_of_its_own_that_leads_to_the_same_place() {
+        for (collection, node) in [(1, 1), (8_388_591, (1 << 38) - 1)] {
+            let place = Place::Node { collection, node: EntryId(node) };
+            let ino = Ino::of(place).unwrap();
+            let plain = ino.plain().unwrap();
+            assert!(plain.is_plain() && !plain.is_backed() && !ino.is_plain() && plain != ino);
+            assert_ne!(ino.backed(), Some(plain));
+            assert_eq!((plain.own(), plain.place(), plain.plain(), plain.backed()), (ino, place, None, None));
+        }
+        let computed = Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST + (1 << 38)) };
+        assert!(!Ino::of(computed).unwrap().is_plain());
     }
 }

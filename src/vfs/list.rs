@@ -9,7 +9,7 @@ use crate::vfs::attr::Attr;
 use crate::vfs::ino::{Ino, Owner, Place};
 use crate::vfs::list_mode::ListMode;
 use crate::vfs::located::{ControlView, FileView, Located, Scope};
-use crate::vfs::tree::Vfs;
+use crate::vfs::tree::{Vfs, is_plain_name};
 
 /// Offsets 1 and 2 are `.` and `..`; names follow by their places.
 const FIRST_OFFSET: u64 = 2;
@@ -196,7 +196,8 @@ impl Vfs {
         let written = self.written_in(&view.collection);
         let state = view.collection.state();
         let directory = view.node.entry.id;
-        let with_tensors = self.list_mode(&state, directory) == ListMode::Both;
+        let with_tensors =
+            self.list_mode(&state, directory) == ListMode::Both && state.has_plain_names(directory);
         let listed = state.listed(directory, after, with_tensors, LISTED);
         let listed = listed.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
         let Some((last, ..)) = listed.last() else { return Ok(None) };
@@ -204,7 +205,9 @@ impl Vfs {
         let shown = listed.into_iter().filter_map(|(place, name, node)| {
             let node = state.shown(node)?;
             let ino = Ino::of(Place::Node { collection: number, node: node.entry.id })?;
-            let attr = Attr::node(ino, &node, &state).with(written.get(&node.entry.id).copied());
+            let plain = ino.plain().filter(|_| is_plain_name(&state, directory, &node));
+            let attr = Attr::node(plain.unwrap_or(ino), &node, &state);
+            let attr = attr.with(written.get(&node.entry.id).copied());
             let attr = shown_as(attr, &node)?;
             Some(Listed { offset: place + FIRST_OFFSET, name: name.to_vec(), attr })
         });

@@ -1,4 +1,4 @@
-//! The files of forms that the kernel may have pages of.
+//! The files of forms, and the plain names of tensors, that the kernel may have pages of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 /// Files, with the times of their last opens.
 type Times = BTreeMap<Ino, Instant>;
 
-/// Files of forms that were opened since the kernel looked them up, and of which it may cache pages.
-/// By collection, then by node, with 0 for the whole collection.
+/// Files of forms, and plain names of tensors, that were opened since the kernel looked them up, and of which
+/// it may cache pages. By collection, then by node, with 0 for the whole collection.
 #[derive(Default)]
 pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, Times>>>);
 
@@ -29,7 +29,11 @@ impl OpenedForms {
     /// Handles a forget of the kernel for an inode number. The kernel drops the pages of an inode that it
     /// forgets; where it may have opened the file again since, the note stays.
     pub fn forget(&self, ino: Ino) {
-        let Place::Form { collection, node, .. } = ino.place() else { return };
+        let (collection, node) = match ino.place() {
+            Place::Form { collection, node, .. } => (collection, node),
+            Place::Node { collection, node } if ino.is_plain() => (collection, node),
+            _ => return,
+        };
         let mut opened = self.0.lock();
         let Some(nodes) = opened.get_mut(&collection) else { return };
         if let Some(inos) = nodes.get_mut(&node) {

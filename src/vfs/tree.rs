@@ -169,7 +169,10 @@ impl Vfs {
             }
             Located::Node(FileView { collection, node }) => {
                 let found = self.named(&collection, node.entry.id, name)?;
-                Located::Node(FileView { collection, node: found })
+                let is_plain = is_plain_name(&collection.state(), node.entry.id, &found);
+                let located = Located::Node(FileView { collection, node: found });
+                let ino = self.ino(&located)?;
+                return Ok((ino.plain().filter(|_| is_plain).unwrap_or(ino), located));
             }
             Located::Control(view) => Located::Control(self.control_named(view, name)?),
             Located::Form(view) => Located::Form(self.form_named(&view, name)?),
@@ -197,7 +200,7 @@ impl Vfs {
             Located::Control(view) => view.number(),
             Located::Form(view) => view.number(),
         };
-        Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^40 files in one"))
+        Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^38 files in one"))
     }
 
     /// The attributes of a target.
@@ -383,6 +386,12 @@ impl Vfs {
             .shown(node)
             .ok_or_else(|| Error::corrupt(format!("a name leads to node {}, which is gone", node.0)))
     }
+}
+
+/// Whether the name of a node in a directory is the plain name of a tensor, by which it is only read.
+pub(super) fn is_plain_name(state: &State, directory: EntryId, node: &Node) -> bool {
+    let is_part = node.file().is_some_and(|file| file.container.is_some());
+    is_part && (!State::is_computed(directory) || state.place_beside(directory).is_some())
 }
 
 /// Size and time of unflushed writes to an open file.

@@ -35,7 +35,7 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     if directory == ROOT && form.whole().is_some_and(|whole| whole.as_bytes() == name) {
         return Some(Item::Whole);
     }
-    let node = |name: &[u8]| state.shown(state.find(directory, name)?);
+    let node = |name: &[u8]| state.shown(state.find_any(directory, name)?);
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
         let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;

@@ -39,8 +39,9 @@ fn compare(folder: &Path) {
     }
     for size in [3000, 2500] {
         let name = format!("counts.{size}");
-        assert_same(&fs::read(folder.join(&name)).unwrap(), &counts(size), &name);
-        assert_eq!(get(&folder.join(&name), "shape"), size.to_string());
+        let tensor = folder.join(".tensors").join(&name);
+        assert_same(&fs::read(&tensor).unwrap(), &counts(size), &name);
+        assert_eq!(get(&tensor, "shape"), size.to_string());
     }
 }
 

@@ -77,7 +77,7 @@ fn an_array_that_numpy_saved_shares_its_bytes_with_its_tensor() {
     let lines = "import sys, numpy as np
 d = sys.argv[1]
 np.save(d + '/x.npy', np.arange(300000, dtype='<f4').reshape(300, 1000))
-m = np.memmap(d + '/x', dtype='<f4', mode='r+', shape=(300, 1000))
+m = np.memmap(d + '/.tensors/x', dtype='<f4', mode='r+', shape=(300, 1000))
 m[7] = -1
 m[299, 999] = 42
 m.flush()
@@ -88,7 +88,7 @@ b = np.load(d + '/x.npy', mmap_mode='r+')
 b[0] = 5
 b.flush()
 del b
-assert (np.fromfile(d + '/x', dtype='<f4')[:1000] == 5).all()
+assert (np.fromfile(d + '/.tensors/x', dtype='<f4')[:1000] == 5).all()
 ";
     python_line(lines, [fixture.path("")]);
     let checks = "import sys, numpy as np
@@ -96,7 +96,7 @@ a = np.load(sys.argv[1] + '/x.npy')
 w = np.arange(300000, dtype='<f4').reshape(300, 1000)
 w[7] = -1; w[299, 999] = 42; w[0] = 5
 assert (a == w).all()
-assert (np.fromfile(sys.argv[1] + '/x', dtype='<f4').reshape(300, 1000) == w).all()
+assert (np.fromfile(sys.argv[1] + '/.tensors/x', dtype='<f4').reshape(300, 1000) == w).all()
 ";
     fixture.crash();
     python_line(checks, [fixture.path("")]);

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use support::{
-    Fixture, Random, assert_same, container_of, names, npy_file, python_line, run, script, tensors_of,
+    Fixture, Random, assert_same, container_of, names, npy_file, python_line, run, script, set, tensors_of,
 };
 
 const TENSORS: [(&str, usize); 4] = [("a", 3000), ("deep/er/b", 501), ("deep/c", 9), ("z", 7)];
@@ -52,10 +52,8 @@ fn directories_with_containers_are_moved_whole_to_another_collection() {
     fs::create_dir(demo.join("other")).unwrap();
     script(&demo, &format!("mv m/m other/moved && diff -r {} other/moved", source.display())).ok();
     assert!(names(&demo.join("m")).is_empty());
-    for place in ["", ".tensors/"] {
-        let tensor = demo.join("other/moved").join(place).join("deep/er/b");
-        assert_eq!(fs::metadata(tensor).unwrap().len(), 501 * 4);
-    }
+    let tensor = demo.join("other/moved/.tensors/deep/er/b");
+    assert_eq!(fs::metadata(tensor).unwrap().len(), 501 * 4);
     script(&demo, "rm -r other/moved && rmdir other").ok();
     fixture.check();
 }
@@ -79,6 +77,7 @@ fn directories_of_tensors_are_there_for_those_who_make_something_in_them() {
     assert!(names(&fixture.path("deep")).is_empty());
     assert_eq!(names(&fixture.path(".tensors/deep")), ["c", "er"]);
     fs::remove_dir(fixture.path("deep")).unwrap();
+    set(&fixture.path(""), "plain", "on").unwrap();
     check(&fixture);
     assert_eq!(names(&fixture.path("")), ["m.safetensors"]);
     assert_eq!(names(&fixture.path("deep")), ["c", "er"]);
@@ -165,7 +164,7 @@ fn a_tensor_has_the_name_of_a_directory_that_went_with_the_tensors_before() {
     let new = fixture.place.write("from/m.safetensors", &after);
     for is_imported in [true, false] {
         fs::write(fixture.path("m.safetensors"), &before).unwrap();
-        assert_eq!(names(&fixture.path("d")), ["b", "e"]);
+        assert_eq!(names(&fixture.path(".tensors/d")), ["b", "e"]);
         assert_eq!(names(&fixture.path(".tensors")), ["c", "d"]);
         if is_imported {
             run(["import".as_ref(), fixture.place.store().as_os_str(), "demo/m".as_ref(), new.as_os_str()])
@@ -238,7 +237,7 @@ fn a_running_listing_shows_a_name_once_when_another_file_takes_it() {
     // More names than the kernel asks for at a time.
     let tensors: Vec<String> = (0..2000).map(|number| format!("{number:04}{}", "x".repeat(96))).collect();
     let tensors: Vec<(&str, usize)> = tensors.iter().map(|name| (name.as_str(), 1)).collect();
-    script(&fixture.path(""), "setfattr -n user.tierfs.list -v both .").ok();
+    tensors.iter().for_each(|(name, _)| fs::write(fixture.path("").join(name), b"").unwrap());
     fs::write(fixture.path("0.json"), b"old").unwrap();
     fs::write(fixture.path("m.safetensors"), container_of(&mut Random(6), &tensors)).unwrap();
     let found = listed(&fixture.path(""), || {
@@ -276,8 +275,11 @@ fn a_container_keeps_all_bits_of_its_mode_and_its_tensors_have_its_permissions_a
         assert_eq!(["tool", "m.safetensors", "a"].map(|name| mode(&fixture, name)), [0o6755, 0o5640, 0o640]);
         fixture.remount();
     }
-    script(&fixture.path(""), "chmod 600 m.safetensors; chmod 604 deep/c; chown 1234:4321 m.safetensors")
-        .ok();
+    script(
+        &fixture.path(""),
+        "chmod 600 m.safetensors; chmod 604 .tensors/deep/c; chown 1234:4321 m.safetensors",
+    )
+    .ok();
     for _ in 0..2 {
         assert_eq!(["m.safetensors", "a", "deep/c"].map(|name| mode(&fixture, name)), [0o600, 0o600, 0o604]);
         for name in ["m.safetensors", "a", "deep/er/b"] {

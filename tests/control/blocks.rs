@@ -45,7 +45,7 @@ fn extents_locate_and_cover_the_bytes_of_exact_files() {
     for name in FILES {
         let wanted = match fs::read(source.join(name)) {
             Ok(bytes) => bytes,
-            Err(_) => fs::read(mounted.path("demo/model").join(name)).unwrap(),
+            Err(_) => fs::read(mounted.path(Path::new("demo/model").join(name))).unwrap(),
         };
         let extents: Value = serde_json::from_str(&shown(&mounted, "extents", name)).unwrap();
         let mut end = 0;
@@ -80,7 +80,7 @@ fn the_block_table_gives_the_location_and_checksum_of_each_block() {
         };
         let mounted = place.mount(&[]);
         for name in ["a", "x", "deep/er/b", "sub/vocab.txt"] {
-            let path = mounted.path("demo/model").join(name);
+            let path = mounted.path(Path::new("demo/model").join(name));
             let table = shown(&mounted, "blocks", name);
             assert_eq!(table.lines().count().to_string(), get(&path, "blocks"));
             let mut sum = 0;
@@ -211,8 +211,10 @@ fn a_file_that_is_written_and_truncated_during_a_check_is_not_reported_corrupt()
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut random = Random(4);
-                let file =
-                    fs::OpenOptions::new().write(true).open(mounted.path("demo/model").join(name)).unwrap();
+                let file = fs::OpenOptions::new()
+                    .write(true)
+                    .open(mounted.path(Path::new("demo/model").join(name)))
+                    .unwrap();
                 while !is_over.load(Ordering::Relaxed) {
                     let (at, many) = (random.below(100_000) as u64 * 4, 1 + random.below(30_000));
                     file.write_all_at(&random.floats(many), at).unwrap();

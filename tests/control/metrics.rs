@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -249,8 +250,8 @@ fn the_hottest_tensors_are_listed_in_the_order_of_their_scores() {
     let mounted = place.mount(&["--passthrough", "off"]);
     for (name, reads) in [("once.npy", 1), ("often.npy", 5)] {
         for _ in 0..reads {
-            fs::read(mounted.path("demo/c").join(name)).unwrap();
-            support::set(&mounted.path("demo/c").join(name), "evict", "cache").unwrap();
+            fs::read(mounted.path(Path::new("demo/c").join(name))).unwrap();
+            support::set(&mounted.path(Path::new("demo/c").join(name)), "evict", "cache").unwrap();
         }
     }
     let shown: Value = serde_json::from_slice(&fs::read(mounted.path(".ctl/hottest.json")).unwrap()).unwrap();

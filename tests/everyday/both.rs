@@ -24,6 +24,7 @@ fn a_directory_and_those_below_list_tensors_where_the_setting_says_so() {
     let at = |fixture: &Fixture, name: &str| names(&fixture.path(name));
     assert_eq!(get(&fixture.path("d"), "list"), "files");
     set(&fixture.path("d"), "list", "both").unwrap();
+    set(&fixture.path("d"), "plain", "on").unwrap();
     set(&fixture.path("d/sub/own"), "list", "files").unwrap();
     for value in ["tensors", "containers", ""] {
         assert!(set(&fixture.path("d"), "list", value).is_err(), "{value}");
@@ -41,9 +42,9 @@ fn a_directory_and_those_below_list_tensors_where_the_setting_says_so() {
         assert_eq!(get(&fixture.path("d/sub"), "list"), "both");
         fixture.remount();
     }
-    // An entry takes the place of a tensor.
-    fs::rename(fixture.path("d/config.json"), fixture.path("d/w")).unwrap();
-    assert_eq!(at(&fixture, "d"), ["blk", "m.safetensors", "sub", "w"]);
+    // An entry that takes the place of a tensor ends the other plain names too.
+    fs::rename(fixture.path("d/config.json"), fixture.path("d").join("w")).unwrap();
+    assert_eq!(at(&fixture, "d"), ["m.safetensors", "sub", "w"]);
     assert_eq!(fs::metadata(fixture.path("d/w")).unwrap().len(), 2);
     fixture.check();
 }
@@ -66,6 +67,7 @@ fn what_lists_tensors_is_removed_by_the_usual_tools() {
             if !is_mounted_so {
                 set(&fixture.path("d"), "list", "both").unwrap();
             }
+            set(&fixture.path("d"), "plain", "on").unwrap();
             assert_eq!(names(&fixture.path("d")).len(), 5);
             script(&fixture.path(""), remove).ok();
             assert!(!fixture.path("d").exists(), "{remove}");
@@ -73,7 +75,8 @@ fn what_lists_tensors_is_removed_by_the_usual_tools() {
     }
     // The setting has no effect without the option.
     placed(&fixture, "d");
-    fs::remove_file(fixture.path("d/w")).unwrap();
+    set(&fixture.path("d"), "plain", "on").unwrap();
+    fs::remove_file(fixture.path("d").join("w")).unwrap();
     assert_eq!(fs::metadata(fixture.path("d/w")).unwrap().len(), 2000);
     assert!(fs::remove_file(fixture.path("d/.tensors/w")).is_err());
     fixture.check();

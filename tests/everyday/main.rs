@@ -12,4 +12,5 @@ mod hub;
 mod interrupt;
 mod lease;
 mod names;
+mod plain_names;
 mod top;

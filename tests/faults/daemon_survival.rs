@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fs::{self, File as SystemFile};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -234,7 +234,7 @@ fn a_store_file_truncated_or_removed_during_the_mount_fails_only_its_blocks() {
     let mounted = place.mount(&["--verify", "always"]);
     let data = |number: u32| place.store().join(format!("demo/c/data/{number:016x}"));
     // The file is open when this happens.
-    let open = files.each_ref().map(|(name, _)| open_direct(&mounted.path("demo/c").join(name)));
+    let open = files.each_ref().map(|(name, _)| open_direct(&mounted.path(Path::new("demo/c").join(name))));
     let mut memory = Aligned::new(BLOCK as usize);
     for file in &open {
         file.read_exact_at(memory.pages(BLOCK as usize), 0).unwrap();

@@ -37,7 +37,7 @@ fn made(place: &Place) -> Contents {
     }
     let mounted = place.mount(&[]);
     let contents = ["plain", "w.npy", "w", "small"]
-        .map(|name| (name, fs::read(mounted.path("demo/c").join(name)).unwrap()))
+        .map(|name| (name, fs::read(mounted.path(Path::new("demo/c").join(name))).unwrap()))
         .into();
     mounted.unmount();
     contents
@@ -78,7 +78,7 @@ fn lost_in(report: &Value) -> Ranges {
 /// Every intact byte reads as before, and every lost page is an error.
 fn check_ranges(mounted: &Mounted, contents: &Contents, lost: &Ranges, context: &str) {
     for (name, bytes) in contents {
-        let file = File::open(mounted.path("demo/c").join(name)).unwrap();
+        let file = File::open(mounted.path(Path::new("demo/c").join(name))).unwrap();
         let is_lost = |at: u64| {
             lost.get(*name)
                 .is_some_and(|ranges| ranges.iter().any(|range| (range[0]..range[1]).contains(&at)))
@@ -122,7 +122,7 @@ fn repaired(place: &Place, store: &Path, contents: &Contents, context: &str) -> 
     check_ranges(&mounted, contents, &lost, context);
     for name in lost.keys() {
         let mut why = [0_u8; 512];
-        let path = mounted.path("demo/c").join(name);
+        let path = mounted.path(Path::new("demo/c").join(name));
         let len = rustix::fs::getxattr(&path, "user.tierfs.why", &mut why).unwrap();
         assert!(String::from_utf8_lossy(&why[..len]).contains("were lost"), "{context}: {name}");
     }
@@ -248,8 +248,9 @@ fn a_repair_of_a_damaged_log_leaves_every_file_right_or_reported() {
     for name in ["one", "two", "three", "four"] {
         let bytes = random.bytes(40_000);
         fs::create_dir_all(mounted.path("demo/c/sub")).unwrap();
-        fs::write(mounted.path("demo/c").join(name), &bytes).unwrap();
-        fs::rename(mounted.path("demo/c").join(name), mounted.path("demo/c/sub").join(name)).unwrap();
+        fs::write(mounted.path(Path::new("demo/c").join(name)), &bytes).unwrap();
+        fs::rename(mounted.path(Path::new("demo/c").join(name)), mounted.path("demo/c/sub").join(name))
+            .unwrap();
         contents.insert(name, bytes);
     }
     mounted.unmount();
@@ -396,7 +397,7 @@ fn files_with_missing_objects_are_reported_and_a_repair_lists_them_as_lost() {
     let mounted = place.mount(&[]);
     assert!(!mounted.path("demo/c/plain").exists());
     for name in ["w.npy", "w", "small"] {
-        let found = fs::read(mounted.path("demo/c").join(name)).unwrap();
+        let found = fs::read(mounted.path(Path::new("demo/c").join(name))).unwrap();
         assert_same(&found, &contents[name], name);
     }
 }

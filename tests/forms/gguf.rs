@@ -54,7 +54,7 @@ fn a_cast_gguf_file_follows_writes_and_names_that_are_taken_and_absent_tensors()
     fs::create_dir(place.path("copy")).unwrap();
     fs::copy(&source, &container).unwrap();
     compare(&source, collection.clone());
-    let tensor = collection.join("token_embd.weight");
+    let tensor = collection.join(".tensors/token_embd.weight");
     let bytes = Random(12).floats(500);
     fs::OpenOptions::new().write(true).open(&tensor).unwrap().write_all_at(&bytes, 4000).unwrap();
     fs::copy(&container, &copy).unwrap();

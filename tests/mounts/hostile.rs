@@ -496,7 +496,7 @@ fn a_flipped_byte_is_found_by_fsck_and_never_read() {
 
     let mounted = place.mount(&[]);
     for name in ["second", "model.safetensors"] {
-        let error = fs::read(mounted.path("demo/model").join(name)).unwrap_err();
+        let error = fs::read(mounted.path(Path::new("demo/model").join(name))).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
     }
     // Other blocks are still readable.

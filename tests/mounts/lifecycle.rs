@@ -311,7 +311,7 @@ fn a_file_with_a_name_that_is_not_utf_8_is_listed_and_read() {
     assert_eq!(rows.as_array().unwrap().len(), 2);
     let mounted = place.mount(&[]);
     both_ways(&mounted, "demo/odd", "ls");
-    assert_eq!(fs::read(mounted.path("demo/odd").join(name)).unwrap(), b"12345");
+    assert_eq!(fs::read(mounted.path(Path::new("demo/odd").join(name))).unwrap(), b"12345");
 }
 
 #[test]

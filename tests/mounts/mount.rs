@@ -167,7 +167,7 @@ fn digests_equal_those_of_the_imported_bytes() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
     for name in files_below(&mounted.path("demo/model")) {
-        let path = mounted.path("demo/model").join(&name);
+        let path = mounted.path(Path::new("demo/model").join(&name));
         let sha256 = text(&Command::new("sha256sum").arg(&path).output().unwrap().stdout);
         assert_eq!(try_get(&path, "sha256").as_deref(), Ok(&sha256[..64]), "{name:?}");
         // Exact payloads are the bytes themselves.

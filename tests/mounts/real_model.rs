@@ -114,7 +114,7 @@ mod heavy {
         let source = fs::read(minilm().join(NAME)).unwrap();
         let tensors = SafeTensors::deserialize(&source).unwrap();
         let wanted = tensors.tensor(tensor).unwrap();
-        let path = mounted.path("demo/minilm").join(tensor);
+        let path = mounted.path(Path::new("demo/minilm").join(tensor));
         let got = fs::read(&path).unwrap();
         assert_eq!(got.len(), wanted.data().len());
         let floats = |bytes: &[u8]| -> Vec<f64> {

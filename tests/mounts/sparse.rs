@@ -45,7 +45,7 @@ fn a_sparse_file_stays_sparse_in_the_store_and_in_an_export() {
         way.with_mount(|mounted| {
             for (name, source) in [("disk.img", &image), ("model.safetensors", &weights)] {
                 let bytes = fs::read(source).unwrap();
-                assert_same(&fs::read(mounted.path("t/c").join(name)).unwrap(), &bytes, name);
+                assert_same(&fs::read(mounted.path(Path::new("t/c").join(name))).unwrap(), &bytes, name);
                 assert_same(&fs::read(out.join(name)).unwrap(), &bytes, name);
             }
             assert!(fs::read(mounted.path("t/c/zeros")).unwrap().iter().all(|byte| *byte == 0));

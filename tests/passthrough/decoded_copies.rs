@@ -26,7 +26,7 @@ fn encoded(tier: &str) -> Place {
 }
 
 fn model(mounted: &Mounted, name: &str) -> PathBuf {
-    mounted.path("demo/model").join(name)
+    mounted.path(Path::new("demo/model").join(name))
 }
 
 /// The bytes as the daemon decodes them.
@@ -71,7 +71,7 @@ fn copies_have_the_bytes_that_the_daemon_serves_for_every_tier_and_form() {
         let mounted = place.mount(&ALL);
         let mut paths: Vec<PathBuf> = Vec::new();
         let files = files_below(&model(&mounted, "."));
-        paths.extend(files.iter().map(|name| mounted.path("demo/model").join(name)));
+        paths.extend(files.iter().map(|name| mounted.path(Path::new("demo/model").join(name))));
         paths.extend(["c", ".tensors/m.safetensors/a"].map(|name| model(&mounted, name)));
         let forms = ["f32/m.safetensors", "bf16/m.safetensors", "f16/x.npy", "npy/a.npy", "bf16/c"];
         paths.extend(forms.map(|name| model(&mounted, ".as").join(name)));

@@ -41,7 +41,8 @@ fn decode(mounted: &Mounted, path: &Path) {
 fn the_copies_that_were_opened_last_stay_within_the_budget() {
     let (place, names) = arrays(6);
     let mounted = place.mount(&["--decode-all", "-o", "decoded_cache=13M"]);
-    let paths: Vec<PathBuf> = names.iter().map(|name| mounted.path("demo/model").join(name)).collect();
+    let paths: Vec<PathBuf> =
+        names.iter().map(|name| mounted.path(Path::new("demo/model").join(name))).collect();
     let held = || mounted.counter("decoded_bytes");
     for path in &paths {
         decode(&mounted, path);
@@ -60,7 +61,8 @@ fn the_copies_that_were_opened_last_stay_within_the_budget() {
 fn copies_that_are_open_or_mapped_stay_and_the_daemon_serves_the_rest() {
     let (place, names) = arrays(4);
     let mounted = place.mount(&["--decode-all", "-o", "decoded_cache=9M"]);
-    let paths: Vec<PathBuf> = names.iter().map(|name| mounted.path("demo/model").join(name)).collect();
+    let paths: Vec<PathBuf> =
+        names.iter().map(|name| mounted.path(Path::new("demo/model").join(name))).collect();
     decode(&mounted, &paths[0]);
     let open = File::open(&paths[0]).unwrap();
     decode(&mounted, &paths[1]);
@@ -87,7 +89,7 @@ fn copies_that_are_open_or_mapped_stay_and_the_daemon_serves_the_rest() {
 fn several_opens_wait_for_one_decode() {
     let (place, names) = arrays(1);
     let mounted = place.mount(&["--decode-all", "-o", "decoded_cache=64M"]);
-    let path = mounted.path("demo/model").join(&names[0]);
+    let path = mounted.path(Path::new("demo/model").join(&names[0]));
     let read: Vec<Vec<u8>> = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..8).map(|_| scope.spawn(|| fs::read(&path).unwrap())).collect();
         readers.into_iter().map(|reader| reader.join().unwrap()).collect()
@@ -188,7 +190,8 @@ mod heavy {
         daemon.env("TIERFS_LOG", "info");
         let mounted = place.mount_by(&mut daemon, "mnt", &["--decode-all", "-o", "decoded_cache=25%"]);
         assert_eq!(mounted.counter("decoded_budget_bytes") / MIB, 100, "a quarter of the group's memory");
-        let paths: Vec<PathBuf> = names.iter().map(|name| mounted.path("demo/model").join(name)).collect();
+        let paths: Vec<PathBuf> =
+            names.iter().map(|name| mounted.path(Path::new("demo/model").join(name))).collect();
         paths.iter().for_each(|path| decode(&mounted, path));
         let held = mounted.counter("decoded_bytes");
         assert!(held > 40 * MIB, "{held}");
@@ -229,7 +232,8 @@ mod heavy {
         let mounted = place.mount_by(&mut daemon, "mnt", &["--decode-all", "-o", "decoded_cache=40%"]);
         let budget = mounted.counter("decoded_budget_bytes");
         assert_eq!(budget / MIB, 76);
-        let paths: Vec<PathBuf> = names.iter().map(|name| mounted.path("demo/model").join(name)).collect();
+        let paths: Vec<PathBuf> =
+            names.iter().map(|name| mounted.path(Path::new("demo/model").join(name))).collect();
         let first: Vec<Vec<u8>> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
         let reader = |seed: u64| {
             let mut random = Random(seed);

@@ -4,7 +4,7 @@
 mod heavy {
     use std::fs::{self, File, OpenOptions};
     use std::os::unix::fs::FileExt;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ mod heavy {
         let others = ["x.npy", "y.npy"].map(|name| place.write(name, npy_file(&random.floats(CELLS))));
         place.import("demo/model", &[&model, &others[0], &others[1]], &["--tier", "q8:all"]);
         let mounted = place.mount(&["--decode-all", "-o", "decoded_cache=16M"]);
-        let path = |name: &str| mounted.path("demo/model").join(name);
+        let path = |name: &str| mounted.path(Path::new("demo/model").join(name));
         let source = fs::read(path("t")).unwrap();
         let start_in = |path: &PathBuf| {
             let bytes = fs::read(path).unwrap();

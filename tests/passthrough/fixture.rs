@@ -26,7 +26,7 @@ impl Fixture {
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.mounted.path("demo/model").join(name)
+        self.mounted.path(Path::new("demo/model").join(name))
     }
 
     pub fn source(&self, name: &str) -> Vec<u8> {

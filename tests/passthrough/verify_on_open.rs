@@ -44,7 +44,7 @@ impl Large {
 }
 
 fn path(mounted: &Mounted, name: &str) -> PathBuf {
-    mounted.path("demo/model").join(name)
+    mounted.path(Path::new("demo/model").join(name))
 }
 
 fn count(mounted: &Mounted, counter: &str) -> u64 {

@@ -66,7 +66,7 @@ def read(path, folder):
     for one, other in zip(source.tensors, copy.tensors, strict=True):
         assert (one.name, one.tensor_type, list(one.shape)) == (other.name, other.tensor_type, list(other.shape))
         assert np.array_equal(one.data.view("u1"), other.data.view("u1")), f"{one.name} differs in its container"
-        beside = os.path.join(folder, one.name)
+        beside = os.path.join(folder, ".tensors", one.name)
         with open(beside, "rb") as file:
             assert file.read() == one.data.tobytes(), f"{one.name} differs beside its container"
         shown = [os.getxattr(beside, f"user.tierfs.{key}").decode() for key in ("dtype", "shape")]

@@ -78,7 +78,7 @@ impl Fixture {
         self.mounted.as_ref().unwrap()
     }
 
-    /// A path in the collection.
+    /// A path in the collection, see [`Mounted::path`].
     pub fn path(&self, name: &str) -> PathBuf {
         self.mounted().path(Path::new("demo/m").join(name))
     }

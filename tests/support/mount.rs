@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -111,8 +113,29 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// A path in the mount. Where it leads to a tensor of a container, or to nothing but such a tensor has this name, it is
+    /// the path through `.tensors`, where tensors are written too.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.mountpoint.join(name)
+        let path = self.mountpoint.join(&name);
+        self.in_tensors(&path, name.as_ref()).unwrap_or(path)
+    }
+
+    fn in_tensors(&self, path: &Path, name: &Path) -> Option<PathBuf> {
+        let names: Vec<&str> = name.to_str()?.split('/').collect();
+        if names.len() < 3 || names.iter().any(|name| name.is_empty() || name.starts_with('.')) {
+            return None;
+        }
+        let number = match fs::symlink_metadata(path) {
+            Ok(found) if found.is_file() => Some(found.ino()),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            _ => return None,
+        };
+        (2..names.len()).rev().find_map(|at| {
+            let (directory, tensor) = names.split_at(at);
+            let below = self.mountpoint.join(directory.join("/")).join(".tensors").join(tensor.join("/"));
+            let found = fs::symlink_metadata(&below).ok()?;
+            (found.is_file() && number.is_none_or(|number| number == found.ino())).then_some(below)
+        })
     }
 
     /// The process of the daemon, found by the mount point in its arguments.

@@ -136,7 +136,12 @@ fn a_partial_write_removes_the_digests_of_all_names_of_its_bytes() {
     assert_eq!(shown(&container), wanted);
     // To a tensor: its container differs from the import, its neighbour does not.
     let neighbour = shown(&folder.join("deep/er/b"));
-    fs::OpenOptions::new().write(true).open(folder.join("a")).unwrap().write_all_at(b"1234", 8).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(mounted.path("demo/model/a"))
+        .unwrap()
+        .write_all_at(b"1234", 8)
+        .unwrap();
     assert_none(&folder.join("a"));
     assert_none(&container);
     assert_eq!(shown(&folder.join("deep/er/b")), neighbour);
@@ -183,7 +188,7 @@ fn files_written_whole_have_digests_until_the_next_write() {
         fs::copy(source, &path).unwrap();
         assert_eq!(shown(&path), taken(source));
     }
-    assert_eq!(shown(&folder.join("w")), taken(&first_tensor(&place, &large, 2_400_000)));
+    assert_eq!(shown(&folder.join(".tensors/w")), taken(&first_tensor(&place, &large, 2_400_000)));
     // A sync in between, through one descriptor: the file is still written whole.
     let pieces = folder.join("pieces.bin");
     let mut file = fs::File::create(&pieces).unwrap();

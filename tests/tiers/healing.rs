@@ -165,7 +165,7 @@ fn a_scrub_counts_what_is_damaged_and_heals_what_it_can() {
     for (file, tensor, from, to, what) in
         [("one.npy", "one", 0, BLOCK, "corrupt, healed"), ("two.npy", "two", BLOCK, 4 * BLOCK, "corrupt")]
     {
-        let header = fs::metadata(mounted.path("t/c").join(file)).unwrap().len() - 400_000;
+        let header = fs::metadata(mounted.path(Path::new("t/c").join(file))).unwrap().len() - 400_000;
         let (first, last) = (header + from as u64, header + to as u64 - 1);
         let line = format!("t/c/{file}: bytes {first} to {last}: {what} (tensor {tensor})\n");
         assert!(lines.contains(&line), "{line} in {lines}");

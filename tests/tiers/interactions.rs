@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use support::{Place, Random, get, header_of, npy_file, run, safetensors_file, set, try_get, wait_until};
 
@@ -75,7 +76,7 @@ fn a_container_under_another_name_keeps_the_tiers_of_its_tensors() {
         [place.write("m.safetensors", &model), place.write("x.npy", npy_file(&random.floats(70_000)))];
     place.import("t/c", &[&sources[0], &sources[1]], &["--in-place"]);
     let mounted = place.mount(&[]);
-    let at = |name: &str| mounted.path("t/c").join(name);
+    let at = |name: &str| mounted.path(Path::new("t/c").join(name));
     for (name, tier) in [("deep/a", "q8"), ("b", "q3"), ("x", "q5")] {
         set(&at(name), "lossy", "allow").unwrap();
         set(&at(name), "tier", tier).unwrap();
@@ -115,7 +116,7 @@ fn a_container_under_another_name_keeps_the_tiers_of_its_tensors() {
     drop(mounted);
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
     let mounted = place.mount(&[]);
-    check(&|name| mounted.path("t/c").join(name));
+    check(&|name| mounted.path(Path::new("t/c").join(name)));
     assert_eq!(get(&mounted.path("t/c/sub/b"), "tier"), "q3");
 }
 

@@ -182,7 +182,7 @@ fn a_parent_is_busy_until_its_children_are_rebuilt_or_removed() {
     let Models { place, base, child } = models(23);
     let mounted = place.mount(&[]);
     for name in ["w", "b/v"] {
-        let tensor = mounted.path("t/tune").join(name);
+        let tensor = mounted.path(Path::new("t/tune").join(name));
         set(&tensor, "reconstruct", "delta").unwrap();
         set(&tensor, "evict", "1").unwrap();
     }
@@ -213,7 +213,7 @@ fn one_child(seed: u64) -> Models {
     place.import("t/base", &[&place.write("other.bin", Random(seed).bytes(60_000))], &[]);
     let mounted = place.mount(&[]);
     for name in ["w", "b/v"] {
-        let tensor = mounted.path("t/tune").join(name);
+        let tensor = mounted.path(Path::new("t/tune").join(name));
         set(&tensor, "reconstruct", "delta").unwrap();
         set(&tensor, "evict", "1").unwrap();
     }
@@ -475,7 +475,7 @@ fn reconstructed_tensors_survive_a_log_rewrite_and_a_crash() {
     fsck(&place.store());
     let mounted = place.mount(&[]);
     for tensor in ["m.safetensors", "x"] {
-        assert_eq!(get(&mounted.path("t/tune").join(tensor), "tier"), "absent");
+        assert_eq!(get(&mounted.path(Path::new("t/tune").join(tensor)), "tier"), "absent");
     }
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     assert_eq!(read(&mounted, "t/tune/x"), product);

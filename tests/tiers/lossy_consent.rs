@@ -23,7 +23,7 @@ fn imported(options: &[&str]) -> (Place, Mounted, Vec<u8>) {
 }
 
 fn lossy<const N: usize>(mounted: &Mounted, names: [&str; N]) -> [String; N] {
-    names.map(|name| get(&mounted.path("t/c").join(name), "lossy"))
+    names.map(|name| get(&mounted.path(Path::new("t/c").join(name)), "lossy"))
 }
 
 fn check_kept(path: &Path) {
@@ -41,7 +41,7 @@ fn a_copy_over_an_imported_file_ends_the_consent_of_the_import() {
     fs::write(mounted.path("t/c/m.safetensors"), &other).unwrap();
     assert_eq!(lossy(&mounted, names), ["deny"; 3]);
     for tensor in ["v", "w"] {
-        check_kept(&mounted.path("t/c").join(tensor));
+        check_kept(&mounted.path(Path::new("t/c").join(tensor)));
     }
     assert_same(&fs::read(mounted.path("t/c/m.safetensors")).unwrap(), &other, "written");
     mounted.kill();
@@ -96,7 +96,7 @@ fn consent_given_by_a_user_stays_after_writes() {
     let (place, mounted, other) = imported(&[]);
     // The same value: from now on it is the user's setting.
     for name in ["m.safetensors", "w"] {
-        set(&mounted.path("t/c").join(name), "lossy", "allow").unwrap();
+        set(&mounted.path(Path::new("t/c").join(name)), "lossy", "allow").unwrap();
     }
     let w = mounted.path("t/c/w");
     fs::OpenOptions::new().write(true).open(&w).unwrap().write_all_at(&[0; 64], 4096).unwrap();

@@ -25,7 +25,7 @@ fn imported_into(source: &[u8], tier: &str, encoder: &str) -> Vec<Vec<u8>> {
 
 fn all(mounted: &Mounted) -> Vec<Vec<u8>> {
     let names = TENSORS.iter().map(|(name, _)| *name).chain(["m.safetensors"]);
-    names.map(|name| fs::read(mounted.path("t/c").join(name)).unwrap()).collect()
+    names.map(|name| fs::read(mounted.path(Path::new("t/c").join(name))).unwrap()).collect()
 }
 
 pub fn stored_bytes(store: &Path) -> u64 {

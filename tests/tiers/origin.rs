@@ -34,7 +34,7 @@ fn imported_into(source: &Path, tier: &str, names: &[PathBuf]) -> Vec<Vec<u8>> {
 }
 
 fn all(mounted: &Mounted, names: &[PathBuf]) -> Vec<Vec<u8>> {
-    names.iter().map(|name| fs::read(mounted.path("t/c").join(name)).unwrap()).collect()
+    names.iter().map(|name| fs::read(mounted.path(Path::new("t/c").join(name))).unwrap()).collect()
 }
 
 fn stamp(path: &Path) -> (Vec<u8>, SystemTime) {

@@ -29,7 +29,7 @@ fn with_encoded_tensors(tier: &str) -> (Place, Mounted) {
     let mounted = place.mount(&[]);
     set(&mounted.path("t/c"), "lossy", "allow").unwrap();
     for name in ["a", "b", "bare"] {
-        set(&mounted.path("t/c").join(name), "tier", tier).unwrap();
+        set(&mounted.path(Path::new("t/c").join(name)), "tier", tier).unwrap();
     }
     (place, mounted)
 }
@@ -70,16 +70,20 @@ fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
     let blocks: Vec<u64> =
         names.iter().map(|name| fs::metadata(folder.join(name)).unwrap().blocks()).collect();
     let epochs = fs::read(mounted.path("t/c/.ctl/blocks/a")).unwrap();
-    assert_eq!(get(&folder.join("a"), "pin"), "0");
+    assert_eq!(get(&mounted.path("t/c/a"), "pin"), "0");
     run(["pin".as_ref(), folder.join("m.safetensors").as_os_str()]).ok();
-    assert_eq!((get(&folder.join("a"), "pin"), copies(&mounted).len()), ("1".into(), 1), "one copy for all");
+    assert_eq!(
+        (get(&mounted.path("t/c/a"), "pin"), copies(&mounted).len()),
+        ("1".into(), 1),
+        "one copy for all"
+    );
     // A tensor of a container that is pinned itself has its own copy.
     for name in ["a", "b", "norm", "bare"] {
         run(["pin".as_ref(), folder.join(name).as_os_str()]).ok();
     }
     let check = |mounted: &Mounted| {
         for (name, wanted) in names.iter().zip(&before) {
-            let path = mounted.path("t/c").join(name);
+            let path = mounted.path(Path::new("t/c").join(name));
             assert_eq!(get(&path, "pin"), "1", "{name}");
             assert_same(&read_by_kernel(mounted, &path), wanted, name);
         }
@@ -93,7 +97,7 @@ fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
     assert_eq!(fs::read(mounted.path("t/c/.ctl/blocks/a")).unwrap(), epochs);
     // Opened for writing it is served by the daemon, and the copy stays unchanged.
     let held: Vec<Vec<u8>> = copies(&mounted).iter().map(|path| fs::read(path).unwrap()).collect();
-    let file = fs::File::options().read(true).write(true).open(folder.join("a")).unwrap();
+    let file = fs::File::options().read(true).write(true).open(mounted.path("t/c/a")).unwrap();
     let mut got = vec![0; before[0].len()];
     assert_eq!(read_at(&file, &mut got, 0), got.len());
     assert_same(&got, &before[0], "a");
@@ -118,7 +122,7 @@ fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
     wait_until("the copies' end", || copies(&mounted).is_empty());
     run(["pin".as_ref(), mounted.path("t/c").as_os_str()]).ok();
     for name in names {
-        assert_eq!(get(&mounted.path("t/c").join(name), "pin"), "1", "{name}");
+        assert_eq!(get(&mounted.path(Path::new("t/c").join(name)), "pin"), "1", "{name}");
     }
     assert_same(&read_by_kernel(&mounted, &mounted.path("t/c/m.safetensors")), &before[3], "container");
     assert_eq!(copies(&mounted).len(), 2, "a copy for each container");
@@ -130,15 +134,15 @@ fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
 fn pinned_tensors_are_not_moved_and_may_be_renamed_and_removed() {
     let (place, mounted) = with_pinnable_files();
     let folder = mounted.path("t/c");
-    let bare = folder.join("bare");
+    let bare = mounted.path("t/c/bare");
     set(&bare, "pin", "1").unwrap();
     for (name, value) in [("tier", "q3"), ("evict", "discard")] {
         assert!(refused_set(&bare, name, value, Errno::BUSY).contains("pinned"));
     }
     assert_eq!(set(&bare, "pin", "2"), Err(Errno::INVAL));
     set(&folder.join("m.safetensors"), "pin", "1").unwrap();
-    set(&folder.join("a"), "pin", "0").unwrap();
-    for path in [folder.join("a"), folder.join("m.safetensors")] {
+    set(&mounted.path("t/c/a"), "pin", "0").unwrap();
+    for path in [mounted.path("t/c/a"), folder.join("m.safetensors")] {
         assert!(refused_set(&path, "tier", "q3:all", Errno::BUSY).contains("pinned"));
     }
     let (one, other) = (folder.join("m.safetensors"), folder.join("n.safetensors"));
@@ -168,8 +172,8 @@ fn writes_to_a_pinned_tensor_are_read_and_copied_again() {
     let folder = mounted.path("t/c");
     let container = folder.join("m.safetensors");
     set(&container, "pin", "1").unwrap();
-    set(&folder.join("a"), "pin", "1").unwrap();
-    let (mut a, mut whole) = (fs::read(folder.join("a")).unwrap(), fs::read(&container).unwrap());
+    set(&mounted.path("t/c/a"), "pin", "1").unwrap();
+    let (mut a, mut whole) = (fs::read(mounted.path("t/c/a")).unwrap(), fs::read(&container).unwrap());
     let begin = whole.windows(64).position(|part| part == &a[..64]).unwrap();
     let old = fs::File::open(&container).unwrap();
     let mapped = Mapping::of(&container, libc::MAP_SHARED);
@@ -178,14 +182,15 @@ fn writes_to_a_pinned_tensor_are_read_and_copied_again() {
         a[at..at + 9].fill(round + 1);
         whole[begin + at..begin + at + 9].fill(round + 1);
         let by_container = round == 1;
-        let (path, place) = if by_container { (&container, begin + at) } else { (&folder.join("a"), at) };
+        let (path, place) =
+            if by_container { (&container, begin + at) } else { (&mounted.path("t/c/a"), at) };
         let file = fs::File::options().write(true).open(path).unwrap();
         file.write_all_at(&[round + 1; 9], place as u64).unwrap();
         drop(file);
-        assert_same(&fs::read(folder.join("a")).unwrap(), &a, "a");
+        assert_same(&fs::read(mounted.path("t/c/a")).unwrap(), &a, "a");
         assert_same(&fs::read(&container).unwrap(), &whole, "container");
-        assert_eq!(get(&folder.join("a"), "pin"), "1");
-        assert_same(&read_by_kernel(&mounted, &folder.join("a")), &a, "a, copied anew");
+        assert_eq!(get(&mounted.path("t/c/a"), "pin"), "1");
+        assert_same(&read_by_kernel(&mounted, &mounted.path("t/c/a")), &a, "a, copied anew");
         if round == 2 {
             break;
         }
@@ -218,7 +223,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_from_its_copy() {
         let (place, mounted) = with_encoded_tensors(tier);
         let folder = mounted.path("t/c");
         // A block with a patch.
-        let file = fs::File::options().write(true).open(folder.join("bare")).unwrap();
+        let file = fs::File::options().write(true).open(mounted.path("t/c/bare")).unwrap();
         file.write_all_at(&[1; 8], 7 * 16_384 + 64).unwrap();
         drop(file);
         let names = ["a", "bare", "norm"];
@@ -230,7 +235,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_from_its_copy() {
         flip(&mounted, "bare", &[2, 7]);
         flip(&mounted, "norm", &[0]);
         for (name, wanted) in names.iter().zip(&wanted).take(2) {
-            let file = read_by_daemon(&folder.join(name));
+            let file = read_by_daemon(&mounted.path(Path::new("t/c").join(name)));
             for index in [1, 2, 3, 7] {
                 let mut got = vec![0; 16_384];
                 assert_eq!(read_at(&file, &mut got, index * 16_384), got.len(), "{tier} {name} {index}");
@@ -250,7 +255,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_from_its_copy() {
         fsck(&place.store());
         let mounted = place.mount(&["--passthrough", "off"]);
         for (name, wanted) in names.iter().zip(&wanted) {
-            assert_same(&fs::read(mounted.path("t/c").join(name)).unwrap(), wanted, name);
+            assert_same(&fs::read(mounted.path(Path::new("t/c").join(name))).unwrap(), wanted, name);
         }
     }
 }

@@ -92,7 +92,7 @@ fn a_cached_name_leads_to_the_new_tensor_at_once_when_a_container_is_replaced() 
         }
         // By name first, without a listing in between.
         for number in 0..TENSORS {
-            let found = fs::metadata(fixture.collection.join(format!("t{number}")));
+            let found = fs::metadata(fixture.collection.join(format!(".tensors/t{number}")));
             let wanted = (number < tensors).then_some(4 * elements as u64);
             assert_eq!(found.ok().map(|found| found.len()), wanted, "round {round}, t{number}");
         }
@@ -107,7 +107,8 @@ fn cached_names_are_invalidated_when_their_container_moves_becomes_plain_or_is_r
     fs::create_dir(&sub).unwrap();
     fs::write(&path, container(TENSORS, 64)).unwrap();
     assert_eq!(sizes(&fixture.collection).len(), TENSORS);
-    let gone = |directory: &Path| (0..TENSORS).all(|number| !directory.join(format!("t{number}")).exists());
+    let gone =
+        |directory: &Path| (0..TENSORS).all(|number| !directory.join(format!(".tensors/t{number}")).exists());
     fs::rename(&path, sub.join("m.safetensors")).unwrap();
     assert!(gone(&fixture.collection));
     assert_eq!(sizes(&sub).len(), TENSORS);
@@ -127,11 +128,13 @@ fn a_mount_on_a_directory_without_cached_names_of_tensors_stays() {
     for (options, lists) in [(&["--keep-names", "off"][..], true), (&[], false)] {
         let place = Place::new();
         let mounted = place.mount(&[&["--create"], options].concat());
-        let (directory, other) = (mounted.path("acme/kept/sub"), place.path("other"));
+        // No name of a tensor may be looked up before.
+        let (collection, other) = (mounted.path("acme/kept"), place.path("other"));
+        let directory = collection.join("sub");
         fs::create_dir_all(&directory).unwrap();
         fs::create_dir(&other).unwrap();
         fs::write(other.join("here"), "x").unwrap();
-        let path = mounted.path("acme/kept/m.safetensors");
+        let path = collection.join("m.safetensors");
         fs::write(&path, container(TENSORS, 64)).unwrap();
         if lists {
             assert_eq!(sizes(&mounted.path("acme/kept")), expected(TENSORS, 64));

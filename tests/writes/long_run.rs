@@ -104,7 +104,7 @@ mod heavy {
                     file.write_all_at(b"gone", 0).unwrap();
                 }
                 14 => assert!(fs::metadata(self.root.join(format!("absent-{number}"))).is_err()),
-                15 => self.opened(&self.root.join("a")).write_all_at(&[7; 4], 40).unwrap(),
+                15 => self.opened(&self.root.join(".tensors/a")).write_all_at(&[7; 4], 40).unwrap(),
                 16 if number % 400 == 16 => self.opened(&path).sync_all().unwrap(),
                 17 if number % 100 == 17 => {
                     fs::write(self.root.join("m.safetensors"), &self.container).unwrap();

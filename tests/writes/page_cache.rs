@@ -29,7 +29,7 @@ fn fixture() -> Fixture {
     let container = collection.join("x.safetensors");
     fs::write(&container, &bytes).unwrap();
     let at = (bytes.len() - BYTES) as u64;
-    Fixture { tensor: collection.join("w"), container, at, mounted, _place: place }
+    Fixture { tensor: collection.join(".tensors/w"), container, at, mounted, _place: place }
 }
 
 /// Opened for writing too, because the kernel reads files that are open for reading only by passthrough.

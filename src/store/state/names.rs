@@ -5,7 +5,7 @@ use crate::format::log::catalog::{Entry, NodeType};
 use crate::model::EntryId;
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::state::node_settings::{RECOGNIZE_AGAIN, SHARDS};
+use crate::store::state::node_settings::{PLAIN, RECOGNIZE_AGAIN, SHARDS};
 
 impl State {
     /// Whether a file's first name has changed since it was last examined.
@@ -33,15 +33,19 @@ impl Batch {
 
     /// Whether a name that the kernel may have looked up leads elsewhere or nowhere after this batch,
     /// without a request of the kernel. This concerns names of tensors if a container or its name is
-    /// added or removed, or an index of a sharded model.
+    /// added or removed, or an index of a sharded model, and plain names if `plain` is set or a directory moves to where
+    /// it is off.
     pub(in crate::store) fn takes_names(&self, before: &State) -> bool {
         let file = |id: EntryId| before.node(id).and_then(|node| node.file());
         let names_tensors =
             |id| before.is_shard_index(id) || file(id).is_some_and(|file| file.content.is_container());
         self.entries().any(|entry| match entry {
             Entry::Name { parent, name, node, .. } => {
-                let other = before.find(*parent, name).filter(|before| before != node);
-                names_tensors(*node) || other.is_some() && !self.is_requested_by_kernel(*parent, name)
+                let other = before.find_any(*parent, name).filter(|before| before != node);
+                let has_plain_names = before.directory(*node).is_some() && before.has_plain_names(*node);
+                names_tensors(*node)
+                    || has_plain_names
+                    || other.is_some() && !self.is_requested_by_kernel(*parent, name)
             }
             Entry::NameRemoved { parent, name } => {
                 let entry = before.directory(*parent).and_then(|directory| directory.get(name));
@@ -58,7 +62,7 @@ impl Batch {
             Entry::NodeRemoved(id) => {
                 before.is_shard_index(*id) || file(*id).is_some_and(|file| file.container.is_some())
             }
-            Entry::Setting { key, .. } => key == SHARDS,
+            Entry::Setting { key, .. } => key == SHARDS || key == PLAIN,
             _ => false,
         })
     }

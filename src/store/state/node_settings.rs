@@ -21,6 +21,10 @@ pub const SHARDS: &str = "shards";
 pub const PACK: &str = "pack";
 /// Setting that says whether the periodic work of a mount moves or removes files.
 pub const POLICY: &str = "policy";
+/// Setting of directories that says whether tensors also open by their plain names there.
+pub const PLAIN: &str = "plain";
+/// Its values, the default first.
+pub const PLAINS: [&str; 2] = ["off", "on"];
 /// Its value that allows a reduction.
 const ALLOW: &str = "allow";
 /// Its value if an import allowed a reduction: the user has the source of the imported bytes, but not
@@ -129,6 +133,27 @@ impl State {
             };
         }
         None
+    }
+}
+
+/// The entry by which an import shows the plain names of tensors in a collection that it makes.
+pub fn show_plain_names(directory: EntryId) -> Entry {
+    let [_, on] = PLAINS;
+    Entry::Setting { node: directory, key: PLAIN.to_owned(), value: Some(on.to_owned()) }
+}
+
+/// The entry by which a program that makes a name ends the plain names in a directory and below.
+pub fn end_plain_names(directory: EntryId) -> Entry {
+    let [off, _] = PLAINS;
+    Entry::Setting { node: directory, key: PLAIN.to_owned(), value: Some(off.to_owned()) }
+}
+
+impl State {
+    /// Whether tensors also open by their plain names in a directory. Programs make names where they do
+    /// not, since the kernel asks for no creation of a name that a lookup has found.
+    pub fn has_plain_names(&self, directory: EntryId) -> bool {
+        let [_, on] = PLAINS;
+        self.inherited(directory, PLAIN) == Some(on)
     }
 }
 

@@ -94,9 +94,20 @@ impl State {
         Some(Arc::new(Node { entry, bytes: 0 }))
     }
 
-    /// The node that a name in a directory leads to: an entry, `.tensors`, or a tensor of the name that
-    /// no entry has.
+    /// The node that a name in a directory leads to: an entry, `.tensors`, or, where the setting `plain`
+    /// says so, a tensor of the name that no entry has.
     pub fn find(&self, directory: EntryId, name: &[u8]) -> Option<EntryId> {
+        let found = self.find_any(directory, name)?;
+        let is_there = State::is_computed(directory)
+            || name == TENSORS_NAME.as_bytes()
+            || self.directory(directory)?.get(name).is_some()
+            || self.has_plain_names(directory);
+        is_there.then_some(found)
+    }
+
+    /// The same in a tree where programs make no names, such as that of a form: a tensor has the name that
+    /// no entry has, whatever the setting `plain` says.
+    pub fn find_any(&self, directory: EntryId, name: &[u8]) -> Option<EntryId> {
         if let Some(computed) = self.computed_directory(directory) {
             return self.find_computed(&computed, name);
         }
@@ -182,7 +193,7 @@ impl State {
             let mut found = self.tensors_beside(directory, after, most);
             let Some((last, ..)) = found.last() else { return found };
             after = *last;
-            found.retain(|(_, name, node)| self.find(directory, name) == Some(*node));
+            found.retain(|(_, name, node)| self.find_any(directory, name) == Some(*node));
             if !found.is_empty() {
                 return found;
             }
@@ -307,7 +318,13 @@ impl State {
             return joined(&[&self.entry_path(*directory), all, name, below]);
         }
         let container = self.node(id).and_then(|node| node.file()).and_then(|file| file.container);
-        container.map_or_else(|| self.entry_path(id), |container| self.tensor_path(container, id))
+        container.map_or_else(|| self.entry_path(id), |container| self.tensor_path(container, id, true))
+    }
+
+    /// The path of a node below the collection; that of a tensor of a container leads through `.tensors`.
+    pub fn path_to_write(&self, id: EntryId) -> Vec<u8> {
+        let container = self.node(id).and_then(|node| node.file()).and_then(|file| file.container);
+        container.map_or_else(|| self.path(id), |container| self.tensor_path(container, id, false))
     }
 
     fn entry_path(&self, id: EntryId) -> Vec<u8> {
@@ -323,7 +340,9 @@ impl State {
         parts.join(&b'/')
     }
 
-    fn tensor_path(&self, container: EntryId, part: EntryId) -> Vec<u8> {
+    /// The path of a tensor: its plain name where it `may_be_plain` and leads to it, otherwise that in
+    /// `.tensors`, or in the directory there of its container.
+    fn tensor_path(&self, container: EntryId, part: EntryId, may_be_plain: bool) -> Vec<u8> {
         let found = self.links(container).first().and_then(|(directory, name)| {
             let tensors = self.tree.tensors.get(directory)?.tensors_of(name);
             let place = tensors.binary_search_by_key(&part, |tensor| tensor.part).ok()?;
@@ -332,12 +351,14 @@ impl State {
         let Some((directory, name, path)) = found else { return self.entry_path(container) };
         let above = self.entry_path(directory);
         let mut names = path.split(|byte| *byte == b'/');
-        let leads = names.try_fold(directory, |at, name| self.find(at, name));
-        if leads == Some(part) {
-            joined(&[&above, path])
-        } else {
-            joined(&[&above, TENSORS_NAME.as_bytes(), name, path])
+        let mut leads = || names.try_fold(directory, |at, name| self.find(at, name));
+        if may_be_plain && leads() == Some(part) {
+            return joined(&[&above, path]);
         }
+        let all = self.tree.tensors.get(&directory);
+        let is_first = all.is_some_and(|all| all.find(&Scope::All, path) == Some(Leads::Tensor(part)));
+        let of_container: &[u8] = if is_first { b"" } else { name };
+        joined(&[&above, TENSORS_NAME.as_bytes(), of_container, path])
     }
 
     /// A tensor's own name: from its container's header; from the name of the file for `.npy` and
