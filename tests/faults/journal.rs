@@ -228,7 +228,7 @@ impl Journal {
                 && let Ok(parsed) = safetensors::SafeTensors::deserialize(found)
             {
                 for (tensor, view) in parsed.tensors() {
-                    let read = fs::read(folder.join(&tensor));
+                    let read = fs::read(folder.join(".tensors").join(&tensor));
                     let read = read.unwrap_or_else(|error| panic!("{what}, {tensor}: {error}"));
                     assert_same(&read, view.data(), &format!("{what}, {tensor}"));
                 }

@@ -30,7 +30,16 @@ fn place() -> (Place, Mounted) {
     for name in ["open.npy", "mine.npy", "kept/k.npy"] {
         fs::write(collection.join(name), npy_file(&Random(4).floats(64))).unwrap();
     }
-    for name in ["", "open.npy", "open", "mine.npy", "mine", "kept", "kept/k.npy", "kept/k"] {
+    for name in [
+        "",
+        "open.npy",
+        ".tensors/open",
+        "mine.npy",
+        ".tensors/mine",
+        "kept",
+        "kept/k.npy",
+        "kept/.tensors/k",
+    ] {
         chown(collection.join(name), Some(ALICE), Some(ALICE)).unwrap();
     }
     for name in ["mine.npy", "mine"] {

@@ -144,7 +144,7 @@ fn written(place: &Rc<Place>) -> Result<Contest> {
         expected.update(&content);
     }
     let expected = expected.finalize();
-    let ours = shown.tensor("new");
+    let ours = shown.path("new");
     let theirs = bindfs.path("new");
     let check = |path: &Path, what| -> Result<Checked> {
         write(path, bytes, &content)?;

@@ -82,7 +82,7 @@ fn check(shown: &Shown, place: &Place) -> Result<Checked> {
         hasher.update(&zeros[..bytes as usize]);
         left -= bytes;
     }
-    let path = shown.tensor("values.npy");
+    let path = shown.path("values.npy");
     // The file begins with a header of 128 bytes.
     Checked::digest("the large tensor", read::digest(&path, 128, Through::Cache)?, hasher.finalize())
 }
@@ -101,10 +101,10 @@ fn memory(place: &Rc<Place>) -> Result<Contest> {
     let place = place.clone();
     Contest::alone(checked, move || {
         let shown = Shown::new(&place, &kept, &[])?;
-        let path = shown.tensor("values.npy");
+        let path = shown.path("values.npy");
         let file = File::open(&path)?;
         // Idle: the collection is open, and the file was not read.
-        fs::read_dir(shown.tensor(""))?.count();
+        fs::read_dir(shown.path(""))?.count();
         let process = shown.mounted.process()?;
         let idle = of_process(process, "VmRSS")?;
         // Writing 5 resets the peak to the present size.

@@ -119,12 +119,17 @@ impl Shown {
 
     /// The imported file.
     pub fn file(&self) -> PathBuf {
-        self.tensor(&self.kept.name)
+        self.path(&self.kept.name)
+    }
+
+    /// A file or directory of its collection.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mounted.path("b/c").join(name)
     }
 
     /// A tensor of it.
     pub fn tensor(&self, name: &str) -> PathBuf {
-        self.mounted.path("b/c").join(name)
+        self.mounted.path("b/c/.tensors").join(name)
     }
 }
 

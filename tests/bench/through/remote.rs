@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tierfs::model::{Dtype, Tier};
 
-use super::small::{checked, list, read_all};
+use super::small::{TENSORS, checked, list, read_all};
 use super::{Kept, bytes_on_disk};
 use crate::Result;
 use crate::daemon::{DECODED_CACHE, Mounted};
@@ -99,11 +99,11 @@ pub fn rows() -> Vec<Row> {
     }
     let small = format!("{SMALL_FILES} tensors of 4 KiB: open, read, close, first");
     rows.push(row("small", &small, "rclone mount of files", "thousand/s", Target::Nothing, |place| {
-        small_files(place, read_all, "")
+        small_files(place, read_all)
     }));
     let listed = format!("`ls -l` of {SMALL_FILES} tensors, first");
     rows.push(row("list", &listed, "rclone mount of files", "ms", Target::Nothing, |place| {
-        small_files(place, list, ".tensors")
+        small_files(place, list)
     }));
     rows.push(row(
         "push",
@@ -401,17 +401,17 @@ fn small(place: &Rc<Place>) -> Result<Rc<Small>> {
     })
 }
 
-fn small_files(place: &Rc<Place>, measure: fn(&Path) -> Result<f64>, below: &'static str) -> Result<Contest> {
+fn small_files(place: &Rc<Place>, measure: fn(&Path) -> Result<f64>) -> Result<Contest> {
     let small = small(place)?;
     let stand = small.stand.clone();
     let (ours, theirs) = (stand.mount(stand.server.port)?, rclone(&stand)?);
-    let right = checked(&ours.mounted.path(SMALL_PLACE), &small.plain.0)?
+    let right = checked(&ours.mounted.path(SMALL_PLACE).join(TENSORS), &small.plain.0)?
         .and(checked(&theirs.mounted.path("small"), &small.plain.0)?);
     drop((ours, theirs));
     let also = stand.clone();
     Contest::new(
         right,
-        move || measure(&stand.mount(stand.server.port)?.mounted.path(SMALL_PLACE).join(below)),
+        move || measure(&stand.mount(stand.server.port)?.mounted.path(SMALL_PLACE).join(TENSORS)),
         move || {
             let _kept = &small;
             measure(&rclone(&also)?.mounted.path("small"))

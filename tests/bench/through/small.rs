@@ -169,14 +169,14 @@ fn listed(place: &Rc<Place>, mount: Mount) -> Result<Contest> {
         names.sort();
         Ok(names)
     };
-    let right = Checked::holds("names and sizes", names(&same.tensor(TENSORS))? == names(&small.plain.0)?)?;
+    let right = Checked::holds("names and sizes", names(&same.tensor(""))? == names(&small.plain.0)?)?;
     let same = (mount == Mount::Same).then_some(same);
     let (place, plain) = (place.clone(), small.clone());
     Contest::new(
         right,
         move || match &same {
-            None => list(&shown(&place, &small)?.tensor(TENSORS)),
-            Some(same) => list(&same.tensor(TENSORS)),
+            None => list(&shown(&place, &small)?.tensor("")),
+            Some(same) => list(&same.tensor("")),
         },
         move || list(&plain.plain.0),
     )

@@ -144,7 +144,7 @@ fn listed(place: &Rc<Place>) -> Result<Contest> {
     let (place, plain) = (place.clone(), small.clone());
     Contest::new(
         right,
-        move || small::list(&uring(&place, &small.kept)?.tensor(small::TENSORS)),
+        move || small::list(&uring(&place, &small.kept)?.tensor("")),
         move || small::list(&plain.plain.0),
     )
 }
