@@ -253,7 +253,7 @@ fn a_file_beside_an_array_of_its_stem_is_made_in_every_way() {
     fixture.check();
 }
 
-/// What a tree has at a path.
+/// An entry of a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Entry {
     Directory,
@@ -324,7 +324,7 @@ fn write(path: &Path, bytes: &[u8], random: &mut Random) -> io::Result<()> {
     file.write_all(&bytes[middle..])
 }
 
-/// What is below a directory.
+/// The entries below a directory.
 fn found(at: &Path) -> BTreeMap<PathBuf, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![at.to_owned()];

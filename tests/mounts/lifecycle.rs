@@ -225,7 +225,7 @@ fn paths_with_spaces_backslashes_and_tabs_work() {
 fn both_ways(mounted: &Mounted, below: &str, command: &str) {
     let from_store =
         run([OsStr::new(command), mounted.store.as_ref(), below.as_ref(), "--json".as_ref()]).json();
-    let path = mounted.path(below);
+    let path = mounted.mountpoint.join(below);
     let mut from_mount = run([OsStr::new(command), path.as_ref(), "--json".as_ref()]).json();
     if let Some(rows) = from_mount.as_array_mut().filter(|_| command == "du") {
         // Paths are shown as the user wrote them.
@@ -277,7 +277,8 @@ fn commands_on_a_mounted_store_ask_its_daemon() {
     for below in ["demo/model", "demo/model/x"] {
         let of_store =
             run([OsStr::new("ls"), place.store().as_ref(), below.as_ref(), "--json".as_ref()]).json();
-        let of_mount = run([OsStr::new("ls"), mounted.path(below).as_ref(), "--json".as_ref()]).json();
+        let of_mount =
+            run([OsStr::new("ls"), mounted.mountpoint.join(below).as_ref(), "--json".as_ref()]).json();
         assert_eq!(of_store, of_mount);
     }
     let export = |to: &str| {

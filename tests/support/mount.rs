@@ -125,17 +125,16 @@ impl Mounted {
         if names.len() < 3 || names.iter().any(|name| name.is_empty() || name.starts_with('.')) {
             return None;
         }
-        let number = match fs::symlink_metadata(path) {
-            Ok(found) if found.is_file() => Some(found.ino()),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            _ => return None,
-        };
-        (2..names.len()).rev().find_map(|at| {
+        let (below, number) = (2..names.len()).rev().find_map(|at| {
             let (directory, tensor) = names.split_at(at);
             let below = self.mountpoint.join(directory.join("/")).join(".tensors").join(tensor.join("/"));
-            let found = fs::symlink_metadata(&below).ok()?;
-            (found.is_file() && number.is_none_or(|number| number == found.ino())).then_some(below)
-        })
+            let found = fs::symlink_metadata(&below).ok().filter(|found| found.is_file())?;
+            Some((below, found.ino()))
+        })?;
+        match fs::symlink_metadata(path) {
+            Ok(found) => (found.ino() == number).then_some(below),
+            Err(error) => (error.kind() == ErrorKind::NotFound).then_some(below),
+        }
     }
 
     /// The process of the daemon, found by the mount point in its arguments.

@@ -42,7 +42,7 @@ fn place() -> (Place, Mounted) {
     ] {
         chown(collection.join(name), Some(ALICE), Some(ALICE)).unwrap();
     }
-    for name in ["mine.npy", "mine"] {
+    for name in ["mine.npy", ".tensors/mine"] {
         set_mode(&collection.join(name), 0o600);
     }
     set_mode(&collection.join("kept"), 0o700);
@@ -93,7 +93,7 @@ fn a_form_of_a_whole_collection_requires_permission_to_read_all_of_it() {
         mounted.unmount();
         place.mount(&["--allow-other"])
     };
-    for name in ["mine.npy", "mine"] {
+    for name in ["mine.npy", ".tensors/mine"] {
         set_mode(&mounted.path("a/c").join(name), 0o644);
     }
     let mounted = again(mounted);
@@ -101,7 +101,7 @@ fn a_form_of_a_whole_collection_requires_permission_to_read_all_of_it() {
     set_mode(&mounted.path("a/c/kept"), 0o755);
     let mounted = again(mounted);
     check(&mounted, BOB, true, "nothing is hers alone");
-    for name in ["mine.npy", "mine"] {
+    for name in ["mine.npy", ".tensors/mine"] {
         let path = mounted.path("a/c").join(name);
         chown(&path, Some(BOB), Some(BOB)).unwrap();
         set_mode(&path, 0o600);

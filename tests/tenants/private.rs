@@ -24,7 +24,7 @@ fn a_user_who_may_not_list_a_directory_finds_its_names_nowhere() {
     for name in ["hidden1.npy", "sub/hidden2.npy"] {
         fs::write(folder.join(name), npy_file(&Random(4).floats(64))).unwrap();
     }
-    for name in ["", "hidden1.npy", "hidden1", "sub", "sub/hidden2.npy", "sub/hidden2"] {
+    for name in ["", "hidden1.npy", ".tensors/hidden1", "sub", "sub/hidden2.npy", "sub/.tensors/hidden2"] {
         chown(folder.join(name), Some(ALICE), Some(ALICE)).unwrap();
     }
     let trees =
@@ -42,7 +42,9 @@ fn a_user_who_may_not_list_a_directory_finds_its_names_nowhere() {
         }
         assert!(seen_by(mounted, BOB, &format!("ls a/c{below}")).is_empty());
         // A user who knows a name can read the file in every way.
-        for line in [format!("cat a/c{below}/{hidden}"), format!("cat a/c/.as/npy{below}/{hidden}.npy")] {
+        for line in
+            [format!("cat a/c{below}/.tensors/{hidden}"), format!("cat a/c/.as/npy{below}/{hidden}.npy")]
+        {
             assert!(!seen_by(mounted, BOB, &line).is_empty(), "{line}");
         }
         let line = format!("cat a/c/.ctl/verify{below}/{hidden}");
