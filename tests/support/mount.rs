@@ -113,8 +113,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// A path in the mount. Where it leads to a tensor of a container, or to nothing but such a tensor has this name, it is
-    /// the path through `.tensors`, where tensors are written too.
+    /// A path in the mount. For the plain name of a tensor, and for a name that only a tensor has, it leads through
+    /// `.tensors`, where tensors are written too.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         let path = self.mountpoint.join(&name);
         self.in_tensors(&path, name.as_ref()).unwrap_or(path)
