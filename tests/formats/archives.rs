@@ -245,7 +245,7 @@ fn hostile_archives_are_refused() {
         bytes[at..at + new.len()].copy_from_slice(new);
         refused(entries(&bytes), words);
     }
-    assert_eq!(refused(entries(b""), "no end record"), ErrorKind::Invalid);
+    assert_eq!(refused(entries(b""), "no end record"), ErrorKind::Unreadable);
 }
 
 /// A checkpoint with this pickle and a storage of 64 bytes.
