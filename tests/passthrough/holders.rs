@@ -21,7 +21,7 @@ struct Cell<'a> {
     context: String,
 }
 
-/// What a holder sees, as long as this lives.
+/// Reads what a holder sees, as long as it lives.
 type Seen = Box<dyn Fn() -> Vec<u8>>;
 
 impl<'a> Cell<'a> {
@@ -44,7 +44,9 @@ impl<'a> Cell<'a> {
     }
 
     fn sync(&self) {
-        File::open(self.file()).unwrap().sync_all().unwrap();
+        // Another file: absent bytes cannot be opened.
+        let beside = fs::OpenOptions::new().create(true).append(true).open(self.path("beside")).unwrap();
+        beside.sync_all().unwrap();
     }
 
     /// Bytes that the data files of the collection take on the disk.
@@ -99,7 +101,13 @@ impl<'a> Cell<'a> {
             }
             Holder::KernelDescriptor => {
                 let file = self.opened("passthrough_opens", || File::open(&path).unwrap());
-                Box::new(move || whole(&file))
+                // Its length is current, its bytes are not.
+                let len = self.bytes.len();
+                Box::new(move || {
+                    let mut bytes = vec![0; len];
+                    file.read_exact_at(&mut bytes, 0).unwrap();
+                    bytes
+                })
             }
             Holder::Mapping => mapped(libc::MAP_SHARED, true),
             Holder::MappingAlone | Holder::Clone => mapped(libc::MAP_SHARED, false),
@@ -336,6 +344,8 @@ fn a_mapping_outlives_the_daemon_and_what_it_shows_stays_until_it_ends() {
     cell.change(Change::Reclaim);
     mounted.kill();
     drop(cell);
+    // The kernel keeps the files of a mount until that ends.
+    drop(mounted);
     // The new daemon knows nothing of the mapping, and its log names the freed space.
     let again = place.mount_on("again", &[]);
     let bytes = container_of(&mut Random(1), &[("w", ELEMENTS)]);

@@ -157,7 +157,7 @@ impl History {
     }
 }
 
-/// What others need stays.
+/// A file that others need stays: it is busy.
 fn done_or_busy<T>(result: Result<T>) {
     if let Err(error) = result {
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");

@@ -326,7 +326,8 @@ pub fn seen(collection: &Arc<Collection>) -> BTreeMap<String, Seen> {
         };
         let settings: Vec<_> = state
             .settings_of(entry.id)
-            .filter(|(key, _)| !key.starts_with("pin") && *key != "imported" && *key != "reconstruct")
+            .filter(|(key, _)| !["pin", "parents in "].iter().any(|start| key.starts_with(start)))
+            .filter(|(key, _)| *key != "imported" && *key != "reconstruct")
             .collect();
         let about = format!(
             "{} {:o} {} {} {} {} {} {what} {settings:?}",

@@ -27,7 +27,7 @@ pub enum Change {
     Slots,
 }
 
-/// Who sees bytes of a file.
+/// A user of a file who sees its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     /// A descriptor whose reads the daemon answers.
@@ -56,7 +56,7 @@ pub enum Holder {
     Frozen,
 }
 
-/// What keeps the bytes of a holder.
+/// The way in which the bytes of a holder stay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kept {
     /// The operation leaves the file as it is until the holder is gone.
@@ -84,7 +84,7 @@ impl Change {
         Change::Slots,
     ];
 
-    /// What keeps the bytes of each holder, in the order of [`Holder::ALL`].
+    /// The row of the operation: how the bytes of each holder stay, in the order of [`Holder::ALL`].
     #[rustfmt::skip]
     pub fn table(self) -> [Kept; Holder::ALL.len()] {
         use Kept::{Apart, Waits};
@@ -101,7 +101,7 @@ impl Change {
         }
     }
 
-    /// What keeps the bytes of a holder.
+    /// The cell of a holder.
     pub fn keeps(self, holder: Holder) -> Kept {
         let row = self.table();
         let place = Holder::ALL.iter().position(|known| *known == holder);

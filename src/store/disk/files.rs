@@ -59,7 +59,7 @@ struct Leases {
     given: Mutex<HashSet<Identity>>,
 }
 
-/// Who else has a file, as the system says.
+/// The answer of the system to the question who else has a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Held {
     /// Nobody has it open or mapped.

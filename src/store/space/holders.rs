@@ -44,7 +44,7 @@ impl ShownFiles {
 pub(in crate::store) struct Alone<'a> {
     shown: &'a Shown,
     number: u64,
-    /// What is done to it.
+    /// The operation.
     pub change: Change,
     /// The file.
     pub file: Arc<dyn File>,
