@@ -6,6 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tierfs::store::disk::change::Change;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 
 use support::Random;
@@ -156,7 +157,7 @@ impl File for CutFile {
     }
 
     /// Like a file system that frees the pages at once, even if the removal is not durable.
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+    fn punch(&self, _change: Change, offset: u64, len: u64) -> io::Result<()> {
         let mut content = self.content.lock().unwrap();
         let Content { now, durable, .. } = &mut *content;
         for bytes in [now, durable] {

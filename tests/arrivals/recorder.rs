@@ -6,6 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tierfs::store::disk::change::Change;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 
 use crate::power_cut_disk::CutDisk;
@@ -16,7 +17,7 @@ enum Op {
     Open(String, Open, usize),
     Write(usize, u64, Arc<[u8]>),
     Len(usize, u64),
-    Punch(usize, u64, u64),
+    Punch(usize, Change, u64, u64),
     Sync(usize),
     Directory(String),
     Rename(String, String),
@@ -67,7 +68,7 @@ impl Recorder {
                 }
                 Op::Write(file, at, bytes) => files[file].write_at(bytes, *at).unwrap(),
                 Op::Len(file, len) => files[file].set_len(*len).unwrap(),
-                Op::Punch(file, at, len) => files[file].punch(*at, *len).unwrap(),
+                Op::Punch(file, change, at, len) => files[file].punch(*change, *at, *len).unwrap(),
                 Op::Sync(file) => files[file].sync_data().unwrap(),
                 Op::Directory(path) => disk.create_directory(path).unwrap(),
                 Op::Rename(from, to) => disk.rename(from, to).unwrap(),
@@ -109,9 +110,9 @@ impl File for Recorded {
         self.inner.set_len(len)
     }
 
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.ops.lock().unwrap().push(Op::Punch(self.number, offset, len));
-        self.inner.punch(offset, len)
+    fn punch(&self, change: Change, offset: u64, len: u64) -> io::Result<()> {
+        self.ops.lock().unwrap().push(Op::Punch(self.number, change, offset, len));
+        self.inner.punch(change, offset, len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
