@@ -124,7 +124,7 @@ impl Refused {
         let reasons = self.reasons.iter().map(|reason| {
             json!({
                 "code": reason.cause.code(),
-                "of": if let Cause::Quota(of, _) | Cause::Bound(of, _) = &reason.cause { Some(of) } else { None },
+                "of": if let Cause::Quota(of, _) | Cause::Bound(of, _) | Cause::NeededBy(of) = &reason.cause { Some(of) } else { None },
                 "text": reason.text(&self.path),
                 "count": reason.count,
                 "files": reason.paths,
@@ -150,6 +150,7 @@ fn advice(cause: &Cause) -> Option<&'static str> {
         Cause::NotTensor => Some("to make it one, set user.tierfs.dtype and user.tierfs.shape"),
         Cause::NoReconstruct => Some("set user.tierfs.reconstruct first, or evict with discard"),
         Cause::Needed => Some("move those to a tier first, or remove them"),
+        Cause::NeededBy(_) => Some("move that to a tier first, or remove it"),
         Cause::NoSource(_) => Some("import it again, or write it anew"),
         Cause::Bound(..) => Some("to store them in full, set user.tierfs.tier of that collection to exact"),
         Cause::Quota(..) => Some("remove files, or raise the quota"),

@@ -65,7 +65,7 @@ impl Filesystem for Adapter {
             _ if Ino(ino.0).is_plain() && flags.acc_mode() != OpenAccMode::O_RDONLY => {
                 reply.error(self.only_read((ino, request.uid()), "open", "open to write"));
             }
-            _ => self.open_file(request.pid(), Ino(ino.0), flags, reply),
+            _ => self.open_file((request.uid(), request.pid()), Ino(ino.0), flags, reply),
         });
     }
 
@@ -111,7 +111,7 @@ impl Filesystem for Adapter {
                     trace::note_bytes(data.len() as u64);
                     reply.written(data.len() as u32);
                 }
-                Err(error) => reply.error(self.failed("write", &error)),
+                Err(error) => self.write_refused(&open_file, reply, &error),
             }
         });
     }

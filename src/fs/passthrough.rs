@@ -321,11 +321,14 @@ impl Passthrough {
 }
 
 impl Adapter {
-    /// Replies to an open. `thread` is the thread id in the request; 0 is unknown.
-    pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
+    /// Replies to an open by a user's thread. `thread` is the thread id in the request; 0 is unknown.
+    pub fn open_file(&self, (user, thread): (u32, u32), number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
         if let Err(error) = self.vfs.check_named(ino) {
             self.passthrough.sent_to_look(thread);
+            return reply.error(self.failed("open", &error));
+        }
+        if !reads && let Err(error) = self.check_unneeded(user, ino) {
             return reply.error(self.failed("open", &error));
         }
         // Physical files reject unaligned direct reads; the daemon serves them.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
-    ReplyEntry,
+    ReplyEntry, ReplyWrite,
 };
 
 use crate::control::{Mounted, Operation};
@@ -207,9 +207,11 @@ impl Adapter {
 
     pub fn set_attr(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>, reply: ReplyAttr) {
         let changed = self.vfs.set_attr(own(ino), self.without_privilege(ino, set, bytes), bytes);
-        match changed.and_then(|forget| Ok((forget, self.vfs.stat(own(ino))?))) {
-            Ok((forget, attr)) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
-            Ok((forget, attr)) => {
+        let changed = changed.map(|forget| self.vfs.queue_invalidation(forget));
+        let forget = Invalidation::default();
+        match changed.and_then(|()| self.vfs.stat(own(ino))) {
+            Ok(attr) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
+            Ok(attr) => {
                 let times = self.times.of_attr(&attr);
                 let attr = self.times.file_attr(&attr);
                 let answer = move || reply.attr(&times, &attr);
@@ -291,6 +293,17 @@ impl Adapter {
         }
     }
 
+    /// Fails with `Busy` if others depend on a file that a user opens for writing. Keeps the reason for the user.
+    pub fn check_unneeded(&self, user: u32, ino: Ino) -> Result<()> {
+        let Ok(Located::Node(view)) = self.vfs.locate(ino) else { return Ok(()) };
+        if !view.collection.has_relatives() {
+            return Ok(());
+        }
+        self.vfs.open(&view)?.check_unneeded().inspect_err(|error| {
+            self.mounted.refusals.note((ino, user), &view.path(), "open for writing", error);
+        })
+    }
+
     /// The open file of a handle, if it is a file of a collection.
     pub fn file(&self, handle: FileHandle) -> Option<Arc<OpenFile>> {
         match self.handles.get(handle.0).as_deref() {
@@ -307,13 +320,18 @@ impl Adapter {
             Durable::No => self.vfs.flush_closed(open_file),
         };
         let flushed = flushed.and_then(|forget| {
+            // What is in the log is shown, even if it does not become durable.
+            self.vfs.queue_invalidation(forget);
             if durable == Durable::Yes && self.vfs.store().access() == Access::Write {
                 open_file.collection().sync_unmarked()?;
             }
-            Ok(forget)
+            Ok(())
         });
         match flushed {
-            Ok(forget) => self.invalidator.invalidate_pending(&self.vfs, forget, move || reply.ok()),
+            Ok(()) => {
+                let nothing = Invalidation::default();
+                self.invalidator.invalidate_pending(&self.vfs, nothing, move || reply.ok());
+            }
             Err(error) => self.refused(doing, reply, &error),
         }
     }
@@ -328,6 +346,13 @@ impl Adapter {
         });
         self.invalidator.invalidate_meanwhile(&self.vfs, forget);
         reply.ok();
+    }
+
+    /// Replies to a refused write, then has the kernel drop its bytes: before the reply it holds their pages.
+    pub fn write_refused(&self, open_file: &OpenFile, reply: ReplyWrite, error: &Error) {
+        reply.error(self.failed("write", error));
+        let forget = self.vfs.refused_write(open_file);
+        self.invalidator.invalidate_meanwhile(&self.vfs, forget);
     }
 
     /// Replies with an error after the invalidation for changes that preceded it.

@@ -32,6 +32,8 @@ pub enum Cause {
     Pinned,
     /// Other tensors are stored as differences to it.
     Needed,
+    /// The tensor of this path is stored as differences to it.
+    NeededBy(String),
     /// Its collection is bound to the collection of this path, whose tensors must be stored in full first,
     /// with the clause that says so.
     Bound(String, String),
@@ -81,7 +83,7 @@ impl Cause {
         match self {
             Cause::LastExactCopy | Cause::LastBytes | Cause::Factors => ErrorKind::Denied,
             Cause::NoTiers(_) | Cause::NotPacked(_) | Cause::NotTensor => ErrorKind::Denied,
-            Cause::Pinned | Cause::Needed | Cause::Bound(..) => ErrorKind::Busy,
+            Cause::Pinned | Cause::Needed | Cause::NeededBy(_) | Cause::Bound(..) => ErrorKind::Busy,
             Cause::NoSource(_) | Cause::NoReconstruct => ErrorKind::Invalid,
             Cause::Absent => ErrorKind::Absent,
             Cause::Quota(..) => ErrorKind::Quota,
@@ -94,7 +96,7 @@ impl Cause {
         match self {
             Cause::LastExactCopy | Cause::LastBytes | Cause::Factors => "lossy",
             Cause::Pinned => "pinned",
-            Cause::Needed | Cause::Bound(..) => "needed",
+            Cause::Needed | Cause::NeededBy(_) | Cause::Bound(..) => "needed",
             Cause::NoTiers(_) => "no tiers",
             Cause::NotPacked(_) => "not packed",
             Cause::NotTensor => "not a tensor",
@@ -129,6 +131,11 @@ impl Cause {
                 About::Itself => "other tensors are stored as differences to it".to_owned(),
                 About::Named(name) => format!("other tensors are stored as differences to {name}"),
                 About::Many(count) => format!("other tensors are stored as differences to {count} tensors"),
+            },
+            Cause::NeededBy(child) => match about {
+                About::Itself => format!("{child} is stored as differences to it"),
+                About::Named(name) => format!("{child} is stored as differences to {name}"),
+                About::Many(count) => format!("{child} is stored as differences to {count} tensors"),
             },
             Cause::NoTiers(dtype) => {
                 format!("{}; only f32, f16 and bf16 have tiers", is(&format!("of {dtype}")))

@@ -33,6 +33,8 @@ pub(super) struct Flags {
     pub unclosed: AtomicBool,
     /// Whether its pages in the kernel were invalidated.
     pub forgotten: AtomicBool,
+    /// Whether the other names of its unflushed writes were invalidated since the last of these.
+    pub told: AtomicBool,
 }
 
 /// An open file.
@@ -98,6 +100,7 @@ impl OpenFile {
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
+            told: AtomicBool::new(false),
         };
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(OpenFile {
@@ -239,6 +242,8 @@ impl OpenFile {
             // A failed write does not extend the file.
             self.shrink_back(before, end);
         }
+        // Only now: the kernel may have read the old bytes by another name until the last moment.
+        self.flags.told.store(false, Ordering::Release);
         written
     }
 
@@ -256,8 +261,9 @@ impl OpenFile {
     }
 
     /// Truncates or extends the file with zeros, and commits this with all unflushed writes. On an
-    /// error the file is unchanged. A file without a name is truncated in memory only.
-    pub fn truncate(&self, bytes: u64) -> Result<Changes> {
+    /// error the file is unchanged. A file without a name is truncated in memory only. Adds its changes to
+    /// `changes`, also those before a failure.
+    pub fn truncate(&self, bytes: u64, changes: &mut Changes) -> Result<()> {
         self.check_writable()?;
         let mut layout = self.layout.write();
         layout.check()?;
@@ -270,7 +276,7 @@ impl OpenFile {
         }
         if bytes < before {
             self.refuse_part()?;
-            return self.cut_logged(&mut layout, bytes);
+            return self.cut_logged(&mut layout, bytes, changes);
         }
         if bytes == before {
             let mtime = layout.mtime.replace(now_nanoseconds());
@@ -281,13 +287,15 @@ impl OpenFile {
                 layout.mtime = mtime;
                 self.flags.changed.store(false, Ordering::Release);
             }
-            return flushed;
+            changes.merge(flushed?);
+            return Ok(());
         }
         self.grow(&mut layout, bytes)?;
         layout.mtime = Some(now_nanoseconds());
         self.flags.changed.store(true, Ordering::Release);
         drop(layout);
-        self.flush().inspect_err(|_| self.shrink_back(before, bytes))
+        changes.merge(self.flush().inspect_err(|_| self.shrink_back(before, bytes))?);
+        Ok(())
     }
 
     /// Truncates the file in memory. Objects that are in the log keep their bytes.
@@ -306,12 +314,11 @@ impl OpenFile {
     }
 
     /// Truncates the file and commits it in one batch, or in memory where the file has no name.
-    fn cut_logged(&self, layout: &mut Layout, bytes: u64) -> Result<Changes> {
-        let mut changes = Changes::default();
+    fn cut_logged(&self, layout: &mut Layout, bytes: u64, changes: &mut Changes) -> Result<()> {
         let mut is_named = true;
         if layout.drafts > 0 && bytes > 0 {
             // Drafts need an extent in the log first.
-            changes = self.flush_locked(layout)?;
+            changes.merge(self.flush_locked(layout)?);
             is_named = layout.drafts == 0;
         }
         let cut = if is_named { self.record_truncation(layout, bytes)? } else { None };
@@ -331,7 +338,7 @@ impl OpenFile {
         self.flags.unclosed.store(true, Ordering::Release);
         self.reached.fetch_min(bytes, Ordering::AcqRel);
         self.flags.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
-        Ok(changes)
+        Ok(())
     }
 
     pub(super) fn grow_counted(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
@@ -430,16 +437,26 @@ impl OpenFile {
         if !self.collection.has_relatives() {
             return Ok(());
         }
-        let is_part = |open: &OpenObject| self.collection.state().part_of(open.object().entry.id).is_some();
-        let mut pieces = layout.pieces(range.start..range.end.min(layout.bytes()));
-        let is_inside = range.end <= layout.bytes()
-            && pieces.all(|piece| layout.objects.get(piece.segment).is_some_and(is_part));
-        let is_needed = |open: &&OpenObject| self.collection.is_needed(open.object().entry.id);
-        match layout.objects.iter().find(is_needed) {
-            // The write to the tensor itself reports this.
-            Some(needed) if !is_inside => self.collection.check_not_needed(needed.object().entry.id),
-            _ => Ok(()),
+        let is_part = |open: &&OpenObject| self.collection.state().part_of(open.object().entry.id).is_some();
+        let pieces = layout.pieces(range.start..range.end.min(layout.bytes()));
+        let written: Vec<&OpenObject> =
+            pieces.filter_map(|piece| layout.objects.get(piece.segment)).collect();
+        let is_inside = range.end <= layout.bytes() && written.iter().all(is_part);
+        // All pieces are checked before the first is written: a page may lie in two tensors.
+        let mut all = if is_inside { written } else { layout.objects.iter().collect() }.into_iter();
+        all.try_for_each(|open| self.collection.check_not_needed(open.object().entry.id))
+    }
+
+    /// Fails with `Busy`, and names a child, if others depend on any bytes of the file.
+    pub fn check_unneeded(&self) -> Result<()> {
+        if !self.collection.has_relatives() {
+            return Ok(());
         }
+        let objects: Vec<ObjectId> = {
+            let layout = self.layout.read();
+            layout.objects.iter().map(|open| open.object().entry.id).collect()
+        };
+        objects.into_iter().try_for_each(|object| self.collection.check_childless(object))
     }
 
     /// Rejects a change of the size of a container's tensor: the container determines it.

@@ -58,6 +58,21 @@ impl OpenFile {
         Ok(())
     }
 
+    /// The other files that have bytes of its unflushed writes: the container of a tensor, or tensors of a
+    /// container. `None` if the kernel was told to drop these since the last write.
+    pub fn others_to_tell(&self) -> Option<Changes> {
+        if self.flags.told.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let layout = self.layout.read();
+        let state = self.collection.state();
+        let container = state.node(self.node)?.file()?.container;
+        let dirty = layout.objects.iter().filter(|open| open.object().is_dirty());
+        let parts = dirty.filter_map(|open| state.part_of(open.object().entry.id));
+        let nodes: HashSet<EntryId> = parts.chain(container).filter(|id| *id != self.node).collect();
+        Some(Changes { nodes: nodes.into_iter().collect() })
+    }
+
     /// Lets a new file share the data file of another with the same bytes, if there is one.
     fn share(&self) -> Result<Changes> {
         let mut layout = self.layout.write();

@@ -377,13 +377,16 @@ impl Vfs {
         let (collection, node) = (&view.collection, view.node.entry.id);
         let open_file = self.open(view)?;
         let _invalidation_order = open_file.invalidation_order();
-        let changes = self.with_room(|| open_file.truncate(bytes)).inspect_err(|_| {
+        let mut changes = Changes::default();
+        let truncated = self.with_room(|| open_file.truncate(bytes, &mut changes));
+        if truncated.is_err() {
             self.keep_unflushed(&open_file);
-            // On an error the kernel would keep its cached size.
-            self.queue_invalidation(self.invalidate_nodes(collection, [node]));
-        })?;
+            self.queue_unlogged(&open_file);
+            // The kernel would keep its cached size.
+            changes.nodes.push(node);
+        }
         self.queue_invalidation(self.forget(collection, changes, Some(node)));
-        Ok(())
+        truncated
     }
 
     /// Accepts the truncation of `>` on a writable control, which has nothing to truncate.
@@ -397,7 +400,7 @@ impl Vfs {
     fn set_unlinked(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
         let open_file = self.open_file(ino).ok_or(gone)?;
         if let Some(bytes) = bytes {
-            self.with_room(|| open_file.truncate(bytes))?;
+            self.with_room(|| open_file.truncate(bytes, &mut Changes::default()))?;
         }
         if let Some(file) = self.unlinked.lock().get_mut(&ino) {
             set.apply(&mut file.entry);

@@ -42,7 +42,28 @@ impl Vfs {
         if let Some(node) = written {
             changes.merge(self.data_files_recognized(collection, node));
         }
+        if flushed.is_err() {
+            self.queue_unlogged(open_file);
+        }
         self.forget_or_queue(collection, changes, written, flushed)
+    }
+
+    /// Queues the invalidation for writes that a failure keeps out of the log: every name shows them until they
+    /// are there.
+    pub(super) fn queue_unlogged(&self, open_file: &OpenFile) {
+        if let Some(others) =
+            Some(open_file).filter(|open| open.is_changed()).and_then(OpenFile::others_to_tell)
+        {
+            let forget = self.forget(open_file.collection(), others, Some(open_file.node()));
+            self.queue_invalidation(forget);
+        }
+    }
+
+    /// The invalidation after a refused write. The kernel's pages have its bytes if they come from a mapping;
+    /// other names show what was written before the failure.
+    pub fn refused_write(&self, open_file: &OpenFile) -> Invalidation {
+        self.queue_unlogged(open_file);
+        self.invalidate_nodes(open_file.collection(), [open_file.node()])
     }
 
     /// Recognizes the data files of a model again that was written or renamed.

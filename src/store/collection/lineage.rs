@@ -46,7 +46,8 @@ pub(in crate::store) struct Lineage {
 struct Relations {
     /// Collection of the parent.
     parent_collection: Weak<Collection>,
-    children: Vec<Weak<Object>>,
+    /// Each with its collection.
+    children: Vec<(Weak<Collection>, Weak<Object>)>,
     /// Collections that may have children but whose children are unknown.
     unknown: BTreeSet<Place>,
     /// Number of holds that keep the parent unchanged.
@@ -55,8 +56,13 @@ struct Relations {
 
 impl Relations {
     fn is_needed(&self) -> bool {
-        let needs = |child: &Weak<Object>| child.upgrade().is_some_and(|child| child.needs_parent());
-        self.holds > 0 || !self.unknown.is_empty() || self.children.iter().any(needs)
+        self.holds > 0 || !self.unknown.is_empty() || self.needing().next().is_some()
+    }
+
+    /// The children that need the parent.
+    fn needing(&self) -> impl Iterator<Item = (&Weak<Collection>, Arc<Object>)> {
+        let children = self.children.iter().filter_map(|(place, child)| Some((place, child.upgrade()?)));
+        children.filter(|(_, child)| child.needs_parent())
     }
 }
 
@@ -68,14 +74,26 @@ impl Lineage {
     }
 
     /// Adds a child, and the collection of its parent.
-    fn note(&self, parent: &Parent, parent_collection: &Arc<Collection>, child: &Arc<Object>) {
+    fn note(
+        &self,
+        parent: &Parent,
+        parent_collection: &Arc<Collection>,
+        (collection, child): (&Arc<Collection>, &Arc<Object>),
+    ) {
         let mut relations = self.relations.write();
         let found = relations.entry(parent.object).or_default();
         found.parent_collection = Arc::downgrade(parent_collection);
-        found.children.retain(|known| known.strong_count() > 0);
-        if !found.children.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(child))) {
-            found.children.push(Arc::downgrade(child));
+        found.children.retain(|(_, known)| known.strong_count() > 0);
+        if !found.children.iter().any(|(_, known)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(child))) {
+            found.children.push((Arc::downgrade(collection), Arc::downgrade(child)));
         }
+    }
+
+    /// An object that is stored as differences to another, and its collection.
+    fn child_of(&self, parent: ObjectId) -> Option<(Arc<Collection>, Arc<Object>)> {
+        let relations = self.relations.read();
+        let mut needing = relations.get(&parent)?.needing();
+        needing.find_map(|(collection, child)| Some((collection.upgrade()?, child)))
     }
 
     /// `Busy` if others depend on an object.
@@ -175,13 +193,13 @@ impl Collection {
 
     /// Adds the children in this collection whose parents are in `parent_collection`, which may be this
     /// one.
-    pub(in crate::store) fn note_children(&self, parent_collection: &Arc<Collection>) {
+    pub(in crate::store) fn note_children(self: &Arc<Collection>, parent_collection: &Arc<Collection>) {
         for object in self.state().objects().filter(|object| object.needs_parent()) {
             if let Some(parent) = &object.entry.parent
                 && (parent.tenant.as_str(), parent.collection.as_str())
                     == (parent_collection.tenant(), parent_collection.name())
             {
-                self.services.lineage().note(parent, parent_collection, object);
+                self.services.lineage().note(parent, parent_collection, (self, object));
             }
         }
     }
@@ -257,6 +275,18 @@ impl Collection {
         })
     }
 
+    /// [`check_not_needed`](Self::check_not_needed), with the path of a child in the error. The caller holds no lock of
+    /// any collection.
+    pub fn check_childless(&self, object: ObjectId) -> Result<()> {
+        self.check_not_needed(object).map_err(|error| {
+            let Some((collection, child)) = self.services.lineage().child_of(object) else { return error };
+            Error::refused(vec![Refusal {
+                path: String::new(),
+                cause: Cause::NeededBy(collection.path_of(&child)),
+            }])
+        })
+    }
+
     /// Keeps the parent of an object unchanged: it cannot be written or deleted while the returned
     /// value lives, nor afterwards while the object needs it. All writes to it are durable. Returns the
     /// parent, for reading.
@@ -271,7 +301,7 @@ impl Collection {
             child.entry.parent.as_ref().ok_or_else(|| Error::invalid("an object without a parent"))?;
         self.services.lineage().hold(parent.object, |holds| holds.saturating_add(1));
         let hold = ParentHold { lineage: self.services.lineage().clone(), object: parent.object };
-        self.services.lineage().note(parent, parent_collection, child);
+        self.services.lineage().note(parent, parent_collection, (self, child));
         let key = setting_of(parent.object, &self.path());
         if !Arc::ptr_eq(self, parent_collection) {
             // First, so that each setting of a parent can be found when this collection goes.
