@@ -19,7 +19,7 @@ use crate::fs::handles::Handle;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable};
-use crate::model::NAME_BYTES_MAX;
+use crate::model::{ErrorKind, NAME_BYTES_MAX};
 use crate::open::SetAttr;
 use crate::trace;
 use crate::vfs::{Ino, Kind, Located, Place};
@@ -40,7 +40,16 @@ impl Filesystem for Adapter {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Lookup, (parent, name), || {
             let asked = (request.pid(), self.names.changes());
-            self.named(reply, asked, self.vfs.lookup(Ino(parent.0), name.as_bytes()));
+            let found = self.look_up(request.pid(), Ino(parent.0), name.as_bytes());
+            match found {
+                Ok((ino, Located::Form(view)))
+                    if self.second_looks.is_sent(request.pid())
+                        && !self.passthrough.is_promised(ino, request.pid()) =>
+                {
+                    self.form_found_again(asked, (Ino(parent.0), name.as_bytes()), (ino, view), reply);
+                }
+                found => self.named(reply, asked, found),
+            }
         });
     }
 
@@ -48,14 +57,19 @@ impl Filesystem for Adapter {
         self.measured(Operation::Forget, ino, || self.vfs.forget_inode(Ino(ino.0)));
     }
 
-    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.measured(Operation::Getattr, ino, || self.stat("getattr", reply, ino));
+    fn getattr(&self, request: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.measured(Operation::Getattr, ino, || self.stat(request.pid(), reply, ino, handle));
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.measured(Operation::Readlink, ino, || match self.vfs.read_link(Ino(ino.0)) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(self.failed("readlink", &error)),
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.measured(Operation::Readlink, ino, || {
+            let located = self.vfs.locate_known(Ino(ino.0)).or_else(|error| {
+                self.found_again(request.pid(), Ino(ino.0), error).map(|found| found.located)
+            });
+            match located.and_then(|located| located.link_target()) {
+                Ok(target) => reply.data(&target),
+                Err(error) => reply.error(self.failed("readlink", &error)),
+            }
         });
     }
 
@@ -194,8 +208,14 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.measured(Operation::Opendir, ino, || match self.located(ino) {
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let located = || {
+            let known = self.vfs.locate_known(own(ino));
+            let known = known
+                .or_else(|error| self.found_again(request.pid(), own(ino), error).map(|found| found.located));
+            known.map(|located| (own(ino), located))
+        };
+        self.measured(Operation::Opendir, ino, || match located() {
             Ok((ino, located @ (Located::Control(_) | Located::Form(_))))
                 if self.vfs.attr(ino, &located).kind != Kind::Directory =>
             {
@@ -225,6 +245,8 @@ impl Filesystem for Adapter {
             });
             match listed {
                 Ok(()) => reply.ok(),
+                // A directory that was removed while it is open has no names.
+                Err(error) if error.kind() == ErrorKind::Gone => reply.ok(),
                 Err(error) => reply.error(self.failed("readdir", &error)),
             }
         });
@@ -248,6 +270,8 @@ impl Filesystem for Adapter {
             });
             match listed {
                 Ok(()) => reply.ok(),
+                // A directory that was removed while it is open has no names.
+                Err(error) if error.kind() == ErrorKind::Gone => reply.ok(),
                 Err(error) => reply.error(self.failed("readdir", &error)),
             }
         });
@@ -273,14 +297,14 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let user = request.uid();
+        let asked_by = (request.uid(), request.pid());
         self.measured(Operation::Getxattr, (ino, name), || {
-            self.attribute(user, ino, name.as_bytes(), size, reply)
+            self.attribute(asked_by, ino, name.as_bytes(), size, reply)
         });
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.measured(Operation::Listxattr, ino, || self.attribute_names(ino, size, reply));
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.measured(Operation::Listxattr, ino, || self.attribute_names(request.pid(), ino, size, reply));
     }
 
     fn setattr(

@@ -8,14 +8,21 @@ use crate::fs::in_progress;
 use crate::fs::numbers::other_number;
 use crate::fs::reply::{own, send_attribute};
 use crate::fs::serve::Adapter;
-use crate::model::{Error, ErrorKind};
-use crate::vfs::{Invalidation, Located};
+use crate::model::{Error, ErrorKind, Result};
+use crate::vfs::{Ino, Invalidation, Located};
 
 impl Adapter {
     /// Replies with the value of an extended attribute.
-    pub fn attribute(&self, user: u32, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
+    pub fn attribute(
+        &self,
+        (user, thread): (u32, u32),
+        ino: INodeNo,
+        name: &[u8],
+        size: u32,
+        reply: ReplyXattr,
+    ) {
         let asker = (own(ino), user);
-        let view = match self.located(ino) {
+        let view = match self.located_again(thread, ino) {
             Ok((_, Located::Node(view))) => view,
             Ok((_, Located::Form(view))) => return self.form_attribute(&view, asker, name, size, reply),
             Ok(_) => {
@@ -45,6 +52,15 @@ impl Adapter {
                 in_progress::on_own_thread(move || guarded(&mounted, "getxattr", answer));
             }
         }
+    }
+
+    /// The target of an inode number. If it is gone, and was found by the second look of the thread, the one that has
+    /// its name now: attributes follow from what the log has.
+    fn located_again(&self, thread: u32, ino: INodeNo) -> Result<(Ino, Located)> {
+        self.located(ino).or_else(|error| {
+            let (parent, name) = self.found_again(thread, own(ino), error)?.name;
+            self.vfs.lookup(parent, &name)
+        })
     }
 
     /// Sets an extended attribute.
@@ -92,8 +108,8 @@ impl Adapter {
     }
 
     /// Replies with the names of the extended attributes that listings show.
-    pub fn attribute_names(&self, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = match self.located(ino) {
+    pub fn attribute_names(&self, thread: u32, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = match self.located_again(thread, ino) {
             Ok((_, Located::Node(view))) => control::listed(&self.vfs, &view),
             Ok(_) => Ok(Vec::new()),
             Err(error) => Err(error),

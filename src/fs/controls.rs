@@ -16,7 +16,7 @@ use crate::fs::in_progress;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
-use crate::vfs::{ControlView, Located, Shape};
+use crate::vfs::{ControlView, Invalidation, Located, Shape};
 
 impl Adapter {
     /// Opens a control file. Its text is generated at the open.
@@ -125,7 +125,12 @@ impl Adapter {
                         let done = move || reply.written(text.len() as u32);
                         invalidator.invalidate_pending(&mounted.vfs, forget, done);
                     }
-                    Err(error) => reply.error(failed(&mounted, "write", &error)),
+                    Err(error) => {
+                        let errno = failed(&mounted, "write", &error);
+                        // Of the changes that preceded it.
+                        let nothing = Invalidation::default();
+                        invalidator.invalidate_pending(&mounted.vfs, nothing, move || reply.error(errno));
+                    }
                 }
             });
         });

@@ -33,6 +33,11 @@ impl FormFile {
         Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, stream }) })
     }
 
+    /// What it shows.
+    pub fn view(&self) -> &FormView {
+        &self.view
+    }
+
     /// Size in bytes of what was last read.
     pub fn bytes(&self) -> u64 {
         self.current.read().stream.bytes()

@@ -1,6 +1,8 @@
 //! Opens of files of forms. Each runs on a thread of its own, because it may have to read a header,
 //! or all files for their digests, and other requests must be answered meanwhile.
 
+use std::sync::Arc;
+
 use fuser::{FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyOpen, ReplyXattr};
 
 use crate::control::{self, Asker};
@@ -24,10 +26,10 @@ fn cache_mode(view: &FormView) -> CacheMode {
 
 impl Adapter {
     /// Opens a file of a form.
-    pub fn open_form(&self, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
+    pub fn open_form(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let view = match self.form_opened(ino, flags) {
             Ok(view) => view,
-            Err(error) => return reply.error(self.failed("open", &error)),
+            Err(error) => return self.open_gone(thread, ino, flags, error, reply),
         };
         // The result of a move depends on more than the bytes of the file.
         let is_kept = view
@@ -41,10 +43,19 @@ impl Adapter {
         };
         let (mounted, handles, invalidator) =
             (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
-        let vfs = self.vfs.clone();
+        let (vfs, second_looks) = (self.vfs.clone(), self.second_looks.clone());
         in_progress::on_own_thread(move || {
             guarded(&mounted, "open", || {
-                let opened = FormFile::open(&vfs, view);
+                let opened = FormFile::open(&vfs, view).map(Arc::new).or_else(|error| {
+                    if error.kind() != ErrorKind::Gone {
+                        return Err(error);
+                    }
+                    let found = second_looks.found(thread, ino).and_then(|found| found.form);
+                    found.ok_or_else(|| {
+                        second_looks.sent(thread);
+                        error
+                    })
+                });
                 let opened = opened.map_err(|error| failed(&mounted, "open", &error));
                 invalidator.invalidate_meanwhile(&vfs, Invalidation::default());
                 let is_stale = invalidator.is_stale(ino);

@@ -18,7 +18,7 @@ pub(super) enum Handle {
     /// A control file, its text, and the number of changes of the list of jobs before that was made.
     Control(ControlView, Text, u64),
     /// A file of a form, and how it is read.
-    Form(FormFile, ReadPattern),
+    Form(Arc<FormFile>, ReadPattern),
     /// A growing text, and the position in it where the file begins.
     Growing(AtomicU64),
 }

@@ -20,6 +20,7 @@ mod read;
 mod read_pattern;
 mod recognition;
 mod reply;
+mod second_look;
 mod serve;
 mod transport;
 mod verify_on_open;

@@ -18,6 +18,7 @@ use crate::fs::forget::Invalidator;
 use crate::fs::in_progress;
 use crate::fs::names::Names;
 use crate::fs::reply::ShownOwner;
+use crate::fs::second_look::SecondLooks;
 use crate::fs::serve::Adapter;
 use crate::fs::transport::{Choice, Offer, Prepared, Transport};
 use crate::fs::waker::Waker;
@@ -123,6 +124,7 @@ pub struct Mount {
     vfs: Arc<Vfs>,
     invalidator: Invalidator,
     names: Arc<Names>,
+    second_looks: Arc<SecondLooks>,
     mounted: Arc<Mounted>,
     waker: Arc<Waker>,
     /// The thread that runs jobs.
@@ -187,7 +189,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
         Error::io(text, error)
     };
-    let names = adapter.names.clone();
+    let (names, second_looks) = (adapter.names.clone(), adapter.second_looks.clone());
     let session = Session::new(adapter, mountpoint, &config).map_err(failed)?;
     if !options.asks_names {
         names.begin(session.as_fd().try_clone_to_owned().map_err(failed)?);
@@ -204,7 +206,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), invalidator.clone())?;
     let mountpoint = mountpoint.to_owned();
-    Ok(Mount { session, transport, mountpoint, vfs, invalidator, names, mounted, waker, jobs })
+    Ok(Mount { session, transport, mountpoint, vfs, invalidator, names, second_looks, mounted, waker, jobs })
 }
 
 impl Mount {
@@ -240,6 +242,7 @@ impl Mount {
             }
             self.names.notify_again(Instant::now());
             self.vfs.release_forgotten();
+            self.second_looks.release_old();
             self.heal(&heals);
             self.tend_pins(&tends);
             if looked.elapsed() >= tick {

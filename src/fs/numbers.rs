@@ -1,13 +1,18 @@
 //! The inode numbers of a file: its own, the one for passthrough, and that of the plain name of a tensor.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
 
+use crate::fs::failure::guarded;
+use crate::fs::form_file::FormFile;
+use crate::fs::in_progress;
 use crate::fs::reply::{GENERATION, own};
-use crate::fs::serve::Adapter;
+use crate::fs::second_look::Found;
+use crate::fs::serve::{Adapter, LOOKS_MAX};
 use crate::model::{Error, ErrorKind, Result};
-use crate::vfs::{Attr, FileView, Ino, Invalidation, Located};
+use crate::vfs::{Attr, FileView, FormView, Ino, Invalidation, Kind, Located};
 
 /// The own number of a file, if `ino` is another.
 pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
@@ -22,6 +27,49 @@ fn only_read(view: &FileView) -> Error {
 }
 
 impl Adapter {
+    /// Replies to a lookup, by a thread that looks again, of a file of a form. Opens and keeps it, on a thread of its own.
+    pub fn form_found_again(
+        &self,
+        asked: (u32, u64),
+        (parent, name): (Ino, &[u8]),
+        (ino, view): (Ino, FormView),
+        reply: ReplyEntry,
+    ) {
+        let (adapter, name) = (self.clone(), name.to_vec());
+        in_progress::on_own_thread(move || {
+            guarded(&adapter.mounted, "lookup", || {
+                let mut found = Ok((ino, Located::Form(view)));
+                for _ in 0..LOOKS_MAX {
+                    let Ok((ino, Located::Form(view))) = &found else { break };
+                    let (ino, located) = (*ino, Located::Form(view.clone()));
+                    let attr = adapter.vfs.attr(ino, &located);
+                    let opened = match attr.kind {
+                        Kind::File => FormFile::open(&adapter.vfs, view.clone()),
+                        _ => break,
+                    };
+                    match opened {
+                        Ok(form) => {
+                            let attr = Attr { is_unlogged: false, ..attr.of_bytes(form.bytes()) };
+                            let (name, form) = ((parent, name), Some(Arc::new(form)));
+                            let kept = Found { ino, located, name, file: None, form };
+                            adapter.second_looks.keep(asked.0, kept);
+                            let time = adapter.times.of_name(&attr, || adapter.names.may_be_cached(asked.1));
+                            let (shown, for_attr) =
+                                (adapter.times.file_attr(&attr), adapter.times.of_attr(&attr));
+                            return reply.entry_with_ttls(&for_attr, &time, &shown, GENERATION);
+                        }
+                        Err(error) if error.kind() == ErrorKind::Gone => {
+                            found = adapter.vfs.lookup(parent, &name);
+                        }
+                        // An open says why.
+                        Err(_) => break,
+                    }
+                }
+                adapter.named(reply, asked, found);
+            });
+        });
+    }
+
     /// Replies to a lookup by a thread, which began after `changes` changes of names. Where
     /// passthrough is possible, the name leads to the passthrough number. Programs still see the own
     /// number, because the kernel requests the attributes each time.
@@ -30,7 +78,13 @@ impl Adapter {
             Ok((ino, Located::Node(_) | Located::Form(_))) => {
                 let own = ino.own();
                 let is_backed = || self.physical(own).is_some();
-                own.backed().filter(|_| is_backed() && self.passthrough.may_lead_there(own, thread))
+                // A thread must not be sent to look again twice, so it gets that number only for the file that it was
+                // redirected to.
+                let may_lead_there = || {
+                    let is_sent = self.passthrough.is_sent(thread) || self.second_looks.is_sent(thread);
+                    !is_sent || self.passthrough.is_promised(own, thread)
+                };
+                own.backed().filter(|_| is_backed() && may_lead_there())
             }
             _ => None,
         };

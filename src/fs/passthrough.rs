@@ -27,8 +27,9 @@ use parking_lot::Mutex;
 use crate::fs::decoded::DecodedFile;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
+use crate::fs::read_pattern::ReadPattern;
 use crate::fs::serve::Adapter;
-use crate::model::Result;
+use crate::model::{Error, ErrorKind, Result};
 use crate::open::OpenFile;
 use crate::store::Backing;
 use crate::vfs::{Ino, Place};
@@ -213,13 +214,6 @@ impl Passthrough {
         table.nodes.entry(ino).or_default().awaited.push(awaited);
     }
 
-    /// Notes that a thread must look a name up again, because the name leads to another file now.
-    fn sent_to_look(&self, thread: u32) {
-        let mut table = self.table.lock();
-        table.sweep();
-        table.sent.insert(thread, Instant::now());
-    }
-
     /// Handles an open by a thread. Returns whether the thread was redirected, perhaps from another
     /// file of that name, and the redirect to this file.
     fn arrived(
@@ -238,15 +232,15 @@ impl Passthrough {
         (was_sent || found.is_some(), found)
     }
 
-    /// Whether a lookup by a thread may lead to a file's passthrough number. A redirected thread must
-    /// not be redirected again, so it gets that number only for the file that it was redirected to.
-    pub fn may_lead_there(&self, ino: Ino, thread: u32) -> bool {
-        let mut table = self.table.lock();
-        if table.sent.get(&thread).is_none_or(|since| since.elapsed() >= AWAITED_FOR) {
-            return true;
-        }
-        let is_promised = |awaited: &Awaited| awaited.thread == thread && awaited.backed.is_some();
-        table.node(ino).is_some_and(|node| node.awaited.iter().any(is_promised))
+    /// Whether a thread was redirected.
+    pub fn is_sent(&self, thread: u32) -> bool {
+        self.table.lock().sent.get(&thread).is_some_and(|since| since.elapsed() < AWAITED_FOR)
+    }
+
+    /// Whether a thread was redirected to the passthrough number of a file.
+    pub fn is_promised(&self, ino: Ino, thread: u32) -> bool {
+        let is_it = |awaited: &Awaited| awaited.thread == thread && awaited.backed.is_some();
+        self.table.lock().node(ino).is_some_and(|node| node.awaited.iter().any(is_it))
     }
 
     /// Whether one of these files is written to, or about to be.
@@ -325,8 +319,7 @@ impl Adapter {
     pub fn open_file(&self, (user, thread): (u32, u32), number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
         if let Err(error) = self.vfs.check_named(ino) {
-            self.passthrough.sent_to_look(thread);
-            return reply.error(self.failed("open", &error));
+            return self.open_gone(thread, number, flags, error, reply);
         }
         if !reads && let Err(error) = self.check_unneeded(user, ino) {
             return reply.error(self.failed("open", &error));
@@ -337,15 +330,19 @@ impl Adapter {
             let found = if may_be_backed { self.backed_for(thread, ino, &reply) } else { None };
             let decoding = if may_be_backed && found.is_none() { self.decode_at_open(ino) } else { None };
             return match (found, decoding) {
-                (Some((backed, lies)), _) => self.opened_backed(ino, backed, lies, reply),
+                (Some((backed, lies)), _) => {
+                    self.second_looks.done(thread);
+                    self.opened_backed(ino, backed, lies, reply)
+                }
                 (None, Some(decoding)) => self.open_decoded((thread, number), flags, decoding, reply),
                 (None, None) => self.send_to_daemon(thread, ino, reply),
             };
         }
         self.vfs.note_plain_open(number);
         let (was_sent, _) = self.passthrough.arrived(ino, thread, |_| true);
+        let was_sent = was_sent || self.second_looks.is_sent(thread);
         if !may_be_backed || was_sent || thread == 0 {
-            return self.open_own(ino, flags, reply);
+            return self.open_own(thread, ino, flags, reply);
         }
         let Err(reply) = self.send_to_kernel(thread, ino, reply) else { return };
         if let Some(unchecked) = self.unchecked(ino) {
@@ -353,13 +350,37 @@ impl Adapter {
         }
         match self.decode_at_open(ino) {
             Some(decoding) => self.open_decoded((thread, number), flags, decoding, reply),
-            None => self.open_own(ino, flags, reply),
+            None => self.open_own(thread, ino, flags, reply),
+        }
+    }
+
+    /// Replies to an open of a file that is gone: with what the thread found by its second look, if that is it.
+    /// Otherwise the kernel looks the name up again.
+    pub fn open_gone(&self, thread: u32, number: Ino, flags: OpenFlags, error: Error, reply: ReplyOpen) {
+        let ino = number.own();
+        let handle = self.found_again(thread, ino, error).and_then(|found| match (found.file, found.form) {
+            _ if number.is_backed() => Err(Error::new(ErrorKind::Gone, "a physical file that is gone")),
+            (Some(open_file), _) => self.handle_of(ino, flags, Some(open_file)),
+            (_, Some(form)) => Ok((Handle::Form(form, ReadPattern::default()), FopenFlags::FOPEN_NOFLUSH)),
+            _ => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
+        });
+        match handle {
+            Ok((handle, kept)) => {
+                self.second_looks.done(thread);
+                let handle = self.handles.insert(handle);
+                if flags.acc_mode() != OpenAccMode::O_RDONLY {
+                    self.passthrough.opened_to_write(handle, ino);
+                }
+                reply.opened(FileHandle(handle), kept);
+            }
+            Err(error) => reply.error(self.failed("open", &error)),
         }
     }
 
     /// Redirects a thread to the own number.
     fn send_to_daemon(&self, thread: u32, ino: Ino, reply: ReplyOpen) {
         self.passthrough.sent_away(ino, thread, None);
+        self.second_looks.sent(thread);
         reply.error(errno::LOOK_AGAIN);
     }
 
@@ -368,6 +389,7 @@ impl Adapter {
     pub fn open_backed(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> bool {
         match self.give_backing(ino, &reply) {
             Some((backed, lies)) => {
+                self.second_looks.done(thread);
                 self.opened_backed(ino, backed, lies, reply);
                 true
             }
@@ -383,25 +405,27 @@ impl Adapter {
     pub fn send_to_kernel(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> Result<(), ReplyOpen> {
         let Some((backed, _)) = self.give_backing(ino, &reply) else { return Err(reply) };
         self.passthrough.sent_away(ino, thread, Some(backed));
+        self.second_looks.sent(thread);
         reply.error(errno::LOOK_AGAIN);
         Ok(())
     }
 
     /// Replies to an open of the own number: the daemon serves the reads.
-    pub fn open_own(&self, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
+    pub fn open_own(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         if matches!(ino.place(), Place::Form { .. }) {
-            return self.open_form(ino, flags, reply);
+            return self.open_form(thread, ino, flags, reply);
         }
         match self.open_handle(ino, flags) {
             Ok((handle, flags)) => {
+                self.second_looks.done(thread);
                 let handle = self.handles.insert(handle);
                 if !reads {
                     self.passthrough.opened_to_write(handle, ino);
                 }
                 reply.opened(FileHandle(handle), flags);
             }
-            Err(error) => reply.error(self.failed("open", &error)),
+            Err(error) => self.open_gone(thread, ino, flags, error, reply),
         }
     }
 

@@ -21,6 +21,7 @@ use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::recognition::Recognition;
 use crate::fs::reply::{GENERATION, ShownOwner, Times, own};
+use crate::fs::second_look::{Found, SecondLooks};
 use crate::fs::transport::Offer;
 use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::fs::waker::Waker;
@@ -29,6 +30,9 @@ use crate::open::{OpenFile, SetAttr, has_setid};
 use crate::store::Access;
 use crate::trace;
 use crate::vfs::{CacheMode, FileView, Ino, Invalidation, Kind, Located, Vfs};
+
+/// How often a name is looked up that leads to other files all the time.
+pub(super) const LOOKS_MAX: u32 = 8;
 
 /// Durability of a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +71,7 @@ pub(super) struct Adapter {
     pub verify_on_open: Arc<VerifyOnOpen>,
     pub recognition: Recognition,
     pub decoded: Arc<DecodedCache>,
+    pub second_looks: Arc<SecondLooks>,
     /// Woken when the session ends.
     pub waker: Arc<Waker>,
     /// Stacking depth for passthrough; 0 disables it.
@@ -107,6 +112,7 @@ impl Adapter {
             verify_on_open,
             recognition: Recognition::new(),
             decoded,
+            second_looks: Arc::default(),
             waker,
             stack_depth,
             offer,
@@ -158,11 +164,65 @@ impl Adapter {
     }
 
     /// Replies with the attributes of a node.
-    pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
-        match self.vfs.stat(own(ino)) {
+    pub fn stat(&self, thread: u32, reply: ReplyAttr, ino: INodeNo, handle: Option<FileHandle>) {
+        let attr = self.vfs.stat(own(ino)).or_else(|error| {
+            // An open file of a form keeps its bytes.
+            let open = handle.and_then(|handle| self.handles.get(handle.0));
+            if let Some(Handle::Form(form, _)) = open.as_deref() {
+                let located = Located::Form(form.view().clone());
+                return Ok(self.vfs.attr(own(ino), &located).of_bytes(form.bytes()));
+            }
+            let found = self.found_again(thread, own(ino), error)?;
+            let attr = self.vfs.attr(own(ino), &found.located);
+            Ok(found.form.map_or(attr, |form| attr.of_bytes(form.bytes())))
+        });
+        match attr {
             Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &self.times.file_attr(&attr)),
-            Err(error) => reply.error(self.failed(doing, &error)),
+            Err(error) => reply.error(self.failed("getattr", &error)),
         }
+    }
+
+    /// What a thread has found by its second look, if `error` says that it is gone by now. A thread that has not
+    /// looked again is told to: the caller replies with the error.
+    pub fn found_again(&self, thread: u32, ino: Ino, error: Error) -> Result<Found> {
+        if error.kind() != ErrorKind::Gone {
+            return Err(error);
+        }
+        self.second_looks.found(thread, ino).ok_or_else(|| {
+            self.second_looks.sent(thread);
+            error
+        })
+    }
+
+    /// Looks a name up for a thread. What a thread finds that looks again is kept for it.
+    pub fn look_up(&self, thread: u32, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        let mut found = self.look_up_once(thread, parent, name);
+        if !self.second_looks.is_sent(thread) {
+            return found;
+        }
+        for _ in 0..LOOKS_MAX {
+            let Ok((ino, located)) = &found else { break };
+            let file = match located {
+                Located::Node(view) if view.node.file().is_some() => self.vfs.open(view).map(Some),
+                _ => Ok(None),
+            };
+            if let Ok(file) = file {
+                let (ino, located) = (*ino, located.clone());
+                let name = (parent, name.to_vec());
+                self.second_looks.keep(thread, Found { ino, located, name, file, form: None });
+                break;
+            }
+            found = self.look_up_once(thread, parent, name);
+        }
+        found
+    }
+
+    fn look_up_once(&self, thread: u32, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        self.vfs.lookup(parent, name).or_else(|error| {
+            self.found_again(thread, parent, error)?;
+            // It was empty when it was removed.
+            Err(Error::new(ErrorKind::NotFound, "the directory was removed"))
+        })
     }
 
     /// Replies with a file that was created and opened.
@@ -260,6 +320,16 @@ impl Adapter {
     }
 
     pub fn open_handle(&self, ino: Ino, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
+        self.handle_of(ino, flags, None)
+    }
+
+    /// A handle of the file of an inode number, which is `open` if that is given.
+    pub fn handle_of(
+        &self,
+        ino: Ino,
+        flags: OpenFlags,
+        open: Option<Arc<OpenFile>>,
+    ) -> Result<(Handle, FopenFlags)> {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         let file = |open_file: Arc<OpenFile>| {
             if !reads {
@@ -282,13 +352,19 @@ impl Adapter {
             };
             Ok((Handle::file(open_file), keeps | flags))
         };
+        if let Some(open_file) = open {
+            return file(open_file);
+        }
         let located = match self.vfs.locate(ino) {
             Ok(located) => located,
             // The name was removed after the kernel looked it up.
             Err(error) => return file(self.vfs.unlinked_open_file(ino).ok_or(error)?),
         };
         match located {
-            Located::Node(view) => file(self.vfs.open(&view)?),
+            Located::Node(view) => file(self.vfs.open(&view).or_else(|error| match error.kind() {
+                ErrorKind::Gone => self.vfs.unlinked_open_file(ino).ok_or(error),
+                _ => Err(error),
+            })?),
             _ => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
         }
     }
@@ -348,11 +424,11 @@ impl Adapter {
         reply.ok();
     }
 
-    /// Replies to a refused write, then has the kernel drop its bytes: before the reply it holds their pages.
+    /// Replies to a refused write. The kernel drops its bytes as soon as it has the reply, which releases their pages.
     pub fn write_refused(&self, open_file: &OpenFile, reply: ReplyWrite, error: &Error) {
-        reply.error(self.failed("write", error));
         let forget = self.vfs.refused_write(open_file);
         self.invalidator.invalidate_meanwhile(&self.vfs, forget);
+        reply.error(self.failed("write", error));
     }
 
     /// Replies with an error after the invalidation for changes that preceded it.

@@ -64,7 +64,7 @@ impl Adapter {
                 drop(unchecked);
                 match adapter.send_to_kernel(thread, ino, reply) {
                     Ok(()) => {}
-                    Err(reply) => adapter.open_own(ino, flags, reply),
+                    Err(reply) => adapter.open_own(thread, ino, flags, reply),
                 }
             });
         });

@@ -11,12 +11,12 @@ use crate::ingest::parts::{Part, PartTensor, Recognized};
 use crate::ingest::recognize::{plain, recognize_at};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
 use crate::ingest::uncommitted::Uncommitted;
-use crate::ingest::{Options, publish, room};
+use crate::ingest::{Options, Rename, publish, room};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, Silent};
 use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
-use crate::store::Object;
 use crate::store::disk::File;
+use crate::store::{Object, PACK};
 use crate::store::{Parts, State, Touched};
 
 /// Bytes that are read at a time.
@@ -59,15 +59,15 @@ pub fn arrive(
         Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
-    arrive_as(collection, node, recognized, (bytes, digests), mtime, why)
+    arrive_as(collection, (node, None), recognized, (bytes, digests), mtime, why)
 }
 
-/// Replaces the bytes of the file `node`, which are recognized already, and its tensors. Where these
-/// would exceed a quota, the file is kept as a plain file, with that reason.
+/// Replaces the bytes of the file `node`, which are recognized already, and its tensors; with `rename`, under its new
+/// name. Where the tensors would exceed a quota, the file is kept as a plain file, with that reason.
 /// Returns the new parts of the file.
 pub fn arrive_as(
     collection: &Arc<Collection>,
-    node: EntryId,
+    (node, rename): (EntryId, Option<Rename<'_>>),
     recognized: Recognized,
     (bytes, digests): (Bytes<'_>, Digests),
     mtime: i64,
@@ -81,7 +81,11 @@ pub fn arrive_as(
         }
         Err(error) => return Err(error),
     };
-    let packs = collection.packs(&collection.state(), node);
+    let packs = {
+        let state = collection.state();
+        let above = rename.as_ref().filter(|_| state.setting(node, PACK).is_none());
+        collection.packs(&state, above.map_or(node, |rename| rename.to.0))
+    };
     let tier_of = |tensor: &PartTensor| tensor.packed_tier(Blocking::default()).filter(|_| packs);
     let is_packed =
         recognized.parts.iter().filter_map(|part| part.tensor.as_ref()).any(|it| tier_of(it).is_some());
@@ -95,7 +99,7 @@ pub fn arrive_as(
                 return publish::publish_over(
                     uncommitted,
                     collection,
-                    node,
+                    (node, rename),
                     mtime,
                     recognized,
                     stored_parts,
@@ -129,7 +133,7 @@ pub fn arrive_as(
             stored_parts
         }
     };
-    publish::publish_over(uncommitted, collection, node, mtime, recognized, stored_parts, why)
+    publish::publish_over(uncommitted, collection, (node, rename), mtime, recognized, stored_parts, why)
 }
 
 /// Whether a file consists of the recognized parts already, so that its tensors can stay.

@@ -61,6 +61,7 @@ pub use import_job::{Plan, Watch};
 pub use options::{Options, Origin, Report};
 pub use parents::Parents;
 pub use parts::{Part, PartTensor, Recognized};
+pub use publish::Rename;
 pub use recognize::{recognize, recognize_at};
 #[cfg(feature = "mount")]
 pub use request::{Request, parse_collection, parse_encoder};

@@ -66,19 +66,31 @@ pub(super) fn publish(
     Ok((named, children))
 }
 
-/// Replaces the bytes of an existing file, and its tensors. Fails with `Gone` where the file has no
-/// name any more. `why` is the reason that the file then states. Returns the new parts of the
-/// file.
+/// A rename of a file, in the batch that replaces its bytes.
+pub struct Rename<'a> {
+    /// The new directory and name.
+    pub to: (EntryId, &'a [u8]),
+    /// Adds it to the batch. The name may take the number.
+    pub add: &'a mut dyn FnMut(&mut Batch, &State, EntryId) -> Result<()>,
+}
+
+/// Replaces the bytes of an existing file, and its tensors; with `rename`, under its new name. Fails with `Gone`
+/// where the file has no name any more. `why` is the reason that the file then states. Returns the new parts of
+/// the file.
 pub(super) fn publish_over(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
-    node: EntryId,
+    (node, rename): (EntryId, Option<Rename<'_>>),
     mtime: i64,
     recognized: Recognized,
     mut stored_parts: StoredParts,
     why: String,
 ) -> Result<Parts> {
-    let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
+    let path = match &rename {
+        Some(Rename { to: (directory, name), .. }) => collection.state().path_of_name(*directory, name),
+        None => collection.state().path(node),
+    };
+    let path = String::from_utf8_lossy(&path).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
     let touched = std::mem::take(&mut stored_parts.touched);
     let digests = std::mem::take(&mut stored_parts.digests);
@@ -90,17 +102,29 @@ pub(super) fn publish_over(
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
-        let (directory, _) = *state.links(node).first().ok_or_else(gone)?;
+        let (mut directory, _) = *state.links(node).first().ok_or_else(gone)?;
+        let is_renamed = rename.is_some();
+        if let Some(Rename { to, add }) = rename {
+            directory = to.0;
+            add(batch, state, EntryId(state.last_entry() + 1))?;
+        }
         let entry = &before.entry;
         let owner = (entry.uid, entry.gid);
         let origin = Origin { mode: entry.mode, owner, atime: entry.atime, mtime, sha256: None };
         file.add_objects(batch);
         let mut names = Names::new(batch, state, &origin);
+        if is_renamed {
+            // The new name has it.
+            names.number();
+        }
         names.empty(before);
         file.name(&mut names, node, why);
         names.data_files((directory, node), &file.data_files);
         names.shards(node, file.shards.take());
         names.finish();
+        if is_renamed {
+            batch.was_recognized_again(node);
+        }
         Ok(())
     };
     let parts = collection.record_then(touched, fill, |state, ()| collection.parts_in(state, node))?;

@@ -40,7 +40,7 @@ pub fn share(
         }
         let came_in = Bytes::DataFile { number: shared, file: &file, draft: None };
         let (digests, why) = (entry.digests.clone(), entry.why.to_string());
-        let parts = arrive_as(collection, node, recognized, (came_in, digests), mtime, why)?;
+        let parts = arrive_as(collection, (node, None), recognized, (came_in, digests), mtime, why)?;
         uncommitted.named();
         collection.offer_data_file(shared, bytes);
         return Ok(Some(parts));

@@ -244,7 +244,7 @@ impl OpenFile {
                 let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
                 let came_in = (bytes, file.digests.clone());
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
-                let parts = arrive_as(collection, self.node, recognized, came_in, mtime, why)?;
+                let parts = arrive_as(collection, (self.node, None), recognized, came_in, mtime, why)?;
                 changes.merge(Changes { nodes: before });
                 layout.replace(collection, Ok(parts), self.verify)?;
             }
@@ -307,7 +307,7 @@ impl OpenFile {
         arrive(&self.collection, (self.node, name), bytes, self.digests(), mtime)
     }
 
-    fn bytes_of<'a>(
+    pub(super) fn bytes_of<'a>(
         &self,
         layout: &Layout,
         objects: &[OpenObject],

@@ -22,6 +22,6 @@ pub use file::OpenFile;
 pub use hub::blob_of_link;
 pub use table::OpenFiles;
 pub use tree::{
-    create, finish_renames, has_other_suffix, inherited, link, make_directory, remove_directory, rename,
-    symlink, unlink,
+    create, finish_renames, has_other_suffix, inherited, link, make_directory, may_become_container,
+    remove_directory, rename, symlink, unlink,
 };

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
-use crate::ingest::{is_data_file, mark_data_files, may_be_recognized};
+use crate::ingest::{Rename, arrive_as, is_data_file, mark_data_files, may_be_recognized, recognize_at};
 use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result, SET_GROUP_ID};
 use crate::open::hub::mark_blob;
+use crate::open::source::StreamFile;
 use crate::open::{Changes, OpenFile, OpenFiles};
 use crate::store::Batch;
 use crate::store::Collection;
+use crate::store::disk::File;
 use crate::store::{EventKind, Node, ROOT, State, Touched, Use, Verify, end_plain_names, now_nanoseconds};
 
 /// Creates an empty file. Fails with `Exists` where the name is taken.
@@ -149,72 +151,81 @@ pub fn rename(
     to: (EntryId, &[u8]),
     keep: bool,
 ) -> Result<(EntryId, Changes)> {
-    collection
-        .record(Touched::default(), |batch, state| {
-            check_name(to.1)?;
-            let node = named(state, from.0, from.1)?;
-            let id = node.entry.id;
-            // The new name may make the file be split anew.
-            let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
-            objects.try_for_each(|object| collection.check_not_needed(*object))?;
-            let is_directory = node.entry.node_type == NodeType::Directory;
-            if is_directory && (to.0 == id || is_below(state, to.0, id)) {
-                return Err(Error::invalid("a directory cannot go into itself"));
+    let renamed = collection.record(Touched::default(), |batch, state| {
+        let entry = EntryId(state.last_entry() + 1);
+        let (id, changes) = add_rename(collection, (batch, state), (from, to), keep, entry)?;
+        Ok((id, changes, plain_names_ended(batch, state, to)))
+    });
+    renamed.map(|(id, changes, ended)| {
+        tell(collection, ended);
+        (id, changes)
+    })
+}
+
+/// Adds a rename to a batch. The name has the number `entry` if it is a new one.
+fn add_rename(
+    collection: &Collection,
+    (batch, state): (&mut Batch, &State),
+    (from, to): ((EntryId, &[u8]), (EntryId, &[u8])),
+    keep: bool,
+    entry: EntryId,
+) -> Result<(EntryId, Changes)> {
+    check_name(to.1)?;
+    let node = named(state, from.0, from.1)?;
+    let id = node.entry.id;
+    // The new name may make the file be split anew.
+    let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
+    objects.try_for_each(|object| collection.check_not_needed(*object))?;
+    let is_directory = node.entry.node_type == NodeType::Directory;
+    if is_directory && (to.0 == id || is_below(state, to.0, id)) {
+        return Err(Error::invalid("a directory cannot go into itself"));
+    }
+    let mut changes = Changes::default();
+    let target = state.directory(to.0).ok_or_else(no_directory)?;
+    // Keeping the entry number makes a concurrent listing show a replaced name once. The first of
+    // several names of a file is the one with the lowest number, so those get a new number.
+    let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
+    if let Some(old) = target.get(to.1) {
+        let old = known(state, old)?;
+        if old.entry.id == id {
+            return Ok((id, changes));
+        }
+        if keep {
+            return Err(Error::new(ErrorKind::Exists, "the name is taken"));
+        }
+        match (is_directory, state.directory(old.entry.id)) {
+            (false, Some(_)) => {
+                return Err(Error::new(ErrorKind::IsDirectory, "the name is a directory's"));
             }
-            let mut changes = Changes::default();
-            let target = state.directory(to.0).ok_or_else(no_directory)?;
-            // Keeping the entry number makes a concurrent listing show a replaced name once. The first of
-            // several names of a file is the one with the lowest number, so those get a new number.
-            let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
-            if let Some(old) = target.get(to.1) {
-                let old = known(state, old)?;
-                if old.entry.id == id {
-                    return Ok((id, changes, None));
-                }
-                if keep {
-                    return Err(Error::new(ErrorKind::Exists, "the name is taken"));
-                }
-                match (is_directory, state.directory(old.entry.id)) {
-                    (false, Some(_)) => {
-                        return Err(Error::new(ErrorKind::IsDirectory, "the name is a directory's"));
-                    }
-                    (true, None) => return Err(Error::new(ErrorKind::NotDirectory, "the name is a file's")),
-                    (true, Some(directory)) if !directory.is_empty() => {
-                        return Err(Error::new(
-                            ErrorKind::NotEmpty,
-                            "the directory of that name is not empty",
-                        ));
-                    }
-                    (true, Some(_)) => {
-                        batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
-                        batch.entry(Entry::NodeRemoved(old.entry.id));
-                    }
-                    (false, None) => changes.merge(take_away(batch, state, to.0, to.1, old)),
-                }
+            (true, None) => return Err(Error::new(ErrorKind::NotDirectory, "the name is a file's")),
+            (true, Some(directory)) if !directory.is_empty() => {
+                return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
             }
-            batch.mark_requested_by_kernel(from.0, from.1);
-            batch.mark_requested_by_kernel(to.0, to.1);
-            batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
-            put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
-            batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
-            mark(batch, state, node, from, to);
-            if let NodeType::Symlink(target) = &node.entry.node_type {
-                mark_blob(batch, state, to, target);
+            (true, Some(_)) => {
+                batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
+                batch.entry(Entry::NodeRemoved(old.entry.id));
             }
-            if let [first, next, ..] = state.links(id)
-                && *first == (from.0, from.1.into())
-            {
-                mark(batch, state, node, from, (next.0, &next.1));
-            }
-            for parent in [from.0, to.0] {
-                touch_directory(batch, state, parent);
-            }
-            Ok((id, changes, plain_names_ended(batch, state, to)))
-        })
-        .map(|(id, changes, ended)| {
-            tell(collection, ended);
-            (id, changes)
-        })
+            (false, None) => changes.merge(take_away(batch, state, to.0, to.1, old)),
+        }
+    }
+    batch.mark_requested_by_kernel(from.0, from.1);
+    batch.mark_requested_by_kernel(to.0, to.1);
+    batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
+    put_name(batch, to.0, to.1, kept.unwrap_or(entry), id);
+    batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
+    mark(batch, state, node, from, to);
+    if let NodeType::Symlink(target) = &node.entry.node_type {
+        mark_blob(batch, state, to, target);
+    }
+    if let [first, next, ..] = state.links(id)
+        && *first == (from.0, from.1.into())
+    {
+        mark(batch, state, node, from, (next.0, &next.1));
+    }
+    for parent in [from.0, to.0] {
+        touch_directory(batch, state, parent);
+    }
+    Ok((id, changes))
 }
 
 /// Plain names of tensors that a program ended.
@@ -355,6 +366,57 @@ fn belongs() -> Error {
 }
 
 impl OpenFile {
+    /// Renames a plain file that its new name makes a container, and gives it its tensors, in one batch: a name of
+    /// a tensor that the replaced file had leads to one of the two at every moment. Whether it did; after an
+    /// error nothing is renamed. Adds its changes to `changes`, also those before a failure.
+    pub fn rename_as_container(
+        &self,
+        from: (EntryId, &[u8]),
+        to: (EntryId, &[u8]),
+        keep: bool,
+        changes: &mut Changes,
+    ) -> Result<bool> {
+        let path = self.collection.state().path_of_name(to.0, to.1);
+        changes.merge(self.flush()?);
+        let mut layout = self.layout.write();
+        layout.check()?;
+        let node = self.collection.state().node(self.node).cloned();
+        let Some((node, file)) = node.as_ref().and_then(|node| Some((node, node.file()?))) else {
+            return Ok(false);
+        };
+        // Another thread may have written since.
+        if file.content != Content::Plain || self.is_changed() {
+            return Ok(false);
+        }
+        let bytes = layout.bytes();
+        let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
+        let recognized = recognize_at((&self.collection, &path), &source, to.1)?;
+        if recognized.content == Content::Plain {
+            return Ok(false);
+        }
+        let (mut renamed, mut ended) = (Changes::default(), None);
+        let mut add = |batch: &mut Batch, state: &State, entry| {
+            let (id, replaced) = add_rename(&self.collection, (batch, state), (from, to), keep, entry)?;
+            // By another name it may stay what it is.
+            if id != self.node || state.links(id).len() != 1 {
+                return Err(Error::new(ErrorKind::Gone, "the name leads elsewhere"));
+            }
+            renamed = replaced;
+            ended = plain_names_ended(batch, state, to);
+            Ok(())
+        };
+        let came_in = (self.bytes_of(&layout, &layout.objects, &source)?, file.digests.clone());
+        let (why, mtime) = (recognized.note.clone(), node.entry.mtime);
+        let arriving = (self.node, Some(Rename { to, add: &mut add }));
+        let parts = arrive_as(&self.collection, arriving, recognized, came_in, mtime, why)?;
+        tell(&self.collection, ended);
+        changes.merge(renamed);
+        if let Err(error) = layout.replace(&self.collection, Ok(parts), self.verify) {
+            log::warn!("{}: a renamed file: {error}", self.collection.path());
+        }
+        Ok(true)
+    }
+
     /// Recognizes the file under its current name, and removes the mark that a rename left. Adds its changes
     /// to `changes`, also those before a failure.
     pub fn recognize_again(&self, changes: &mut Changes) -> Result<()> {
@@ -374,6 +436,12 @@ impl OpenFile {
         }
         Ok(())
     }
+}
+
+/// Whether a plain file may be a container under its new name.
+pub fn may_become_container(state: &State, from: &[u8], (directory, name): (EntryId, &[u8])) -> bool {
+    may_be_recognized(name) && has_other_suffix(from, name)
+        || is_data_file(state, &state.path_of_name(directory, name))
 }
 
 /// Whether a file may have other content under its new name, so that it must be recognized again.

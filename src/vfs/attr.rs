@@ -97,6 +97,11 @@ impl Attr {
         }
     }
 
+    /// The same with another size, of a file that nothing stores. Tar takes a file without blocks for a hole.
+    pub fn of_bytes(self, bytes: u64) -> Attr {
+        Attr { bytes, blocks: bytes.div_ceil(STAT_BLOCK_BYTES), ..self }
+    }
+
     /// Sets the link count of a directory with `count` subdirectories.
     pub(super) fn with_directories(self, count: usize) -> Attr {
         Attr { links: directory_links(u32::try_from(count).unwrap_or(u32::MAX)), ..self }

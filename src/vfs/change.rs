@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::format::log::catalog::Content;
 use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
 use crate::open::{self, Changes, OpenFile, SetAttr};
 use crate::store::SaveUsage;
@@ -10,7 +11,7 @@ use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::located::{ControlView, FileView, Located};
 use crate::vfs::tree::Vfs;
-use crate::vfs::unlinked::UnlinkedFile;
+use crate::vfs::unlinked::{RemovedNode, UnlinkedFile};
 use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation, ListMode};
 
 /// After this time the open or stat that follows a lookup has arrived, even if the lookup was
@@ -87,6 +88,9 @@ impl Vfs {
         if let Some(file) = self.unlinked.lock().get_mut(&ino) {
             file.forgotten = Some(Instant::now());
         }
+        if let Some(removed) = self.removed.lock().get_mut(&ino) {
+            removed.forgotten = Some(Instant::now());
+        }
     }
 
     /// Releases the unlinked files that the kernel forgot long enough ago that no earlier lookup is
@@ -99,6 +103,31 @@ impl Vfs {
         let gone: Vec<_> = self.unlinked.lock().extract_if(is_over).collect();
         // Closing files may take a while, so the lock is released first.
         drop(gone);
+        let is_known = |_: &Ino, removed: &mut RemovedNode| {
+            removed.forgotten.is_none_or(|since| since.elapsed() < FORGOTTEN_AFTER)
+        };
+        self.removed.lock().retain(is_known);
+    }
+
+    /// Keeps the directory or link of a name, which `remove` removes, until the kernel forgets it.
+    fn removing<T>(
+        &self,
+        collection: &Collection,
+        (parent, name): (EntryId, &[u8]),
+        remove: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let found = {
+            let state = collection.state();
+            let node = state.directory(parent).and_then(|names| state.node(names.get(name)?));
+            node.filter(|node| node.file().is_none()).cloned().and_then(|node| {
+                let place = Place::Node { collection: state.number(), node: node.entry.id };
+                Some((Ino::of(place)?, node))
+            })
+        };
+        let Some((ino, node)) = found else { return remove() };
+        // Before it is gone, so that a request finds it at every moment.
+        self.removed.lock().insert(ino, RemovedNode { node, forgotten: None });
+        remove().inspect_err(|_| drop(self.removed.lock().remove(&ino)))
     }
 
     /// The file that may lose its last name with this one. The kernel may still open it, because it
@@ -261,7 +290,9 @@ impl Vfs {
         }
         let last = self.file_to_unlink(&directory.collection, directory.node, name);
         let unlink = || open::unlink(&directory.collection, directory.node, name);
-        let mut changes = match self.with_room(unlink) {
+        let unlinked =
+            self.removing(&directory.collection, (directory.node, name), || self.with_room(unlink));
+        let mut changes = match unlinked {
             // Dependent tensors may have been removed since the last sync.
             Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
                 self.with_room(unlink)?
@@ -290,7 +321,10 @@ impl Vfs {
                 if self.keeps_tensor(&directory, name)? {
                     return Ok(());
                 }
-                self.with_room(|| open::remove_directory(&directory.collection, directory.node, name))
+                let Directory { collection, node } = &directory;
+                self.removing(collection, (*node, name), || {
+                    self.with_room(|| open::remove_directory(collection, *node, name))
+                })
             }
         }
     }
@@ -316,7 +350,19 @@ impl Vfs {
         }
         let (from, to) = ((source.node, from.1), (target.node, to.1));
         let last = self.file_to_unlink(collection, to.0, to.1);
-        let (node, mut changes) = self.with_room(|| open::rename(collection, from, to, keep))?;
+        let mut changes = Changes::default();
+        let arrived = self.rename_as_container(collection, from, to, keep, &mut changes);
+        let renamed = match arrived {
+            Some(node) => Ok((node, Changes::default())),
+            None => {
+                self.removing(collection, to, || self.with_room(|| open::rename(collection, from, to, keep)))
+            }
+        };
+        let (node, more) = match renamed {
+            Ok(renamed) => renamed,
+            Err(error) => return self.forget_or_queue(collection, changes, None, Err(error)),
+        };
+        changes.merge(more);
         changes.merge(self.keep(last));
         let (is_file, is_marked) = {
             let state = collection.state();
@@ -324,7 +370,7 @@ impl Vfs {
             (is_file, state.must_be_recognized_again(node))
         };
         let mut finish = || {
-            if is_marked || is_file && open::has_other_suffix(from.1, to.1) {
+            if is_marked || is_file && arrived.is_none() && open::has_other_suffix(from.1, to.1) {
                 let open_file = self.open_files.open(collection, node, self.verify);
                 // The kernel must learn that its names are out of date.
                 let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
@@ -336,6 +382,28 @@ impl Vfs {
         };
         let finished = finish();
         self.forget_or_queue(collection, changes, None, finished)
+    }
+
+    /// Renames a file that its new name makes a container, together with the names of its tensors. `None` where the
+    /// name does not, or that fails: nothing is renamed then.
+    fn rename_as_container(
+        &self,
+        collection: &Arc<Collection>,
+        from: (EntryId, &[u8]),
+        to: (EntryId, &[u8]),
+        keep: bool,
+        changes: &mut Changes,
+    ) -> Option<EntryId> {
+        let node = {
+            let state = collection.state();
+            let node = state.node(state.directory(from.0)?.get(from.1)?)?;
+            let is_plain = node.file()?.content == Content::Plain;
+            Some(node.entry.id).filter(|_| is_plain && open::may_become_container(&state, from.1, to))?
+        };
+        let open_file = self.open_files.open(collection, node, self.verify).ok()?;
+        let renamed = open_file.rename_as_container(from, to, keep, changes);
+        let is_renamed = renamed.inspect_err(|error| log::debug!("renaming a file in two steps: {error}"));
+        is_renamed.is_ok_and(|is_renamed| is_renamed).then_some(node)
     }
 
     /// Writes to an open file.

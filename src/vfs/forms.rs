@@ -6,7 +6,7 @@ use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State};
 use crate::stream::Stream;
-use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
+use crate::vfs::attr::{Attr, Kind};
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::list::LISTED;
 use crate::vfs::list_mode::ListMode;
@@ -69,10 +69,7 @@ impl Vfs {
         match (&view.of, &entry.node_type) {
             (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {
                 let recipe = self.recipe(view).and_then(|recipe| recipe.bytes());
-                let bytes = recipe.unwrap_or_else(|error| {
-                    log::debug!("{}: {error}", view.path());
-                    0
-                });
+                let recipe = recipe.inspect_err(|error| log::debug!("{}: {error}", view.path()));
                 let mode = match &view.of {
                     Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
                     _ => entry.mode & READ_BITS,
@@ -82,12 +79,12 @@ impl Vfs {
                     kind: Kind::File,
                     links,
                     mode,
-                    bytes,
-                    // Tar takes a file without blocks for a hole.
-                    blocks: bytes.div_ceil(STAT_BLOCK_BYTES),
                     of_container,
+                    // The kernel asks again: it may be gone.
+                    is_unlogged: recipe.is_err(),
                     ..directory
                 }
+                .of_bytes(recipe.unwrap_or_default())
             }
             (Some(_), NodeType::Symlink(target)) => {
                 let bytes = target.len() as u64;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::model::{EntryId, Error, ErrorKind};
+use crate::format::log::catalog::NodeType;
+use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::{Collection, Node};
 use crate::vfs::ino::{Ino, Owner, Place};
 use crate::view::{self, Form, Item};
@@ -30,6 +31,21 @@ pub enum Located {
     Control(ControlView),
     /// The directory of a collection's forms, or something in it.
     Form(FormView),
+}
+
+impl Located {
+    /// The target of a symbolic link.
+    pub fn link_target(&self) -> Result<Vec<u8>> {
+        let node = match self {
+            Located::Node(view) => Some(&view.node),
+            Located::Form(view) => view.of.as_ref().and_then(|(_, item)| item.node()),
+            _ => None,
+        };
+        match node.map(|node| &node.entry.node_type) {
+            Some(NodeType::Symlink(target)) => Ok(target.clone()),
+            _ => Err(Error::invalid("not a symbolic link")),
+        }
+    }
 }
 
 /// A node of a collection, as of its lookup.

@@ -7,7 +7,6 @@ use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
-use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result};
 use crate::open::{OpenFile, OpenFiles};
 use crate::store::Verify;
@@ -22,7 +21,7 @@ use crate::vfs::located::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::opened_forms::OpenedForms;
-use crate::vfs::unlinked::UnlinkedFile;
+use crate::vfs::unlinked::{RemovedNode, UnlinkedFile};
 use crate::view::PinnedForms;
 
 /// The mounted tree.
@@ -35,6 +34,8 @@ pub struct Vfs {
     pub(super) open_files: OpenFiles,
     /// Unlinked files that the kernel may still open.
     pub(super) unlinked: Mutex<HashMap<Ino, UnlinkedFile>>,
+    /// Removed directories and links that the kernel still knows.
+    pub(super) removed: Mutex<HashMap<Ino, RemovedNode>>,
     /// Files that differ from the log although they may be closed.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// Invalidations that jobs and slow requests have queued so far.
@@ -101,6 +102,7 @@ impl Vfs {
             verify,
             open_files,
             unlinked,
+            removed: Mutex::default(),
             unflushed: Mutex::default(),
             pending_invalidations: Mutex::default(),
             mounted: Mounted { by: owner, at: now_nanoseconds() },
@@ -138,6 +140,20 @@ impl Vfs {
                 self.form(collection, form, node).map(Located::Form).ok_or_else(|| gone(ino))
             }
         }
+    }
+
+    /// [`locate`](Self::locate), also of directories and links that were removed and that the kernel still knows.
+    pub fn locate_known(&self, ino: Ino) -> Result<Located> {
+        self.locate(ino).or_else(|error| {
+            let node = self.removed.lock().get(&ino).map(|removed| removed.node.clone());
+            match (node, ino.place()) {
+                (Some(node), Place::Node { collection, .. }) => {
+                    let collection = self.numbered(collection)?.ok_or(error)?;
+                    Ok(Located::Node(FileView { collection, node }))
+                }
+                _ => Err(error),
+            }
+        })
     }
 
     /// Looks up `name` in a directory. Fails with `NotFound` where it does not exist.
@@ -231,11 +247,16 @@ impl Vfs {
         open.filter_map(|open_file| Some((open_file.node(), written(open_file)?))).collect()
     }
 
-    /// The attributes of an inode number, also of an open unlinked file.
+    /// The attributes of an inode number, also of an open unlinked file and of a removed directory.
     pub fn stat(&self, ino: Ino) -> Result<Attr> {
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
             Err(error) => match self.open_file(ino) {
+                None if error.kind() == ErrorKind::Gone => {
+                    let removed = self.removed.lock();
+                    let removed = removed.get(&ino).ok_or(error)?;
+                    Ok(Attr { links: 0, ..Attr::node(ino, &removed.node, &State::default()) })
+                }
                 Some(open_file) => {
                     let unlinked = self.unlinked.lock();
                     let entry = unlinked.get(&ino).map_or(open_file.entry(), |file| &file.entry);
@@ -248,15 +269,7 @@ impl Vfs {
 
     /// The target of a symbolic link.
     pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        let node = match self.locate(ino)? {
-            Located::Node(view) => Some(view.node),
-            Located::Form(view) => view.of.and_then(|(_, item)| item.node().cloned()),
-            _ => None,
-        };
-        match node.as_ref().map(|node| &node.entry.node_type) {
-            Some(NodeType::Symlink(target)) => Ok(target.clone()),
-            _ => Err(Error::invalid("not a symbolic link")),
-        }
+        self.locate(ino)?.link_target()
     }
 
     /// Looks up a tenant by name and caches it under its number.

@@ -1,10 +1,18 @@
-//! Files whose last name was removed while a program had them open.
+//! Files whose last name was removed while a program had them open; directories and links that were removed.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::format::log::catalog::NodeEntry;
 use crate::open::OpenFile;
+use crate::store::Node;
+
+/// A directory or a symbolic link that was removed, and that the kernel still knows: it may be open.
+pub(super) struct RemovedNode {
+    pub node: Arc<Node>,
+    /// When the kernel forgot it.
+    pub forgotten: Option<Instant>,
+}
 
 /// An unlinked file that was open, or could still be opened, when its name was removed.
 pub(super) struct UnlinkedFile {

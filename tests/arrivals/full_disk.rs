@@ -7,7 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::full_store::{Small, write};
-use support::{Random, assert_same, npy_file};
+use support::{
+    Aligned, Random, WritableMapping, assert_same, container_of, npy_file, open_direct, read_at, wait_until,
+};
 
 impl Small {
     /// Fills the disk and the free space in the log of the collection.
@@ -91,6 +93,84 @@ fn a_failed_close_leaves_one_version_that_is_logged_when_space_returns() {
         assert_same(&small.fixture.read(name), &after, name);
     }
     small.fixture.remount();
+}
+
+#[test]
+fn every_name_shows_a_write_that_a_full_log_has_not_taken_yet() {
+    let mut small = Small::new();
+    let mut random = Random(14);
+    let container = container_of(&mut random, &[("w", 100_000), ("u", 7), ("v", 7)]);
+    assert_eq!(write(&small.fixture.path("m.safetensors"), &container), Ok(()));
+    // Its page of the tier file has room for the later write, which lacks only room in the log.
+    let u = fs::File::options().write(true).open(small.fixture.path("u")).unwrap();
+    u.write_all_at(&[5, 6, 7, 0], 0).unwrap();
+    drop(u);
+    small.sync();
+    let names = ["m.safetensors", ".tensors/m.safetensors/v", "v", ".as/npy/v.npy"];
+    let ends = |small: &Small| {
+        let direct = open_direct(&small.fixture.path("m.safetensors"));
+        let mut buffer = Aligned::new(1 << 20);
+        let count = read_at(&direct, buffer.pages(1 << 20), 0);
+        let direct = buffer.pages(1 << 20)[..count].to_vec();
+        let mut all: Vec<Vec<u8>> = names.iter().map(|name| small.fixture.read(name)).collect();
+        all.push(direct);
+        all.into_iter().map(|bytes| bytes[bytes.len() - 28..].to_vec()).collect::<Vec<_>>()
+    };
+    let mut wanted = ends(&small)[0].clone();
+    wanted[12..16].copy_from_slice(&[1, 2, 3, 4]);
+    small.fill();
+    let v = fs::File::options().write(true).open(small.fixture.path("v")).unwrap();
+    v.write_all_at(&[1, 2, 3, 4], 12).unwrap();
+    full(v.sync_all());
+    let check = |small: &Small, when: &str| {
+        for (end, name) in ends(small).iter().zip(names.iter().chain(&["direct"])) {
+            assert_eq!(*end, wanted, "{name} {when}");
+        }
+    };
+    check(&small, "after a failed fsync");
+    // A later write is shown as well.
+    v.write_all_at(&[4, 4, 4, 4], 20).unwrap();
+    wanted[20..24].copy_from_slice(&[4; 4]);
+    drop(v);
+    let check = |small: &Small, when: &str| {
+        for (end, name) in ends(small).iter().zip(names.iter().chain(&["direct"])) {
+            assert_eq!(*end, wanted, "{name} {when}");
+        }
+    };
+    check(&small, "after a failed close");
+    small.empty();
+    small.sync();
+    check(&small, "with room");
+    small.fixture.crash();
+    check(&small, "after a crash");
+}
+
+#[test]
+fn a_mapped_write_without_room_is_refused_and_not_shown() {
+    let mut small = Small::new();
+    let mut random = Random(15);
+    let container = container_of(&mut random, &[("w", 100_000)]);
+    let path = small.fixture.path("m.safetensors");
+    assert_eq!(write(&path, &container), Ok(()));
+    small.sync();
+    small.fill();
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut mapping = WritableMapping::whole(&file, libc::MAP_SHARED);
+    for at in [0, 8192, container.len() - 8] {
+        mapping.write(at, b"refused!");
+        full(mapping.sync());
+        // The kernel drops the pages after it has the answer.
+        wait_until("the refused bytes to go", || {
+            small.fixture.read("m.safetensors") == container && mapping.bytes()[..] == container[..]
+        });
+    }
+    drop((mapping, file));
+    small.empty();
+    small.sync();
+    assert_same(&small.fixture.read("m.safetensors"), &container, "with room");
+    assert_same(&small.fixture.read("w"), &container[container.len() - 400_000..], "the tensor");
+    small.fixture.crash();
+    assert_same(&small.fixture.read("m.safetensors"), &container, "after a crash");
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::io::Errno;
 
 use support::{
-    Mounted, Place, Random, assert_same, container_of, fsck, get, npy_file, refused_set, run, set, try_get,
-    wait_until,
+    Mounted, Place, Random, WritableMapping, assert_same, container_of, fsck, get, npy_file, refused_set,
+    run, set, try_get, utimens, wait_until,
 };
 
 const TENSORS: [(&str, usize); 2] = [("w", 300_000), ("b/v", 70_001)];
@@ -155,15 +155,13 @@ fn exact_deltas_read_bit_for_bit_and_return_to_exact() {
 fn busy(mounted: &Mounted, base: &[u8]) {
     let busy = Some(Errno::BUSY.raw_os_error());
     let (w, container) = (mounted.path("t/base/w"), mounted.path("t/base/m.safetensors"));
-    let write = |path: &Path, at: u64| {
-        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-        file.write_all_at(b"xxxx", at)
-    };
-    assert_eq!(errno_of(write(&w, 0)), busy);
-    assert_eq!(errno_of(write(&container, base.len() as u64 - 4)), busy, "b/v or w inside the container");
-    assert_eq!(errno_of(write(&container, 16)), busy, "the header");
-    assert_eq!(errno_of(write(&container, base.len() as u64)), busy, "behind the end");
-    assert_eq!(errno_of(fs::OpenOptions::new().write(true).truncate(true).open(&container)), busy);
+    for path in [&w, &container] {
+        let open = |options: &mut fs::OpenOptions| errno_of(options.write(true).open(path));
+        assert_eq!(open(&mut fs::OpenOptions::new()), busy);
+        assert_eq!(open(fs::OpenOptions::new().read(true)), busy);
+        assert_eq!(open(fs::OpenOptions::new().truncate(true)), busy);
+        assert!(fs::File::open(path).is_ok());
+    }
     assert_eq!(errno_of(fs::remove_file(&container)), busy);
     assert_eq!(errno_of(fs::rename(&container, mounted.path("t/base/n.safetensors"))), busy);
     let other = mounted.path("t/base/other");
@@ -175,6 +173,50 @@ fn busy(mounted: &Mounted, base: &[u8]) {
         assert!(refused_set(&w, name, value, Errno::BUSY).contains("differences"), "{name}");
     }
     assert_eq!(read(mounted, "t/base/m.safetensors"), base);
+}
+
+#[test]
+fn a_parent_that_was_open_for_writing_refuses_every_write_and_shows_none() {
+    let Models { place, base, child } = models(29);
+    let mounted = place.mount(&[]);
+    let busy = Some(Errno::BUSY.raw_os_error());
+    let container = mounted.path("t/base/m.safetensors");
+    let file = fs::OpenOptions::new().read(true).write(true).open(&container).unwrap();
+    let mut mapping = WritableMapping::whole(&file, libc::MAP_SHARED);
+    let tensor = mounted.path("t/tune/w");
+    set(&tensor, "reconstruct", "delta").unwrap();
+    set(&tensor, "evict", "1").unwrap();
+    // Of the two tensors only `w` has a child.
+    let (begin, w_bytes) = (base.len() - 370_001 * 4, 300_000 * 4);
+    let (inside, border) = (begin + 4096, begin + w_bytes - 4);
+    for (at, what) in [(inside, "w"), (border, "two tensors"), (16, "the header"), (base.len(), "the end")] {
+        assert_eq!(errno_of(file.write_all_at(b"xxxxxxxx", at as u64)), busy, "{what}");
+    }
+    for at in [inside, border] {
+        mapping.write(at, b"refused!");
+        assert_eq!(errno_of(mapping.sync()), busy);
+        // The kernel drops the pages after it has the answer.
+        wait_until("the refused bytes to go", || {
+            read(&mounted, "t/base/m.safetensors") == base && mapping.bytes()[..] == base[..]
+        });
+    }
+    assert_same(&read(&mounted, "t/base/w"), &base[begin..begin + w_bytes], "the tensor");
+    let error = fs::OpenOptions::new().write(true).open(&container).unwrap_err();
+    assert_eq!(error.raw_os_error(), busy);
+    assert!(
+        get(&container, "why").contains("t/tune/w is stored as differences to it"),
+        "{}",
+        get(&container, "why")
+    );
+    assert!(get(&container, "refusal").contains("needed"));
+    // Modes and times are not bytes, and a tensor without children takes writes.
+    fs::set_permissions(&container, fs::Permissions::from_mode(0o600)).unwrap();
+    utimens(&container, (1, 0), (2, 0)).unwrap();
+    let v = fs::OpenOptions::new().write(true).open(mounted.path("t/base/b/v")).unwrap();
+    v.write_all_at(b"written!", 0).unwrap();
+    drop((v, mapping, file));
+    assert_same(&read(&mounted, "t/tune/m.safetensors"), &child, "the child");
+    assert_eq!(&read(&mounted, "t/base/m.safetensors")[begin + w_bytes..][..8], b"written!");
 }
 
 #[test]

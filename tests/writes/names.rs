@@ -8,6 +8,8 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::fs::{Mode, OFlags};
+
 use support::{Fixture, SetOnDrop, errno, mkfifo, mknod, names, rename_with};
 
 #[test]
@@ -236,5 +238,42 @@ fn unchanged_names_are_listed_once_while_others_change() {
             }
         }
     });
+    fixture.check();
+}
+
+#[test]
+fn a_directory_or_link_that_is_removed_or_replaced_stays_what_it_was_for_those_who_have_it() {
+    let fixture = Fixture::new();
+    let (path, other) = (fixture.path("d"), fixture.path("other"));
+    for replaces in [false, true] {
+        let remove = |remove: fn(&Path) -> std::io::Result<()>| {
+            if replaces { fs::rename(&other, &path) } else { remove(&path) }.unwrap();
+        };
+        fs::create_dir(&path).unwrap();
+        let open = fs::File::open(&path).unwrap();
+        let before = open.metadata().unwrap();
+        if replaces {
+            fs::create_dir(&other).unwrap();
+        }
+        remove(|path| fs::remove_dir(path));
+        let now = open.metadata().unwrap();
+        assert!(now.is_dir() && (now.ino(), now.mode()) == (before.ino(), before.mode()), "{replaces}");
+        let below = rustix::fs::openat(&open, "x", OFlags::RDONLY, Mode::empty());
+        assert_eq!(below.unwrap_err(), rustix::io::Errno::NOENT, "{replaces}");
+        if replaces {
+            fs::remove_dir(&path).unwrap();
+        }
+        symlink("before", &path).unwrap();
+        let link = rustix::fs::open(&path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).unwrap();
+        if replaces {
+            symlink("after", &other).unwrap();
+        }
+        remove(|path| fs::remove_file(path));
+        let target = rustix::fs::readlinkat(&link, "", Vec::new()).unwrap();
+        assert_eq!(target.to_bytes(), b"before", "{replaces}");
+        if replaces {
+            fs::remove_file(&path).unwrap();
+        }
+    }
     fixture.check();
 }

@@ -102,7 +102,7 @@ impl Adapter {
             self.open_backed(thread, ino, reply)
         } else {
             let reply = self.send_to_kernel(thread, ino, reply);
-            reply.map_err(|reply| self.open_own(ino, flags, reply)).is_ok()
+            reply.map_err(|reply| self.open_own(thread, ino, flags, reply)).is_ok()
         };
         if !is_hit {
             self.mounted.counters.decoded_misses.fetch_add(1, Ordering::Relaxed);
