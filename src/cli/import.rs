@@ -319,7 +319,7 @@ impl Place {
                 let imported = engine.store.collection(tenant, name).ok();
                 // A dry run opens the store to read only.
                 if let Some(collection) = imported.filter(|found| found.access() == Access::Write) {
-                    finish_renames(&collection, &OpenFiles::default(), Verify::First);
+                    finish_renames(&collection, &OpenFiles::default(), Verify::First, &mut Vec::new());
                     collection.sync()?;
                 }
             }

@@ -13,15 +13,15 @@ use std::time::Duration;
 use signal_hook::consts;
 
 use crate::cli::shared::log::Destination;
-use crate::cli::shared::mounts;
 use crate::cli::shared::remote::{self, RemoteArgs, parse_tier};
 use crate::cli::shared::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
+use crate::cli::shared::{lost, mounts};
 use crate::cli::{Outcome, init};
 use crate::fs::{Budget, Options, ShownOwner, TransportChoice, mount};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store};
+use crate::store::{Access, EventKind, Store};
 use crate::vfs::ListMode;
 
 /// Mount a store; its tensors and files appear below the mount point.
@@ -486,6 +486,12 @@ impl Args {
         Ok(store)
     }
 
+    /// The disk of a store that the mount writes to.
+    fn own_disk(&self) -> Option<FileDisk> {
+        let is_own = !self.read_only && remote::url(&self.store).is_none();
+        is_own.then(|| FileDisk::new(&self.store))
+    }
+
     /// Mounts the store and serves it until it is unmounted or a signal ends it.
     fn serve(&self, kernel: Vec<String>) -> Result<Outcome> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -493,7 +499,17 @@ impl Args {
         for signal in SIGNALS {
             signal_hook::flag::register(signal, stop.clone()).map_err(deaf)?;
         }
+        let left = self.own_disk().and_then(|disk| lost::of_note(&disk));
         let store = Arc::new(self.open_store()?);
+        if let Some(lost) = left {
+            log::warn!("the last mount of the store ended without {lost}");
+            store.events().tell(
+                EventKind::Unrecorded,
+                "/",
+                "unmount",
+                &format!("the last mount ended without {lost}"),
+            );
+        }
         let waits = remote::url(&self.store).is_some() || store.has_clones();
         let options = Options {
             list: self.list,
@@ -525,7 +541,10 @@ impl Args {
         let ready = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         ready.map_err(|error| Error::io("telling systemd that the mount is ready", error))?;
         let ended = mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)?;
-        if !ended {
+        if let Some(disk) = self.own_disk().filter(|_| !ended.lost.is_empty()) {
+            return Err(lost::leave_note(&disk, &ended.lost));
+        }
+        if !ended.in_time {
             log::warn!("{} was still in use after {} s", self.mountpoint.display(), PATIENCE.as_secs());
             // Later reads of open files fail. Everything written is in the log.
             traces::end(exporter);

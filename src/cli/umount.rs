@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli::Outcome;
 use crate::cli::shared::connection::{Connection, Daemon, daemons, elsewhere, noted_mountpoint, where_else};
+use crate::cli::shared::lost;
 use crate::cli::shared::mounts::{mount_dead_or_alive, resolved};
 use crate::cli::shared::process::{Asked, Process};
 use crate::format::mountinfo::mounted;
@@ -49,6 +50,8 @@ struct Ending {
     connection: Connection,
     store: PathBuf,
     daemon: Option<Process>,
+    /// An earlier mount has left a note of lost writes.
+    has_note: bool,
 }
 
 impl Ending {
@@ -80,12 +83,13 @@ impl Args {
                 Asked::Silent => None,
             };
         }
+        let has_note = lost::of_note(&FileDisk::new(&store)).is_some();
         let detach = if self.lazy || self.force { Detach::Now } else { Detach::Unused };
         unmount(&mounted.mountpoint, detach)?;
         if self.lazy {
             return Ok(Outcome::Succeeded);
         }
-        self.wait(&Ending { connection, store, daemon })
+        self.wait(&Ending { connection, store, daemon, has_note })
     }
 
     /// Ends a mount that is not mounted here, but whose daemon has not ended.
@@ -96,7 +100,8 @@ impl Args {
         let ending = noted(&mountpoint).or_else(|| {
             let user = elsewhere().into_iter().find(|user| user.mounted.mountpoint == mountpoint)?;
             let connection = Connection(user.mounted.device);
-            Some(Ending { connection, store: user.mounted.source, daemon: connection.daemon() })
+            let (store, daemon) = (user.mounted.source, connection.daemon());
+            Some(Ending { connection, store, daemon, has_note: false })
         });
         let ending = ending.ok_or_else(none)?;
         if self.force {
@@ -119,7 +124,15 @@ impl Args {
                 Some(daemon) if !daemon.has_ended() => Some(format!("its daemon, {daemon}, has not ended")),
                 _ => holder(&ending.store)?.map(|holder| format!("{holder} still uses its store")),
             };
-            let Some(who) = who else { return Ok(Outcome::Succeeded) };
+            let Some(who) = who else {
+                return match lost::of_note(&FileDisk::new(&ending.store)).filter(|_| !ending.has_note) {
+                    Some(lost) => {
+                        let text = format!("{shown} is unmounted, but without the last {lost}");
+                        Err(Error::new(ErrorKind::Full, text))
+                    }
+                    None => Ok(Outcome::Succeeded),
+                };
+            };
             if began.elapsed() >= PATIENCE {
                 let text = format!("{shown} is unmounted, but {who}");
                 let text = match ending.connection.user_elsewhere() {
@@ -162,7 +175,7 @@ fn noted(mountpoint: &Path) -> Option<Ending> {
             let is_it = note.starts_with(&format!("{process},")) && noted_mountpoint(&note)? == mountpoint;
             is_it.then(|| store.to_owned())
         })?;
-        Some(Ending { connection, store, daemon: Some(process) })
+        Some(Ending { connection, store, daemon: Some(process), has_note: false })
     })
 }
 

@@ -264,8 +264,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
         |reader, view| {
             let refused = reader.refusals.and_then(|(refusals, asker)| refusals.text(asker));
             let event = view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty());
-            let lines: Vec<String> =
-                [refused, event.or_else(|| taken_names(view))].into_iter().flatten().collect();
+            let unrecorded = view.collection.unrecorded(view.node.entry.id);
+            let lines = [refused, unrecorded, event.or_else(|| taken_names(view))];
+            let lines: Vec<String> = lines.into_iter().flatten().collect();
             Ok((!lines.is_empty()).then(|| lines.join("\n")))
         },
     ),

@@ -7,13 +7,14 @@ use crate::control::jobs::{Job, Report};
 use crate::engine::Finish;
 use crate::ingest::{Plan, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, Progress, Result};
-use crate::vfs::Invalidation;
+use crate::store::Store;
+use crate::vfs::{Invalidation, Vfs};
 
 /// The name of an import job; a colon and the tag of the request may follow.
 pub const IMPORT: &str = "import";
 
 /// Reports the progress of an import to its job only.
-struct Watched<'a>(&'a dyn Progress);
+struct Watched<'a>(&'a dyn Progress, &'a Vfs);
 
 /// Checks a request and queues its job. The job's result is JSON as `tierfs import --json` prints it.
 pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
@@ -36,7 +37,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
         let store = vfs.store();
         let finish = |collection: &_, target: &_| finish.finish(vfs.engine(), collection, target);
         let mut sum = Sum::default();
-        let done = plan.run(store, vfs.owner(), &Watched(progress), Some(&finish), &mut sum);
+        let done = plan.run(store, vfs.owner(), &Watched(progress, &vfs), Some(&finish), &mut sum);
         // Also after a cancelled import: the files that were complete by then have appeared.
         let (tenant, name) = &plan.request().collection;
         if let Ok(collection) = store.collection(tenant, name) {
@@ -60,4 +61,8 @@ impl Progress for Watched<'_> {
     }
 }
 
-impl Watch for Watched<'_> {}
+impl Watch for Watched<'_> {
+    fn make_room(&self, _store: &Store) -> bool {
+        self.1.make_room()
+    }
+}

@@ -329,9 +329,9 @@ impl Jobs {
         shown.iter().filter(|(number, job)| is_it(job) && self.cancel(*number, Of::All)).count()
     }
 
-    /// Runs queued jobs until [`end`](Self::end). Calls `flushed` after each job and before its end
-    /// becomes visible.
-    pub fn work(&self, flushed: &dyn Fn()) {
+    /// Runs queued jobs until [`end`](Self::end). Calls `begins` before each job, and `flushed` after it and
+    /// before its end becomes visible.
+    pub fn work(&self, begins: &dyn Fn(), flushed: &dyn Fn()) {
         loop {
             let (number, job, work) = {
                 let mut inner = self.inner.lock();
@@ -345,6 +345,7 @@ impl Jobs {
                     self.changed.wait(&mut inner);
                 }
             };
+            begins();
             match self.perform((number, &job), work, flushed) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => {
                     log::error!("{} of {}: {error}", job.request, job.path);
@@ -425,7 +426,7 @@ mod tests {
             ender.end();
             Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"))
         });
-        jobs.work(&|| ());
+        jobs.work(&|| (), &|| ());
         let text = jobs.text(Of::All);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("1 tier=q8 t/c done in ") && lines[0].ends_with("3 tensors"));

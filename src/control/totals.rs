@@ -118,7 +118,9 @@ impl Totals {
             collection.damage().map(|damage| format!("{path} is damaged and read-only: {}", damage.reason));
         let events = collection.events().iter().map(|event| format!("{path}: {event}"));
         let before = self.problems.len();
-        let texts = poisoned.into_iter().chain(damaged).chain(events);
+        let unrecorded = collection.all_unrecorded();
+        let unrecorded = unrecorded.into_iter().map(|(path, why)| format!("{path}: {why}"));
+        let texts = poisoned.into_iter().chain(damaged).chain(events).chain(unrecorded);
         self.problems.extend(texts.map(|text| Problem { place: counted.place.clone(), text }));
         let problems = (self.problems.len() - before) as u64;
         self.count(&counted, problems);

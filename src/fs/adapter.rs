@@ -278,7 +278,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.measured(Operation::Statfs, ino, || match self.vfs.store().space() {
+        self.measured(Operation::Statfs, ino, || match self.vfs.space(Ino(ino.0).own()) {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
                 reply.statfs(

@@ -27,7 +27,7 @@ mod verify_on_open;
 mod waker;
 
 pub use decoded::Budget;
-pub use mount::{Mount, Options, mount, unmount_by_helper};
+pub use mount::{Mount, MountEnd, Options, mount, unmount_by_helper};
 pub use reply::ShownOwner;
 pub use transport::{Choice as TransportChoice, Support as UringSupport};
 pub use waker::Waker;

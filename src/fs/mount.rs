@@ -131,6 +131,15 @@ pub struct Mount {
     jobs: std::thread::JoinHandle<()>,
 }
 
+/// How a mount ended.
+#[derive(Clone, Debug)]
+pub struct MountEnd {
+    /// Whether all requests ended in time.
+    pub in_time: bool,
+    /// The files whose last writes are lost, with the reason. Each of their closes or syncs failed, or would have.
+    pub lost: Vec<(String, String)>,
+}
+
 /// Mounts a store. The mount answers requests when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     if options.owner != ShownOwner::default() && store.access() == Access::Write {
@@ -217,8 +226,8 @@ impl Mount {
 
     /// Waits until the store is unmounted, or until `stop` returns `true`. `stop` is called twice a
     /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
-    /// All writes are durable when this returns. Returns whether all requests ended in time.
-    pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
+    /// All writes are durable when this returns, except those that it returns as lost.
+    pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<MountEnd> {
         let (mut synced, mut trimmed) = (Instant::now(), 0);
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
@@ -256,14 +265,16 @@ impl Mount {
         if self.jobs.join().is_err() {
             log::error!("jobs: a bug in tierfs: the last one was not finished");
         }
-        // The kernel no longer opens unlinked files.
-        self.vfs.release_unlinked();
-        self.vfs.sync(&mut |_| ())?;
+        let (lost, synced) = self.vfs.flush_at_end();
+        lost.iter().for_each(|(path, why)| log::error!("{path}: lost: {why}"));
+        if lost.is_empty() {
+            synced?;
+        }
         self.vfs.store().open_collections().iter().for_each(|open| open.save_usage(SaveUsage::Now));
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
         }
-        Ok(ended)
+        Ok(MountEnd { in_time: ended, lost })
     }
 
     /// Queues a job that rewrites damaged blocks that reads have found.
@@ -388,7 +399,13 @@ fn start_jobs(mounted: Arc<Mounted>, invalidator: Invalidator) -> Result<std::th
         if let Err(error) = rustix::process::nice(19) {
             log::info!("jobs run like requests do: {error}");
         }
-        mounted.jobs.work(&|| {
+        let make_room = || {
+            let store = mounted.store();
+            if store.space().is_ok_and(|space| space.available < space.total / 16) {
+                store.make_room();
+            }
+        };
+        mounted.jobs.work(&make_room, &|| {
             // A reader that sees a finished job then also sees its results.
             let (forgotten, waiting) = std::sync::mpsc::channel();
             let then = move || forgotten.send(()).unwrap_or_default();

@@ -2,40 +2,41 @@
 
 use std::sync::Arc;
 
-use crate::format::checksum;
 use crate::format::files::shard_index;
-use crate::format::log::catalog::{Digests, Extent, FileEntry};
+use crate::format::log::catalog::{Digests, FileEntry};
 use crate::ingest::archives;
 use crate::ingest::blocking::Blocking;
+use crate::ingest::cut::{Cutting, Written};
 use crate::ingest::parts::{Part, PartTensor, Recognized};
 use crate::ingest::recognize::{plain, recognize_at};
-use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
+use crate::ingest::store_parts::{How, StoredParts, store_parts};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Rename, publish, room};
-use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, Silent};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, Silent};
 use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::disk::File;
-use crate::store::{Object, PACK};
-use crate::store::{Parts, State, Touched};
+use crate::store::{PACK, Parts, State};
 
-/// Bytes that are read at a time.
-const CHUNK_BYTES: usize = 4 << 20;
+/// From this size on, a file is only taken apart if the disk seems to have room for what that needs:
+/// its bytes are not read in vain.
+const ASKS_FROM_BYTES: u64 = 64 << 20;
 
 /// The bytes of a written file.
 pub enum Bytes<'a> {
-    /// The bytes of a data file of the collection, which is not copied.
-    DataFile {
-        /// Its number.
-        number: u64,
-        /// Its content.
-        file: &'a Arc<dyn File>,
-        /// The draft that the bytes were written as, if any; its known checksums are reused. Nobody
-        /// writes to it meanwhile.
-        draft: Option<Arc<Object>>,
-    },
+    /// Of a file that is cut where it lies.
+    Written(Written<'a>),
     /// Other bytes, which are copied.
     Other(&'a Arc<dyn File>),
+}
+
+impl<'a> Bytes<'a> {
+    fn source(&self) -> &'a Arc<dyn File> {
+        match self {
+            Bytes::Written(written) => written.file,
+            Bytes::Other(source) => source,
+        }
+    }
 }
 
 /// Replaces the bytes of the file `node`, called `name`, and its tensors. A file whose content does not fit its name is kept as a plain file, with the error as reason. `digests`
@@ -47,7 +48,7 @@ pub fn arrive(
     digests: Digests,
     mtime: i64,
 ) -> Result<Parts> {
-    let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
+    let source = bytes.source();
     // Content that takes reading the whole file is recognized at the close.
     let name = if is_scanned(name) { b"" } else { name };
     let path = collection.state().path(node);
@@ -73,7 +74,7 @@ pub fn arrive_as(
     mtime: i64,
     why: String,
 ) -> Result<Parts> {
-    let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
+    let source = bytes.source();
     let (recognized, why, _held) = match room::reserve_tensors(collection, node, &recognized) {
         Ok(held) => (recognized, why, Some(held)),
         Err(error) if error.kind() == ErrorKind::Quota => {
@@ -111,14 +112,16 @@ pub fn arrive_as(
             Err(error) => return Err(error),
         }
     }
-    let stored_parts = match &bytes {
-        Bytes::DataFile { number, file, draft }
-            if recognized.bytes > GATHERED_BYTES_MAX && recognized.records.is_none() =>
-        {
-            StoredParts {
-                digests,
-                ..cut_in_place(collection, (*number, file), draft.as_deref(), &recognized)?
-            }
+    let is_cut = recognized.bytes > GATHERED_BYTES_MAX && recognized.records.is_none();
+    let cut = match &bytes {
+        Bytes::Written(written) if is_cut => Some(Cutting::new(written, &recognized)),
+        _ => None,
+    };
+    let mut is_in_place = false;
+    let stored_parts = match cut {
+        Some(cut) if is_preferred(collection, &cut, recognized.bytes)? => {
+            is_in_place = true;
+            StoredParts { digests, ..cut.store(collection)? }
         }
         _ => {
             let options = Options::default();
@@ -133,7 +136,39 @@ pub fn arrive_as(
             stored_parts
         }
     };
-    publish::publish_over(uncommitted, collection, (node, rename), mtime, recognized, stored_parts, why)
+    let parts = publish::publish_over(
+        uncommitted,
+        collection,
+        (node, rename),
+        mtime,
+        recognized,
+        stored_parts,
+        why,
+    )?;
+    if is_in_place {
+        collection.free_left(&parts.0);
+    }
+    Ok(parts)
+}
+
+/// Whether to cut a file where it lies. One that lies mostly elsewhere is copied to a data file of its own, where
+/// there is room. `Full` if there seems to be no room for either.
+fn is_preferred(collection: &Collection, cut: &Cutting<'_>, bytes: u64) -> Result<bool> {
+    let is_scattered = cut.copied() > bytes / 2;
+    if bytes < ASKS_FROM_BYTES && !is_scattered {
+        return Ok(true);
+    }
+    let free = collection.free_bytes()?;
+    if is_scattered && free > bytes + bytes / 8 {
+        return Ok(false);
+    }
+    // The log takes a checksum of each block.
+    let needed = cut.copied() + bytes / 2048;
+    if bytes >= ASKS_FROM_BYTES && free < needed {
+        let text = format!("taking it apart needs {needed} bytes, and {free} are free");
+        return Err(Error::new(ErrorKind::Full, text));
+    }
+    Ok(true)
 }
 
 /// Whether a file consists of the recognized parts already, so that its tensors can stay.
@@ -173,92 +208,4 @@ pub fn is_scanned(name: &[u8]) -> bool {
 
 fn has_suffix(name: &[u8], suffix: &[u8]) -> bool {
     name.ends_with(suffix) && name.len() > suffix.len()
-}
-
-/// Makes the parts objects of the data file that holds the bytes already. Blocks that agree with
-/// blocks of `draft` take their checksums from it; the others are read back.
-fn cut_in_place(
-    collection: &Collection,
-    (number, file): (u64, &Arc<dyn File>),
-    draft: Option<&Object>,
-    recognized: &Recognized,
-) -> Result<StoredParts> {
-    let mut touched = Touched::default();
-    let data = collection.data_file(number)?;
-    touched.file(&data);
-    let mut chunk = Vec::new();
-    let mut objects = Vec::with_capacity(recognized.parts.len());
-    for part in &recognized.parts {
-        let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
-        let bytes = part.end - part.begin;
-        let block_bytes = Blocking::default().block_bytes(dtype, bytes);
-        let step = CHUNK_BYTES / block_bytes as usize * block_bytes as usize;
-        let mut parts = Vec::new();
-        let known = |at: u64| {
-            let len = part.end.saturating_sub(at).min(u64::from(block_bytes));
-            Some((len, draft?.known_checksum(at, len as usize)?))
-        };
-        let mut at = part.begin;
-        while at < part.end {
-            if let Some((len, checksum)) = known(at) {
-                add_checksum(&mut parts, checksum);
-                at += len;
-                continue;
-            }
-            // Holes are zeros that nobody wrote, so they are neither read nor compared, however long.
-            let found = next_data(&data, at)?;
-            let hole = match found.filter(|found| *found < part.end) {
-                Some(found) => (found.max(at) - at) / u64::from(block_bytes) * u64::from(block_bytes),
-                None => part.end - at,
-            };
-            add_hole(&mut parts, hole.div_ceil(u64::from(block_bytes)));
-            at += hole;
-            let end = at + (part.end - at).min(step as u64);
-            let next = (at..end).step_by(block_bytes as usize).find(|at| known(*at).is_some());
-            let len = (next.unwrap_or(end) - at) as usize;
-            chunk.resize(len, 0);
-            file.read_exact_at(&mut chunk, at).map_err(|error| Error::io("reading it back", error))?;
-            for block in chunk.chunks(block_bytes as usize) {
-                let end = at + block.len() as u64;
-                let is_hole = block.iter().all(|byte| *byte == 0)
-                    && next_data(&data, at)?.is_none_or(|found| found >= end);
-                if is_hole {
-                    add_hole(&mut parts, 1)
-                } else {
-                    add_checksum(&mut parts, checksum::of(block))
-                }
-                at = end;
-            }
-        }
-        objects.push(StoredObject {
-            dtype,
-            bytes,
-            block_bytes,
-            extent: Some(Extent { file: number, offset: part.begin }),
-            blocks: StoredBlocks::Parts(parts),
-            error: None,
-        });
-    }
-    let digests = Digests::NotTaken;
-    Ok(StoredParts { bytes: recognized.bytes, objects, digests, touched, outside: None, is_shared: false })
-}
-
-fn next_data(file: &Arc<dyn File>, at: u64) -> Result<Option<u64>> {
-    file.next_data(at).map_err(|error| Error::io("asking for its holes", error))
-}
-
-fn add_checksum(parts: &mut Vec<TakenPart>, checksum: u32) {
-    match parts.last_mut() {
-        Some(TakenPart::Run(before)) => before.push(checksum),
-        _ => parts.push(TakenPart::Run(vec![checksum])),
-    }
-}
-
-fn add_hole(parts: &mut Vec<TakenPart>, blocks: u64) {
-    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-    match parts.last_mut() {
-        _ if blocks == 0 => {}
-        Some(TakenPart::Hole(before)) => *before = before.saturating_add(blocks),
-        _ => parts.push(TakenPart::Hole(blocks)),
-    }
 }

@@ -86,8 +86,8 @@ fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
     id
 }
 
-/// Adds the blocks from `first` until the batch is full. Returns the next block to add, or `None`
-/// when all are added.
+/// Adds the blocks, or parts of blocks, from `first` until the batch is full. Returns the next one to add, or
+/// `None` when all are added.
 fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
     let described = ObjectDescription {
         dtype: draft.object.dtype,
@@ -108,20 +108,28 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
             None
         }
         StoredBlocks::Parts(parts) => {
-            let mut block = 0;
-            for part in parts {
+            let mut block: u32 = parts.iter().take(first).map(TakenPart::blocks).sum();
+            for (place, part) in parts.iter().enumerate().skip(first) {
+                if batch.slots() >= BATCH_SLOTS_MAX {
+                    return Some(place);
+                }
+                let mut add_empty = |stored: Stored| {
+                    let count = part.blocks();
+                    batch.record(Record::EmptyRun { object: id, block, count, stored, created_at });
+                };
                 match part {
-                    TakenPart::Run(checksums) => {
-                        add_run(batch, block, checksums);
-                        block += checksums.len() as u32;
+                    TakenPart::Run(checksums) => add_run(batch, block, checksums),
+                    TakenPart::Hole(_) => {
+                        let at = u64::from(block) * u64::from(draft.object.block_bytes);
+                        add_empty(Stored::in_extent(extent + at));
                     }
-                    TakenPart::Hole(count) => {
-                        let at = extent + u64::from(block) * u64::from(draft.object.block_bytes);
-                        let (count, stored) = (*count, Stored::in_extent(at));
-                        batch.record(Record::EmptyRun { object: id, block, count, stored, created_at });
-                        block += count;
+                    TakenPart::Zeros(_) => add_empty(Stored::ZEROS),
+                    TakenPart::Slots(blocks) => {
+                        let blocks: Vec<(u32, Stored)> = (block..).zip(blocks.iter().copied()).collect();
+                        add_described_blocks(batch, id, &described, &blocks);
                     }
                 }
+                block += part.blocks();
             }
             None
         }

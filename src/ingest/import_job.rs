@@ -41,6 +41,10 @@ pub trait Watch: Progress {
     fn skipped(&self, _source: &str, _why: &str) {}
     /// A remark about a file.
     fn noted(&self, _path: &str, _note: &str) {}
+    /// Frees the space of what was removed. Whether there was any.
+    fn make_room(&self, store: &Store) -> bool {
+        store.make_room()
+    }
 }
 
 /// Finishes an imported file, for example by packing or evicting it. Returns why some of its tensors
@@ -355,7 +359,8 @@ impl Plan {
         if let Some(tensor) = &self.request.shard_of {
             let target = target_of(tensor)?;
             sum.note_changed(collection, &target);
-            sum.add(&self.shards(collection, &target, owner, (options, watch))?);
+            let shards = || self.shards(collection, &target, owner, (options, watch));
+            sum.add(&with_room(store, self.bytes(), watch, shards)?);
             return Ok(());
         }
         let is_cancelled = || watch.is_cancelled();
@@ -407,7 +412,9 @@ impl Plan {
                     watch.advance(found.bytes);
                     return Ok(Some((Action::Link, Report::default())));
                 }
-                let report = self.one(store, collection, found, owner, (options, watch))?;
+                let report = with_room(store, found.bytes, watch, || {
+                    self.one(store, collection, found, owner, (options, watch))
+                })?;
                 Ok(Some((action, report)))
             });
             let (action, report) = match done {
@@ -565,6 +572,22 @@ fn note_missing_shards(collection: &Collection, indexes: &[&Target], watch: &dyn
         watch.noted(&path, &note);
         sum.notes.push((path, note));
     }
+}
+
+/// Stores something of `bytes` bytes. Where the disk is full, what was removed is freed, and it is tried once more.
+fn with_room<T>(
+    store: &Store,
+    bytes: u64,
+    watch: &dyn Watch,
+    mut work: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    if store.space().is_ok_and(|space| space.available < bytes) {
+        watch.make_room(store);
+    }
+    work().or_else(|error| match error.kind() {
+        ErrorKind::Full if watch.make_room(store) => work(),
+        _ => Err(error),
+    })
 }
 
 fn cancelled() -> Error {

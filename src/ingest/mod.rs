@@ -12,6 +12,7 @@ mod batch;
 mod blocking;
 #[cfg(feature = "mount")]
 mod compare;
+mod cut;
 mod data_files;
 mod diagnose;
 mod drafts;
@@ -52,6 +53,7 @@ pub use batch::check_batch;
 pub use blocking::Blocking;
 #[cfg(feature = "mount")]
 pub use compare::node_at;
+pub use cut::Written;
 pub use data_files::{has_data_files, has_models, is_data_file, mark_data_files};
 #[cfg(feature = "mount")]
 pub use hub::{HubCache, HubRepository, hub_cache};

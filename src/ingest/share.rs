@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Content, FileEntry};
+use crate::format::log::catalog::{Content, Extent, FileEntry};
 use crate::ingest::arrive::{Bytes, arrive_as, is_recorded};
+use crate::ingest::cut::Written;
 use crate::ingest::recognize::{plain, recognize};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{EntryId, Error, Result};
 use crate::store::disk::File;
-use crate::store::{Collection, GATHERED_BYTES_MAX, Parts};
+use crate::store::{Collection, GATHERED_BYTES_MAX, Parts, Place, Stretch};
 
 /// Bytes that are compared at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -38,7 +39,8 @@ pub fn share(
         if !is_recorded(&collection.state(), entry, &recognized) {
             return Ok(None);
         }
-        let came_in = Bytes::DataFile { number: shared, file: &file, draft: None };
+        let stretches = stretches_of(shared, &file, bytes)?;
+        let came_in = Bytes::Written(Written { file: &file, stretches, draft: None });
         let (digests, why) = (entry.digests.clone(), entry.why.to_string());
         let parts = arrive_as(collection, (node, None), recognized, (came_in, digests), mtime, why)?;
         uncommitted.named();
@@ -47,6 +49,21 @@ pub fn share(
     }
     collection.offer_data_file(number, bytes);
     Ok(None)
+}
+
+/// The bytes and the holes of a data file.
+fn stretches_of(number: u64, file: &Arc<dyn File>, bytes: u64) -> Result<Vec<Stretch>> {
+    let mut stretches = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let found = file.next_data(at).map_err(|error| Error::io("asking for its holes", error))?;
+        let data = found.unwrap_or(bytes).clamp(at, bytes);
+        let end = (data + CHUNK_BYTES as u64).min(bytes);
+        Stretch::push(&mut stretches, at..data, Place::Hole(Extent { file: number, offset: at }));
+        Stretch::push(&mut stretches, data..end, Place::Data(Extent { file: number, offset: data }));
+        at = end;
+    }
+    Ok(stretches)
 }
 
 /// Whether two files have the same first `bytes` bytes. An unreadable file counts as different.

@@ -58,18 +58,33 @@ pub(super) struct StoredObject {
 pub(super) enum StoredBlocks {
     /// In the data file: one checksum per block.
     Run(Vec<u32>),
-    /// In the data file, with holes between them: runs and holes in order.
+    /// In the data file, with holes and blocks in slots between them, in order.
     Parts(Vec<TakenPart>),
     /// One place per block.
     Each(Vec<Stored>),
 }
 
-/// Consecutive blocks in a data file.
+/// Consecutive blocks that are stored alike.
 pub(super) enum TakenPart {
-    /// One checksum per block.
+    /// In the data file: one checksum per block.
     Run(Vec<u32>),
     /// Number of blocks in a hole.
     Hole(u32),
+    /// Number of blocks of zeros that lie nowhere.
+    Zeros(u32),
+    /// One place per block, in slots.
+    Slots(Vec<Stored>),
+}
+
+impl TakenPart {
+    /// Number of its blocks.
+    pub fn blocks(&self) -> u32 {
+        match self {
+            TakenPart::Run(checksums) => checksums.len() as u32,
+            TakenPart::Hole(count) | TakenPart::Zeros(count) => *count,
+            TakenPart::Slots(blocks) => blocks.len() as u32,
+        }
+    }
 }
 
 impl StoredParts {
@@ -83,7 +98,7 @@ impl StoredParts {
         let first = self.objects.first()?.extent?.file;
         let is_there = |object: &StoredObject| {
             object.extent.is_some_and(|extent| extent.file == first)
-                && !matches!(object.blocks, StoredBlocks::Each(_))
+                && matches!(object.blocks, StoredBlocks::Run(_))
         };
         (self.outside.is_none() && self.objects.iter().all(is_there)).then_some(first)
     }

@@ -1,5 +1,6 @@
 //! Open files: one [`OpenFile`] for each node, however often it is opened.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +32,10 @@ pub(super) struct Flags {
     pub changed: AtomicBool,
     /// Whether it was written to since a program last closed it.
     pub unclosed: AtomicBool,
+    /// Whether a container may stay whole for want of room.
+    pub whole: AtomicBool,
+    /// Whether the next flush is the last, which keeps a container whole and may use the log's reserve.
+    pub ending: AtomicBool,
     /// Whether its pages in the kernel were invalidated.
     pub forgotten: AtomicBool,
     /// Whether the other names of its unflushed writes were invalidated since the last of these.
@@ -99,6 +104,8 @@ impl OpenFile {
             is_new: AtomicBool::new(layout.bytes() == 0),
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
+            whole: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
             told: AtomicBool::new(false),
         };
@@ -127,6 +134,14 @@ impl OpenFile {
     /// The collection of the file.
     pub fn collection(&self) -> &Arc<Collection> {
         &self.collection
+    }
+
+    /// Adds the objects that it has open. `false` while the file changes.
+    pub fn add_objects(&self, objects: &mut HashSet<ObjectId>) -> bool {
+        let layout = self.layout.try_read();
+        let Some(layout) = layout else { return false };
+        objects.extend(layout.objects.iter().map(|open| open.object().entry.id));
+        true
     }
 
     /// The node of the file.

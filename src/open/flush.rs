@@ -8,10 +8,10 @@ use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
 use crate::ingest::{
-    Bytes, Recognized, arrive, arrive_as, is_data_file, is_recorded, is_scanned, may_be_recognized,
-    recognize, recognize_at, share,
+    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded, is_scanned,
+    may_be_recognized, recognize, recognize_at, share,
 };
-use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::open::Changes;
 use crate::open::file::OpenFile;
 use crate::open::hub::name_to_recognize;
@@ -23,8 +23,17 @@ use crate::store::OpenObject;
 use crate::store::Writes;
 use crate::store::Written;
 use crate::store::disk::File;
-use crate::store::{MEMORY_FILE, Parts, Touched, now_nanoseconds};
 use crate::store::{Node, State};
+use crate::store::{Parts, Place, Stretch, Touched, now_nanoseconds};
+
+/// Why a container stays a plain file for now.
+struct LeftWhole(String);
+
+impl LeftWhole {
+    fn because(error: &Error) -> LeftWhole {
+        LeftWhole(format!("kept as a plain file until there is room to take it apart: {error}"))
+    }
+}
 
 impl OpenFile {
     /// Commits all writes to the log, so that they survive the end of this process and every name of
@@ -34,6 +43,25 @@ impl OpenFile {
             return Ok(Changes::default());
         }
         self.flush_locked(&mut self.layout.write())
+    }
+
+    /// As [`flush`](Self::flush), before the process ends: with as little room as possible.
+    pub fn flush_at_end(&self) -> Result<Changes> {
+        self.flags.ending.store(true, Ordering::Release);
+        self.flush()
+    }
+
+    /// Flushes in this way, where there is no room to take a container apart: it stays a plain file, and is
+    /// recognized again later.
+    pub fn flush_whole(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.flags.whole.store(true, Ordering::Release);
+        let flushed = flush();
+        self.flags.whole.store(false, Ordering::Release);
+        flushed
+    }
+
+    fn leaves_whole(&self) -> bool {
+        self.flags.whole.load(Ordering::Acquire) || self.flags.ending.load(Ordering::Acquire)
     }
 
     /// As [`flush`](Self::flush), after the writer closed the file. It then recognizes content for which
@@ -47,6 +75,9 @@ impl OpenFile {
             return Ok(());
         }
         if is_scanned && let Err(error) = self.recognize_now(changes) {
+            if error.kind() == ErrorKind::Full && self.leaves_whole() {
+                return self.note_left_whole(&error);
+            }
             self.flags.unclosed.store(true, Ordering::Release);
             return Err(error);
         }
@@ -71,6 +102,17 @@ impl OpenFile {
         let parts = dirty.filter_map(|open| state.part_of(open.object().entry.id));
         let nodes: HashSet<EntryId> = parts.chain(container).filter(|id| *id != self.node).collect();
         Some(Changes { nodes: nodes.into_iter().collect() })
+    }
+
+    fn note_left_whole(&self, error: &Error) -> Result<()> {
+        let LeftWhole(why) = LeftWhole::because(error);
+        engine::note_why(&self.collection, self.node, &why)?;
+        self.collection.record(Touched::default(), |batch, state| {
+            if state.node(self.node).is_some() {
+                batch.recognize_again(self.node);
+            }
+            Ok(())
+        })
     }
 
     /// Lets a new file share the data file of another with the same bytes, if there is one.
@@ -140,11 +182,17 @@ impl OpenFile {
         let is_other = layout.is_other || cut.is_some();
         let recognized = if is_new || self.must_be_recognized_again(layout, is_other, file, &name) {
             let found = recognize_at((&self.collection, &self.path()), &source, &name);
-            // Many programs use the suffix of a checkpoint; their files stay plain.
+            // Many programs use the suffix of a checkpoint; their files stay plain. A container whose parts
+            // are still the same keeps them.
             let stays = |found: &Recognized| {
                 !is_new
-                    && (found.content, file.content) == (Content::Plain, Content::Plain)
-                    && !self.collection.state().has_other_shards(self.node, found.shards.as_deref())
+                    && match file.content {
+                        Content::Plain => {
+                            found.content == Content::Plain
+                                && !self.collection.state().has_other_shards(self.node, found.shards.as_deref())
+                        }
+                        _ => !is_other && self.has_parts(file, found),
+                    }
             };
             Some(found).filter(|found| !found.as_ref().is_ok_and(stays))
         } else {
@@ -153,12 +201,22 @@ impl OpenFile {
         let kept = cut.map_or(layout.objects.len(), |bytes| layout.kept(bytes).0);
         let objects: Vec<OpenObject> = layout.objects.iter().take(kept).cloned().collect();
         let in_memory = objects.iter().any(OpenObject::is_in_memory);
+        let mut left_whole = None;
         if is_new || matches!(recognized, Some(Ok(_))) {
-            let is_plain = !matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
-            match self.take_apart(layout, &objects, &source, &name, mtime) {
+            let is_container = matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
+            let is_ending = self.flags.ending.load(Ordering::Acquire);
+            let taken_apart = if is_ending {
+                Err(Error::new(ErrorKind::Full, "the disk was full when the mount ended"))
+            } else {
+                self.take_apart(layout, &objects, &source, &name, mtime)
+            };
+            let may_stay = is_new && !is_container || self.leaves_whole();
+            match taken_apart {
                 Ok(parts) => return self.reload(layout, Ok(parts), before).map(Some),
-                // Without room for a copy, a plain file keeps its extents.
-                Err(error) if error.kind() == ErrorKind::Full && is_new && is_plain => {}
+                // The bytes can stay where they are.
+                Err(error) if error.kind() == ErrorKind::Full && may_stay => {
+                    left_whole = is_container.then(|| LeftWhole::because(&error));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -170,7 +228,8 @@ impl OpenFile {
         // An empty file is recognized by the next bytes written to it.
         let explain =
             |error| if bytes == 0 { String::new() } else { format!("kept as a plain file: {error}") };
-        let why = recognized.and_then(Result::err).map(explain);
+        let is_left = left_whole.is_some();
+        let why = recognized.and_then(Result::err).map(explain).or(left_whole.map(|LeftWhole(why)| why));
         let is_plain = why.is_some();
         let mut written = Vec::new();
         let mut end = 0;
@@ -184,7 +243,8 @@ impl OpenFile {
         let mut touched = Touched::default();
         written.iter_mut().for_each(|written| touched.merge(written.touched()));
         let is_rounded = written.iter().any(Written::is_rounded);
-        let recorded = self.record(&objects, (&written, touched), (bytes, cut.is_some()), mtime, why)?;
+        let size = (bytes, cut.is_some());
+        let recorded = self.record(&objects, (&written, touched), size, mtime, (why, is_left))?;
         let Some(parts) = recorded else { return Ok(None) };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if is_other || is_plain {
@@ -292,8 +352,7 @@ impl OpenFile {
         })
     }
 
-    /// Creates new objects for the file's bytes: in place if they lie in one data file, otherwise in
-    /// a new data file.
+    /// Creates new objects for the file's bytes, where they lie if possible.
     fn take_apart(
         &self,
         layout: &Layout,
@@ -313,38 +372,53 @@ impl OpenFile {
         objects: &[OpenObject],
         source: &'a Arc<dyn File>,
     ) -> Result<Bytes<'a>> {
-        Ok(match self.data_file_of(layout, objects)? {
-            Some(number) => {
+        Ok(match self.stretches(layout, objects)? {
+            Some(stretches) => {
                 // An object that is in the log may have other writers, so only a single draft is
                 // passed on.
                 let draft =
                     layout.objects.first().filter(|_| layout.drafts == 1 && layout.objects.len() == 1);
                 let draft = draft.map(|draft| draft.object().clone());
-                Bytes::DataFile { number, file: source, draft }
+                Bytes::Written(WrittenFile { file: source, stretches, draft })
             }
             None => Bytes::Other(source),
         })
     }
 
-    /// The data file that begins with exactly the bytes of these objects.
-    fn data_file_of(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<u64>> {
-        if layout.records.is_some() {
+    /// Where the bytes of these objects lie, one after the other. `None` where others cannot name them there.
+    fn stretches(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<Vec<Stretch>>> {
+        if layout.records.is_some() || objects.iter().any(OpenObject::is_in_memory) {
             return Ok(None);
         }
-        let mut end = 0;
-        let mut number = None;
+        let (mut stretches, mut begin) = (Vec::new(), 0);
         for object in objects {
-            let Some(extent) = object.place_in_data()? else { return Ok(None) };
-            if extent.file == MEMORY_FILE
-                || extent.offset != end
-                || number.is_some_and(|number| number != extent.file)
-            {
-                return Ok(None);
+            for Stretch { bytes, place } in object.stretches()? {
+                Stretch::push(&mut stretches, begin + bytes.start..begin + bytes.end, place);
             }
-            number = Some(extent.file);
-            end += object.bytes();
+            begin += object.bytes();
         }
-        Ok(number)
+        Ok(Some(stretches))
+    }
+
+    /// The data file that begins with exactly the bytes of these objects.
+    fn data_file_of(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<u64>> {
+        let stretches = self.stretches(layout, objects)?.unwrap_or_default();
+        let mut places = stretches.iter().map(|stretch| match stretch.place {
+            Place::Data(extent) | Place::Hole(extent) if extent.offset == stretch.bytes.start => {
+                Some(extent.file)
+            }
+            _ => None,
+        });
+        let first = places.next().flatten();
+        Ok(first.filter(|_| places.all(|place| place == first)))
+    }
+
+    /// Whether a file has the recognized parts already, so that it can keep them.
+    fn has_parts(&self, file: &FileEntry, found: &Recognized) -> bool {
+        // A model may name other data files.
+        file.content != Content::Onnx
+            && *file.why == *found.note
+            && is_recorded(&self.collection.state(), file, found)
     }
 
     /// The node and the name that tells its format. `None` once the node is gone.
@@ -407,15 +481,16 @@ impl OpenFile {
         if self.flags.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
     }
 
-    /// Commits the file. With `why` the file becomes plain, for that reason. Returns its parts as the
-    /// log then records them; `None` where the file has lost its last name.
+    /// Commits the file. With `why` the file becomes plain, for that reason; if it `is_left` so, it is recognized
+    /// again later. Returns its parts as the log then records them; `None` where the file has lost its last
+    /// name.
     fn record(
         &self,
         objects: &[OpenObject],
         (written, touched): (&[Written<'_>], Touched),
         (bytes, is_cut): (u64, bool),
         mtime: i64,
-        why: Option<String>,
+        (why, is_left): (Option<String>, bool),
     ) -> Result<Option<Result<Parts>>> {
         let fill = |batch: &mut Batch, state: &State| {
             let Some(node) = state.node(self.node) else { return Ok(false) };
@@ -439,8 +514,8 @@ impl OpenFile {
             for object in file.objects.iter().filter(|object| !kept.contains(object)) {
                 batch.record(Record::Delete { object: *object });
             }
-            if is_cut && bytes == 0 {
-                // This releases the space of drafts too.
+            if is_cut && bytes == 0 || self.flags.ending.load(Ordering::Acquire) {
+                // The first releases the space of drafts too.
                 batch.mark_freeing();
             }
             let now = now_nanoseconds();
@@ -457,6 +532,9 @@ impl OpenFile {
                 entry.content = Content::Plain;
                 entry.records = None;
                 remove_parts(batch, state, file);
+            }
+            if is_left {
+                batch.recognize_again(self.node);
             }
             let is_written_over = |before: &FileEntry, now: &FileEntry| {
                 let outdated = FileEntry { digests: Digests::Outdated, ..before.clone() };

@@ -454,17 +454,28 @@ fn suffix(name: &[u8]) -> &[u8] {
 }
 
 /// Recognizes renamed files that still have the mark: the process ended before, or an import took
-/// their first name.
-pub fn finish_renames(collection: &Arc<Collection>, table: &OpenFiles, verify: Verify) -> Changes {
+/// their first name. Those for which there is no room are added to `waiting`.
+pub fn finish_renames(
+    collection: &Arc<Collection>,
+    table: &OpenFiles,
+    verify: Verify,
+    waiting: &mut Vec<Arc<OpenFile>>,
+) -> Changes {
     let mut changes = Changes::default();
     let marked: Vec<EntryId> = collection.state().to_be_recognized_again().collect();
     if marked.is_empty() || collection.check_writable().is_err() {
         return changes;
     }
     for node in marked {
-        let opened = table.open(collection, node, verify);
-        if let Err(error) = opened.and_then(|open_file| open_file.recognize_again(&mut changes)) {
-            log::warn!("{}: looking at a renamed file: {error}", collection.path());
+        let recognized = table.open(collection, node, verify).and_then(|open_file| {
+            let recognized = open_file.recognize_again(&mut changes);
+            if recognized.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
+                waiting.push(open_file);
+            }
+            recognized
+        });
+        if let Err(error) = recognized {
+            log::warn!("{}: recognizing a file again: {error}", collection.path());
         }
     }
     changes

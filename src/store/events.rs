@@ -32,6 +32,8 @@ pub enum EventKind {
     Dropped,
     /// A collection accepts no more writes, because a sync failed.
     Poisoned,
+    /// Writes to a file could not be recorded, or are recorded after all.
+    Unrecorded,
     /// A log was checkpointed.
     Compaction,
     /// Blocks were moved to another tier.
@@ -52,6 +54,7 @@ impl EventKind {
             EventKind::Repair => "repair",
             EventKind::Dropped => "dropped",
             EventKind::Poisoned => "poisoned",
+            EventKind::Unrecorded => "unrecorded",
             EventKind::Compaction => "compaction",
             EventKind::Migration => "migration",
             EventKind::Remote => "remote",

@@ -133,6 +133,15 @@ fn number(text: &str) -> Option<Option<u64>> {
     Some((number > 0).then_some(number))
 }
 
+/// The amounts that the tightest limits leave, each with the amount that is used of the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Room {
+    /// Of bytes. `None` where they are not limited.
+    pub bytes: Option<(u64, u64)>,
+    /// Of files.
+    pub files: Option<(u64, u64)>,
+}
+
 /// Counts the use of a collection or a tenant.
 #[derive(Debug)]
 pub struct Meter {
@@ -143,7 +152,7 @@ pub struct Meter {
     counts: Mutex<Counts>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     used: Use,
     reserved: Use,
@@ -165,6 +174,25 @@ impl Meter {
     /// The limits.
     pub fn limits(&self) -> Limits {
         self.counts.lock().limits
+    }
+
+    /// The room that the limits here and above leave.
+    pub fn room(&self) -> Room {
+        let mut room = Room::default();
+        let used = self.used();
+        let mut meter = Some(self);
+        while let Some(Meter { counts, above, .. }) = meter {
+            let Counts { used: logged, reserved, limits } = *counts.lock();
+            let there = logged.and(reserved);
+            let left = |limit: Option<u64>, there: u64| limit.map(|limit| limit.saturating_sub(there));
+            let logical = left(limits.bytes, there.logical).map(|left| (left, used.logical));
+            let stored = left(limits.stored, there.stored).map(|left| (left, used.stored));
+            room.bytes = room.bytes.into_iter().chain(logical).chain(stored).min();
+            let files = left(limits.files, there.files).map(|left| (left, used.files));
+            room.files = room.files.into_iter().chain(files).min();
+            meter = above.as_deref();
+        }
+        room
     }
 
     /// Sets the limits. The use may already exceed them.
@@ -261,7 +289,7 @@ impl Drop for Reserved {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, Meter, Use};
+    use super::{Limits, Meter, Room, Use};
     use crate::model::ErrorKind;
 
     #[test]
@@ -314,6 +342,10 @@ mod tests {
         one.check(Use::FILE).unwrap();
         one.set_used(Use::default());
         assert_eq!(tenant.used(), other.used());
+        // What is left here is at most what is left above.
+        assert_eq!(one.room(), Room { bytes: Some((100, 0)), files: None });
+        other.set_limits(Limits { stored: Some(9), files: Some(3), ..Limits::default() });
+        assert_eq!(other.room(), Room { bytes: Some((2, 7)), files: Some((2, 1)) });
         // A use over its quota may still shrink, and other amounts may grow.
         other.set_limits(Limits { stored: Some(1), ..Limits::default() });
         other.check(Use { logical: 100, ..Use::default() }).unwrap();

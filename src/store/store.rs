@@ -21,7 +21,7 @@ use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_fil
 use crate::store::events::Events;
 use crate::store::io::share::Shared;
 use crate::store::open_collections::{Closed, OpenCollections};
-use crate::store::quota::{Limits, Meter, Use};
+use crate::store::quota::{Limits, Meter, Room, Use};
 use crate::store::repair::set_aside::{open_collection, open_log};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
@@ -187,6 +187,14 @@ impl Store {
     /// Events since the store was opened.
     pub fn events(&self) -> &Arc<Events> {
         self.services.events()
+    }
+
+    /// Frees the space of all that was removed in open collections. Whether there was any; a request that found the
+    /// disk full is then worth a retry.
+    pub fn make_room(&self) -> bool {
+        let open = self.open_collections();
+        let writable = open.iter().filter(|open| open.access() == Access::Write);
+        writable.filter(|open| open.make_room()).count() > 0
     }
 
     /// Space left on its disk.
@@ -560,6 +568,12 @@ impl Store {
     pub fn tenant_use(&self, name: &str) -> Result<Use> {
         self.count_tenant(name)?;
         Ok(self.tenant(name).meter().used())
+    }
+
+    /// The room that the limits of a tenant leave.
+    pub fn tenant_room(&self, name: &str) -> Result<Room> {
+        self.count_if_limited(name)?;
+        Ok(self.tenant(name).meter().room())
     }
 
     /// `Quota` if `more` exceeds a limit of the tenant.

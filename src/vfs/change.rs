@@ -484,6 +484,13 @@ impl Vfs {
         !idle.is_empty()
     }
 
+    /// Whether an open file was unlinked, and no program has it open. The caller has a reference to it.
+    pub(super) fn is_idle_unlinked(&self, open_file: &Arc<OpenFile>) -> bool {
+        let unlinked = self.unlinked.lock();
+        let is_it = |file: &UnlinkedFile| Arc::ptr_eq(&file.open_file, open_file) && file.unlinking == 0;
+        unlinked.values().any(is_it) && Arc::strong_count(open_file) <= 2
+    }
+
     /// A directory in which a name can be created. A computed directory is created in the log first.
     fn directory_to_add(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
         let found = self.directory_for(ino, name)?;

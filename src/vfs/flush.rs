@@ -1,16 +1,19 @@
-//! Flushes open files to the log.
+//! Flushes open files to the log, and finds room for that.
 //!
 //! A closed file can differ from the log, because the disk was full or failed when it was closed, truncated or
 //! recognized. It stays readable as it is until a later flush succeeds.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::ingest::has_data_files;
 use crate::model::{EntryId, ErrorKind, Result};
 use crate::open::{self, Changes, OpenFile};
-use crate::store::{Access, Collection};
+use crate::store::disk::Space;
+use crate::store::{Collection, Room};
 use crate::vfs::Invalidation;
-use crate::vfs::located::FileView;
+use crate::vfs::ino::Ino;
+use crate::vfs::located::{FileView, Located};
 use crate::vfs::tree::Vfs;
 
 impl Vfs {
@@ -34,7 +37,15 @@ impl Vfs {
     ) -> Result<Invalidation> {
         let written = open_file.is_changed().then(|| open_file.node());
         let mut changes = Changes::default();
-        let flushed = self.with_room(|| flush(open_file, &mut changes));
+        let mut flushed = self.with_room(|| flush(open_file, &mut changes));
+        if flushed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
+            flushed = open_file.flush_whole(|| flush(open_file, &mut changes));
+            let number = open_file.collection().state().number();
+            if let Some(whole) = self.open_files.get(number, open_file.node()) {
+                self.keep_unflushed(&whole);
+            }
+        }
+        note_flushed(open_file, &flushed);
         // A failure may follow after the writes were recorded.
         let written = written.filter(|_| flushed.is_ok() || !open_file.is_changed());
         changes.nodes.extend(written.filter(|_| open_file.may_be_stale()));
@@ -69,7 +80,7 @@ impl Vfs {
     /// Recognizes the data files of a model again that was written or renamed.
     pub(super) fn data_files_recognized(&self, collection: &Arc<Collection>, model: EntryId) -> Changes {
         if has_data_files(&collection.state(), model) {
-            open::finish_renames(collection, &self.open_files, self.verify)
+            self.recognize_marked(collection)
         } else {
             Changes::default()
         }
@@ -91,8 +102,16 @@ impl Vfs {
     /// Recognizes files again whose first name changed since they were last recognized, and queues
     /// the invalidations.
     pub fn finish_renames(&self, collection: &Arc<Collection>) {
-        let changes = open::finish_renames(collection, &self.open_files, self.verify);
+        let changes = self.recognize_marked(collection);
         self.queue_invalidation(self.forget(collection, changes, None));
+    }
+
+    /// Recognizes the files that have the mark. Those without room wait.
+    fn recognize_marked(&self, collection: &Arc<Collection>) -> Changes {
+        let mut waiting = Vec::new();
+        let changes = open::finish_renames(collection, &self.open_files, self.verify, &mut waiting);
+        waiting.iter().for_each(|open_file| self.keep_unflushed(open_file));
+        changes
     }
 
     /// Flushes an open file. It queues the invalidations before anybody else can find the file
@@ -134,6 +153,11 @@ impl Vfs {
                 } else {
                     Ok(())
                 };
+                // All bytes are recorded: the file is only not taken apart yet.
+                let recognized = recognized.or_else(|error| match error.kind() {
+                    ErrorKind::Full | ErrorKind::Quota => Ok(()),
+                    _ => Err(error),
+                });
                 forget(self.forget(open_file.collection(), changes, None));
                 recognized
             });
@@ -183,6 +207,27 @@ impl Vfs {
         self.look_at_renamed(&open_file.inspect_err(|_| collection.invalidate_all_names())?)
     }
 
+    /// Flushes what is left before the mount ends, when the kernel opens no unlinked file any more. A file that the log cannot take becomes a plain file, for which
+    /// the log's reserve is enough. Returns the files whose writes are lost, with the reason, and the first
+    /// other error.
+    pub fn flush_at_end(&self) -> (Vec<(String, String)>, Result<()>) {
+        self.release_unlinked();
+        let mut synced = self.sync(&mut |_| ());
+        let kept = self.unflushed.lock().clone();
+        if kept.iter().any(|open_file| open_file.is_changed()) {
+            self.make_room();
+            for open_file in kept.iter().filter(|open_file| open_file.is_changed()) {
+                note_flushed(open_file, &open_file.flush_at_end());
+            }
+            drop(kept);
+            self.release_flushed();
+            synced = self.sync(&mut |_| ());
+        }
+        let open = self.store().open_collections();
+        let lost: Vec<_> = open.iter().flat_map(|open| open.all_unrecorded()).collect();
+        (lost, synced)
+    }
+
     /// Retries a request that found the disk full, once, after reclaiming space: unlinked files that
     /// no program has open, and released space of any collection that is not durable yet. No lower layer
     /// retries, except `Collection::record`, which retries the append.
@@ -193,13 +238,35 @@ impl Vfs {
         })
     }
 
-    fn make_room(&self) -> bool {
+    /// Frees the space of all that was removed. Whether there was any.
+    pub fn make_room(&self) -> bool {
         let flushed = self.release_flushed();
         let unlinked = self.release_unlinked();
+        let freed = self.store().make_room();
+        flushed || unlinked || freed
+    }
+
+    /// Bytes that removed files give back at the next sync, or when a writer needs them.
+    pub fn removed_bytes(&self) -> u64 {
+        let mut in_use = HashSet::new();
+        for open_file in self.open_files.all() {
+            // One that is being flushed may use anything.
+            let is_idle = self.is_idle_unlinked(&open_file);
+            if !is_idle && !open_file.add_objects(&mut in_use) {
+                return 0;
+            }
+        }
         let open = self.store().open_collections();
-        let writable = open.iter().filter(|open| open.access() == Access::Write);
-        let freed = writable.filter(|open| open.make_room()).count();
-        flushed || unlinked || freed > 0
+        open.iter().map(|open| open.removed_bytes(&in_use)).sum()
+    }
+}
+
+/// Notes whether the log has the writes to a file.
+fn note_flushed<T>(open_file: &OpenFile, flushed: &Result<T>) {
+    let (collection, node) = (open_file.collection(), open_file.node());
+    match flushed {
+        Err(error) if open_file.is_changed() => collection.note_unrecorded(node, error),
+        _ => collection.note_recorded(node),
     }
 }
 
@@ -212,4 +279,53 @@ fn waits(open_file: &OpenFile) -> bool {
 
 fn must_be_recognized_again(open_file: &OpenFile) -> bool {
     open_file.collection().state().must_be_recognized_again(open_file.node())
+}
+
+impl Vfs {
+    /// The space of the disk. What removed files give back counts as free. In a tenant or a collection with a
+    /// quota, that is the size.
+    pub fn space(&self, ino: Ino) -> Result<Space> {
+        let space = self.store().space()?;
+        let removed = self.removed_bytes();
+        let more = |free: u64| free.saturating_add(removed).min(space.total);
+        let space = Space { free: more(space.free), available: more(space.available), ..space };
+        let room = match self.locate(ino) {
+            Ok(Located::Node(view)) => view.collection.meter().room(),
+            Ok(Located::Tenant(name)) => self.store().tenant_room(&name)?,
+            _ => Room::default(),
+        };
+        Ok(within(space, room))
+    }
+}
+
+/// The part of a disk that limits leave.
+fn within(space: Space, room: Room) -> Space {
+    let size = |(left, used): (u64, u64)| left.saturating_add(used);
+    let left = room.bytes.map_or(u64::MAX, |(left, _)| left);
+    let files_left = room.files.map_or(u64::MAX, |(left, _)| left);
+    Space {
+        total: room.bytes.map_or(space.total, size).min(space.total),
+        free: space.free.min(left),
+        available: space.available.min(left),
+        files: room.files.map_or(space.files, size).min(space.files),
+        files_free: space.files_free.min(files_left),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::within;
+    use crate::store::Room;
+    use crate::store::disk::Space;
+
+    #[test]
+    fn a_quota_is_the_size_of_what_it_limits_unless_the_disk_has_less() {
+        let disk = Space { total: 1000, free: 300, available: 250, files: 90, files_free: 40 };
+        assert_eq!(within(disk, Room::default()), disk);
+        let within_quota = within(disk, Room { bytes: Some((100, 20)), files: Some((7, 3)) });
+        let wanted = Space { total: 120, free: 100, available: 100, files: 10, files_free: 7 };
+        assert_eq!(within_quota, wanted);
+        let larger = within(disk, Room { bytes: Some((5000, 20)), files: None });
+        assert_eq!(larger, disk);
+    }
 }

@@ -13,27 +13,27 @@ use support::{
 
 impl Small {
     /// Fills the disk and the free space in the log of the collection.
-    fn fill(&self) {
+    pub fn fill(&self) {
         self.fill_disk();
         let full =
             (0..10_000).find_map(|number| fs::create_dir(self.fixture.path(&format!("d{number}"))).err());
         assert_eq!(full.unwrap().raw_os_error(), Some(libc::ENOSPC));
     }
 
-    fn fill_disk(&self) {
+    pub fn fill_disk(&self) {
         let mut filler = fs::File::options().append(true).create(true).open(self.filler()).unwrap();
         while filler.write_all(&[1; 4096]).is_ok() {}
     }
 
-    fn empty(&self) {
+    pub fn empty(&self) {
         fs::remove_file(self.filler()).unwrap();
     }
 
-    fn filler(&self) -> std::path::PathBuf {
+    pub fn filler(&self) -> std::path::PathBuf {
         self.store.join("filler")
     }
 
-    fn sync(&self) {
+    pub fn sync(&self) {
         fs::write(self.fixture.mounted().path(".ctl/sync"), "now").unwrap();
     }
 }
@@ -239,7 +239,7 @@ fn a_rename_succeeds_on_a_full_disk_and_its_tensors_appear_when_space_returns() 
 }
 
 /// Fills the space that the log reserves for removals, so that it takes no further record.
-fn use_up_the_reserve(small: &Small, names: &[String]) {
+pub fn use_up_the_reserve(small: &Small, names: &[String]) {
     for name in names {
         if fs::remove_file(small.fixture.path(name)).is_err() {
             return;

@@ -15,10 +15,14 @@ pub struct Small {
 
 impl Small {
     pub fn new() -> Small {
+        Small::of_bytes(STORE_BYTES)
+    }
+
+    pub fn of_bytes(bytes: u64) -> Small {
         let fixture = Fixture::unmounted(Place::new());
         let store = fixture.place.store();
         fs::create_dir(&store).unwrap();
-        let options = std::ffi::CString::new(format!("size={STORE_BYTES}")).unwrap();
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
         rustix::mount::mount("tmpfs", &store, "tmpfs", rustix::mount::MountFlags::empty(), &*options)
             .unwrap();
         let mut small = Small { fixture, store };

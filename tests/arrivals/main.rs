@@ -15,6 +15,7 @@ mod full_disk;
 mod full_store;
 mod gguf;
 mod history;
+mod nearly_full;
 mod power_cut_disk;
 mod power_cut_points;
 mod power_cuts;

@@ -5,6 +5,7 @@ pub(in crate::cli) mod folder;
 pub(in crate::cli) mod interrupt;
 pub(in crate::cli) mod jobs;
 pub(in crate::cli) mod log;
+pub(in crate::cli) mod lost;
 pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod process;

@@ -6,10 +6,12 @@
 //! leads back to still exist.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::format::log::catalog::Extent;
-use crate::model::{Error, ErrorKind, Result};
+use crate::format::log::record::Stored;
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::batch::Batch;
 use crate::store::clock::now_seconds;
 use crate::store::collection::Collection;
@@ -17,8 +19,10 @@ use crate::store::collection::journal::{Due, Writer};
 use crate::store::events::EventKind;
 use crate::store::log::checkpoint::{Checkpoint, GROWTH, LOG_BYTES_MIN, switch_log, write_draft};
 use crate::store::log::validate::check;
+use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
+use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
 use crate::store::state::State;
 use crate::store::state::freed::Freed;
@@ -195,6 +199,83 @@ impl Collection {
         let has_freed = self.journal.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
         let given_up = has_freed || self.reservations.has_returned() || self.has_orphans();
         given_up && self.sync().is_ok()
+    }
+
+    /// Notes that the log could not take the writes to a file.
+    pub fn note_unrecorded(&self, node: EntryId, error: &Error) {
+        let path = self.path_in_mount(node);
+        let text =
+            format!("the last writes to it are not on the disk yet, and are lost if the mount ends: {error}");
+        if self.journal.unrecorded.note(node, &text) {
+            log::warn!("{path}: {text}");
+            self.event_log().tell(EventKind::Unrecorded, &path, "flush", &text);
+        }
+    }
+
+    /// Notes that the log has all writes to a file, or that the file is gone.
+    pub fn note_recorded(&self, node: EntryId) {
+        if self.journal.unrecorded.forget(node) && self.state().node(node).is_some() {
+            let (path, text) = (self.path_in_mount(node), "the last writes to it are recorded now");
+            self.event_log().tell(EventKind::Unrecorded, &path, "flush", text);
+        }
+    }
+
+    /// The reason why the log does not have the last writes to a file, if so.
+    pub fn unrecorded(&self, node: EntryId) -> Option<String> {
+        self.journal.unrecorded.why(node)
+    }
+
+    /// The paths, in the mount, of the files with writes that the log does not have, and why.
+    pub fn all_unrecorded(&self) -> Vec<(String, String)> {
+        let all = self.journal.unrecorded.all();
+        let named = all.into_iter().filter(|(node, _)| self.state().node(*node).is_some());
+        named.map(|(node, text)| (self.path_in_mount(node), text)).collect()
+    }
+
+    fn path_in_mount(&self, node: EntryId) -> String {
+        format!("{}/{}", self.path(), String::from_utf8_lossy(&self.state().path(node)))
+    }
+
+    /// Frees the stretches of data files whose blocks lie in slots. Earlier objects may have left bytes there.
+    pub fn free_left(&self, objects: &[Arc<Object>]) {
+        let mut guard = self.journal.lock();
+        let Some(writer) = guard.as_mut() else { return };
+        let number = writer.log.batch();
+        for object in objects.iter().filter(|object| object.origin.is_none()) {
+            let (Some(extent), layout) = (object.extent(), object.logged_layout()) else { continue };
+            let blocks = object.stored_blocks(0..layout.blocks(), layout);
+            let left = blocks.filter(|(_, block)| block.stored.has_slot()).map(|(index, _)| {
+                let place = Stored::in_extent(extent.offset + layout.start(index));
+                let stored = Stored { len: layout.len(index) as u32, ..place };
+                (number, Freed::Stretch { object: object.clone(), stored })
+            });
+            writer.freed.extend(left);
+        }
+    }
+
+    /// Bytes of payloads that removed objects give back. Objects of `in_use` are open.
+    pub fn removed_bytes(&self, in_use: &HashSet<ObjectId>) -> u64 {
+        let guard = self.journal.lock();
+        let Some(writer) = guard.as_ref() else { return 0 };
+        let removed = writer.freed.iter().filter_map(|(_, freed)| match freed {
+            Freed::Object(object) if !in_use.contains(&object.entry.id) => Some(object),
+            _ => None,
+        });
+        let removed: Vec<_> = {
+            let state = self.state.read();
+            let is_last = |extent: &Extent| !state.has_extent(extent.file);
+            let own = |object: &Arc<Object>| object.extent().filter(|_| object.origin.is_none());
+            removed.map(|object| (object, own(object).filter(is_last))).collect()
+        };
+        let bytes_of = |(object, extent): (&Arc<Object>, Option<Extent>)| {
+            let file = extent.and_then(|extent| self.data_file(extent.file).ok());
+            let frees_file = file.is_some_and(|file| !is_shared(&*file));
+            let blocks = object.blocks.read();
+            let payloads = blocks.pieces(object.layout()).map(|(_, block)| block.stored);
+            let gone = payloads.filter(|stored| if stored.in_data { frees_file } else { stored.has_slot() });
+            gone.map(|stored| u64::from(stored.len)).sum::<u64>()
+        };
+        removed.into_iter().map(bytes_of).sum()
     }
 
     /// Makes the payloads that a replayed log names durable, then the log itself, because the previous

@@ -32,7 +32,11 @@ impl Collection {
     /// shown, nothing is pinned, and neither other collections nor the periodic work of a mount need it.
     pub(in crate::store) fn is_settled(&self) -> bool {
         let is_healthy = self.damage().is_none() && self.poisoned().is_none() && self.events().is_empty();
-        if !is_healthy || self.has_orphans() || self.footprint.has_reported() {
+        if !is_healthy
+            || !self.all_unrecorded().is_empty()
+            || self.has_orphans()
+            || self.footprint.has_reported()
+        {
             return false;
         }
         // Nobody holds either lock while nobody uses the collection.

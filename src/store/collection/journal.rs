@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::store::collection::unrecorded::Unrecorded;
 use crate::store::events::Note;
 use crate::store::log::append::Log;
 use crate::store::log::checkpoint::{Checkpoint, due};
@@ -79,6 +80,8 @@ pub(in crate::store) struct Journal {
     /// Held briefly; no other lock is taken with it.
     last_checkpoint: Mutex<Option<Checkpoint>>,
     bytes: u64,
+    /// Files with writes that the log could not take.
+    pub unrecorded: Unrecorded,
 }
 
 impl Journal {

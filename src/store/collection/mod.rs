@@ -16,6 +16,7 @@ pub(in crate::store) mod read_gate;
 pub(in crate::store) mod reclaim;
 pub(in crate::store) mod recover;
 pub(in crate::store) mod services;
+mod unrecorded;
 pub(in crate::store) mod usage_file;
 
 use std::sync::Arc;
@@ -201,6 +202,12 @@ impl Collection {
     pub fn data_file(&self, id: u64) -> Result<Arc<dyn File>> {
         let outside = self.state.read().outside(id).cloned();
         self.files.data_file(id, outside.as_ref())
+    }
+
+    /// Bytes that its disk has free.
+    pub fn free_bytes(&self) -> Result<u64> {
+        let space = self.files.disk().space();
+        space.map(|space| space.available).map_err(|error| Error::io("asking the disk for its space", error))
     }
 
     /// Opens an outside file by its name. Reads succeed while it has its recorded length.

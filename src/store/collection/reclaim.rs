@@ -255,7 +255,10 @@ impl Collection {
                 self.files.punch(*number, from, until - from);
             }
         }
-        let data_files = holes.data_files.iter().filter(|(number, _)| !holes.removed.contains(number));
+        // A file in which no object lies any more was removed, now or before.
+        let is_there =
+            |number: &u64| !holes.removed.contains(number) && self.state.read().has_extent(*number);
+        let data_files = holes.data_files.iter().filter(|(number, _)| is_there(number));
         for (number, stretches) in data_files {
             let Some(Left::Alone(alone)) = left.files.get(number) else { continue };
             if let Err(error) = punch_pages(alone, stretches) {

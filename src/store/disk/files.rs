@@ -393,6 +393,25 @@ impl Disk for FileDisk {
     }
 }
 
+impl FileDisk {
+    /// The note in the file of the lock, of the process that has it or last had it to write.
+    pub fn note(&self) -> io::Result<String> {
+        let mut note = String::new();
+        let file = only_a_file(fs::OpenOptions::new().read(true), &self.path("lock"))?;
+        file.take(NOTE_LIMIT).read_to_string(&mut note)?;
+        Ok(note)
+    }
+
+    /// Replaces the note, which stays when the process ends. The caller has the lock to write.
+    pub fn leave_note(&self, note: &str) -> io::Result<()> {
+        let mut file = only_a_file(fs::OpenOptions::new().write(true), &self.path("lock"))?;
+        let note = crate::model::beginning(note, NOTE_LIMIT as usize);
+        // The note before is overwritten, so a full disk has room for it.
+        file.write_all(note.as_bytes())?;
+        file.set_len(note.len() as u64)
+    }
+}
+
 /// Opens a file of the store. Refuses links, which could lead out of it.
 fn only_a_file(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
     regular(options, NOT_WAITING | libc::O_NOFOLLOW, path)

@@ -10,6 +10,7 @@ pub(in crate::store) mod migrate;
 pub(in crate::store) mod origin;
 pub(in crate::store) mod packed;
 pub(in crate::store) mod pinned_copies;
+pub(in crate::store) mod places;
 pub(in crate::store) mod read;
 pub(in crate::store) mod rebuild;
 pub(in crate::store) mod relocate;

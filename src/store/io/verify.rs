@@ -88,25 +88,15 @@ impl OpenObject {
         let layout = self.object.logged_layout();
         let stored = || Some(self.object.blocks.read().get(piece.start, layout)?.stored);
         let Some(hole) = stored().filter(|stored| stored.is_zeros() && stored.in_data) else { return Ok(()) };
-        let Some(Ok(extent)) = &self.extent else { return Ok(()) };
-        if self.object.checked.get(piece.start) {
+        if !matches!(self.extent, Some(Ok(_))) || self.object.checked.get(piece.start) {
             return Ok(());
         }
-        let failed = |error| Error::io(self.file_place(&hole), error);
-        let end = hole.offset.saturating_add(layout.bytes_of(piece));
-        let mut found = extent.next_data(hole.offset).map_err(failed)?;
-        let mut chunk = Vec::new();
-        while let Some(at) = found.filter(|at| *at < end) {
-            chunk.resize((end - at).min(HOLE_BYTES) as usize, 0);
-            extent.read_exact_at(&mut chunk, at).map_err(failed)?;
-            if chunk.iter().any(|byte| *byte != 0) {
-                log::warn!(
-                    "{}: bytes in a range that was never written; it reads as zeros",
-                    self.file_place(&hole)
-                );
-                return Ok(());
-            }
-            found = extent.next_data(at + chunk.len() as u64).map_err(failed)?;
+        if !self.has_zeros(hole.offset, layout.bytes_of(piece))? {
+            log::info!(
+                "{}: bytes of a write that was never recorded; they read as zeros",
+                self.file_place(&hole)
+            );
+            return Ok(());
         }
         // While the lock is held, no batch changes the blocks.
         let blocks = self.object.blocks.read();
@@ -115,6 +105,24 @@ impl OpenObject {
             self.object.checked.set(piece.start);
         }
         Ok(())
+    }
+
+    /// Whether the data file has a hole, or zeros, at `offset`.
+    pub(in crate::store) fn has_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        let Some(Ok(extent)) = &self.extent else { return Ok(false) };
+        let failed = |error| Error::io(self.file_place(&Stored::in_extent(offset)), error);
+        let end = offset.saturating_add(len);
+        let mut found = extent.next_data(offset).map_err(failed)?;
+        let mut chunk = Vec::new();
+        while let Some(at) = found.filter(|at| *at < end) {
+            chunk.resize((end - at).min(HOLE_BYTES) as usize, 0);
+            extent.read_exact_at(&mut chunk, at).map_err(failed)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            found = extent.next_data(at + chunk.len() as u64).map_err(failed)?;
+        }
+        Ok(true)
     }
 
     /// Verifies the remaining blocks of `blocks` that are exact in the data file and in the page cache.

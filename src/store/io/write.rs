@@ -27,6 +27,10 @@ use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
 use crate::store::space::slots::SLOT_ALIGN;
 
+/// In objects from this size on, zeros are not stored where nothing was written yet. The kernel may read a
+/// shorter file by itself only after the daemon has read its payloads, and holes have none.
+const ZEROS_SKIPPED_FROM_BYTES: u64 = 1 << 20;
+
 /// The writes to an object since the last batch, with checksums, before a batch records them. The
 /// object cannot be written while this lives.
 pub struct Written<'a> {
@@ -158,6 +162,9 @@ impl OpenObject {
                 self.put(&stored, kept as u64, &zeros)
             }
             None if index >= self.object.described() => Ok(()),
+            None if self.is_hole(before, index) => {
+                self.place_block(writing, after, index, &vec![0; after.len(index)])
+            }
             None if self.ends_used(writing, before, index) => {
                 self.check(index)?;
                 let stored = self.in_data(before, index)?;
@@ -189,6 +196,11 @@ impl OpenObject {
         if let Some(stored) = dirty.filter(may_stay) {
             return self.put_over(index, stored, inside, bytes);
         }
+        let may_skip = layout.bytes >= ZEROS_SKIPPED_FROM_BYTES && dirty.is_none();
+        if may_skip && self.is_unwritten(layout, index) && bytes.iter().all(|byte| *byte == 0) {
+            // Zeros where nothing was written yet, as programs write to reserve space.
+            return Ok(());
+        }
         if bytes.len() == layout.len(index) {
             return self.place_block(writing, layout, index, bytes);
         }
@@ -214,7 +226,7 @@ impl OpenObject {
         index: u32,
         block: &[u8],
     ) -> Result<()> {
-        let stored = if self.fits_data(writing, layout, index) {
+        let stored = if self.fits_data(writing, layout, index) || self.fills_hole(layout, index) {
             self.room(writing, layout, index)?;
             self.in_data(layout, index)?
         } else {
@@ -239,6 +251,30 @@ impl OpenObject {
     /// Whether the stretch in the data file of a block that is not dirty was never used.
     pub(in crate::store) fn fits_data(&self, writing: &Writing, layout: BlockLayout, index: u32) -> bool {
         layout.start(index) >= writing.stale && self.is_last(writing)
+    }
+
+    /// Whether a block that is not dirty is zeros that nobody wrote.
+    fn is_unwritten(&self, layout: BlockLayout, index: u32) -> bool {
+        let block = self.object.blocks.read().get(index, layout);
+        index >= self.object.described() || block.is_some_and(|block| block.stored.is_zeros())
+    }
+
+    /// Whether the log says that a block is a hole of the data file.
+    fn is_hole(&self, layout: BlockLayout, index: u32) -> bool {
+        let block = self.object.blocks.read().get(index, layout);
+        block.is_some_and(|block| block.stored.is_zeros() && block.stored.in_data)
+    }
+
+    /// Whether a whole block can be written over a hole of the data file. Nobody else may have the file: one that is
+    /// shared, read directly or copied keeps its bytes. Until a batch describes the block it reads as
+    /// zeros, whatever lies there, so nothing is lost if none ever does.
+    fn fills_hole(&self, layout: BlockLayout, index: u32) -> bool {
+        self.is_hole(layout, index)
+            && self.object.origin.is_none()
+            && !self.object.write_state().dirty.read().contains_key(&index)
+            && self.data().is_some_and(|file| !is_shared(&**file))
+            && !self.collection.files.is_read_directly(&self.object)
+            && !self.collection.gate.is_held()
     }
 
     /// Whether a described block is at the end of the data file, so that it can be extended there.
@@ -283,7 +319,7 @@ impl OpenObject {
         Ok(Stored::in_extent(extent.offset + layout.start(index)))
     }
 
-    /// Writes to a location that was never used. After a failure, the bytes left in the data file do
+    /// Writes to a location that no record gives bytes. After a failure, the bytes left in the data file do
     /// not count as zeros.
     fn put_fresh(
         &self,
@@ -296,6 +332,8 @@ impl OpenObject {
         self.put(stored, skip, bytes).inspect_err(|_| {
             if stored.in_data {
                 writing.stale = writing.stale.max(layout.start(index) + layout.len(index) as u64);
+                // The hole that has the block was perhaps verified.
+                self.object.checked.clear_range(&(0..layout.blocks()));
             }
         })
     }
@@ -406,7 +444,8 @@ impl OpenObject {
     /// there.
     fn stays_in_data(&self, index: u32, layout: BlockLayout) -> Option<Stored> {
         let block = self.object.blocks.read().get(index, layout)?;
-        let stays = block.stored.in_data && block.stored.tier == Tier::Exact && self.object.origin.is_none();
+        let has_bytes = block.stored.in_data && !block.stored.is_zeros();
+        let stays = has_bytes && block.stored.tier == Tier::Exact && self.object.origin.is_none();
         stays.then_some(block.stored)
     }
 }

@@ -4,14 +4,14 @@
 
 use std::ops::Range;
 
-use crate::format::log::catalog::{Extent, ObjectEntry};
+use crate::format::log::catalog::ObjectEntry;
 use crate::format::log::record::{Record, Stored};
 use crate::model::{Result, Tier};
 use crate::store::batch::Batch;
 use crate::store::clock::now_seconds;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
-use crate::store::object::blocks::{Block, BlockLayout};
+use crate::store::object::blocks::BlockLayout;
 use crate::store::object::write_state::Writing;
 
 /// Files of at most this many bytes lie in `tier0.dat`, with others.
@@ -23,19 +23,10 @@ pub(in crate::store) struct Hole {
     pub range: Range<u32>,
     /// Whether their stretch of the data file was never used: it is a hole there, and the file reaches
     /// to its end. Otherwise they have no location.
-    in_data: bool,
+    pub in_data: bool,
 }
 
 impl OpenObject {
-    /// The stretch of the data file that contains the whole object, if one does.
-    pub fn place_in_data(&self) -> Result<Option<Extent>> {
-        let mut writing = self.object.write_state().writing.lock();
-        let layout = self.object.layout();
-        let holes = self.place_zeros(&mut writing, layout)?;
-        let is_there = holes.iter().all(|hole| hole.in_data) && lies_in_data(&self.object, layout);
-        Ok(self.object.extent().filter(|_| is_there))
-    }
-
     /// Whether the object is exact and small, and lies in `tier0.dat` with others because the file was
     /// short when it was first described.
     pub fn is_gathered(&self) -> bool {
@@ -85,18 +76,6 @@ fn gaps(object: &Object, layout: BlockLayout) -> Vec<Range<u32>> {
         gaps.push(next..end);
     }
     gaps
-}
-
-fn lies_in_data(object: &Object, layout: BlockLayout) -> bool {
-    let dirty = object.existing_write_state().map(|write_state| write_state.dirty.read());
-    let is_dirty = |index: &u32| dirty.as_ref().is_some_and(|dirty| dirty.contains_key(index));
-    let blocks = object.blocks.read();
-    let is_there = |stored: &Stored| stored.in_data && stored.tier == Tier::Exact;
-    let lies = |(mut piece, block): (Range<u32>, Option<Block>)| {
-        block.is_some_and(|block| is_there(&block.stored)) || piece.all(|index| is_dirty(&index))
-    };
-    dirty.iter().flat_map(|dirty| dirty.values()).all(is_there)
-        && blocks.pieces_in(0..object.described().min(layout.blocks()), layout).all(lies)
 }
 
 /// Adds blocks of zeros to a batch.

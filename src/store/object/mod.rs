@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. A block that the log describes is never overwritten in place: writes go to a slot, or to a
-//!    stretch of the data file, that no record names.
+//!    stretch of the data file, that no record names. Unwritten zeros have no bytes: where they are a hole of the
+//!    data file, a write may fill it, and what lies there counts only once a batch describes it.
 //! 2. A dirty block hides the described one. It is described, with its checksum, before it stops being
 //!    dirty.
 //! 3. Blocks past those that the log describes are zeros unless they are dirty.
