@@ -1,4 +1,6 @@
 """Tests of the Python package, in an environment where it is installed: `scripts/wheel.sh check` runs them."""
+import errno
+import importlib.util
 import os
 import re
 import signal
@@ -93,6 +95,54 @@ class Package(unittest.TestCase):
         np.testing.assert_allclose(tensor.numpy(), ARRAYS["matrix"], rtol=0, atol=ARRAYS["matrix"].max() / 100)
         job = next(job for job in tierfs.jobs(self.mnt) if job["request"].startswith("tier=q8"))
         self.assertEqual((job["state"], job["mountpoint"]), ("done", str(self.mnt.path)))
+
+    def damaged(self):
+        """The folder of a mounted collection with a damaged block in `matrix` and `half`."""
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        source = place / "model.safetensors"
+        save_file({"matrix": ARRAYS["matrix"], "half": np.ones(1 << 20, "f2")}, source)
+        tierfs.import_(place / "store", "lab/model", source)
+        [data] = (place / "store/lab/model/data").iterdir()
+        with data.open("r+b") as file:
+            for start in (data.stat().st_size // 4, data.stat().st_size * 9 // 10):
+                file.seek(start)
+                byte = file.read(1)
+                file.seek(start)
+                file.write(bytes([byte[0] ^ 1]))
+        return self.enterContext(tierfs.mount(place / "store")) / "lab/model"
+
+    def test_corrupt_bytes_are_errors_for_every_way_to_read(self):
+        folder = self.damaged()
+        for name in ("matrix", "half"):
+            tensor = tierfs.open(folder / ".tensors" / name)
+            for read in (
+                tensor.numpy,
+                lambda: np.asarray(tensor),
+                lambda: np.array(tensor),
+                lambda: np.from_dlpack(tensor),
+                lambda: tensor.cast("bf16").numpy(),
+                lambda: np.asarray(tensor.cast("f16")),
+                lambda: tierfs.tensors(folder)[name].numpy(),
+            ):
+                with self.assertRaises(OSError) as caught:
+                    read()
+                self.assertEqual(caught.exception.errno, errno.EIO)
+                self.assertIn("payload crc", str(caught.exception))
+                self.assertIn(name, str(caught.exception))
+        if importlib.util.find_spec("torch") is not None:
+            self.assertRaisesRegex(OSError, "payload crc", tierfs.open(folder / ".tensors/matrix").torch)
+
+    def test_a_use_of_a_corrupt_mapped_page_ends_the_process(self):
+        path = self.damaged() / ".tensors/matrix"
+        script = "import sys, tierfs\nprint(tierfs.open(sys.argv[1]).memmap().sum())"
+        ended = subprocess.run([sys.executable, "-c", script, path], capture_output=True)
+        self.assertEqual((ended.returncode, ended.stdout), (-signal.SIGBUS, b""))
+
+    def test_a_tensor_that_was_replaced_by_another_size_is_an_error(self):
+        tensor = self.tensor("matrix")
+        for shape in ((255, 1024), (257, 1024)):
+            with self.assertRaisesRegex(OSError, "open it again"):
+                tierfs.Tensor(tensor.path, "f32", shape).numpy()
 
     def test_pins_can_be_set_and_taken_back(self):
         path = self.folder / "model.safetensors"

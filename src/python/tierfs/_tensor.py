@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from pathlib import Path
@@ -48,7 +49,8 @@ _CASTS = ("f32", "f16", "bf16")
 class Tensor(os.PathLike[str]):
     """A tensor on a mount: a file whose bytes are its elements, little-endian and row-major.
 
-    `np.asarray(tensor)` and `np.from_dlpack(tensor)` work too.
+    `np.asarray(tensor)` and `np.from_dlpack(tensor)` work too. All of them read every byte and raise `OSError` where one
+    cannot be read; only `memmap()` and `np.asarray(tensor, copy=False)` map the file.
 
     Attributes:
         path: path of the file.
@@ -110,28 +112,40 @@ class Tensor(os.PathLike[str]):
 
         Raises:
             TypeError: NumPy has no such element type. `cast("f32").numpy()` works for floats.
-            OSError: the bytes could not be read; EIO: they are corrupt.
+            OSError: the bytes could not be read, and its text says why; EIO: they are corrupt.
+        """
+        return self._read(self._numpy_type())
+
+    def memmap(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Maps the tensor, read-only. Only the pages that are used are read and decoded.
+
+        The use of a page whose bytes cannot be read ends the process by SIGBUS, as with every mapped file; `numpy()`
+        raises an error instead.
         """
         import numpy as np
 
-        return np.fromfile(self.path, self._numpy_type()).reshape(self.shape)
-
-    def memmap(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """Maps the tensor, read-only. Only the pages that are used are read and decoded."""
-        return self._mapped("r")
+        element = self._numpy_type()
+        # No file of 0 bytes can be mapped.
+        if self.size == 0:
+            return np.empty(self.shape, element)
+        # A scalar: np.memmap takes an empty shape for one that it has to find.
+        return np.memmap(self.path, element, "r", shape=self.shape or (1,)).reshape(self.shape)
 
     def torch(self) -> torch.Tensor:
-        """Maps the tensor as a `torch.Tensor` in memory. Writes to it stay private to the process."""
+        """Reads the tensor into a new `torch.Tensor` in memory.
+
+        Raises:
+            OSError: the bytes could not be read, and its text says why; EIO: they are corrupt.
+        """
         import torch
 
         extended = _ML_DTYPES.get(self.dtype)
         if extended is None:
-            return torch.from_numpy(self._mapped("c"))
+            return torch.from_numpy(self.numpy())
         import numpy as np
 
         integer = "<i2" if self.dtype == "bf16" else "u1"
-        elements = self._mapped("c", np.dtype(integer))
-        return torch.from_numpy(elements).view(getattr(torch, extended))
+        return torch.from_numpy(self._read(np.dtype(integer))).view(getattr(torch, extended))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         import numpy as np
@@ -140,8 +154,8 @@ class Tensor(os.PathLike[str]):
         return array if dtype is None else np.asarray(array, dtype=dtype)
 
     def __dlpack__(self, **keywords: Any) -> Any:
-        """Maps the tensor, privately, for a consumer of DLPack. NumPy exports no floats of 8 bits and no bf16: use `torch`."""
-        return self._mapped("c").__dlpack__(**keywords)
+        """Reads the tensor for a consumer of DLPack. NumPy exports no floats of 8 bits and no bf16: use `torch`."""
+        return self.numpy().__dlpack__(**keywords)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -164,15 +178,38 @@ class Tensor(os.PathLike[str]):
         element: np.dtype[Any] = np.dtype(getattr(ml_dtypes, extended))
         return element
 
-    def _mapped(self, mode: Any, element: np.dtype[Any] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+    def _read(self, element: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
         import numpy as np
 
-        element = element or self._numpy_type()
-        # No file of 0 bytes can be mapped.
-        if self.size == 0:
-            return np.empty(self.shape, element)
-        # A scalar: np.memmap takes an empty shape for one that it has to find.
-        return np.memmap(self.path, element, mode, shape=self.shape or (1,)).reshape(self.shape)
+        count = self.size * element.itemsize
+        buffer = np.empty(count, np.uint8)
+        left = memoryview(buffer)
+        # Not np.fromfile: it takes a failed read for the end of the file.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor).st_size
+            if found != count:
+                text = f"it has {found} bytes, and {self.dtype} of this shape has {count}; open it again"
+                raise OSError(errno.ESTALE, text, str(self.path))
+            while len(left) > 0:
+                read = os.readv(descriptor, [left])
+                if read == 0:
+                    raise OSError(errno.EIO, "it ended early", str(self.path))
+                left = left[read:]
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise OSError(error.errno, self._why() or error.strerror, str(self.path)) from None
+        finally:
+            os.close(descriptor)
+        return buffer.view(element).reshape(self.shape)
+
+    def _why(self) -> str:
+        """Why the last read failed, if the mount knows."""
+        try:
+            return _attribute(self.path, "why")
+        except OSError:
+            return ""
 
 
 def open(path: StrPath) -> Tensor:
