@@ -6,9 +6,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +22,7 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileExtent, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::model::hex;
 use crate::remote::cache::arriving::Arriving;
+use crate::remote::cache::root::{BLOBS, DRAFT, Root, unlinked};
 use crate::remote::client::Wanted;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
@@ -221,6 +222,8 @@ struct State {
 /// A cached file.
 pub struct Blob {
     layout: Arc<Layout>,
+    /// Keeps the path valid.
+    _root: Arc<Root>,
     path: PathBuf,
     writer: fs::File,
     reader: fs::File,
@@ -240,19 +243,14 @@ pub struct Blob {
 /// Makes names of drafts differ.
 static DRAFTS: AtomicU64 = AtomicU64::new(0);
 
-/// Files that others on the machine must not read or replace.
-pub(super) const MODE: u32 = 0o600;
-
 impl Blob {
     /// Opens the cached file of a layout, or makes an empty one.
-    pub fn open(directory: &Path, layout: &Arc<Layout>) -> io::Result<Blob> {
-        let path = directory.join(layout.name());
-        let open = |options: &mut fs::OpenOptions| {
-            options.read(true).write(true).mode(MODE).custom_flags(libc::O_NOFOLLOW).open(&path)
-        };
-        let found = match open(&mut fs::OpenOptions::new()) {
-            Ok(file) if file.metadata()?.len() == layout.bytes => {
-                let map = fs::read(map_of(&path)).ok().and_then(|map| Map::parse(&map).ok());
+    pub fn open(root: &Arc<Root>, layout: &Arc<Layout>) -> io::Result<Blob> {
+        let path = root.path(BLOBS).join(layout.name());
+        let open = |options: &mut fs::OpenOptions| options.read(true).write(true).open(&path);
+        let found = match open(&mut unlinked()) {
+            Ok(file) if file.metadata().is_ok_and(|found| found.is_file() && found.len() == layout.bytes) => {
+                let map = read_map(&path).ok().and_then(|map| Map::parse(&map).ok());
                 map.filter(|map| layout.has_map(map)).map(|map| (file, map.bits, map.digests))
             }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -263,18 +261,19 @@ impl Blob {
             None => {
                 // Not a shortened file: ext4 writes back all of such a file when a reader closes it.
                 remove(&path)?;
-                let file = open(fs::OpenOptions::new().create_new(true))?;
+                let file = open(unlinked().create_new(true))?;
                 file.set_len(layout.bytes)?;
                 (file, Bits::none(layout.piece_count()), vec![[0; DIGEST_BYTES]; layout.pieces.len()])
             }
         };
-        let reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+        let reader = unlinked().read(true).open(&path)?;
         let stored = (0..).zip(&layout.pieces).filter(|(place, _)| bits.has(*place));
         let stored: u64 = stored.map(|(_, placed)| u64::from(placed.piece.raw)).sum();
         let (flights, suspects) = (HashMap::new(), HashSet::new());
         let state = State { bits, digests, flights, suspects, is_unsaved: false };
         Ok(Blob {
             layout: layout.clone(),
+            _root: root.clone(),
             path,
             writer,
             reader,
@@ -436,7 +435,7 @@ impl Blob {
     /// Notes the last use on disk.
     fn note_use(&self) -> io::Result<()> {
         let used = UNIX_EPOCH + Duration::from_nanos(self.used.load(Ordering::Relaxed));
-        match fs::File::open(map_of(&self.path)) {
+        match unlinked().read(true).open(map_of(&self.path)) {
             Ok(map) => map.set_modified(used),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
@@ -447,12 +446,12 @@ impl Blob {
 impl Drop for Blob {
     fn drop(&mut self) {
         if let Err(error) = self.save() {
-            log::warn!("{}: pieces of it will be fetched again: {error}", self.path.display());
+            log::warn!("pieces of the cached {} will be fetched again: {error}", self.layout.name());
         }
         if !self.is_gone()
             && let Err(error) = self.note_use()
         {
-            log::debug!("{}: its last use was not noted: {error}", self.path.display());
+            log::debug!("the last use of the cached {} was not noted: {error}", self.layout.name());
         }
     }
 }
@@ -461,7 +460,9 @@ impl Drop for Blob {
 pub(super) fn write_map<T>(path: &Path, map: &Map, naming: impl FnOnce() -> Option<T>) -> io::Result<()> {
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
     let draft = path.with_extension(format!("{number}.{DRAFT}"));
-    let written = fs::write(&draft, map.to_bytes()).and_then(|()| match naming() {
+    let mut options = unlinked();
+    let opened = options.write(true).create_new(true).open(&draft);
+    let written = opened.and_then(|mut file| file.write_all(&map.to_bytes())).and_then(|()| match naming() {
         Some(_held) => fs::rename(&draft, map_of(path)),
         None => fs::remove_file(&draft),
     });
@@ -474,9 +475,6 @@ pub(super) fn write_map<T>(path: &Path, map: &Map, naming: impl FnOnce() -> Opti
     written
 }
 
-/// The extension of files that are not complete.
-pub(super) const DRAFT: &str = "new";
-
 /// Removes a cached file and its map.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     for path in [map_of(path), path.to_owned()] {
@@ -486,6 +484,13 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The bytes of the map of a cached file.
+pub(super) fn read_map(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    unlinked().read(true).open(map_of(path))?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The map of a cached file.

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::format::snapshot::cache_map::{DIGEST_BYTES, Digest};
 use crate::format::snapshot::manifest;
 use crate::model::hex;
-use crate::remote::cache::blob::{DRAFT, MODE};
+use crate::remote::cache::root::{DRAFT, Root, is_draft, is_hexadecimal, unlinked};
 use crate::remote::cache::verify::Verified;
 use crate::remote::cache::{Cache, Idle, now};
 
@@ -26,6 +25,9 @@ pub enum Kind {
     /// Pieces of logs, by the BLAKE3 of their stored bytes.
     Log,
 }
+
+/// Hexadecimal digits of the name of such an object.
+const NAME_DIGITS: usize = 2 * DIGEST_BYTES;
 
 /// Makes names of drafts differ.
 static DRAFTS: AtomicU64 = AtomicU64::new(0);
@@ -73,14 +75,14 @@ impl Cache {
             return None;
         }
         let used = now();
-        let found = read(&self.directory.join(&place), len, Some(used));
+        let found = read(&self.root.path(&place), len, Some(used));
         let found = found.ok().filter(|bytes| kind.name_of(bytes).as_ref() == Some(name));
         let mut files = self.files.lock();
         if found.is_some() {
             files.kept.entry(place).and_modify(|kept| kept.used = used);
         } else if files.kept.remove(&place).is_some() {
             log::warn!("{}/{place}: its bytes are wrong; it is fetched again", self.directory.display());
-            drop(fs::remove_file(self.directory.join(&place)));
+            drop(fs::remove_file(self.root.path(&place)));
         }
         found
     }
@@ -119,10 +121,10 @@ impl Cache {
         if !has_room {
             return Ok(());
         }
-        let path = self.directory.join(&place);
+        let path = self.root.path(&place);
         let draft = path.with_extension(format!("{}.{DRAFT}", DRAFTS.fetch_add(1, Ordering::Relaxed)));
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create_new(true).mode(MODE);
+        let mut options = unlinked();
+        options.write(true).create_new(true);
         let written = options.open(&draft).and_then(|mut file| file.write_all(bytes)).and_then(|()| {
             // It may have been evicted meanwhile.
             let files = self.files.lock();
@@ -138,8 +140,7 @@ impl Cache {
 
 /// The bytes of a file of this length. `used` becomes the time of its last use.
 fn read(path: &Path, len: u64, used: Option<u64>) -> io::Result<Vec<u8>> {
-    let mut options = fs::OpenOptions::new();
-    let file = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let file = unlinked().read(true).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.len() != len {
         return Err(io::ErrorKind::InvalidData.into());
@@ -156,8 +157,8 @@ fn read(path: &Path, len: u64, used: Option<u64>) -> io::Result<Vec<u8>> {
 }
 
 /// Compares the object at a place below a cache with its name, and removes it if it differs.
-pub(super) fn verify(directory: &Path, place: &str, len: u64) -> io::Result<Verified> {
-    let path = directory.join(place);
+pub(super) fn verify(root: &Root, place: &str, len: u64) -> io::Result<Verified> {
+    let path = root.path(place);
     let name = place.rsplit('/').next().unwrap_or_default();
     let bytes = read(&path, len, None).ok();
     let found = bytes.zip(Kind::at(place)).and_then(|(bytes, kind)| kind.name_of(&bytes));
@@ -172,20 +173,19 @@ pub(super) fn verify(directory: &Path, place: &str, len: u64) -> io::Result<Veri
 }
 
 /// The objects of a cache that was just opened, by their places. Drafts are from a killed process and go.
-pub(super) fn found(directory: &Path) -> io::Result<Vec<(String, Idle)>> {
+pub(super) fn found(root: &Root) -> io::Result<Vec<(String, Idle)>> {
     let mut found = Vec::new();
     for kind in Kind::ALL {
-        let below = directory.join(kind.directory());
-        fs::create_dir_all(&below)?;
-        for entry in fs::read_dir(&below)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == DRAFT) {
-                fs::remove_file(&path)?;
+        for entry in fs::read_dir(root.path(kind.directory()))? {
+            let entry = entry?;
+            let (metadata, name) = (entry.metadata()?, entry.file_name());
+            let Some(name) = name.to_str().filter(|_| metadata.is_file()) else { continue };
+            if is_draft(name, NAME_DIGITS) {
+                fs::remove_file(entry.path())?;
+            }
+            if !is_hexadecimal(name, NAME_DIGITS) {
                 continue;
             }
-            let metadata = fs::symlink_metadata(&path)?;
-            let name = path.file_name().and_then(|name| name.to_str());
-            let Some(name) = name.filter(|name| metadata.is_file() && is_name(name)) else { continue };
             let used = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
             let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
             let place = format!("{}/{name}", kind.directory());
@@ -193,9 +193,4 @@ pub(super) fn found(directory: &Path) -> io::Result<Vec<(String, Idle)>> {
         }
     }
     Ok(found)
-}
-
-fn is_name(text: &str) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.len() == 2 * DIGEST_BYTES && text.bytes().all(is_digit)
 }

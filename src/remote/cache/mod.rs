@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
-//! a cache at a time. The files that were used longest ago go first.
+//! a cache at a time. The files that were used longest ago go first. Files of other names are left alone.
 
 use std::collections::HashMap;
 use std::fs;
@@ -25,18 +25,22 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, statvfs};
 
 use crate::model::{Error, ErrorKind, Result};
-use crate::remote::cache::blob::{Blob, DRAFT, Layout, allocated, map_of, remove};
+use crate::remote::cache::blob::{Blob, Layout, allocated, map_of, remove};
+use crate::remote::cache::kept::Kind;
+use crate::remote::cache::root::{BLOBS, Root, is_draft, is_hexadecimal, unlinked};
 use crate::remote::cache::verify::{Verified, verify};
 use crate::store::now_nanoseconds;
 
 mod arriving;
 pub mod blob;
 pub mod kept;
+mod root;
 pub mod speed;
 pub mod verify;
 
 const FORMAT: &str = "format = 1\n";
-const BLOBS: &str = "blob";
+/// Hexadecimal digits of the name of a blob.
+const NAME_DIGITS: usize = 32;
 const SETTINGS: &str = "cache.toml";
 /// Maps are written this often.
 const SAVED_EVERY: Duration = Duration::from_secs(30);
@@ -72,7 +76,9 @@ impl Default for Size {
 
 /// A cache.
 pub struct Cache {
+    /// As the user named it.
     directory: PathBuf,
+    root: Arc<Root>,
     size: Size,
     files: Arc<Mutex<Files>>,
     /// When the disk failed last.
@@ -108,14 +114,17 @@ pub struct Cached {
 }
 
 impl Cache {
-    /// Opens a cache, or makes an empty one. `Busy` if another process has it.
+    /// Opens a cache, or makes an empty one. `Busy` if another process has it, `Forbidden` if others may change it.
     pub fn open(directory: &Path, size: Size) -> Result<Cache> {
         let failed = |error| Error::io(format!("opening the cache {}", directory.display()), error);
-        let blobs = directory.join(BLOBS);
-        fs::create_dir_all(&blobs).map_err(failed)?;
-        let mut options = fs::OpenOptions::new();
+        let root = Root::open(directory)?;
+        for name in Kind::ALL.map(Kind::directory).into_iter().chain([BLOBS]) {
+            root.make(name, &directory.join(name))?;
+        }
+        let blobs = root.path(BLOBS);
+        let mut options = unlinked();
         let lock =
-            options.write(true).create(true).truncate(false).open(directory.join("lock")).map_err(failed)?;
+            options.write(true).create(true).truncate(false).open(root.path("lock")).map_err(failed)?;
         let begun = Instant::now();
         while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             if begun.elapsed() >= LEFT_WITHIN {
@@ -127,8 +136,8 @@ impl Cache {
             }
             std::thread::sleep(LOCK_STEP);
         }
-        let settings = directory.join(SETTINGS);
-        match fs::read_to_string(&settings) {
+        let settings = root.path(SETTINGS);
+        match unlinked().read(true).open(&settings).and_then(io::read_to_string) {
             Ok(text) if text == FORMAT => {}
             Ok(_) => {
                 let text = format!(
@@ -138,18 +147,18 @@ impl Cache {
                 return Err(Error::unsupported(text));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made =
-                    fs::File::create_new(&settings).and_then(|mut file| file.write_all(FORMAT.as_bytes()));
-                made.map_err(failed)?;
+                let made = unlinked().write(true).create_new(true).open(&settings);
+                made.and_then(|mut file| file.write_all(FORMAT.as_bytes())).map_err(failed)?;
             }
             Err(error) => return Err(failed(error)),
         }
-        let kept = kept::found(directory).map_err(failed)?.into_iter().collect();
+        let kept = kept::found(&root).map_err(failed)?.into_iter().collect();
         let files = Files { open: HashMap::new(), idle: idle(&blobs).map_err(failed)?, kept };
         let files = Arc::new(Mutex::new(files));
         let saver = saver(Arc::downgrade(&files)).map_err(failed)?;
         Ok(Cache {
             directory: directory.to_owned(),
+            root: Arc::new(root),
             size,
             files,
             failed: Mutex::new(None),
@@ -183,7 +192,7 @@ impl Cache {
         let blob = match files.open.get(name) {
             Some(found) if !found.is_gone() => found.clone(),
             _ => {
-                let blob = Arc::new(Blob::open(&self.directory.join(BLOBS), layout)?);
+                let blob = Arc::new(Blob::open(&self.root, layout)?);
                 files.idle.remove(name);
                 files.open.insert(name.to_owned(), blob.clone());
                 blob
@@ -239,7 +248,7 @@ impl Cache {
             }
             // Programs may have the removed files open, and some file systems free space later.
             let is_in_vain = stored + bytes <= limit && removed >= bytes;
-            if is_in_vain || !files.evict_one(&self.directory, name) {
+            if is_in_vain || !files.evict_one(&self.root, name) {
                 return false;
             }
             removed += stored.saturating_sub(files.stored());
@@ -260,17 +269,18 @@ impl Cache {
     /// differs.
     pub fn verify(&self) -> Result<Vec<Verified>> {
         let mut files = self.files.lock();
-        let blobs = self.directory.join(BLOBS);
+        let blobs = self.root.path(BLOBS);
         let mut names: Vec<String> = files.idle.keys().cloned().collect();
         names.sort_unstable();
         let mut found = Vec::new();
         for name in names {
             let path = blobs.join(&name);
-            let verified = verify(&name, &path).map_err(|error| Error::io(path.display(), error))?;
+            let verified = verify(&name, &path)
+                .map_err(|error| Error::io(self.directory.join(BLOBS).join(&name).display(), error))?;
             match &verified.removed {
                 Some(_) => drop(files.idle.remove(&name)),
                 None => {
-                    let stored = fs::metadata(&path).map(|found| allocated(&found));
+                    let stored = fs::symlink_metadata(&path).map(|found| allocated(&found));
                     if let (Ok(stored), Some(idle)) = (stored, files.idle.get_mut(&name)) {
                         idle.stored = stored;
                     }
@@ -282,7 +292,7 @@ impl Cache {
             files.kept.iter().map(|(place, kept)| (place.clone(), kept.stored)).collect();
         places.sort_unstable();
         for (place, len) in places {
-            let verified = kept::verify(&self.directory, &place, len)
+            let verified = kept::verify(&self.root, &place, len)
                 .map_err(|error| Error::io(self.directory.join(&place).display(), error))?;
             if verified.removed.is_some() {
                 files.kept.remove(&place);
@@ -295,12 +305,12 @@ impl Cache {
     /// Removes files until at most `bytes` are stored.
     pub fn trim(&self, bytes: u64) {
         let mut files = self.files.lock();
-        while files.stored() > bytes && files.evict_one(&self.directory, "") {}
+        while files.stored() > bytes && files.evict_one(&self.root, "") {}
     }
 
     /// The most bytes that may be stored, and how many more the disk takes.
     fn limit(&self) -> io::Result<(u64, u64)> {
-        let found = statvfs(&self.directory)?;
+        let found = statvfs(&self.root.path(""))?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         let disk = Disk {
             total: bytes(found.f_blocks),
@@ -357,7 +367,7 @@ impl Files {
     }
 
     /// Removes the file that was used longest ago, except `keeping`. Returns whether there was one.
-    fn evict_one(&mut self, directory: &Path, keeping: &str) -> bool {
+    fn evict_one(&mut self, root: &Root, keeping: &str) -> bool {
         let idle = self.idle.iter().chain(&self.kept).map(|(name, idle)| (idle.used, name));
         let open = self.open.iter().map(|(name, blob)| (blob.used.load(Ordering::Relaxed), name));
         let oldest =
@@ -365,12 +375,12 @@ impl Files {
         let Some(name) = oldest else { return false };
         let removed = match self.open.remove(&name) {
             Some(blob) => blob.evict(),
-            None if self.kept.remove(&name).is_some() => fs::remove_file(directory.join(&name)),
-            None => remove(&directory.join(BLOBS).join(&name)),
+            None if self.kept.remove(&name).is_some() => fs::remove_file(root.path(&name)),
+            None => remove(&root.path(BLOBS).join(&name)),
         };
         self.idle.remove(&name);
         if let Err(error) = removed {
-            log::warn!("{}: {name} was not removed: {error}", directory.display());
+            log::warn!("the cached {name} was not removed: {error}");
         }
         true
     }
@@ -410,20 +420,23 @@ pub(super) fn now() -> u64 {
 fn idle(blobs: &Path) -> io::Result<HashMap<String, Idle>> {
     let mut found = HashMap::new();
     for entry in fs::read_dir(blobs)? {
-        let path = entry?.path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        if path.extension().is_some_and(|extension| extension == DRAFT) {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|found| found.is_file()))
+        else {
+            continue;
+        };
+        if is_draft(name, NAME_DIGITS) {
             fs::remove_file(&path)?;
+        }
+        if !is_hexadecimal(name, NAME_DIGITS) {
             continue;
         }
-        if path.extension().is_some() {
-            continue;
-        }
-        match fs::metadata(map_of(&path)) {
+        match fs::symlink_metadata(map_of(&path)) {
             Ok(map) => {
                 let used = map.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
                 let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
-                found.insert(name.to_owned(), Idle { stored: allocated(&fs::metadata(&path)?), used });
+                found.insert(name.to_owned(), Idle { stored: allocated(&entry.metadata()?), used });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => remove(&path)?,
             Err(error) => return Err(error),

@@ -9,7 +9,8 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::format::snapshot::cache_map::{DIGEST_BYTES, Map, Stretch};
-use crate::remote::cache::blob::{map_of, remove, write_map};
+use crate::remote::cache::blob::{read_map, remove, write_map};
+use crate::remote::cache::root::unlinked;
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -44,8 +45,8 @@ pub(super) fn verify(name: &str, path: &Path) -> io::Result<Verified> {
         remove(path)?;
         Ok(Verified { removed: Some(why.to_owned()), ..found.clone() })
     };
-    let Ok(mut map) = Map::parse(&fs::read(map_of(path))?) else { return removed("its map is damaged") };
-    let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    let Ok(mut map) = Map::parse(&read_map(path)?) else { return removed("its map is damaged") };
+    let file = unlinked().read(true).write(true).open(path)?;
     if file.metadata()?.len() != map.bytes {
         return removed("it has another length than its map says");
     }
