@@ -72,6 +72,13 @@ fn a_server_that_never_answers_is_an_error_after_the_deadline_and_not_a_hang() {
 }
 
 #[test]
+fn a_listing_without_an_end_is_an_error() {
+    let (_, client) = bucket(Call::List, Fault::Unending, u64::MAX);
+    let error = client.list("piece", None).unwrap_err();
+    assert!(error.to_string().contains("its listing never ends"), "{error}");
+}
+
+#[test]
 fn many_readers_of_a_dead_server_all_get_an_error_soon() {
     let (_, client) = bucket(Call::Get, Fault::Hangs, u64::MAX);
     let begun = Instant::now();

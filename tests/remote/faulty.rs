@@ -51,6 +51,8 @@ pub enum Fault {
     NotFound,
     /// A listing has nothing.
     Empty,
+    /// A listing begins anew at its end.
+    Unending,
     /// The condition does not hold.
     Exists,
     /// An object is replaced although it must not exist.
@@ -236,6 +238,10 @@ impl ObjectStore for Faulty {
             }
             Fault::Hangs => stream::pending().boxed(),
             Fault::Empty => stream::empty().boxed(),
+            Fault::Unending => {
+                let (objects, prefix) = (self.objects.clone(), prefix.cloned());
+                stream::repeat_with(move || objects.list(prefix.as_ref())).flatten().boxed()
+            }
             _ => stream::iter([Err(failed("a planned failure"))]).boxed(),
         }
     }

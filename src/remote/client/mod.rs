@@ -2,6 +2,7 @@
 //!
 //! Each function blocks its thread. The requests run on two threads of their own ([`runtime`]).
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
@@ -83,6 +84,8 @@ pub struct Counts {
 const REQUESTS_A_HEDGE: u64 = 20;
 /// A whole object is expected to have at most so many bytes: a piece has, and most manifests.
 const EXPECTED_MAX: u64 = 16 << 20;
+/// A listing that gives this many keys again that it has given, and no other between them, has no end.
+const REPEATED_MAX: u32 = 1000;
 /// An upload is not repeated after so many attempts that were not answered in time.
 const TIMEOUTS_MAX: u32 = 4;
 
@@ -329,15 +332,20 @@ impl Client {
                     Some(after) => shared.objects.list_with_offset(Some(&path), &after),
                     None => shared.objects.list(Some(&path)),
                 };
-                let mut found = Vec::new();
+                let (mut found, mut again) = (BTreeMap::new(), 0);
                 while found.len() < most
-                    && let Some(object) = shared.soon(listed.next(), left).await?
+                    && let Some(object) = shared.soon(listed.next(), left).await.map_err(unending)?
                 {
                     let object = object.map_err(Failure::from)?;
                     let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
                     let Some(key) = key.map(str::to_owned) else { continue };
-                    let modified = object.last_modified.timestamp();
-                    found.push(ObjectListed { key, len: object.size, modified });
+                    let (len, modified) = (object.size, object.last_modified.timestamp());
+                    let known = found.insert(key.clone(), ObjectListed { key, len, modified });
+                    again = if known.is_some() { again + 1 } else { 0 };
+                    if again > REPEATED_MAX {
+                        let text = "the server lists the same keys again and again: its listing never ends";
+                        return Err(Failure::Refused(text.to_owned()));
+                    }
                 }
                 Ok(found)
             }
@@ -347,9 +355,8 @@ impl Client {
             let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
             self.repeated(list, pauses).await
         };
-        let mut found = asked.await.map_err(|failure| self.error("listing", below, &failure))?;
-        found.sort_unstable_by(|one, other| one.key.cmp(&other.key));
-        Ok(found)
+        let found = asked.await.map_err(|failure| self.error("listing", below, &failure))?;
+        Ok(found.into_values().collect())
     }
 
     /// The first parts of the keys that begin with `below` and a slash, where another slash follows them.
@@ -358,7 +365,8 @@ impl Client {
             let (shared, path) = (self.shared.clone(), self.path(below));
             async move {
                 let path = path?;
-                let listed = shared.soon(shared.objects.list_with_delimiter(Some(&path)), left).await?;
+                let listed = shared.objects.list_with_delimiter(Some(&path));
+                let listed = shared.soon(listed, left).await.map_err(unending)?;
                 let found = listed.map_err(Failure::from)?.common_prefixes;
                 Ok(found.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect::<Vec<_>>())
             }
@@ -665,6 +673,16 @@ impl Pauses {
         self.next = pause.saturating_mul(3).min(self.longest);
         let pause = pause.mul_f64(0.5 + 0.5 * random());
         (pause < self.left()).then_some(pause)
+    }
+}
+
+/// The failure of a listing that gives no key in time. The server may answer with pages that hold none.
+fn unending(failure: Failure) -> Failure {
+    match failure {
+        Failure::Overload(text) => {
+            Failure::Overload(format!("{text}, or lists pages without keys and without end"))
+        }
+        other => other,
     }
 }
 
