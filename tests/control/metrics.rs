@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -182,6 +183,14 @@ fn metrics_are_served_over_http_with_labels_of_store_and_collection() {
     let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
     let (head, body) = ask_with(address, "GET /metrics", accept);
     assert!(head.contains("openmetrics-text") && body.ends_with("# EOF\n"), "{head}");
+    // Connections that send nothing, or no end of a request, delay nobody.
+    let mut idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
+    idle.iter_mut()
+        .step_by(2)
+        .for_each(|stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap_or_default());
+    let begun = Instant::now();
+    assert!(ask(address, "GET /metrics").1.ends_with("# EOF\n"));
+    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
     for (request, status) in [("GET /", "404"), ("GET /metrics/x", "404"), ("POST /metrics", "405")] {
         let (head, _) = ask(address, request);
         assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {head}");
