@@ -9,6 +9,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
+use crate::cli::shared::output::{complain, json_text, print};
 use crate::format::files::cgeb::{
     AuxEncoding, BatchWriter, CgebError, ContentHash, HEADER_BYTES, Header, Layout, NewRecord, Record,
 };
@@ -194,7 +195,7 @@ impl Write {
         }
         let (_, index) = writer.finish()?;
         fs::write(&index_path, index.write()?).map_err(|error| Error::io(index_path.display(), error))?;
-        println!("{}: {} records; {}", self.output.display(), vectors.rows, index_path.display());
+        print(&format!("{}: {} records; {}\n", self.output.display(), vectors.rows, index_path.display()))?;
         Ok(Outcome::Succeeded)
     }
 }
@@ -234,7 +235,7 @@ fn show(source: &Arc<dyn Source>, only: Option<u64>, is_json: bool) -> Result<()
                     map.insert("hash_matches".into(), record.verify().is_ok().into());
                 }
             }
-            print(&value, is_json);
+            print_record(&value, is_json)?;
         }
         if only == Some(number) {
             return Ok(());
@@ -270,13 +271,12 @@ fn described(header: &Header, number: u64, at: u64) -> Value {
     })
 }
 
-fn print(value: &Value, is_json: bool) {
+fn print_record(value: &Value, is_json: bool) -> Result<()> {
     let Some(map) = value.as_object().filter(|_| !is_json) else {
-        println!("{value}");
-        return;
+        return print(&format!("{}\n", json_text(&value.to_string())));
     };
     let fields: Vec<String> = map.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    println!("{}", fields.join(" "));
+    print(&format!("{}\n", fields.join(" ")))
 }
 
 impl Verify {
@@ -285,7 +285,7 @@ impl Verify {
         let (runs, data_hash) = match check_batch(&source) {
             Ok(checked) => checked,
             Err(error) => {
-                eprintln!("{}: {error}", self.file.display());
+                complain(&format!("{}: {error}", self.file.display()));
                 return Ok(Outcome::Corrupt);
             }
         };
@@ -300,11 +300,14 @@ impl Verify {
                 match checked {
                     Ok(true) => "its index agrees",
                     Ok(false) => {
-                        eprintln!("{}: the offsets of the index do not match the records", path.display());
+                        complain(&format!(
+                            "{}: the offsets of the index do not match the records",
+                            path.display()
+                        ));
                         return Ok(Outcome::Corrupt);
                     }
                     Err(error) => {
-                        eprintln!("{}: {error}", path.display());
+                        complain(&format!("{}: {error}", path.display()));
                         return Ok(Outcome::Corrupt);
                     }
                 }
@@ -312,7 +315,7 @@ impl Verify {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => "it has no index",
             Err(error) => return Err(Error::io(path.display(), error)),
         };
-        println!("{}: ok, {} records; {beside}", self.file.display(), runs.records());
+        print(&format!("{}: ok, {} records; {beside}\n", self.file.display(), runs.records()))?;
         Ok(Outcome::Succeeded)
     }
 }

@@ -86,7 +86,12 @@ fn with_completers(command: clap::Command) -> clap::Command {
 fn beginning_with(current: &OsStr, values: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let found = values.into_iter().filter(|value| value.starts_with(&*current));
-    found.map(CompletionCandidate::new).collect()
+    found.map(CompletionCandidate::new).filter(is_plain).collect()
+}
+
+/// Whether a shell can print it.
+fn is_plain(candidate: &CompletionCandidate) -> bool {
+    !candidate.get_value().to_string_lossy().contains(char::is_control)
 }
 
 /// The tiers that a tensor can be moved to, then those of every float tensor.
@@ -122,7 +127,7 @@ fn mount_options(current: &OsStr) -> Vec<CompletionCandidate> {
 /// `KEY=`, and its values after it.
 fn settings_and_paths(current: &OsStr) -> Vec<CompletionCandidate> {
     let mut found = settings(current);
-    found.extend(PathCompleter::any().complete(current));
+    found.extend(PathCompleter::any().complete(current).into_iter().filter(is_plain));
     found
 }
 

@@ -1,5 +1,8 @@
 //! The command line. Each subcommand has a file of its own.
 
+// Text reaches the user through `shared/output.rs`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod bench;
 #[cfg(feature = "remote")]
 mod cache;
@@ -152,9 +155,16 @@ pub fn main() -> ExitCode {
     completions::answer();
     shared::log::begin();
     if helper::is_called(std::env::args_os().next().as_deref()) {
-        return exit_code(helper::Helper::parse().run());
+        return match helper::Helper::try_parse() {
+            Ok(helper) => exit_code(helper.run()),
+            Err(error) => misused(&error),
+        };
     }
-    let done = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
+    let done = match cli.command {
         Command::Init(args) => args.run(),
         Command::Import(args) => args.run(),
         Command::Export(args) => args.run(),
@@ -206,6 +216,17 @@ pub fn main() -> ExitCode {
     exit_code(done)
 }
 
+/// Prints the help that was asked for, or what is wrong with the arguments. These may be names of files.
+fn misused(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        shared::output::complain(&error.render().to_string());
+        return ExitCode::from(MISUSED);
+    }
+    // A closed pipe is not an error.
+    error.print().unwrap_or_default();
+    ExitCode::SUCCESS
+}
+
 fn exit_code(done: Result<Outcome>) -> ExitCode {
     match done {
         Ok(Outcome::Succeeded) => ExitCode::SUCCESS,
@@ -222,7 +243,7 @@ fn exit_code(done: Result<Outcome>) -> ExitCode {
                 shared::output::print_json(&value)
             });
             if !matches!(told, Some(Ok(()))) {
-                eprintln!("tierfs: {error}");
+                shared::output::complain(&format!("tierfs: {error}"));
             }
             ExitCode::from(match error.kind() {
                 ErrorKind::Corrupt => CORRUPT,

@@ -558,7 +558,7 @@ impl Args {
         let failed = |error: rustix::io::Errno| Error::io("detaching from the terminal", error.into());
         let destination = Destination::of_daemon(self.log.as_deref())?;
         if let Some(note) = destination.note() {
-            eprintln!("tierfs: {note}");
+            crate::cli::shared::output::complain(&format!("tierfs: {note}"));
         }
         crate::cli::shared::output::print(&format!("{READY}\n"))?;
         rustix::process::setsid().map_err(failed)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::human;
+use crate::cli::shared::output::{complain, human};
 use crate::cli::shared::request::{How, Request, make_all, targets};
 use crate::control::PREFIX;
 use crate::model::Result;
@@ -49,7 +49,7 @@ impl Pin {
                 let bytes = found.iter().map(|(bytes, _)| bytes).sum();
                 let at_least = if found.iter().all(|(_, is_all)| *is_all) { "" } else { "at least " };
                 if bytes > 0 {
-                    eprintln!("{}: copying {at_least}{}", path.display(), human(bytes));
+                    complain(&format!("{}: copying {at_least}{}", path.display(), human(bytes)));
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::cli::Outcome;
 use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::jobs::new_bar;
 use crate::cli::shared::mounts::mount_of;
-use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::shared::output::{complain, human, print, print_json};
 use crate::model::{Error, Result};
 use crate::store::disk::files::visit_files;
 
@@ -70,7 +70,7 @@ impl Args {
         bar.finish_and_clear();
         let failed = failed.into_inner();
         for error in &failed {
-            eprintln!("tierfs: {error}");
+            complain(&format!("tierfs: {error}"));
         }
         let read = read.load(Ordering::Relaxed);
         if self.json {

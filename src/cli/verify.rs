@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
 use crate::cli::shared::mounts::mount_of;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::shared::output::{complain, print, print_json};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::visit_files;
 
@@ -44,7 +44,7 @@ impl Args {
                         if self.json {
                             rows.push(row(&shown, false, &error.to_string()));
                         } else {
-                            eprintln!("tierfs: {error}");
+                            complain(&format!("tierfs: {error}"));
                         }
                         continue;
                     }

@@ -8,6 +8,8 @@
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod terminal;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;

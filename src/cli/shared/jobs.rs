@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::mounts::Mounted;
+use crate::cli::shared::output::{complain, printable};
 use crate::cli::shared::watch::{JobList, wait_for_change};
 use crate::model::{Error, ErrorKind, Result};
 
@@ -124,12 +125,12 @@ pub(in crate::cli) fn wait(
             is_told = true;
             cancel(mounted, job.number)?;
             bar.suspend(|| {
-                eprintln!("tierfs: cancelling job {}; press Ctrl-C again to leave now", job.number)
+                complain(&format!("tierfs: cancelling job {}; press Ctrl-C again to leave now", job.number))
             });
         }
         bar.set_length(job.number_of("bytes"));
         bar.set_position(job.number_of("done_bytes"));
-        bar.set_message(job.request.clone());
+        bar.set_message(printable(&job.request).into_owned());
         wait_for_change(&[list], (!bar.is_hidden()).then_some(SHOW_EVERY))?;
     }
 }

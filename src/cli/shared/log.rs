@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use log::{Level, Log, Metadata, Record};
 
+use crate::cli::shared::output::printable;
 use crate::model::{Error, Result};
 
 /// The socket of the system log: journald, rsyslog and the other syslog daemons listen there.
@@ -46,7 +47,14 @@ impl Log for Logger {
 
     fn log(&self, record: &Record) {
         match SYSTEM_LOG.get() {
-            None => self.terminal.log(record),
+            // The builder borrows the text.
+            None => self.terminal.log(
+                &Record::builder()
+                    .metadata(record.metadata().clone())
+                    .args(format_args!("{}", printable(&record.args().to_string())))
+                    .module_path(record.module_path())
+                    .build(),
+            ),
             Some(system_log) if self.terminal.matches(record) => system_log.send(record),
             Some(_) => {}
         }
@@ -72,7 +80,7 @@ impl SystemLog {
 
     fn send(&self, record: &Record) {
         // The path is resolved each time, so a restarted system log is found again.
-        let line = line(record.level(), std::process::id(), &record.args().to_string());
+        let line = line(record.level(), std::process::id(), &printable(&record.args().to_string()));
         self.socket.send_to(line.as_bytes(), &self.path).unwrap_or_default();
     }
 }

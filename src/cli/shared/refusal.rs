@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Outcome;
 use crate::cli::shared::mounts::Mounted;
-use crate::cli::shared::output::print_json;
+use crate::cli::shared::output::{complain, print_json};
 use crate::control::PREFIX;
 use crate::model::{Cause, Error, FILES_SHOWN_MAX, Result};
 
@@ -133,7 +133,7 @@ impl Refusal {
             let path = path.display().to_string();
             print_json(&json!({ "path": path, "state": "refused", "reasons": self.to_json() }))?;
         } else {
-            eprint!("{}", self.lines(path));
+            complain(&self.lines(path));
         }
         Ok(Outcome::Failed)
     }

@@ -11,7 +11,7 @@ use crate::cli::Outcome;
 use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::jobs::{self, Job, SHOW_EVERY, new_bar};
 use crate::cli::shared::mounts::{Mounted, mount_of};
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::shared::output::{complain, print, print_json};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::control::PREFIX;
 use crate::model::Result;
@@ -161,8 +161,11 @@ fn make(mounted: &Mounted, path: &Path, request: &Request, interrupt: &Interrupt
         if interrupt.is_pressed() && !is_told {
             is_told = true;
             match jobs::cancel(mounted, job.number) {
-                Ok(_) => eprintln!("tierfs: cancelling job {}; press Ctrl-C again to leave now", job.number),
-                Err(error) => eprintln!("tierfs: {error}"),
+                Ok(_) => complain(&format!(
+                    "tierfs: cancelling job {}; press Ctrl-C again to leave now",
+                    job.number
+                )),
+                Err(error) => complain(&format!("tierfs: {error}")),
             }
         }
         bar.set_length(job.value.get("bytes").and_then(Value::as_u64).unwrap_or(0));
@@ -215,11 +218,11 @@ fn show(path: &Path, ended: &Ended, how: &How, rows: &mut Vec<Value>) -> Result<
         Ended::Done(text, _) => print(&format!("{shown}: {text}\n")),
         Ended::Queued(number) => print(&format!("{shown}: job {number}\n")),
         Ended::Stopped(job) => {
-            eprintln!("{shown}: {}", job.ended_text());
+            complain(&format!("{shown}: {}", job.ended_text()));
             Ok(())
         }
         Ended::Refused(refusal) => {
-            eprint!("{}", refusal.lines(path));
+            complain(&refusal.lines(path));
             Ok(())
         }
     }
