@@ -10,7 +10,7 @@ use crate::cli::Outcome;
 use crate::cli::shared::mounts::{refuse_own_mount, with_mounts};
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::remote;
-use crate::engine::Engine;
+use crate::engine::{Engine, IMPORT_AGAIN};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Collection, Object, Store};
@@ -265,8 +265,9 @@ impl Findings {
             }
             if let Some(first) = found.first {
                 let bad = found.bad;
-                self.corrupt
-                    .push(format!("{path}/{owner}: {bad} of {blocks} blocks cannot be read: {first}"));
+                self.corrupt.push(format!(
+                    "{path}/{owner}: {bad} of {blocks} blocks cannot be read: {first}; {IMPORT_AGAIN}"
+                ));
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::jobs;
 use crate::cli::shared::mounts;
 use crate::cli::shared::mounts::Mounted;
-use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::shared::output::{complain, human, print, print_json, printable};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::cli::shared::remote;
 use crate::cli::{Outcome, init};
@@ -94,7 +94,8 @@ pub(super) struct Args {
     /// are stored once
     #[arg(long)]
     all_revisions: bool,
-    /// Compare files with those of the collection by their BLAKE3, not by size and modification time
+    /// Compare files with those of the collection by their BLAKE3, not by size and modification time, and mend
+    /// damaged blocks
     #[arg(long)]
     checksum: bool,
     /// Leave files that were changed in the collection after they were changed in the source
@@ -167,7 +168,7 @@ impl Args {
                 Ok(plan) => plans.push(plan),
                 // A model without the revision does not stop the others.
                 Err(error) if is_cache && error.kind() == ErrorKind::NotFound => {
-                    eprintln!("tierfs: {error}");
+                    complain(&format!("tierfs: {error}"));
                     failures.push(error.to_string());
                 }
                 Err(error) => return Err(error),
@@ -243,10 +244,10 @@ impl Args {
         let (mut requests, mut left_out) = (Vec::<Request>::new(), Vec::new());
         for path in &request.paths {
             let Some(cache) = hub_cache(path)? else {
-                eprintln!(
+                complain(&format!(
                     "tierfs: {} is no hub cache; to import it, name a collection: {tenant}/COLLECTION",
                     path.display()
-                );
+                ));
                 return Ok(None);
             };
             for model in cache.models {
@@ -444,7 +445,7 @@ impl Bar {
     }
 
     fn warn(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| complain(line));
     }
 
     fn finish(&self) {
@@ -464,7 +465,7 @@ impl Progress for Bar {
 
 impl Watch for Bar {
     fn began(&self, path: &str) {
-        self.bar.set_message(path.to_owned());
+        self.bar.set_message(printable(path).into_owned());
     }
 
     fn did(&self, Listed { action, path, bytes }: &Listed) -> Result<()> {
@@ -477,6 +478,7 @@ impl Watch for Bar {
             (_, true) => format!("would {} {path}  {bytes}\n", action.name()),
             (Action::Import | Action::Replace, false) => format!("{path}  {bytes}\n"),
             (Action::Link, false) => format!("{path}  linked\n"),
+            (Action::Mend, false) => format!("{path}  mended\n"),
             (Action::Remove, false) => format!("{path}  removed\n"),
         };
         self.bar.suspend(|| print(&line))

@@ -11,7 +11,7 @@ use crate::model::Result;
 
 /// Verify every stored checksum and repair damaged blocks that can be reconstructed.
 ///
-/// Prints the corrupt byte ranges of each file. The daemon scrubs a mounted store. Exits with 3 if
+/// Prints the corrupt byte ranges of each file, and which files to import again. The daemon scrubs a mounted store. Exits with 3 if
 /// corruption was found, healed or not.
 ///
 /// Example: tierfs scrub /srv/tensors

@@ -4,6 +4,7 @@ use crate::control::digests::{blake3, sha256};
 use crate::control::measure::{Measure, checksum};
 use crate::control::refusals::{Asker, Refusals};
 use crate::control::sets::{self, Set};
+use crate::control::totals::why_unreadable;
 use crate::engine::{self, Heat};
 use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, FileEntry};
@@ -265,7 +266,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
             let refused = reader.refusals.and_then(|(refusals, asker)| refusals.text(asker));
             let event = view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty());
             let unrecorded = view.collection.unrecorded(view.node.entry.id);
-            let lines = [refused, unrecorded, event.or_else(|| taken_names(view))];
+            let unreadable = view.collection.unreadable_in(view.node.entry.id);
+            let unreadable = unreadable.map(|found| why_unreadable(&found));
+            let lines = [refused, unrecorded, unreadable, event.or_else(|| taken_names(view))];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             Ok((!lines.is_empty()).then(|| lines.join("\n")))
         },

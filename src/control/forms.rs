@@ -4,6 +4,7 @@ use crate::control::attributes::{PREFIX, attribute, refusal_attribute};
 use crate::control::context::Mounted;
 use crate::control::jobs::Job;
 use crate::control::refusals::{Asker, Refusals};
+use crate::control::totals::why_unreadable;
 use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
 use crate::vfs::{FormView, Vfs};
@@ -19,7 +20,10 @@ pub fn form_attribute(
 ) -> Result<String> {
     match attribute(name)?.name {
         "why" => {
-            let lines = [refusals.0.text(refusals.1), why_computed(vfs, view)?];
+            let unreadable =
+                view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
+            let unreadable = unreadable.map(|found| why_unreadable(&found));
+            let lines = [refusals.0.text(refusals.1), unreadable, why_computed(vfs, view)?];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };

@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use crate::control::context::{Context, Mounted};
 use crate::control::measure::{Tally, tally};
 use crate::control::visibility::Visibility;
+use crate::engine::IMPORT_AGAIN;
 use crate::model::{ErrorKind, Result, Tier};
-use crate::store::{Collection, Store};
+use crate::store::{Collection, Store, Unreadable};
+
+/// Most files with corrupt blocks of a collection that are named.
+const UNREADABLE_MAX: usize = 100;
 
 /// Totals of a store, tenant or collection.
 #[derive(Default)]
@@ -29,6 +33,15 @@ pub(super) struct Totals {
     pub problems: Vec<Problem>,
     /// Each collection that can be opened.
     pub shares: Vec<Share>,
+}
+
+/// Why blocks of a file cannot be read, and what helps.
+pub(super) fn why_unreadable(Unreadable { corrupt, why }: &Unreadable) -> String {
+    match corrupt {
+        0 => why.clone(),
+        1 => format!("a block is corrupt: {why}; {IMPORT_AGAIN}"),
+        corrupt => format!("{corrupt} blocks are corrupt, one of them: {why}; {IMPORT_AGAIN}"),
+    }
 }
 
 /// A problem of a collection.
@@ -117,10 +130,20 @@ impl Totals {
         let damaged =
             collection.damage().map(|damage| format!("{path} is damaged and read-only: {}", damage.reason));
         let events = collection.events().iter().map(|event| format!("{path}: {event}"));
+        let mut unreadable: BTreeMap<String, Unreadable> = BTreeMap::new();
+        for (object, found) in collection.unreadable().into_iter().filter(|(_, found)| found.corrupt > 0) {
+            let of_file = unreadable.entry(collection.place_of(&object).path);
+            of_file.and_modify(|file| file.corrupt += found.corrupt).or_insert(found);
+        }
+        let others = unreadable.len().saturating_sub(UNREADABLE_MAX);
+        let others = (others > 0).then(|| format!("{path}: {others} more files have corrupt blocks"));
+        let unreadable = unreadable.iter().take(UNREADABLE_MAX);
+        let unreadable = unreadable.map(|(path, found)| format!("{path}: {}", why_unreadable(found)));
+        let unreadable = unreadable.chain(others);
         let before = self.problems.len();
         let unrecorded = collection.all_unrecorded();
         let unrecorded = unrecorded.into_iter().map(|(path, why)| format!("{path}: {why}"));
-        let texts = poisoned.into_iter().chain(damaged).chain(events).chain(unrecorded);
+        let texts = poisoned.into_iter().chain(damaged).chain(events).chain(unrecorded).chain(unreadable);
         self.problems.extend(texts.map(|text| Problem { place: counted.place.clone(), text }));
         let problems = (self.problems.len() - before) as u64;
         self.count(&counted, problems);

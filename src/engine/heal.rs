@@ -48,8 +48,13 @@ impl Engine {
     /// Heals a damaged block, if it has another source and is unchanged.
     pub(super) fn heal(&self, open: &OpenObject, index: u32, block: &Block) -> Result<bool> {
         // If it has deltas, the damage may be in these.
-        let is_bare = !open.has_deltas(index, block);
-        let payload = if is_bare { payload(open, index, block)? } else { None };
+        let is_payload = !open.has_deltas(index, block) || !open.has_sound_payload(index, block);
+        let payload = if is_payload {
+            let copied = || self.ways.copies.payload(&self.store, open, index, block);
+            payload(open, index, block)?.or_else(copied)
+        } else {
+            None
+        };
         let is_healed = match payload {
             Some(payload) => open.restore(index, block, &payload)?,
             None => {
@@ -60,6 +65,7 @@ impl Engine {
             }
         };
         if is_healed {
+            self.ways.damaged.note_healed(open, index);
             self.ways.damaged.healed.fetch_add(1, Ordering::Relaxed);
             let collection = open.collection();
             let path = collection.path_of(open.object());

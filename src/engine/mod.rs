@@ -39,7 +39,7 @@ pub use move_preview::{MovePreview, would_move};
 pub use pins::Pinned;
 pub use plan_move::Sources;
 pub use reconstruct::setting::{Reconstruct, set_reconstruct};
-pub use results::{Compacted, CorruptRange, Moved, Scrubbed};
+pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
     CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, WRITES, cache_bytes, encoder,

@@ -91,6 +91,10 @@ pub struct Scrubbed {
     pub has_more_ranges: bool,
 }
 
+/// What mends a file that nothing in the store heals.
+pub const IMPORT_AGAIN: &str =
+    "import it again with tierfs import --checksum, which mends it from its source";
+
 /// A range of corrupt bytes of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CorruptRange {
@@ -133,7 +137,10 @@ impl Scrubbed {
     pub fn report(&self) -> String {
         let lines = self.ranges.iter().map(|range| format!("\n{range}"));
         let more = if self.has_more_ranges { "\nmore ranges are corrupt" } else { "" };
-        [self.to_string()].into_iter().chain(lines).chain([more.to_owned()]).collect()
+        let left: BTreeSet<&str> =
+            self.ranges.iter().filter(|range| !range.is_healed).map(|range| range.path.as_str()).collect();
+        let advice = left.iter().map(|path| format!("\n{path}: {IMPORT_AGAIN}"));
+        [self.to_string()].into_iter().chain(lines).chain([more.to_owned()]).chain(advice).collect()
     }
 
     /// Notes corrupt blocks of an object.

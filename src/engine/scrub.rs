@@ -33,6 +33,7 @@ impl Engine {
         let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
         objects.sort_by_key(|object| object.entry.creation);
         let found = self.checked(collection, &objects, Bytes::Here, progress);
+        collection.save_damage();
         self.scrubbed.lock().insert(collection.path(), found.clone());
         end(collection, found)
     }
@@ -139,10 +140,14 @@ impl Engine {
                 _ => false,
             };
             found.healed += u64::from(is_healed);
+            if !is_healed {
+                open.note_damage(index, &error);
+            }
             let start = layout.start(piece.start);
             let place = place.get_or_insert_with(|| collection.place_of(object));
             found.note(place, start..start + layout.bytes_of(&piece), is_healed);
         }
+        collection.note_checked(object);
     }
 }
 

@@ -106,7 +106,7 @@ impl Engine {
 
     /// Does as [`new`](Self::new), with a source for pinned forms.
     pub fn with_forms(store: Arc<Store>, forms: Box<dyn Forms>) -> Engine {
-        let ways = Arc::new(Ways::default());
+        let ways = Arc::new(Ways::new(&store));
         store.set_rebuilder(ways.clone());
         Engine {
             store,

@@ -26,6 +26,13 @@ pub(super) enum Comparison {
         /// Whether its bytes are the same and its modification time is not.
         is_retimed: bool,
     },
+    /// The collection has it as this import would store it, as far as its damaged blocks show.
+    Unreadable {
+        /// Its node.
+        node: EntryId,
+        /// Whether it was changed after the source, and not by an import or a move.
+        is_newer: bool,
+    },
     /// The collection has another file in its place.
     Changed {
         /// Whether that was changed after the source, and not by an import or a move.
@@ -63,6 +70,8 @@ impl Compare<'_> {
         found: &Found,
         sha256: Option<[u8; 32]>,
     ) -> Result<Comparison> {
+        let known = node_at(&collection.state(), &found.target);
+        let checksum = self.checksum || known.is_some_and(|node| collection.is_suspect(node));
         let (node, digest, is_same_time, is_newer) = {
             let state = collection.state();
             let Some(id) = node_at(&state, &found.target) else { return Ok(Comparison::New) };
@@ -81,7 +90,7 @@ impl Compare<'_> {
                 _ => node.entry.mtime == found.mtime,
             };
             if node.bytes != found.bytes
-                || !(self.checksum || is_same_time)
+                || !(checksum || is_same_time)
                 || sha256.is_some_and(|wanted| file.digests.sha256() != Some(wanted))
                 || !self.is_stored_so(collection, &state, file, found)
             {
@@ -89,10 +98,15 @@ impl Compare<'_> {
             }
             (id, file.digests.blake3(), is_same_time, is_newer)
         };
-        if self.checksum {
+        if checksum {
             let there = match digest {
                 Some(digest) => Some(digest),
-                None => self.digest_of(collection, node)?,
+                None => match self.digest_of(collection, node) {
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        return Ok(Comparison::Unreadable { node, is_newer });
+                    }
+                    digest => digest?,
+                },
             };
             if there != self.digest_of_source(found)? {
                 return Ok(Comparison::Changed { is_newer });

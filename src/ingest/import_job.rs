@@ -12,6 +12,7 @@ use crate::ingest::compare::{Compare, Comparison, node_at};
 use crate::ingest::inside::{StoreFiles, identity};
 use crate::ingest::links::{is_there, link, may_share, set_time, symlink};
 use crate::ingest::manifest::Manifest;
+use crate::ingest::mend::{Damage, Mended};
 use crate::ingest::provenance::place_of;
 use crate::ingest::removal::{Removal, removals, remove};
 use crate::ingest::walk::{Found, Mounts, Walked, files, mtime, shards};
@@ -189,6 +190,7 @@ impl Plan {
             })?;
         }
         let ran = self.all(store, &collection, owner, (&options, watch), (finish, &mut *sum));
+        collection.save_damage();
         // Makes the imported files durable.
         let marked = match collection.check_writable() {
             Ok(()) => collection.sync(),
@@ -225,19 +227,28 @@ impl Plan {
                 }
                 _ => Ok(Comparison::New),
             };
+            let compared = compared.and_then(|compared| {
+                let is_damaged = self.damage(&compared, collection)?.is_some_and(|damage| !damage.is_none());
+                Ok((compared, is_damaged))
+            });
             let action = match compared {
-                Ok(Comparison::Unchanged { .. }) => {
+                Ok((Comparison::Unchanged { .. }, true)) => {
+                    would(sum, Action::Mend, found.target.path(), found.bytes)?;
+                    watch.advance(found.bytes);
+                    continue;
+                }
+                Ok((Comparison::Unchanged { .. }, false)) => {
                     sum.unchanged += 1;
                     watch.advance(found.bytes);
                     continue;
                 }
-                Ok(Comparison::Changed { is_newer }) => {
+                Ok((Comparison::Changed { is_newer } | Comparison::Unreadable { is_newer, .. }, _)) => {
                     if is_newer && self.note_newer(found, watch, sum) {
                         continue;
                     }
                     Action::Replace
                 }
-                Ok(Comparison::New) => Action::Import,
+                Ok((Comparison::New, _)) => Action::Import,
                 Err(error) => {
                     let place = store.map_or(String::new(), |(store, _)| store.place());
                     self.note_failed(found, (error, &place), watch, sum)?;
@@ -274,6 +285,46 @@ impl Plan {
             watch.skipped(&source, why);
             sum.skipped.push((source, why.clone()));
         }
+    }
+
+    /// The damage of a file that is otherwise as the import would store it. It is looked for only where the import
+    /// compares bytes, or reads have found some.
+    fn damage(&self, compared: &Comparison, collection: Option<&Arc<Collection>>) -> Result<Option<Damage>> {
+        match (compared, collection) {
+            (Comparison::Unchanged { node, .. }, Some(collection))
+                if self.request.checksum || collection.is_suspect(*node) =>
+            {
+                Damage::of(collection, *node).map(Some)
+            }
+            (Comparison::Unreadable { node, .. }, Some(collection)) => {
+                Damage::of(collection, *node).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Mends a file that is otherwise as the import would store it. Returns how it compares then, and whether it was
+    /// mended.
+    fn mended(
+        &self,
+        compare: &Compare<'_>,
+        (collection, found): (&Arc<Collection>, &Found),
+        compared: Comparison,
+    ) -> Result<(Comparison, bool)> {
+        let damage = self.damage(&compared, Some(collection))?.filter(|damage| !damage.is_none());
+        let Some(damage) = damage else { return Ok((compared, false)) };
+        let source = open_source(&found.source).map_err(|error| Error::io("opening it", error))?;
+        let mended = damage.mend(&*source)?;
+        collection.sync()?;
+        if mended == Mended::NotAll {
+            let is_newer = matches!(compared, Comparison::Unreadable { is_newer: true, .. });
+            return Ok((Comparison::Changed { is_newer }, false));
+        }
+        let compared = match compared {
+            Comparison::Unreadable { .. } => self.compare_one(compare, collection, found)?,
+            compared => compared,
+        };
+        Ok((compared, matches!(compared, Comparison::Unchanged { .. })))
     }
 
     fn compare_one(
@@ -382,19 +433,23 @@ impl Plan {
             }
             let path = found.target.path();
             let done = compared.and_then(|compared| {
+                let (compared, is_mended) = self.mended(&compare, (collection, found), compared)?;
                 let action = match compared {
                     Comparison::New => Action::Import,
                     Comparison::Changed { is_newer: true } if self.note_newer(found, watch, sum) => {
                         return Ok(None);
                     }
-                    Comparison::Changed { .. } => Action::Replace,
+                    Comparison::Changed { .. } | Comparison::Unreadable { .. } => Action::Replace,
                     Comparison::Unchanged { node, is_retimed } => {
                         if is_retimed {
                             set_time(collection, node, found)?;
                             sum.changed.push(node);
                         }
-                        sum.unchanged += 1;
                         watch.advance(found.bytes);
+                        if is_mended {
+                            return Ok(Some((Action::Mend, Report::default())));
+                        }
+                        sum.unchanged += 1;
                         return Ok(None);
                     }
                 };
@@ -432,7 +487,7 @@ impl Plan {
             if shard_index::is_name(&found.target.name) {
                 indexes.push(&found.target);
             }
-            if action != Action::Link {
+            if !matches!(action, Action::Link | Action::Mend) {
                 sum.add(&report);
                 if let Some(node) = node_at(&collection.state(), &found.target) {
                     blobs.add(found, node);

@@ -27,6 +27,8 @@ mod inside;
 mod links;
 #[cfg(feature = "mount")]
 mod manifest;
+#[cfg(feature = "mount")]
+mod mend;
 mod names;
 mod options;
 mod parents;

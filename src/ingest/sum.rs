@@ -18,13 +18,16 @@ pub enum Action {
     Replace,
     /// Gives another name to bytes that the collection has already.
     Link,
+    /// Stores damaged blocks of it again.
+    Mend,
     /// Removes it, because the source no longer has it.
     Remove,
 }
 
 impl Action {
     /// All actions.
-    pub const ALL: [Action; 4] = [Action::Import, Action::Replace, Action::Link, Action::Remove];
+    pub const ALL: [Action; 5] =
+        [Action::Import, Action::Replace, Action::Link, Action::Mend, Action::Remove];
 
     /// Its word in JSON, and after `would`.
     pub fn name(self) -> &'static str {
@@ -32,6 +35,7 @@ impl Action {
             Action::Import => "import",
             Action::Replace => "replace",
             Action::Link => "link",
+            Action::Mend => "mend",
             Action::Remove => "remove",
         }
     }
@@ -76,6 +80,8 @@ pub struct Sum {
     pub left: u64,
     /// Files that the collection had already.
     pub unchanged: u64,
+    /// Files that the collection had already, and whose damaged blocks were stored again.
+    pub mended: u64,
     /// Names that were removed.
     pub removed: u64,
     /// The first thousand actions, in order.
@@ -104,6 +110,7 @@ impl Sum {
 
     pub(super) fn list(&mut self, listed: Listed) {
         self.linked += u64::from(listed.action == Action::Link);
+        self.mended += u64::from(listed.action == Action::Mend);
         if self.listed.len() < LISTED_MAX {
             self.listed.push(listed);
         }
@@ -131,6 +138,10 @@ impl Sum {
             let would = if request.dry_run { "would link" } else { "linked" };
             parts.push(format!("{would} {}", count(self.linked, "name")));
         }
+        if self.mended > 0 {
+            let would = if request.dry_run { "would mend" } else { "mended" };
+            parts.push(format!("{would} {}", count(self.mended, "file")));
+        }
         if self.unchanged > 0 {
             parts.push(format!("{} unchanged", count(self.unchanged, "file")));
         }
@@ -154,7 +165,7 @@ impl Sum {
             return format!("would import {files}, {}", human(self.bytes));
         }
         if self.files == 0 {
-            let is_as_it_was = self.unchanged + self.linked > 0;
+            let is_as_it_was = self.unchanged + self.linked + self.mended > 0;
             return if is_as_it_was { "nothing new" } else { "nothing was imported" }.to_owned();
         }
         let mut done = match request.tier.as_deref().filter(|_| self.encoded + self.exact.sum() > 0) {
@@ -208,6 +219,7 @@ impl Sum {
             "linked": self.linked,
             "left": self.left,
             "unchanged": self.unchanged,
+            "mended": self.mended,
             "removed": self.removed,
             "listed": listed.collect::<Vec<_>>(),
             "failed": pairs(&self.failed, "error"),
@@ -252,6 +264,7 @@ impl Sum {
             linked: number("linked")?,
             left: number("left")?,
             unchanged: number("unchanged")?,
+            mended: number("mended")?,
             removed: number("removed")?,
             listed,
             failed: of_pairs(list("failed")?, "error")?,
@@ -307,6 +320,7 @@ mod tests {
             linked: 10,
             left: 9,
             unchanged: 6,
+            mended: 11,
             removed: 7,
             listed: Action::ALL.map(listed).to_vec(),
             failed: pair("error"),

@@ -51,6 +51,7 @@ pub use log::checkpoint::Checkpoint;
 pub use log::replay::replay;
 pub use object::Object;
 pub use object::blocks::Block;
+pub use object::failed_reads::Unreadable;
 pub use object::parts::Part;
 pub use quota::{Limits, Reserved, Room, Use};
 pub use repair::set_aside::open_collection;

@@ -35,7 +35,7 @@ impl Segment {
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         match self {
-            Segment::Object(object) => object.read(range.start, out),
+            Segment::Object(object) => object.read_or_gather(range.start, out),
             Segment::Computed(computed) => computed.read(range, out),
         }
     }

@@ -15,6 +15,7 @@ mod healing;
 mod interactions;
 mod lineage;
 mod lossy_consent;
+mod mending;
 mod moves;
 mod origin;
 mod packing;

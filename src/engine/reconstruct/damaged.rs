@@ -40,6 +40,12 @@ impl Damaged {
             waiting.blocks.push((open.clone(), index, *block));
         }
     }
+
+    /// Notes that a block was healed, so that it is queued again if it is damaged again.
+    pub fn note_healed(&self, open: &OpenObject, index: u32) {
+        self.waiting.lock().known.remove(&(open.object().entry.id, index));
+    }
+
     /// Whether blocks are queued.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.lock().blocks.is_empty()

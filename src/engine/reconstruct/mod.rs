@@ -1,6 +1,7 @@
 //! Ways to reconstruct the elements of a block without its payload: the one list of them, and their
 //! use by reads and moves.
 
+mod copies;
 pub(super) mod damaged;
 mod delta;
 mod factor;
@@ -8,9 +9,11 @@ pub(super) mod setting;
 
 pub(super) use delta::DEPTH_MAX;
 
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
+use crate::engine::reconstruct::copies::Copies;
 use crate::engine::reconstruct::damaged::Damaged;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Block;
@@ -18,6 +21,7 @@ use crate::store::Compare;
 use crate::store::Elements;
 use crate::store::OpenObject;
 use crate::store::Rebuild;
+use crate::store::Store;
 
 /// A way to reconstruct the elements of a block.
 pub(super) struct Way {
@@ -205,21 +209,38 @@ pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Op
 }
 
 /// Reconstructs absent and damaged blocks for reads.
-#[derive(Default)]
 pub(super) struct Ways {
+    /// The store, which has this.
+    store: Weak<Store>,
+    /// Payloads that other tensors and files have.
+    pub copies: Copies,
     /// Queue of damaged blocks.
     pub damaged: Arc<Damaged>,
     /// Whether blocks that cannot be reconstructed read as zeros.
     pub fills_with_zeros: AtomicBool,
 }
 
+impl Ways {
+    pub fn new(store: &Arc<Store>) -> Ways {
+        Ways {
+            store: Arc::downgrade(store),
+            copies: Copies::default(),
+            damaged: Arc::default(),
+            fills_with_zeros: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Rebuild for Ways {
     fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool> {
         if block.stored.tier != Tier::Absent {
-            let Some(payload) = payload(open, index, block)? else {
-                return read_seen(open, index, block, elements);
-            };
-            return open.show_payload(index, block, &payload, elements).map(|()| true);
+            if let Some(payload) = payload(open, index, block)? {
+                return open.show_payload(index, block, &payload, elements).map(|()| true);
+            }
+            if let Some(payload) = self.copies.gathered(open, index, block) {
+                return open.show_payload(index, block, &payload, elements).map(|()| true);
+            }
+            return read_seen(open, index, block, elements);
         }
         let mut failed = Ok(false);
         for way in WAYS {
@@ -239,6 +260,13 @@ impl Rebuild for Ways {
     fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool {
         self.fills_with_zeros.load(Ordering::Relaxed)
             || WAYS.iter().any(|way| (way.is_there)(open, index, block))
+    }
+
+    fn gather(&self, open: &OpenObject, range: Range<u32>) -> bool {
+        let Some(store) = self.store.upgrade() else { return false };
+        let blocks = open.object().stored_blocks(range, open.object().layout());
+        let found = blocks.filter(|(index, block)| self.copies.gather(&store, open, *index, block));
+        found.count() > 0
     }
 
     fn made_good(&self, open: &OpenObject, index: u32, block: &Block) {

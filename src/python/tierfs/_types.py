@@ -49,6 +49,7 @@ class Import(TypedDict):
     encoded: int
     """Tensors stored in fewer bits."""
     unchanged: int
+    mended: int
     removed: int
     bytes: int
     bytes_stored: int

@@ -1,10 +1,13 @@
 //! The memory and the last use of a collection, which decide whether it stays open.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+
+use crate::model::ObjectId;
 
 /// A value that a layer above has computed from the state of a collection.
 pub(in crate::store) type Summary = Arc<dyn Any + Send + Sync>;
@@ -20,8 +23,8 @@ pub(in crate::store) struct Footprint {
     changes: AtomicU64,
     /// Whether the state takes more memory than was measured.
     has_grown: AtomicBool,
-    /// Whether a corrupt block was reported, which must not happen again.
-    has_reported: AtomicBool,
+    /// The objects with blocks that could not be read. A last lock.
+    unreadable: Mutex<BTreeSet<ObjectId>>,
     /// Summaries of different types, and the number of changes that each was computed after.
     summaries: Mutex<Vec<(u64, Summary)>>,
 }
@@ -53,9 +56,19 @@ impl Footprint {
         }
     }
 
-    /// Notes that a corrupt block was reported.
-    pub fn note_report(&self) {
-        self.has_reported.store(true, Ordering::Relaxed);
+    /// Notes that blocks of an object could not be read.
+    pub fn note_unreadable(&self, object: ObjectId) {
+        self.unreadable.lock().insert(object);
+    }
+
+    /// Forgets that blocks of an object could not be read.
+    pub fn note_readable(&self, object: ObjectId) {
+        self.unreadable.lock().remove(&object);
+    }
+
+    /// The objects with blocks that could not be read.
+    pub fn unreadable(&self) -> Vec<ObjectId> {
+        self.unreadable.lock().iter().copied().collect()
     }
 
     /// Notes a change of the state. For a batch the caller holds the state for writing.
@@ -84,9 +97,9 @@ impl Footprint {
         known.1
     }
 
-    /// Whether a corrupt block was reported.
-    pub fn has_reported(&self) -> bool {
-        self.has_reported.load(Ordering::Relaxed)
+    /// Whether blocks could not be read, which must not be forgotten.
+    pub fn has_unreadable(&self) -> bool {
+        !self.unreadable.lock().is_empty()
     }
 
     /// The summaries of the present state.

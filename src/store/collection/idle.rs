@@ -33,9 +33,9 @@ impl Collection {
     pub(in crate::store) fn is_settled(&self) -> bool {
         let is_healthy = self.damage().is_none() && self.poisoned().is_none() && self.events().is_empty();
         if !is_healthy
-            || !self.all_unrecorded().is_empty()
             || self.has_orphans()
-            || self.footprint.has_reported()
+            || !self.all_unrecorded().is_empty()
+            || !self.unreadable().is_empty()
         {
             return false;
         }

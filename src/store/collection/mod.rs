@@ -2,6 +2,7 @@
 
 pub(in crate::store) mod allocate;
 pub(in crate::store) mod commit;
+mod damage_file;
 pub(in crate::store) mod digest_cache;
 pub(in crate::store) mod footprint;
 pub(in crate::store) mod identity;
@@ -29,6 +30,7 @@ use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::clock::Ticks;
+use crate::store::collection::damage_file::DamageFile;
 use crate::store::collection::digest_cache::{DigestCache, Sums};
 use crate::store::collection::footprint::Footprint;
 use crate::store::collection::identity::Access;
@@ -42,6 +44,7 @@ use crate::store::events::{Events, Note};
 use crate::store::log::checkpoint::Checkpoint;
 use crate::store::log::replay::Damage;
 use crate::store::object::Object;
+use crate::store::object::failed_reads::Unreadable;
 use crate::store::quota::{Limits, Meter};
 use crate::store::settings::PACKS;
 use crate::store::space::files::{Files, Touched};
@@ -61,6 +64,7 @@ pub struct Collection {
     /// Reserved slots that no batch names yet.
     pub(in crate::store) reservations: Arc<Reservations>,
     pub(in crate::store) usage: UsageFile,
+    damage_file: DamageFile,
     pub(in crate::store) services: Services,
     /// Counts the collection's use. Its lock is the last in the order.
     meter: Arc<Meter>,
@@ -91,6 +95,7 @@ impl Collection {
             gate: ReadGate::default(),
             reservations: Arc::default(),
             usage: UsageFile::default(),
+            damage_file: DamageFile::default(),
             services: Services::default(),
             meter: Meter::new("", None, Limits::default()),
             digest_cache: DigestCache::default(),
@@ -134,6 +139,31 @@ impl Collection {
     /// Damage to its log, if any. The collection accepts no writes then.
     pub fn damage(&self) -> Option<&Damage> {
         self.journal.damage()
+    }
+
+    /// The objects with blocks that could not be read since it was opened and still cannot.
+    pub fn unreadable(&self) -> Vec<(Arc<Object>, Unreadable)> {
+        let mut found = Vec::new();
+        for id in self.footprint.unreadable() {
+            let object = self.state().object(id).cloned();
+            match object.and_then(|object| object.unreadable().map(|unreadable| (object, unreadable))) {
+                Some(one) => found.push(one),
+                None => self.footprint.note_readable(id),
+            }
+        }
+        found
+    }
+
+    /// Why blocks of a file cannot be read, if some could not.
+    pub fn unreadable_in(&self, node: EntryId) -> Option<Unreadable> {
+        if !self.footprint.has_unreadable() {
+            return None;
+        }
+        let found = self.objects_of(node).ok()?.into_iter().filter_map(|object| object.unreadable());
+        found.reduce(|one, other| Unreadable {
+            corrupt: one.corrupt + other.corrupt,
+            why: if one.corrupt > 0 { one.why } else { other.why },
+        })
     }
 
     /// Problems found and corrected while it was opened.
@@ -267,6 +297,7 @@ impl Collection {
     }
 
     fn restore_usage(&self) {
+        self.damage_file.restore(&self.files);
         UsageFile::restore(&self.files, &self.state(), self.ticks());
     }
 
@@ -277,6 +308,30 @@ impl Collection {
             let objects = || self.state().objects().cloned().collect();
             self.usage.save(when, &self.files, self.ticks(), objects);
         }
+        self.save_damage();
+    }
+
+    /// Saves which objects have corrupt blocks, if that has changed since the last time.
+    pub fn save_damage(&self) {
+        if self.access() == Access::Write && self.check_writable().is_ok() {
+            self.damage_file.retain(|object| self.state().object(object).is_some());
+            let corrupt = self.unreadable().into_iter().filter(|(_, found)| found.corrupt > 0);
+            self.damage_file.save(&self.files, corrupt.map(|(object, _)| object.entry.id));
+        }
+    }
+
+    /// Whether corrupt blocks of a file were found, perhaps before the collection was opened.
+    pub fn is_suspect(&self, node: EntryId) -> bool {
+        let is_suspect = |object: &Arc<Object>| {
+            self.damage_file.suspects(object.entry.id)
+                || object.unreadable().is_some_and(|found| found.corrupt > 0)
+        };
+        self.objects_of(node).is_ok_and(|objects| objects.iter().any(is_suspect))
+    }
+
+    /// Notes that all blocks of an object were checked.
+    pub fn note_checked(&self, object: &Object) {
+        self.damage_file.note_checked(object.entry.id);
     }
 
     /// Notes that blocks were used.

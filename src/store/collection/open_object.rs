@@ -1,5 +1,6 @@
 //! Objects that are open, and the interface of other sources of their blocks.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::model::{ErrorKind, Result};
@@ -160,6 +161,11 @@ pub trait Rebuild: Send + Sync {
 
     /// Whether there seems to be a source for an absent block, as far as can be told without reading.
     fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool;
+
+    /// Looks in other collections, which `rebuild` must not open, for the payloads of corrupt blocks in a range, and
+    /// keeps them for `rebuild`. Called without any lock of a collection, and outside of reads. Returns whether it
+    /// found one.
+    fn gather(&self, open: &OpenObject, range: Range<u32>) -> bool;
 
     /// Called after a corrupt payload was replaced for a reader, so that a writer stores it again.
     fn made_good(&self, open: &OpenObject, index: u32, block: &Block);

@@ -11,6 +11,11 @@ thread_local! {
     static IS_READING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is inside a read.
+pub(in crate::store) fn is_reading() -> bool {
+    IS_READING.get()
+}
+
 /// Locked for reading by every read of payloads, and for writing before space is reused, because a read
 /// that began before a change may still use the old location.
 #[derive(Default)]

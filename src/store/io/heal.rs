@@ -9,8 +9,9 @@ use crate::model::{Encoder, Result, Tier};
 use crate::store::batch::migrate;
 use crate::store::clock::now_seconds;
 use crate::store::collection::open_object::OpenObject;
+use crate::store::disk::clones::fetched_outside;
 use crate::store::io::packed::encode_packed;
-use crate::store::object::blocks::Block;
+use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::links::DeltaLink;
 use crate::store::space::files::Touched;
 
@@ -94,10 +95,42 @@ impl OpenObject {
         let offsets = self.collection.write_payloads(stored.tier, &[payload], &mut touched)?;
         let Some(&offset) = offsets.first() else { return Ok(false) };
         let (stored, before) = (Stored { offset, in_data: false, ..stored }, block.stored.tier);
-        self.collection.record(touched, |batch, _| {
+        let is_restored = self.collection.record(touched, |batch, _| {
             batch.record(migrate(&self.object.entry, index, before, stored, now_seconds()));
             batch.keep_bytes();
             Ok(true)
+        })?;
+        self.note_readable(index..=index);
+        Ok(is_restored)
+    }
+
+    /// Whether the payload of a block is as the log says, without its deltas. `false` for a block without one.
+    pub fn has_sound_payload(&self, index: u32, block: &Block) -> bool {
+        self.sound_payload(index, block).is_ok_and(|payload| payload.is_some())
+    }
+
+    /// The payload of block `index` of this object, if it is the one that another object's log describes: stored in
+    /// the same way, with the same length and checksum.
+    pub fn equal_payload(&self, index: u32, wanted: &Block) -> Result<Option<Vec<u8>>> {
+        let found = self.object.block(index, self.object.layout());
+        let key = |block: &Block| (block.stored.tier, block.stored.len, block.stored.checksum);
+        match found.filter(|found| key(found) == key(wanted)) {
+            Some(found) => self.sound_payload(index, &found),
+            None => Ok(None),
+        }
+    }
+
+    fn sound_payload(&self, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
+        let Stored { tier, len, .. } = block.stored;
+        if block.epoch == DIRTY || len == 0 || tier == Tier::Absent {
+            return Ok(None);
+        }
+        fetched_outside(|| {
+            let _reading = self.collection.gate.begin();
+            let mut payload = vec![0; len as usize];
+            self.fetch(index, &block.stored, 0, &mut payload)?;
+            self.verify(index, &block.stored, &payload)?;
+            Ok(Some(payload))
         })
     }
 }

@@ -32,7 +32,7 @@ impl OpenObject {
         let failed = |error: &dyn std::fmt::Display| {
             let (path, id) = (origin.path(), self.object.entry.id);
             let text = format!("{path} at byte {}, block {index} of object {id}: {error}", place.offset);
-            self.report_corruption(index, &place, Error::corrupt(text))
+            self.report_changed_origin(index, Error::corrupt(text))
         };
         if out.len() != place.len as usize {
             return Ok(false);
@@ -40,7 +40,7 @@ impl OpenObject {
         let file = match &self.extent {
             Some(Ok(file)) => file,
             Some(Err(gone)) => {
-                return Err(self.report_corruption(index, &place, Error::corrupt(gone.clone())));
+                return Err(self.report_changed_origin(index, Error::corrupt(gone.clone())));
             }
             None => return Ok(false),
         };

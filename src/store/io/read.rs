@@ -14,6 +14,7 @@ use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::lineage::broken;
 use crate::store::collection::open_object::{OpenObject, Verify};
+use crate::store::collection::read_gate::is_reading;
 use crate::store::disk::File;
 use crate::store::disk::clones::fetched_outside;
 use crate::store::disk::remote::RemoteError;
@@ -41,7 +42,30 @@ impl OpenObject {
         if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
             return Err(Error::invalid("a range past the end of an object"));
         }
-        fetched_outside(|| self.read_here(from, out))
+        let read = fetched_outside(|| self.read_here(from, out));
+        if let Err(error) = &read
+            && error.kind() == ErrorKind::Io
+        {
+            self.note_damage(self.object.layout().index(from), error);
+        }
+        read
+    }
+
+    /// [`read`](Self::read), for programs: what is corrupt is read from other collections too, if they have it. The
+    /// caller holds no lock of a collection.
+    pub fn read_or_gather(&self, from: u64, out: &mut [u8]) -> Result<()> {
+        let Err(error) = self.read(from, out) else { return Ok(()) };
+        if error.kind() == ErrorKind::Corrupt
+            && !is_reading()
+            && let Some(rebuilder) = self.collection.services.rebuilder()
+        {
+            let layout = self.object.layout();
+            let last = layout.index(from + (out.len() as u64).max(1) - 1);
+            if rebuilder.gather(self, layout.index(from)..last + 1) {
+                return self.read(from, out);
+            }
+        }
+        Err(error)
     }
 
     /// The same, with the gate.
@@ -64,7 +88,10 @@ impl OpenObject {
             let _whole = is_dirty.then(|| self.object.write_state().in_place.read());
             match self.read_blocks(first, found, at, here) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => self.read_each(first, found, at, here)?,
-                read => read?,
+                read => {
+                    read?;
+                    self.note_readable(first..=first + count as u32 - 1);
+                }
             }
             done = (end - from) as usize;
         }
@@ -283,7 +310,7 @@ impl OpenObject {
             Tier::Packed => decode_packed(dtype, elements, payload, 0..elements, out),
             tier => codec::decode(tier, dtype, payload, elements, out),
         };
-        decoded.map_err(|error| self.report_corruption(index, stored, error.at(self.place(index, stored))))
+        decoded.map_err(|error| self.report_corruption(index, error.at(self.place(index, stored))))
     }
 
     pub(in crate::store) fn fetch(
@@ -293,7 +320,7 @@ impl OpenObject {
         skip: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        self.fetched(stored, skip, out).map_err(|error| self.report_corruption(index, stored, error))
+        self.fetched(stored, skip, out).map_err(|error| self.report_corruption(index, error))
     }
 
     /// Drops a copy of a payload that the disk may have. Returns whether another read may differ.

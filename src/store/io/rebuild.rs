@@ -22,22 +22,27 @@ impl OpenObject {
             let begin = layout.start(index) + inside.start as u64;
             let place = (begin - at) as usize;
             let part = &mut out[place..place + inside.len()];
-            let block = self.known(index, *found)?;
+            let block = self.known(index, *found).inspect_err(|error| self.note_damage(index, error))?;
             match self.read_blocks(index, &[Some(block)], begin, part) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     if self.refetch(&block.stored)
                         && self.read_blocks(index, &[Some(block)], begin, part).is_ok()
                     {
+                        self.note_readable(index..=index);
                         continue;
                     }
                     if !matches!(self.rebuild(index, &block, begin, part), Ok(true)) {
+                        self.note_damage(index, &error);
                         return Err(error);
                     }
                     if let Some(rebuilder) = self.collection.services.rebuilder() {
                         rebuilder.made_good(self, index, &block);
                     }
                 }
-                read => read?,
+                read => {
+                    read?;
+                    self.note_readable(index..=index);
+                }
             }
         }
         Ok(())

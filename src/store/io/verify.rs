@@ -1,6 +1,6 @@
 //! Verifies stored bytes against the log.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::format::checksum;
 use crate::format::log::record::Stored;
@@ -19,7 +19,12 @@ impl OpenObject {
     /// Verifies block `index` as recorded in the log, and returns its state. Used by `verify` and
     /// `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
-        fetched_outside(|| self.check_here(index))
+        let checked = fetched_outside(|| self.check_here(index));
+        match &checked {
+            Ok(_) => self.note_readable(index..=index),
+            Err(error) => self.note_damage(index, error),
+        }
+        checked
     }
 
     /// The same, with the gate.
@@ -60,11 +65,7 @@ impl OpenObject {
             self.object.checked.clear(index);
             let (place, wanted) = (self.place(index, stored), stored.checksum);
             let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
-            return Err(self.report_corruption(
-                index,
-                stored,
-                Error::corrupt(format!("{text}; run tierfs fsck")),
-            ));
+            return Err(self.report_corruption(index, Error::corrupt(format!("{text}; run tierfs fsck"))));
         }
         self.note_checked(index, stored);
         Ok(())
@@ -214,12 +215,58 @@ impl OpenObject {
 
 impl OpenObject {
     /// Reports a corrupt block, once until it changes.
-    pub(in crate::store) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
-        if error.kind() == ErrorKind::Corrupt && self.object.write_state().reported.note(index, stored) {
-            self.collection.footprint.note_report();
-            let path = self.collection.path_of(&self.object);
-            self.collection.services.events().tell(EventKind::Corruption, &path, "read", &error.to_string());
+    pub(in crate::store) fn report_corruption(&self, index: u32, error: Error) -> Error {
+        // Another error may be that of a piece which is fetched now.
+        if error.kind() == ErrorKind::Corrupt && self.is_new_damage(index, &error) {
+            self.tell_of_corruption(&error);
         }
         error
+    }
+
+    /// Reports that the outside file of a block has changed. The block is corrupt if it lies there.
+    pub(in crate::store) fn report_changed_origin(&self, index: u32, error: Error) -> Error {
+        let block = self.object.block(index, self.object.layout());
+        if block.is_none_or(|block| block.stored.in_data || block.stored.tier == Tier::Absent) {
+            return self.report_corruption(index, error);
+        }
+        if self.object.write_state().failed.note_origin(index) {
+            self.tell_of_corruption(&error);
+        }
+        error
+    }
+
+    fn tell_of_corruption(&self, error: &Error) {
+        let path = self.collection.path_of(&self.object);
+        self.collection.services.events().tell(EventKind::Corruption, &path, "read", &error.to_string());
+    }
+
+    /// Notes that a block could not be read, so that `why` and the problems of the store say so.
+    pub fn note_damage(&self, index: u32, error: &Error) {
+        self.is_new_damage(index, error);
+    }
+
+    /// The same. Returns whether the block is corrupt and that was not known.
+    fn is_new_damage(&self, index: u32, error: &Error) -> bool {
+        let failed = || &self.object.write_state().failed;
+        let is_new = match error.kind() {
+            ErrorKind::Corrupt => {
+                let block = self.object.block(index, self.object.layout());
+                failed().note_corrupt(index, block, &error.to_string())
+            }
+            ErrorKind::Io => {
+                failed().note_other(index, &error.to_string());
+                false
+            }
+            _ => return false,
+        };
+        self.collection.footprint.note_unreadable(self.object.entry.id);
+        is_new
+    }
+
+    /// Notes that blocks were read from their own payloads, or were healed.
+    pub(in crate::store) fn note_readable(&self, range: RangeInclusive<u32>) {
+        if let Some(write_state) = self.object.existing_write_state() {
+            write_state.failed.note_readable(range);
+        }
     }
 }

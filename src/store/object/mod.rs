@@ -15,6 +15,7 @@ pub(in crate::store) mod blocks;
 pub(in crate::store) mod checked;
 pub(in crate::store) mod deltas;
 pub(in crate::store) mod factors;
+pub(in crate::store) mod failed_reads;
 pub(in crate::store) mod links;
 pub(in crate::store) mod origin;
 pub(in crate::store) mod parts;
@@ -35,6 +36,7 @@ use crate::format::log::record::Stored;
 use crate::model::{Dtype, EntryId, Error, Result, Tier};
 use crate::store::object::blocks::{Block, BlockLayout, Blocks, DIRTY, Run};
 use crate::store::object::checked::Checked;
+use crate::store::object::failed_reads::Unreadable;
 use crate::store::object::links::DeltaLink;
 use crate::store::object::origin::Origin;
 use crate::store::object::parts::Part;
@@ -484,6 +486,11 @@ impl Object {
         }
         let written = self.existing_write_state()?.dirty.read().get(&index).copied();
         written.filter(|stored| stored.in_data && stored.len as usize == len).map(|stored| stored.checksum)
+    }
+
+    /// What of it cannot be read, as far as that was found since the store was opened.
+    pub fn unreadable(&self) -> Option<Unreadable> {
+        self.existing_write_state()?.failed.present(|index| self.block(index, self.layout()))
     }
 
     /// The write state, created on first use.

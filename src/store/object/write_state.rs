@@ -1,4 +1,4 @@
-//! State that most objects never need: dirty blocks, deltas, factorization, reported damage. Allocated
+//! State that most objects never need: dirty blocks, deltas, factorization, failed reads. Allocated
 //! on first use, so that an object that is only read costs no memory for it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::format::log::record::Stored;
 use crate::store::object::factors::{FactorLink, IsEnded};
+use crate::store::object::failed_reads::FailedReads;
 use crate::store::object::links::DeltaLink;
 
 /// State that most objects never need.
@@ -22,8 +23,8 @@ pub(in crate::store) struct WriteState {
     /// that a read sees a block either before or after a write. Held across I/O; the last lock in the
     /// order.
     pub in_place: RwLock<()>,
-    /// Corrupt blocks that were reported.
-    pub reported: ReportedBlocks,
+    /// Its blocks that could not be read.
+    pub failed: FailedReads,
     /// The deltas on encoded blocks, by block and epoch. Locked after `Object::blocks`.
     pub deltas: RwLock<DeltasByBlock>,
     /// Bytes of its deltas and its factorization.
@@ -35,18 +36,6 @@ pub(in crate::store) struct WriteState {
     /// Held while the object is written and while the writes are committed. The first lock in the
     /// collection's order.
     pub writing: Mutex<Writing>,
-}
-
-/// The corrupt blocks of an object that were reported, with their locations. A block is reported again
-/// only after it moved.
-#[derive(Debug, Default)]
-pub(in crate::store) struct ReportedBlocks(Mutex<HashMap<u32, Stored>>);
-
-impl ReportedBlocks {
-    /// Notes that a block is reported. Returns whether it was not before.
-    pub fn note(&self, index: u32, stored: &Stored) -> bool {
-        self.0.lock().insert(index, *stored) != Some(*stored)
-    }
 }
 
 /// The deltas on encoded blocks, by block and epoch.
@@ -74,7 +63,7 @@ impl WriteState {
         WriteState {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
-            reported: ReportedBlocks::default(),
+            failed: FailedReads::default(),
             deltas: RwLock::default(),
             linked: AtomicU64::new(0),
             factor: RwLock::default(),
