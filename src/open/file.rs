@@ -276,9 +276,15 @@ impl OpenFile {
     }
 
     /// Truncates or extends the file with zeros, and commits this with all unflushed writes. On an
-    /// error the file is unchanged. A file without a name is truncated in memory only. Adds its changes to
-    /// `changes`, also those before a failure.
-    pub fn truncate(&self, bytes: u64, changes: &mut Changes) -> Result<()> {
+    /// error the file is unchanged. A file without a name is truncated in memory only.
+    pub fn truncate(&self, bytes: u64) -> Result<Changes> {
+        let mut changes = Changes::default();
+        self.truncate_into(bytes, &mut changes)?;
+        Ok(changes)
+    }
+
+    /// [`truncate`](Self::truncate), which adds its changes to `changes`, also those before a failure.
+    pub fn truncate_into(&self, bytes: u64, changes: &mut Changes) -> Result<()> {
         self.check_writable()?;
         let mut layout = self.layout.write();
         layout.check()?;

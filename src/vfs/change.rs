@@ -446,7 +446,7 @@ impl Vfs {
         let open_file = self.open(view)?;
         let _invalidation_order = open_file.invalidation_order();
         let mut changes = Changes::default();
-        let truncated = self.with_room(|| open_file.truncate(bytes, &mut changes));
+        let truncated = self.with_room(|| open_file.truncate_into(bytes, &mut changes));
         if truncated.is_err() {
             self.keep_unflushed(&open_file);
             self.queue_unlogged(&open_file);
@@ -468,7 +468,7 @@ impl Vfs {
     fn set_unlinked(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
         let open_file = self.open_file(ino).ok_or(gone)?;
         if let Some(bytes) = bytes {
-            self.with_room(|| open_file.truncate(bytes, &mut Changes::default()))?;
+            self.with_room(|| open_file.truncate(bytes))?;
         }
         if let Some(file) = self.unlinked.lock().get_mut(&ino) {
             set.apply(&mut file.entry);
