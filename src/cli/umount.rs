@@ -8,6 +8,7 @@ use crate::cli::Outcome;
 use crate::cli::shared::connection::{Connection, Daemon, daemons, elsewhere, noted_mountpoint, where_else};
 use crate::cli::shared::lost;
 use crate::cli::shared::mounts::{mount_dead_or_alive, resolved};
+use crate::cli::shared::output::complain;
 use crate::cli::shared::process::{Asked, Process};
 use crate::format::mountinfo::mounted;
 use crate::fs::unmount_by_helper;
@@ -148,11 +149,11 @@ impl Args {
                     aborted
                         .map_err(|error| Error::io(format!("aborting the connection of {shown}"), error))?;
                 } else if let Some(user) = ending.connection.user_elsewhere() {
-                    eprintln!(
+                    complain(&format!(
                         "tierfs: {shown} is still used in another mount namespace: {user}; waiting for its end, \
                          at most {} s",
                         PATIENCE.as_secs()
-                    );
+                    ));
                 }
             }
             if let Some(daemon) = ending.daemon.as_ref().filter(|_| self.force && !is_killed)

@@ -136,15 +136,8 @@ pub fn arrive_as(
             stored_parts
         }
     };
-    let parts = publish::publish_over(
-        uncommitted,
-        collection,
-        (node, rename),
-        mtime,
-        recognized,
-        stored_parts,
-        why,
-    )?;
+    let parts =
+        publish::publish_over(uncommitted, collection, (node, rename), mtime, recognized, stored_parts, why)?;
     if is_in_place {
         collection.free_left(&parts.0);
     }

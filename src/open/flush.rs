@@ -189,7 +189,10 @@ impl OpenFile {
                     && match file.content {
                         Content::Plain => {
                             found.content == Content::Plain
-                                && !self.collection.state().has_other_shards(self.node, found.shards.as_deref())
+                                && !self
+                                    .collection
+                                    .state()
+                                    .has_other_shards(self.node, found.shards.as_deref())
                         }
                         _ => !is_other && self.has_parts(file, found),
                     }

@@ -162,11 +162,14 @@ pub fn rename(
     })
 }
 
+/// A directory, and a name in it.
+type Place<'a> = (EntryId, &'a [u8]);
+
 /// Adds a rename to a batch. The name has the number `entry` if it is a new one.
 fn add_rename(
     collection: &Collection,
     (batch, state): (&mut Batch, &State),
-    (from, to): ((EntryId, &[u8]), (EntryId, &[u8])),
+    (from, to): (Place<'_>, Place<'_>),
     keep: bool,
     entry: EntryId,
 ) -> Result<(EntryId, Changes)> {

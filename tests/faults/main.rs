@@ -10,6 +10,7 @@
 
 mod daemon_survival;
 mod errors;
+mod histories;
 mod journal;
 mod kill;
 mod repair;

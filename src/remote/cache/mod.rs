@@ -310,7 +310,7 @@ impl Cache {
 
     /// The most bytes that may be stored, and how many more the disk takes.
     fn limit(&self) -> io::Result<(u64, u64)> {
-        let found = statvfs(&self.root.path(""))?;
+        let found = statvfs(self.root.path(""))?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         let disk = Disk {
             total: bytes(found.f_blocks),
