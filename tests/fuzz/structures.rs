@@ -360,7 +360,7 @@ fn initializer(random: &mut Random) -> Vec<u8> {
     parts.push(field(9, &[0; 8]));
     if random.below(20) == 0 {
         // A length past the end of the message.
-        parts.push([&[74][..], &varint(size(random))].concat());
+        parts.push([&[74_u8][..], &varint(size(random))].concat());
     }
     parts.concat()
 }
