@@ -91,7 +91,7 @@ pub struct Scrubbed {
     pub has_more_ranges: bool,
 }
 
-/// What mends a file that nothing in the store heals.
+/// Advice for a file that nothing in the store heals.
 pub const IMPORT_AGAIN: &str =
     "import it again with tierfs import --checksum, which mends it from its source";
 

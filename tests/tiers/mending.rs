@@ -30,8 +30,9 @@ fn problems(mounted: &Mounted) -> String {
     let status = fs::read_to_string(mounted.path(".ctl/status")).unwrap();
     let lines: Vec<&str> = status.lines().filter_map(|line| line.strip_prefix("! ")).collect();
     let metrics = fs::read_to_string(mounted.path(".ctl/metrics")).unwrap();
-    let counted = metrics.lines().find_map(|line| line.strip_prefix("tierfs_problems ")).unwrap();
-    assert_eq!(counted.parse::<usize>().unwrap(), lines.len(), "{status}");
+    let counted = metrics.lines().find(|line| line.starts_with("tierfs_problems{")).unwrap();
+    let counted: f64 = counted.rsplit_once(' ').unwrap().1.parse().unwrap();
+    assert_eq!(counted as usize, lines.len(), "{status}");
     lines.join("\n")
 }
 

@@ -22,7 +22,7 @@ const MISSED_MAX: usize = 1 << 16;
 /// Payloads of corrupt blocks that other tensors and files have.
 #[derive(Default)]
 pub(in crate::engine) struct Copies {
-    /// What was found for reads that shall be repeated.
+    /// Payloads for reads that shall be repeated.
     gathered: Mutex<Gathered>,
     /// The files that equal that of the object which was asked for last.
     equal: Mutex<Option<(Instant, Equal)>>,

@@ -21,7 +21,7 @@ const LINE_BYTES: usize = 33;
 pub(in crate::store) struct DamageFile {
     /// Not taken with the second, which is held across I/O.
     suspects: Mutex<BTreeSet<ObjectId>>,
-    /// What the file says.
+    /// The objects that the file names.
     written: Mutex<BTreeSet<ObjectId>>,
 }
 

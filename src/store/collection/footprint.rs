@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::model::ObjectId;
+use crate::store::collection::damage_file::DamageFile;
 
 /// A value that a layer above has computed from the state of a collection.
 pub(in crate::store) type Summary = Arc<dyn Any + Send + Sync>;
@@ -25,6 +26,8 @@ pub(in crate::store) struct Footprint {
     has_grown: AtomicBool,
     /// The objects with blocks that could not be read. A last lock.
     unreadable: Mutex<BTreeSet<ObjectId>>,
+    /// Those of earlier openings too.
+    pub damage_file: DamageFile,
     /// Summaries of different types, and the number of changes that each was computed after.
     summaries: Mutex<Vec<(u64, Summary)>>,
 }

@@ -30,7 +30,6 @@ use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::clock::Ticks;
-use crate::store::collection::damage_file::DamageFile;
 use crate::store::collection::digest_cache::{DigestCache, Sums};
 use crate::store::collection::footprint::Footprint;
 use crate::store::collection::identity::Access;
@@ -64,7 +63,6 @@ pub struct Collection {
     /// Reserved slots that no batch names yet.
     pub(in crate::store) reservations: Arc<Reservations>,
     pub(in crate::store) usage: UsageFile,
-    damage_file: DamageFile,
     pub(in crate::store) services: Services,
     /// Counts the collection's use. Its lock is the last in the order.
     meter: Arc<Meter>,
@@ -95,7 +93,6 @@ impl Collection {
             gate: ReadGate::default(),
             reservations: Arc::default(),
             usage: UsageFile::default(),
-            damage_file: DamageFile::default(),
             services: Services::default(),
             meter: Meter::new("", None, Limits::default()),
             digest_cache: DigestCache::default(),
@@ -297,7 +294,7 @@ impl Collection {
     }
 
     fn restore_usage(&self) {
-        self.damage_file.restore(&self.files);
+        self.footprint.damage_file.restore(&self.files);
         UsageFile::restore(&self.files, &self.state(), self.ticks());
     }
 
@@ -314,16 +311,16 @@ impl Collection {
     /// Saves which objects have corrupt blocks, if that has changed since the last time.
     pub fn save_damage(&self) {
         if self.access() == Access::Write && self.check_writable().is_ok() {
-            self.damage_file.retain(|object| self.state().object(object).is_some());
+            self.footprint.damage_file.retain(|object| self.state().object(object).is_some());
             let corrupt = self.unreadable().into_iter().filter(|(_, found)| found.corrupt > 0);
-            self.damage_file.save(&self.files, corrupt.map(|(object, _)| object.entry.id));
+            self.footprint.damage_file.save(&self.files, corrupt.map(|(object, _)| object.entry.id));
         }
     }
 
     /// Whether corrupt blocks of a file were found, perhaps before the collection was opened.
     pub fn is_suspect(&self, node: EntryId) -> bool {
         let is_suspect = |object: &Arc<Object>| {
-            self.damage_file.suspects(object.entry.id)
+            self.footprint.damage_file.suspects(object.entry.id)
                 || object.unreadable().is_some_and(|found| found.corrupt > 0)
         };
         self.objects_of(node).is_ok_and(|objects| objects.iter().any(is_suspect))
@@ -331,7 +328,7 @@ impl Collection {
 
     /// Notes that all blocks of an object were checked.
     pub fn note_checked(&self, object: &Object) {
-        self.damage_file.note_checked(object.entry.id);
+        self.footprint.damage_file.note_checked(object.entry.id);
     }
 
     /// Notes that blocks were used.

@@ -35,7 +35,8 @@ impl OpenObject {
         block: &Block,
         elements: &mut [u8],
     ) -> Result<()> {
-        self.apply_links(index, block, elements).map_err(|error| self.report_corruption(index, error))
+        self.apply_links(index, block, elements)
+            .map_err(|error| self.report_corruption(index, &block.stored, error))
     }
 
     fn apply_links(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {

@@ -310,7 +310,7 @@ impl OpenObject {
             Tier::Packed => decode_packed(dtype, elements, payload, 0..elements, out),
             tier => codec::decode(tier, dtype, payload, elements, out),
         };
-        decoded.map_err(|error| self.report_corruption(index, error.at(self.place(index, stored))))
+        decoded.map_err(|error| self.report_corruption(index, stored, error.at(self.place(index, stored))))
     }
 
     pub(in crate::store) fn fetch(
@@ -320,7 +320,7 @@ impl OpenObject {
         skip: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        self.fetched(stored, skip, out).map_err(|error| self.report_corruption(index, error))
+        self.fetched(stored, skip, out).map_err(|error| self.report_corruption(index, stored, error))
     }
 
     /// Drops a copy of a payload that the disk may have. Returns whether another read may differ.

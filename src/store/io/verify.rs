@@ -11,6 +11,7 @@ use crate::store::disk::clones::fetched_outside;
 use crate::store::events::EventKind;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::factors::{FACTOR_FILE, FactorLink};
+use crate::store::object::failed_reads::described;
 
 /// Bytes compared with zeros at a time.
 const HOLE_BYTES: u64 = 1 << 20;
@@ -65,7 +66,11 @@ impl OpenObject {
             self.object.checked.clear(index);
             let (place, wanted) = (self.place(index, stored), stored.checksum);
             let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
-            return Err(self.report_corruption(index, Error::corrupt(format!("{text}; run tierfs fsck"))));
+            return Err(self.report_corruption(
+                index,
+                stored,
+                Error::corrupt(format!("{text}; run tierfs fsck")),
+            ));
         }
         self.note_checked(index, stored);
         Ok(())
@@ -215,9 +220,9 @@ impl OpenObject {
 
 impl OpenObject {
     /// Reports a corrupt block, once until it changes.
-    pub(in crate::store) fn report_corruption(&self, index: u32, error: Error) -> Error {
+    pub(in crate::store) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
         // Another error may be that of a piece which is fetched now.
-        if error.kind() == ErrorKind::Corrupt && self.is_new_damage(index, &error) {
+        if error.kind() == ErrorKind::Corrupt && self.is_new_damage(index, stored, &error) {
             self.tell_of_corruption(&error);
         }
         error
@@ -225,9 +230,9 @@ impl OpenObject {
 
     /// Reports that the outside file of a block has changed. The block is corrupt if it lies there.
     pub(in crate::store) fn report_changed_origin(&self, index: u32, error: Error) -> Error {
-        let block = self.object.block(index, self.object.layout());
-        if block.is_none_or(|block| block.stored.in_data || block.stored.tier == Tier::Absent) {
-            return self.report_corruption(index, error);
+        let stored = described(self.object.block(index, self.object.layout()));
+        if stored.in_data || stored.tier == Tier::Absent {
+            return self.report_corruption(index, &stored, error);
         }
         if self.object.write_state().failed.note_origin(index) {
             self.tell_of_corruption(&error);
@@ -242,17 +247,15 @@ impl OpenObject {
 
     /// Notes that a block could not be read, so that `why` and the problems of the store say so.
     pub fn note_damage(&self, index: u32, error: &Error) {
-        self.is_new_damage(index, error);
+        let stored = described(self.object.block(index, self.object.layout()));
+        self.is_new_damage(index, &stored, error);
     }
 
     /// The same. Returns whether the block is corrupt and that was not known.
-    fn is_new_damage(&self, index: u32, error: &Error) -> bool {
+    fn is_new_damage(&self, index: u32, stored: &Stored, error: &Error) -> bool {
         let failed = || &self.object.write_state().failed;
         let is_new = match error.kind() {
-            ErrorKind::Corrupt => {
-                let block = self.object.block(index, self.object.layout());
-                failed().note_corrupt(index, block, &error.to_string())
-            }
+            ErrorKind::Corrupt => failed().note_corrupt(index, stored, &error.to_string()),
             ErrorKind::Io => {
                 failed().note_other(index, &error.to_string());
                 false

@@ -26,7 +26,7 @@ pub(in crate::store) struct FailedReads {
 #[derive(Debug, Default)]
 struct Inner {
     /// Corrupt blocks, as the log described them when they were found.
-    corrupt: HashMap<u32, Described>,
+    corrupt: HashMap<u32, Stored>,
     /// Why the corrupt block that was found last is corrupt.
     why: String,
     /// The last block that could not be read for another reason, and the reason.
@@ -34,9 +34,6 @@ struct Inner {
     /// Blocks that can be read, and whose outside file has changed.
     origins: HashSet<u32>,
 }
-
-/// What the log says of a block, as far as a later write or move changes it.
-type Described = Option<(u64, Stored)>;
 
 /// The blocks of an object that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,11 +46,10 @@ pub struct Unreadable {
 
 impl FailedReads {
     /// Notes that a block is corrupt. Returns whether that was not known.
-    pub fn note_corrupt(&self, index: u32, block: Option<Block>, why: &str) -> bool {
+    pub fn note_corrupt(&self, index: u32, stored: &Stored, why: &str) -> bool {
         let mut inner = self.inner.lock();
         let inner = inner.get_or_insert_default();
-        let described = described(block);
-        let is_new = inner.corrupt.insert(index, described) != Some(described);
+        let is_new = inner.corrupt.insert(index, *stored) != Some(*stored);
         if is_new || inner.why.is_empty() {
             beginning(why, WHY_BYTES_MAX).clone_into(&mut inner.why);
         }
@@ -93,13 +89,13 @@ impl FailedReads {
         self.are_any.store(!inner.corrupt.is_empty() || inner.other.is_some(), Ordering::Relaxed);
     }
 
-    /// What cannot be read now. `block` gives the present description of a block.
+    /// The blocks that cannot be read now. `block` gives the present state of a block.
     pub fn present(&self, block: impl Fn(u32) -> Option<Block>) -> Option<Unreadable> {
         if !self.are_any.load(Ordering::Relaxed) {
             return None;
         }
-        let copied = |inner: &Inner| -> Vec<(u32, Described)> {
-            inner.corrupt.iter().map(|(index, described)| (*index, *described)).collect()
+        let copied = |inner: &Inner| -> Vec<(u32, Stored)> {
+            inner.corrupt.iter().map(|(index, stored)| (*index, *stored)).collect()
         };
         // No other lock is taken with this one.
         let corrupt = self.inner.lock().as_deref().map(copied).unwrap_or_default();
@@ -120,8 +116,9 @@ impl FailedReads {
     }
 }
 
-fn described(block: Option<Block>) -> Described {
-    block.map(|block| (block.epoch, block.stored))
+/// The place of a block by the log; that of an absent one for a block that no record describes.
+pub(in crate::store) fn described(block: Option<Block>) -> Stored {
+    block.map_or(Stored::ABSENT, |block| block.stored)
 }
 
 #[cfg(test)]
@@ -129,16 +126,20 @@ mod tests {
     use super::*;
     use crate::model::Tier;
 
-    fn block(epoch: u64) -> Option<Block> {
-        Some(Block { epoch, stored: Stored::in_slot(Tier::Exact, 64), since: 0 })
+    fn block(place: u64) -> Option<Block> {
+        Some(Block { epoch: 1, stored: stored(place), since: 0 })
+    }
+
+    fn stored(place: u64) -> Stored {
+        Stored::in_slot(Tier::Exact, 64 * place)
     }
 
     #[test]
     fn a_corrupt_block_counts_until_it_reads_again_or_is_overwritten() {
         let failed = FailedReads::default();
         assert_eq!(failed.present(|_| block(1)), None);
-        assert!(failed.note_corrupt(3, block(1), "crc") && !failed.note_corrupt(3, block(1), "again"));
-        failed.note_corrupt(5, block(1), "second");
+        assert!(failed.note_corrupt(3, &stored(1), "crc") && !failed.note_corrupt(3, &stored(1), "again"));
+        failed.note_corrupt(5, &stored(1), "second");
         let two = Unreadable { corrupt: 2, why: "second".to_owned() };
         assert_eq!(failed.present(|_| block(1)), Some(two));
         failed.note_readable(0..=4);

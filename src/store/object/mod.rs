@@ -488,7 +488,7 @@ impl Object {
         written.filter(|stored| stored.in_data && stored.len as usize == len).map(|stored| stored.checksum)
     }
 
-    /// What of it cannot be read, as far as that was found since the store was opened.
+    /// Its blocks that cannot be read, as far as that was found since the store was opened.
     pub fn unreadable(&self) -> Option<Unreadable> {
         self.existing_write_state()?.failed.present(|index| self.block(index, self.layout()))
     }
