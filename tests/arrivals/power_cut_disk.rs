@@ -38,24 +38,24 @@ struct Content {
     syncs: usize,
     now: Vec<u8>,
     durable: Vec<u8>,
-    pending: Vec<Change>,
+    pending: Vec<Pending>,
 }
 
 #[derive(Clone)]
-enum Change {
+enum Pending {
     Write(usize, Vec<u8>),
     Len(usize),
 }
 
-fn change(bytes: &mut Vec<u8>, change: &Change) {
+fn change(bytes: &mut Vec<u8>, change: &Pending) {
     match change {
-        Change::Write(at, new) => {
+        Pending::Write(at, new) => {
             if bytes.len() < at + new.len() {
                 bytes.resize(at + new.len(), 0);
             }
             bytes[*at..at + new.len()].copy_from_slice(new);
         }
-        Change::Len(len) => bytes.resize(*len, 0),
+        Pending::Len(len) => bytes.resize(*len, 0),
     }
 }
 
@@ -88,17 +88,17 @@ impl CutDisk {
                 let mut bytes = content.durable.clone();
                 for pending in &content.pending {
                     match pending {
-                        Change::Write(at, new) => {
+                        Pending::Write(at, new) => {
                             let mut from = 0;
                             while from < new.len() {
                                 let end = (SECTOR - (at + from) % SECTOR + from).min(new.len());
                                 if keep() {
-                                    change(&mut bytes, &Change::Write(at + from, new[from..end].to_vec()));
+                                    change(&mut bytes, &Pending::Write(at + from, new[from..end].to_vec()));
                                 }
                                 from = end;
                             }
                         }
-                        Change::Len(_) if !keep() => {}
+                        Pending::Len(_) if !keep() => {}
                         len => change(&mut bytes, len),
                     }
                 }
@@ -135,7 +135,7 @@ impl File for CutFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut content = self.content.lock().unwrap();
-        let new = Change::Write(offset as usize, bytes.to_vec());
+        let new = Pending::Write(offset as usize, bytes.to_vec());
         change(&mut content.now, &new);
         content.pending.push(new);
         Ok(())
@@ -152,7 +152,7 @@ impl File for CutFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut content = self.content.lock().unwrap();
         content.now.resize(len as usize, 0);
-        content.pending.push(Change::Len(len as usize));
+        content.pending.push(Pending::Len(len as usize));
         Ok(())
     }
 
