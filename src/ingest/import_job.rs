@@ -143,8 +143,12 @@ impl Plan {
     /// The collection, if it exists.
     fn existing(&self, store: &Store) -> Result<Option<Arc<Collection>>> {
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
-        let is_there = store.tenants()?.contains(tenant) && store.collections(tenant)?.contains(name);
-        if is_there { store.collection(tenant, name).map(Some) } else { Ok(None) }
+        if self.is_there(store)? { store.collection(tenant, name).map(Some) } else { Ok(None) }
+    }
+
+    fn is_there(&self, store: &Store) -> Result<bool> {
+        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        Ok(store.tenants()?.contains(tenant) && store.collections(tenant)?.contains(name))
     }
 
     fn compare<'a>(
@@ -181,7 +185,8 @@ impl Plan {
         }
         self.tell_walked(watch, sum);
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
-        let is_made = self.existing(store)?.is_none();
+        // One that a killed import has begun to make has no names either.
+        let is_made = !self.is_there(store)? || store.collection(tenant, name).is_err();
         let collection = store.collection_made(tenant, name, owner)?;
         if is_made && collection.check_writable().is_ok() {
             collection.record(Touched::default(), |batch, _| {

@@ -275,6 +275,12 @@ impl OpenFile {
         }
     }
 
+    /// Whether the log has the present size.
+    pub fn has_logged_size(&self) -> bool {
+        let bytes = self.bytes();
+        self.collection.state().node(self.node).is_some_and(|node| node.bytes == bytes)
+    }
+
     /// Truncates or extends the file with zeros, and commits this with all unflushed writes. On an
     /// error the file is unchanged. A file without a name is truncated in memory only.
     pub fn truncate(&self, bytes: u64) -> Result<Changes> {

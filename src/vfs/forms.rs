@@ -120,7 +120,11 @@ impl Vfs {
         let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
         for ino in [ino].into_iter().chain(self.sharing(ino)) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
-                self.flush_and_queue(&open_file)?;
+                match self.flush_and_queue(&open_file) {
+                    // What the log lacks room for is read from where it was written, while the size is the same.
+                    Err(error) if error.kind() == ErrorKind::Full && open_file.has_logged_size() => {}
+                    flushed => flushed?,
+                }
             }
         }
         Ok(())

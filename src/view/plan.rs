@@ -192,11 +192,17 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
     });
     let mut found = Vec::new();
     let mut names = HashSet::new();
-    // A path below `.tensors` is that of a tensor whose name another container has.
-    let is_taken = |path: &[u8]| path.split(|byte| *byte == b'/').any(|name| name == TENSORS_NAME.as_bytes());
-    let mut tensors: Vec<_> = tensors.iter().map(|node| (state.path(node.entry.id), node)).collect();
-    tensors.sort_by_key(|(path, node)| (is_taken(path), node.entry.id));
-    for (path, node) in tensors {
+    // Below `.tensors` the path of a tensor has its container, if another container has its name.
+    let is_taken = |path: &[u8], own: &str| {
+        let mut below = path.split(|byte| *byte == b'/').skip_while(|name| *name != TENSORS_NAME.as_bytes());
+        below.next().is_some() && below.collect::<Vec<_>>().join(&b'/') != own.as_bytes()
+    };
+    let paths = tensors.iter().map(|node| (state.path(node.entry.id), node));
+    let mut tensors: Vec<_> = paths
+        .map(|(path, node)| (state.own_path(node).map(|own| is_taken(&path, &own)), path, node))
+        .collect();
+    tensors.sort_by_key(|(is_taken, _, node)| (*is_taken, node.entry.id));
+    for (_, path, node) in tensors {
         let Some(file) = node.file() else { continue };
         let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
         let Some((tensor, own)) = tensor.zip(state.own_path(node)) else { continue };

@@ -191,8 +191,8 @@ impl Journal {
                 &|journal| journal.patch(folder, "kept", 20_000 + round, &inside),
                 &|journal| journal.patch(folder, "replaced", 100_001, &inside),
                 &|journal| journal.replace(folder, "m.safetensors", &second),
-                &|journal| journal.patch(folder, "w", 400, &inside[..40]),
-                &|journal| journal.patch(folder, "w", 16_380, &inside[..20_000]),
+                &|journal| journal.patch(folder, ".tensors/w", 400, &inside[..40]),
+                &|journal| journal.patch(folder, ".tensors/w", 16_380, &inside[..20_000]),
                 &|journal| journal.remove(folder, "small"),
                 &|journal| journal.patch(folder, "plain", 4097, &inside[..100]),
             ];

@@ -51,7 +51,7 @@ pub fn store_with_files(place: &Place) -> Journal {
     place.import("demo/c", &[&kept, &array], &["--tier", "q8:all"]);
     let mut journal = Journal::by(BLOCK);
     let mounted = place.mount(&[]);
-    for name in ["kept", "w"] {
+    for name in ["kept", ".tensors/w"] {
         journal.note(&mounted.path("demo/c"), name);
     }
     mounted.unmount();

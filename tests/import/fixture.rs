@@ -9,7 +9,7 @@ use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::{Access, Collection};
-use tierfs::store::{Node, ROOT};
+use tierfs::store::{Node, ROOT, Touched, show_plain_names};
 use tierfs::store::{OpenObject, Verify};
 use tierfs::stream::{Segment, Stream};
 
@@ -27,7 +27,14 @@ pub fn on_each_disk(test: impl Fn(Arc<dyn Disk>)) {
 
 pub fn create(disk: &Arc<dyn Disk>) -> Arc<Collection> {
     disk.create_directory("t").unwrap();
-    Arc::new(Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap())
+    let collection = Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap();
+    // As an import does in a collection that it makes.
+    let shown = collection.commit(Touched::default(), |batch, _| {
+        batch.entry(show_plain_names(ROOT));
+        Ok(())
+    });
+    shown.unwrap();
+    Arc::new(collection)
 }
 
 pub fn open(disk: &Arc<dyn Disk>) -> Result<Arc<Collection>> {
@@ -63,12 +70,12 @@ pub fn import_from(
     import_file(collection, &settings, &target(path), source, &origin(), options, &Silent)
 }
 
-/// The node at a path.
+/// The node at a path, in which tensors have plain names.
 pub fn find(collection: &Collection, path: &str) -> Option<Arc<Node>> {
     let state = collection.state();
     let mut at = ROOT;
     for part in path.split('/') {
-        at = state.find(at, part.as_bytes())?;
+        at = state.find_any(at, part.as_bytes())?;
     }
     state.node(at).cloned()
 }

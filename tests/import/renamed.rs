@@ -43,7 +43,8 @@ fn rename_fails_at(at: u64) -> (bool, bool) {
     let (_, Located::Node(view)) = vfs.lookup(directory, b"m.safetensors").unwrap() else {
         panic!("no file")
     };
-    let (tensor, _) = vfs.lookup(directory, b"w").unwrap();
+    let (tensors, _) = vfs.lookup(directory, b".tensors").unwrap();
+    let (tensor, _) = vfs.lookup(tensors, b"w").unwrap();
     let open_file = vfs.open(&view).unwrap();
     if vfs.write(&open_file, 1000, &[1; 9000]).is_err() {
         return (true, false);

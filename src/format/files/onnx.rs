@@ -35,7 +35,8 @@ use std::ops::Range;
 use crate::format::budget::Budget;
 use crate::format::files::ReadAt;
 use crate::model::{
-    CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name,
+    CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, ErrorKind, Result, Shape, check_tensor_name,
+    quoted_name,
 };
 
 mod protobuf;
@@ -45,6 +46,11 @@ use protobuf::{Fields, Value};
 /// The end of an error for bytes that are no ONNX model.
 const DAMAGED: &str =
     "it is damaged or no ONNX model; download or copy it again, or give it a name without the suffix .onnx";
+
+/// The error for bytes that no program for ONNX writes.
+fn damaged(text: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Unreadable, format!("{text}: {DAMAGED}"))
+}
 
 /// Largest number of fields to visit.
 pub const FIELDS_MAX: u64 = 1 << 22;
@@ -155,7 +161,7 @@ impl Walk<'_, '_> {
                 return Err(Error::unsupported("two graphs"));
             }
         }
-        let mut at = graph.ok_or_else(|| Error::invalid(format!("it has no graph: {DAMAGED}")))?;
+        let mut at = graph.ok_or_else(|| damaged("it has no graph"))?;
         let mut found: Vec<(String, Result<Entry, String>)> = Vec::new();
         let mut places = HashMap::new();
         while let Some((number, value)) = self.fields.next(&mut at)? {

@@ -8,7 +8,7 @@
 //!
 //! Source: <https://huggingface.co/docs/safetensors>. This parser refuses every file that the
 //! `safetensors` crate refuses. As in that crate, the last of several tensors of a name counts. Tensors that this program
-//! does not support (more than 8 dimensions, element types of [`OTHER_TYPES`], names that are too long) are listed apart.
+//! does not support (more than 8 dimensions, element types of `OTHER_TYPES`, names that are too long) are listed apart.
 //! `safetensors/json.rs` reads the JSON.
 
 use std::cmp::Ordering;

@@ -27,6 +27,8 @@ pub(in crate::store) struct FailedReads {
 struct Inner {
     /// Corrupt blocks, as the log described them when they were found.
     corrupt: HashMap<u32, Stored>,
+    /// Corrupt blocks that were told of. They stay when they are overwritten: a flush may still read what was there.
+    told: HashMap<u32, Stored>,
     /// Why the corrupt block that was found last is corrupt.
     why: String,
     /// The last block that could not be read for another reason, and the reason.
@@ -49,7 +51,8 @@ impl FailedReads {
     pub fn note_corrupt(&self, index: u32, stored: &Stored, why: &str) -> bool {
         let mut inner = self.inner.lock();
         let inner = inner.get_or_insert_default();
-        let is_new = inner.corrupt.insert(index, *stored) != Some(*stored);
+        inner.corrupt.insert(index, *stored);
+        let is_new = inner.told.insert(index, *stored) != Some(*stored);
         if is_new || inner.why.is_empty() {
             beginning(why, WHY_BYTES_MAX).clone_into(&mut inner.why);
         }
@@ -71,6 +74,11 @@ impl FailedReads {
 
     /// Notes that these blocks, which are few, were read from their own payloads, or were healed.
     pub fn note_readable(&self, range: RangeInclusive<u32>) {
+        if self.are_any.load(Ordering::Relaxed)
+            && let Some(inner) = self.inner.lock().as_deref_mut()
+        {
+            inner.told.retain(|index, _| !range.contains(index));
+        }
         self.forget(range);
     }
 

@@ -218,10 +218,12 @@ impl World {
             };
             let node = match node {
                 Node::File(number) => {
-                    let known = self.model.files[number].now.clone();
+                    let known = self.model.files[number].clone();
                     let copy = *files.entry(number).or_insert_with(|| {
-                        self.model.add("", known);
-                        self.model.files.len() - 1
+                        let copy = self.model.add("", known.now);
+                        // Its objects have the identities of those that children need.
+                        self.model.files[copy].is_parent = known.is_parent;
+                        copy
                     });
                     Node::File(copy)
                 }

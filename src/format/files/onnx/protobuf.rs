@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::format::budget::Budget;
-use crate::format::files::onnx::{DAMAGED, FIELDS_MAX};
+use crate::format::files::onnx::{FIELDS_MAX, damaged};
 use crate::format::files::{ReadAt, cut_off};
 use crate::model::{Error, Result};
 
@@ -107,7 +107,7 @@ impl<'a, 'r> Fields<'a, 'r> {
     /// The error for a part of a message that goes past the message's end.
     fn past(&self, goes: std::fmt::Arguments, end: u64) -> Error {
         let text = format!("{goes} past byte {end}");
-        if end == self.file_len { cut_off(text) } else { Error::invalid(format!("{text}: {DAMAGED}")) }
+        if end == self.file_len { cut_off(text) } else { damaged(text) }
     }
 
     fn byte(&mut self, at: &mut Range<u64>) -> Result<u8> {
@@ -138,5 +138,5 @@ impl<'a, 'r> Fields<'a, 'r> {
 
 /// The error for bytes that no program for ONNX writes.
 fn no_model(found: std::fmt::Arguments, at: u64) -> Error {
-    Error::invalid(format!("{found} before byte {at}: {DAMAGED}"))
+    damaged(format_args!("{found} before byte {at}"))
 }
