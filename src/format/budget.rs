@@ -13,7 +13,7 @@ pub const STEPS_PER_BYTE: u64 = 16;
 /// Steps that the shortest file has.
 pub const STEPS_MIN: u64 = 1 << 16;
 
-/// What a reader has read, and the steps that it has made. A step is a value, a name or an entry that is looked at, or a
+/// The bytes that a reader has read, and the steps that it has made. A step is a value, a name or an entry that is looked at, or a
 /// byte that is copied.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Budget {

@@ -47,7 +47,7 @@ struct Task {
     then: Box<dyn FnOnce() + Send>,
 }
 
-/// What the kernel still has of an inode.
+/// The state that the kernel still has of an inode.
 #[derive(Default)]
 struct Stale {
     /// Tasks with this inode that are not finished.

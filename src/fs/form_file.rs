@@ -33,7 +33,7 @@ impl FormFile {
         Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, stream }) })
     }
 
-    /// What it shows.
+    /// The file that it shows.
     pub fn view(&self) -> &FormView {
         &self.view
     }

@@ -181,7 +181,7 @@ fn look(before: u64, now: u64) -> Vec<String> {
     lines
 }
 
-/// What each thread of this process waits for, as far as the kernel tells.
+/// A line for each thread of this process: the place where it waits, as far as the kernel tells.
 fn threads() -> Vec<String> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
     let of_one = |task: fs::DirEntry| {

@@ -19,7 +19,7 @@ use crate::vfs::{Ino, Located};
 /// By then a thread has asked about what it found, or has ended.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// What a thread found by its second look.
+/// The target that a thread found by its second look.
 #[derive(Clone)]
 pub(super) struct Found {
     /// Its own inode number.
@@ -60,7 +60,7 @@ impl SecondLooks {
         self.change(|threads| threads.insert(thread, (Instant::now(), Some(found))));
     }
 
-    /// What a thread has found, if it has this inode number.
+    /// The target that a thread has found, if it has this inode number.
     pub fn found(&self, thread: u32, ino: Ino) -> Option<Found> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;

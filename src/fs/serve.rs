@@ -182,7 +182,7 @@ impl Adapter {
         }
     }
 
-    /// What a thread has found by its second look, if `error` says that it is gone by now. A thread that has not
+    /// The target that a thread has found by its second look, if `error` says that it is gone by now. A thread that has not
     /// looked again is told to: the caller replies with the error.
     pub fn found_again(&self, thread: u32, ino: Ino, error: Error) -> Result<Found> {
         if error.kind() != ErrorKind::Gone {

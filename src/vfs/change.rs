@@ -29,7 +29,7 @@ struct Unlinking<'a> {
 
 impl Drop for Unlinking<'_> {
     fn drop(&mut self) {
-        let mut unlinked = self.vfs.unlinked.lock();
+        let mut unlinked = self.vfs.unlinked.files.lock();
         let is_there = self.open_file.collection().state().node(self.node).is_some();
         let Some(file) = unlinked.get_mut(&self.ino) else { return };
         file.unlinking -= 1;
@@ -66,7 +66,7 @@ impl Vfs {
     /// The open file of an inode number whose last name a program removed. There is none for a file
     /// that an import replaced: an open by its name gets the new file.
     pub fn unlinked_open_file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
-        self.unlinked.lock().get(&ino).map(|file| file.open_file.clone())
+        self.unlinked.files.lock().get(&ino).map(|file| file.open_file.clone())
     }
 
     /// Fails with `Gone` for a file that an import has replaced: its name leads to the new file.
@@ -85,10 +85,10 @@ impl Vfs {
             self.forms.forget(number);
         }
         let ino = number.own();
-        if let Some(file) = self.unlinked.lock().get_mut(&ino) {
+        if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
             file.forgotten = Some(Instant::now());
         }
-        if let Some(removed) = self.removed.lock().get_mut(&ino) {
+        if let Some(removed) = self.unlinked.nodes.lock().get_mut(&ino) {
             removed.forgotten = Some(Instant::now());
         }
     }
@@ -100,13 +100,13 @@ impl Vfs {
             let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
             is_due && file.unlinking == 0 && Arc::strong_count(&file.open_file) == 1
         };
-        let gone: Vec<_> = self.unlinked.lock().extract_if(is_over).collect();
+        let gone: Vec<_> = self.unlinked.files.lock().extract_if(is_over).collect();
         // Closing files may take a while, so the lock is released first.
         drop(gone);
         let is_known = |_: &Ino, removed: &mut RemovedNode| {
             removed.forgotten.is_none_or(|since| since.elapsed() < FORGOTTEN_AFTER)
         };
-        self.removed.lock().retain(is_known);
+        self.unlinked.nodes.lock().retain(is_known);
     }
 
     /// Keeps the directory or link of a name, which `remove` removes, until the kernel forgets it.
@@ -126,8 +126,8 @@ impl Vfs {
         };
         let Some((ino, node)) = found else { return remove() };
         // Before it is gone, so that a request finds it at every moment.
-        self.removed.lock().insert(ino, RemovedNode { node, forgotten: None });
-        remove().inspect_err(|_| drop(self.removed.lock().remove(&ino)))
+        self.unlinked.nodes.lock().insert(ino, RemovedNode { node, forgotten: None });
+        remove().inspect_err(|_| drop(self.unlinked.nodes.lock().remove(&ino)))
     }
 
     /// The file that may lose its last name with this one. The kernel may still open it, because it
@@ -148,7 +148,7 @@ impl Vfs {
         let open_file = self.open_files.open(collection, entry.id, self.verify).ok()?;
         let node = entry.id;
         let ino = Ino::of(Place::Node { collection: number, node })?;
-        let mut unlinked = self.unlinked.lock();
+        let mut unlinked = self.unlinked.files.lock();
         let unused = || UnlinkedFile { open_file: open_file.clone(), entry, unlinking: 0, forgotten: None };
         unlinked.entry(ino).or_insert_with(unused).unlinking += 1;
         drop(unlinked);
@@ -470,7 +470,7 @@ impl Vfs {
         if let Some(bytes) = bytes {
             self.with_room(|| open_file.truncate(bytes))?;
         }
-        if let Some(file) = self.unlinked.lock().get_mut(&ino) {
+        if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
             set.apply(&mut file.entry);
         }
         Ok(Invalidation::default())
@@ -480,13 +480,13 @@ impl Vfs {
     /// still open them. Whether there were any.
     pub fn release_unlinked(&self) -> bool {
         let is_idle = |_: &Ino, file: &mut UnlinkedFile| Arc::strong_count(&file.open_file) == 1;
-        let idle: Vec<_> = self.unlinked.lock().extract_if(is_idle).collect();
+        let idle: Vec<_> = self.unlinked.files.lock().extract_if(is_idle).collect();
         !idle.is_empty()
     }
 
     /// Whether an open file was unlinked, and no program has it open. The caller has a reference to it.
     pub(super) fn is_idle_unlinked(&self, open_file: &Arc<OpenFile>) -> bool {
-        let unlinked = self.unlinked.lock();
+        let unlinked = self.unlinked.files.lock();
         let is_it = |file: &UnlinkedFile| Arc::ptr_eq(&file.open_file, open_file) && file.unlinking == 0;
         unlinked.values().any(is_it) && Arc::strong_count(open_file) <= 2
     }

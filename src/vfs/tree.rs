@@ -21,7 +21,7 @@ use crate::vfs::located::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::opened_forms::OpenedForms;
-use crate::vfs::unlinked::{RemovedNode, UnlinkedFile};
+use crate::vfs::unlinked::Unlinked;
 use crate::view::PinnedForms;
 
 /// The mounted tree.
@@ -32,10 +32,7 @@ pub struct Vfs {
     pub(super) listed_by_default: ListMode,
     pub(super) verify: Verify,
     pub(super) open_files: OpenFiles,
-    /// Unlinked files that the kernel may still open.
-    pub(super) unlinked: Mutex<HashMap<Ino, UnlinkedFile>>,
-    /// Removed directories and links that the kernel still knows.
-    pub(super) removed: Mutex<HashMap<Ino, RemovedNode>>,
+    pub(super) unlinked: Unlinked,
     /// Files that differ from the log although they may be closed.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// Invalidations that jobs and slow requests have queued so far.
@@ -94,7 +91,7 @@ impl Vfs {
         controls: Controls,
     ) -> Vfs {
         let engine = Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone())));
-        let (open_files, unlinked) = (OpenFiles::default(), Mutex::default());
+        let (open_files, unlinked) = (OpenFiles::default(), Unlinked::default());
         Vfs {
             store,
             engine,
@@ -102,7 +99,6 @@ impl Vfs {
             verify,
             open_files,
             unlinked,
-            removed: Mutex::default(),
             unflushed: Mutex::default(),
             pending_invalidations: Mutex::default(),
             mounted: Mounted { by: owner, at: now_nanoseconds() },
@@ -145,7 +141,7 @@ impl Vfs {
     /// [`locate`](Self::locate), also of directories and links that were removed and that the kernel still knows.
     pub fn locate_known(&self, ino: Ino) -> Result<Located> {
         self.locate(ino).or_else(|error| {
-            let node = self.removed.lock().get(&ino).map(|removed| removed.node.clone());
+            let node = self.unlinked.nodes.lock().get(&ino).map(|removed| removed.node.clone());
             match (node, ino.place()) {
                 (Some(node), Place::Node { collection, .. }) => {
                     let collection = self.numbered(collection)?.ok_or(error)?;
@@ -253,12 +249,12 @@ impl Vfs {
             Ok(located) => Ok(self.attr(ino, &located)),
             Err(error) => match self.open_file(ino) {
                 None if error.kind() == ErrorKind::Gone => {
-                    let removed = self.removed.lock();
+                    let removed = self.unlinked.nodes.lock();
                     let removed = removed.get(&ino).ok_or(error)?;
                     Ok(Attr { links: 0, ..Attr::node(ino, &removed.node, &State::default()) })
                 }
                 Some(open_file) => {
-                    let unlinked = self.unlinked.lock();
+                    let unlinked = self.unlinked.files.lock();
                     let entry = unlinked.get(&ino).map_or(open_file.entry(), |file| &file.entry);
                     Ok(Attr::of_unlinked(ino, &open_file, entry))
                 }

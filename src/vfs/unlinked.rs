@@ -1,11 +1,24 @@
 //! Files whose last name was removed while a program had them open; directories and links that were removed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use crate::format::log::catalog::NodeEntry;
 use crate::open::OpenFile;
 use crate::store::Node;
+use crate::vfs::Ino;
+
+/// Nodes without a name that the kernel still knows.
+#[derive(Default)]
+pub(super) struct Unlinked {
+    /// Files that it may still open.
+    pub files: Mutex<HashMap<Ino, UnlinkedFile>>,
+    /// Directories and links.
+    pub nodes: Mutex<HashMap<Ino, RemovedNode>>,
+}
 
 /// A directory or a symbolic link that was removed, and that the kernel still knows: it may be open.
 pub(super) struct RemovedNode {

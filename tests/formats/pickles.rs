@@ -7,7 +7,7 @@ use tierfs::model::{ErrorKind, Result};
 
 use crate::archives::{archive, stored, tensor, text};
 
-/// What is read of a checkpoint with this pickle and a storage of 64 bytes, and the budget after it.
+/// The result of reading a checkpoint with this pickle and a storage of 64 bytes, and the budget after it.
 fn read(pickle: &[u8]) -> (Result<Checkpoint>, Budget) {
     let bytes = archive(&[stored("x/data.pkl", pickle), stored("x/data/0", &[7; 64])]).0;
     let mut read = |out: &mut [u8], at: u64| {

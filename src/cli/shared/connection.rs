@@ -126,7 +126,7 @@ pub(in crate::cli) fn noted_mountpoint(note: &str) -> Option<PathBuf> {
     note.split_once("which has it mounted on ").map(|(_, mountpoint)| PathBuf::from(mountpoint))
 }
 
-/// What is true of a mount that is not on its mount point here.
+/// The state of a mount that is not on its mount point here.
 pub(in crate::cli) fn where_else(connection: Connection, mountpoint: &OsStr) -> String {
     let shown = mountpoint.display();
     match connection.user_elsewhere() {

@@ -24,7 +24,7 @@
 //! other fields are skipped by their length, so only the heads of fields are read. Readers of protobuf copy bytes and
 //! lose their offset, so this module walks the fields itself.
 //!
-//! What a model gives twice counts as ONNX Runtime takes it: the last field of a message, the last initializer of a name,
+//! Things that a model gives twice count as ONNX Runtime takes them: the last field of a message, the last initializer of a name,
 //! and a `Constant` node before an initializer.
 //!
 //! Source: `onnx.proto3` of <https://github.com/onnx/onnx>, and the protobuf encoding.

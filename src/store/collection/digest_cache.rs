@@ -45,15 +45,15 @@ pub(in crate::store) struct DigestCache {
     pub batch_hashes: Memo<u64>,
     /// Digests.
     pub sums: Memo<Sums>,
-    /// What ONNX models say of their data files.
+    /// The data files that ONNX models name.
     pub models: Models,
 }
 
-/// What tells a recognition of a file from the ones before: the first of its objects, and their number. A file that is
+/// The mark that tells a recognition of a file from the ones before: the first of its objects, and their number. A file that is
 /// recognized again has other objects, and a write within a tensor concerns no header.
 type Recognition = (Option<ObjectId>, usize);
 
-/// What ONNX models say of their data files, by the model. No other lock is taken while it is locked.
+/// The data files that ONNX models name, by the model. No other lock is taken while it is locked.
 #[derive(Default)]
 pub(in crate::store) struct Models(Mutex<HashMap<EntryId, (Recognition, Arc<DataFiles>)>>);
 

@@ -269,7 +269,7 @@ impl Collection {
         self.digest_cache.sums.cached(node, parts, || self.are_untouched(parts), compute)
     }
 
-    /// What a model says of its data files. `read` reads the model and runs once a recognition.
+    /// The tensors that a model has in its data files. `read` reads the model and runs once a recognition.
     pub fn model_data(
         &self,
         node: EntryId,

@@ -12,7 +12,7 @@ pub enum Change {
     Reclaim,
     /// A compaction gives back such stretches that no sync did.
     PunchLeft,
-    /// A compaction writes blocks back to such stretches.
+    /// A compaction writes blocks back to such stretches; a write fills a hole.
     Return,
     /// An eviction gives back pieces of a clone.
     Evict,

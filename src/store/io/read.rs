@@ -90,7 +90,10 @@ impl OpenObject {
                 Err(error) if error.kind() == ErrorKind::Corrupt => self.read_each(first, found, at, here)?,
                 read => {
                     read?;
-                    self.note_readable(first..=first + count as u32 - 1);
+                    // A dirty block says nothing of the one that it hides.
+                    if !is_dirty {
+                        self.note_readable(first..=first + count as u32 - 1);
+                    }
                 }
             }
             done = (end - from) as usize;

@@ -17,6 +17,7 @@ use crate::model::{Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::batch::{Batch, add_blocks};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::File;
+use crate::store::disk::change::Change;
 use crate::store::io::deltas::Patch;
 use crate::store::io::scaled_delta::Writes;
 use crate::store::io::zeros::{Hole, add_hole};
@@ -25,6 +26,7 @@ use crate::store::object::blocks::BlockLayout;
 use crate::store::object::write_state::Writing;
 use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
+use crate::store::space::holders::Alone;
 use crate::store::space::slots::SLOT_ALIGN;
 
 /// In objects from this size on, zeros are not stored where nothing was written yet. The kernel may read a
@@ -226,7 +228,8 @@ impl OpenObject {
         index: u32,
         block: &[u8],
     ) -> Result<()> {
-        let stored = if self.fits_data(writing, layout, index) || self.fills_hole(layout, index) {
+        let hole = self.hole_to_fill(layout, index);
+        let stored = if self.fits_data(writing, layout, index) || hole.is_some() {
             self.room(writing, layout, index)?;
             self.in_data(layout, index)?
         } else {
@@ -265,16 +268,19 @@ impl OpenObject {
         block.is_some_and(|block| block.stored.is_zeros() && block.stored.in_data)
     }
 
-    /// Whether a whole block can be written over a hole of the data file. Nobody else may have the file: one that is
-    /// shared, read directly or copied keeps its bytes. Until a batch describes the block it reads as
+    /// The right to write a whole block over a hole of the data file. Nobody else may have the file: one that is
+    /// shared, seen by a program or copied keeps its bytes. Until a batch describes the block it reads as
     /// zeros, whatever lies there, so nothing is lost if none ever does.
-    fn fills_hole(&self, layout: BlockLayout, index: u32) -> bool {
-        self.is_hole(layout, index)
+    fn hole_to_fill(&self, layout: BlockLayout, index: u32) -> Option<Alone<'_>> {
+        let may_be = self.is_hole(layout, index)
             && self.object.origin.is_none()
             && !self.object.write_state().dirty.read().contains_key(&index)
-            && self.data().is_some_and(|file| !is_shared(&**file))
-            && !self.collection.files.is_read_directly(&self.object)
-            && !self.collection.gate.is_held()
+            && !self.collection.gate.is_held();
+        let (file, extent) = self.data().filter(|_| may_be).zip(self.object.extent())?;
+        if is_shared(&**file) {
+            return None;
+        }
+        self.collection.files.shown.alone(Change::Return, extent.file, file.clone())
     }
 
     /// Whether a described block is at the end of the data file, so that it can be extended there.

@@ -52,7 +52,9 @@ impl FailedReads {
         let mut inner = self.inner.lock();
         let inner = inner.get_or_insert_default();
         inner.corrupt.insert(index, *stored);
-        let is_new = inner.told.insert(index, *stored) != Some(*stored);
+        // The length that a reader asks for tells no blocks apart.
+        let place = Stored { len: 0, ..*stored };
+        let is_new = inner.told.insert(index, place) != Some(place);
         if is_new || inner.why.is_empty() {
             beginning(why, WHY_BYTES_MAX).clone_into(&mut inner.why);
         }

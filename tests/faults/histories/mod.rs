@@ -38,12 +38,17 @@ fn histories_on_a_roomy_disk_agree_with_a_naive_file_system() {
     history(0, 1);
 }
 
-#[test]
-fn histories_on_a_disk_that_is_full_at_times_agree_with_a_naive_file_system() {
-    history(12, 2);
-}
+/// Full disks meet everything else: minutes, for scripts/test-long.sh.
+mod long {
+    use super::history;
 
-#[test]
-fn histories_on_a_disk_that_is_full_most_of_the_time_agree_with_a_naive_file_system() {
-    history(6, 3);
+    #[test]
+    fn histories_on_a_disk_that_is_full_at_times_agree_with_a_naive_file_system() {
+        history(12, 2);
+    }
+
+    #[test]
+    fn histories_on_a_disk_that_is_full_most_of_the_time_agree_with_a_naive_file_system() {
+        history(6, 3);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Node {
     /// A file, by its place in [`Model::files`].
@@ -15,7 +15,7 @@ pub enum Node {
 #[derive(Clone, Debug)]
 pub struct Modelled {
     pub now: Vec<u8>,
-    /// What may be read after the end of the daemon instead: versions that were never closed, or whose request failed.
+    /// Contents that may be read after the end of the daemon instead: versions that were never closed, or whose request failed.
     pub others: Vec<Vec<u8>>,
     /// A request failed for lack of room, so that the next kill may leave anything.
     pub is_loose: bool,

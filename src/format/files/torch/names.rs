@@ -53,7 +53,7 @@ pub(super) enum Rebuild {
     Odd(&'static str),
 }
 
-/// What a name stands for. `number` is its number in the pickle.
+/// The function or class of a name. `number` is its number in the pickle.
 pub(super) fn global(module: &str, name: &str, number: u32) -> Global {
     match (module, name) {
         ("collections", "OrderedDict") | ("builtins" | "__builtin__", "dict") => Global::Dict,

@@ -500,7 +500,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// What a known name makes of its arguments.
+    /// The value that a known name makes of its arguments.
     fn called(&mut self, called: Global, arguments: u32) -> Result<Option<Value>> {
         let given = self.list_items(arguments);
         let items = match (called, given.len(), given.first().copied()) {
