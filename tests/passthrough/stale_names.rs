@@ -118,7 +118,7 @@ fn no_name_is_missing_while_what_it_leads_to_is_replaced() {
         ("container", &|| by_path("m.safetensors")),
         ("form of the container", &|| by_path(".as/q8/m.safetensors")),
         ("form of the tensor", &|| by_path(".as/npy/w.npy")),
-        ("attribute", &|| attribute(".tensors/w").and_then(|()| attribute("w"))),
+        ("attribute", &|| attribute(".tensors/w").and_then(|()| attribute(".tensors/v"))),
         ("link", &|| fs::read_link(at("link")).map(drop)),
         ("directory", &|| fs::read_dir(at("dir"))?.try_for_each(|entry| entry.map(drop))),
     ];
@@ -145,15 +145,11 @@ fn no_name_is_missing_while_what_it_leads_to_is_replaced() {
             let new = at(["new", "new.safetensors", "new.npz"][number as usize % 3]);
             fs::write(&new, model((number % 250) as u8)).unwrap();
             fs::rename(&new, at("m.safetensors")).unwrap();
-            symlink(number.to_string(), at("other")).unwrap();
-            fs::rename(at("other"), at("link")).unwrap();
-            // The kernel repeats a call that it was told to look up again, and may find what the first try has made.
-            if let Err(error) = fs::create_dir(at("empty")) {
-                assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
-            }
-            fs::rename(at("empty"), at("dir")).unwrap();
+            symlink(number.to_string(), at("new-link")).unwrap();
+            fs::rename(at("new-link"), at("link")).unwrap();
+            fs::create_dir(at("new-dir")).unwrap();
+            fs::rename(at("new-dir"), at("dir")).unwrap();
         }
-        ends.store(true, Ordering::Relaxed);
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "of {} reads: {failures:?}", reads.into_inner());
