@@ -97,9 +97,9 @@ fn read_model(mut file: fs::File) -> std::io::Result<()> {
 }
 
 /// A container, a link and an empty directory are replaced all the time, the first through a name that is not that of a
-/// container and through one that is.
+/// container and through one that is. A form that is decoded at its open may still be ESTALE.
 #[test]
-fn no_name_is_missing_while_what_it_leads_to_is_replaced() {
+fn no_name_is_missing_while_its_target_is_replaced_without_decoded_copies() {
     let fixture = Fixture::new(&[]);
     let at = |name: &str| fixture.path(name);
     fs::write(at("m.safetensors"), model(1)).unwrap();

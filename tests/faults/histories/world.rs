@@ -103,6 +103,9 @@ impl World {
             if random.below(3) == 0 { options.to_vec() } else { Vec::new() }
         };
         let mut options = some(&mut self.random, &["--decode-all", "--decoded-cache", "2M"]);
+        if !support::decoded_options().is_empty() {
+            options.clear();
+        }
         options.extend(some(&mut self.random, &["--verify", "always"]));
         let settings = self.place.store().join("tierfs.toml");
         let kept = fs::read_to_string(&settings).unwrap();
