@@ -33,14 +33,14 @@ fn history(disk_mebibytes: u64, salt: u64) {
     world.finish();
 }
 
-#[test]
-fn histories_on_a_roomy_disk_agree_with_a_naive_file_system() {
-    history(0, 1);
-}
-
-/// Full disks meet everything else: minutes, for scripts/test-long.sh.
+/// For scripts/test-long.sh.
 mod long {
     use super::history;
+
+    #[test]
+    fn histories_on_a_roomy_disk_agree_with_a_naive_file_system() {
+        history(0, 1);
+    }
 
     #[test]
     fn histories_on_a_disk_that_is_full_at_times_agree_with_a_naive_file_system() {
