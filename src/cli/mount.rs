@@ -67,8 +67,7 @@ pub(super) struct Args {
     /// When to verify stored bytes: first (on first use) or always (on every read)
     #[arg(long, value_name = "WHEN", default_value = "first", value_parser = parse_verify)]
     verify: Verify,
-    /// How requests of the kernel arrive: auto (io_uring, if the kernel offers it), uring (the same, and says where it
-    /// does not) or classic (the device)
+    /// How requests of the kernel arrive: auto and classic (the device) or uring (io_uring, if the kernel offers it)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     /// Agree to use io_uring, but give the kernel no rings
