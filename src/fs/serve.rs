@@ -396,7 +396,7 @@ impl Adapter {
             Durable::No => self.vfs.flush_closed(open_file),
         };
         let flushed = flushed.and_then(|forget| {
-            // What is in the log is shown, even if it does not become durable.
+            // Readers see the recorded changes even if the sync fails.
             self.vfs.queue_invalidation(forget);
             if durable == Durable::Yes && self.vfs.store().access() == Access::Write {
                 open_file.collection().sync_unmarked()?;

@@ -35,7 +35,7 @@ pub(in crate::cli) struct Process {
 }
 
 impl Process {
-    /// The process with this number; `None` if there is none.
+    /// The process with this number. `None` if no process has it.
     pub fn of(number: u32) -> Option<Process> {
         Some(Process { number, began: began(number)? })
     }

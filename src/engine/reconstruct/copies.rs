@@ -121,7 +121,7 @@ impl Copies {
 }
 
 impl Gathered {
-    /// Keeps a payload that was found, or that there is none. Returns whether there is one.
+    /// Notes the result of a search for a payload. Returns whether the search found one.
     fn keep(&mut self, key: Key, found: Option<Vec<u8>>) -> bool {
         let Some(found) = found else {
             if self.missed.len() >= MISSED_MAX {

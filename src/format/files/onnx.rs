@@ -145,7 +145,7 @@ struct Tensor {
     raw: Option<Range<u64>>,
     is_beside: bool,
     location: Option<String>,
-    /// `None` if it is no number.
+    /// `None` if the text is not a number.
     offset: Option<u64>,
     length: Option<Option<u64>>,
 }
@@ -357,7 +357,8 @@ fn entry(name: String, tensor: Tensor) -> Result<Entry, String> {
         }
         (true, None, Some(text)) if tensor.length.is_none_or(|length| length == Some(bytes)) => {
             let end = tensor.offset.and_then(|offset| Some((offset, offset.checked_add(bytes)?)));
-            let (begin, end) = end.ok_or("its place in another file is no number, or past every file")?;
+            let (begin, end) =
+                end.ok_or("its place in another file is not a number, or it lies past every file")?;
             let location = below(&text);
             let location =
                 location.ok_or_else(|| format!("{:?} is no path below the model", quoted_name(&text)))?;

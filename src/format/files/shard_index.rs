@@ -38,7 +38,7 @@ pub fn is_name(name: &[u8]) -> bool {
 /// The tensors of each file, in the order of names. Needs memory in proportion to the JSON.
 ///
 /// # Errors
-/// `Invalid` for JSON that is no index.
+/// `Invalid` for JSON that does not have the form of an index.
 pub fn parse(json: &[u8]) -> Result<BTreeMap<String, Vec<String>>> {
     let mut input = serde_json::Deserializer::from_slice(json);
     let files = Whole::deserialize(&mut input).and_then(|whole| input.end().map(|()| whole.0));

@@ -50,7 +50,7 @@ const OF_SCALES: [&str; 13] = [
     "qscale",
     "qscales",
 ];
-/// The same of integers that are no codes, whatever stands beside them.
+/// Names of integers that are never codes, also beside scales.
 const OF_INDEXES: [&str; 13] = [
     "mask",
     "index",
@@ -138,7 +138,7 @@ fn layout(
 }
 
 /// Whether a file has tensors that are codes: matrices of small integers that are called weights or codes, or stand
-/// beside scales. Errors of the floats beside codes multiply through whole weights. Buffers of i64 are no codes.
+/// beside scales. Errors of the floats beside codes multiply through whole weights. Buffers of i64 do not count as codes.
 pub fn has_codes<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) -> bool {
     let (mut integers, mut of_scales) = (Vec::new(), HashSet::new());
     for (name, dtype, shape) in tensors {
