@@ -30,6 +30,15 @@ impl Small {
         assert_eq!(verified, "ok\n", "{name}");
     }
 
+    /// The same now and after a remount, at the end of a test.
+    #[track_caller]
+    fn check_to_the_end(mut self, name: &str, bytes: &[u8]) {
+        self.check_container(name, bytes);
+        self.fixture.remount();
+        self.check_container(name, bytes);
+        self.fixture.unmount();
+    }
+
     fn taken(&self) -> u64 {
         let found = rustix::fs::statvfs(&self.store).unwrap();
         (found.f_blocks - found.f_bfree) * found.f_frsize
@@ -146,10 +155,7 @@ fn a_write_into_a_hole_that_a_kill_interrupts_leaves_zeros_or_the_bytes() {
     file.write_all_at(&bytes[..half], 0).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    small.check_container("m.safetensors", &bytes);
-    small.fixture.remount();
-    small.check_container("m.safetensors", &bytes);
-    small.fixture.unmount();
+    small.check_to_the_end("m.safetensors", &bytes);
 }
 
 #[test]
@@ -262,10 +268,7 @@ fn a_change_of_the_header_copies_no_tensor() {
     }
     file.sync_all().unwrap();
     drop(file);
-    small.check_container("m.safetensors", &bytes);
-    small.fixture.remount();
-    small.check_container("m.safetensors", &bytes);
-    small.fixture.unmount();
+    small.check_to_the_end("m.safetensors", &bytes);
 }
 
 #[test]

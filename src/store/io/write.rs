@@ -228,8 +228,9 @@ impl OpenObject {
         index: u32,
         block: &[u8],
     ) -> Result<()> {
-        let hole = self.hole_to_fill(layout, index);
-        let stored = if self.fits_data(writing, layout, index) || hole.is_some() {
+        let fits = self.fits_data(writing, layout, index);
+        let hole = if fits { None } else { self.hole_to_fill(layout, index) };
+        let stored = if fits || hole.is_some() {
             self.room(writing, layout, index)?;
             self.in_data(layout, index)?
         } else {
