@@ -252,7 +252,7 @@ fn a_container_without_room_to_be_taken_apart_is_kept_and_taken_apart_later() {
 
 #[test]
 fn a_change_of_the_header_copies_no_tensor() {
-    let mut small = Small::of_bytes(24 << 20);
+    let small = Small::of_bytes(24 << 20);
     let mut bytes = container(&mut Random(27), 14);
     assert_eq!(write(&small.fixture.path("m.safetensors"), &bytes), Ok(()));
     // A space in the padding of the header.
