@@ -477,7 +477,7 @@ fn hostile_protobufs_are_refused_within_bounds() {
         (initializer(&[&name, &f32, &size, &[14 << 3, 1]]), "another file"),
         (initializer(&[&name, &[2 << 3, 14], &size, &raw]), "data type is 14"),
         (beside("w", &[("offset", "18446744073709551615")]), "past every file"),
-        (beside("w", &[("offset", "-1")]), "no number"),
+        (beside("w", &[("offset", "-1")]), "not a number"),
         (beside("w", &[("length", "9")]), "does not fit its shape"),
     ] {
         let found = model(&bytes).unwrap();
