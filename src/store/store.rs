@@ -197,6 +197,11 @@ impl Store {
         writable.filter(|open| open.make_room()).count() > 0
     }
 
+    /// Whether a collection has space that was given up and is not free yet, because something uses it.
+    pub fn has_freed(&self) -> bool {
+        self.open_collections().iter().any(|open| open.has_freed())
+    }
+
     /// Space left on its disk.
     pub fn space(&self) -> Result<Space> {
         self.disk.space().map_err(|error| Error::io(format!("asking {} for its space", self.place()), error))

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ingest::has_data_files;
 use crate::model::{EntryId, ErrorKind, Result};
@@ -15,6 +16,10 @@ use crate::vfs::Invalidation;
 use crate::vfs::ino::Ino;
 use crate::vfs::located::{FileView, Located};
 use crate::vfs::tree::Vfs;
+
+/// How often a request that finds the disk full looks for room, with [`ROOM_WAIT`] between.
+const ROOM_LOOKS: u32 = 8;
+const ROOM_WAIT: Duration = Duration::from_millis(10);
 
 impl Vfs {
     /// Flushes an open file. After a failure the invalidation for its changes is pending.
@@ -228,14 +233,27 @@ impl Vfs {
         (lost, synced)
     }
 
-    /// Retries a request that found the disk full, once, after reclaiming space: unlinked files that
-    /// no program has open, and released space of any collection that is not durable yet. No lower layer
-    /// retries, except `Collection::record`, which retries the append.
+    /// Retries a request that found the disk full after reclaiming space: unlinked files that no program has open,
+    /// and released space of any collection that is not durable yet. No lower layer retries, except
+    /// `Collection::record`, which retries the append.
     pub(super) fn with_room<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-        work().or_else(|error| match error.kind() {
-            ErrorKind::Full if self.make_room() => work(),
-            _ => Err(error),
-        })
+        let mut done = work();
+        for look in 0..ROOM_LOOKS {
+            if done.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Full) {
+                break;
+            }
+            // The kernel tells of the last close of a file a moment after the program's.
+            if look > 0 {
+                if !self.store().has_freed() {
+                    break;
+                }
+                std::thread::sleep(ROOM_WAIT);
+            }
+            if self.make_room() {
+                done = work();
+            }
+        }
+        done
     }
 
     /// Frees the space of all that was removed. Whether there was any.

@@ -196,9 +196,13 @@ impl Collection {
     /// Tries to reclaim freed space. Returns whether an operation that found the disk full is worth a
     /// retry.
     pub fn make_room(&self) -> bool {
-        let has_freed = self.journal.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
-        let given_up = has_freed || self.reservations.has_returned() || self.has_orphans();
+        let given_up = self.has_freed() || self.reservations.has_returned() || self.has_orphans();
         given_up && self.sync().is_ok()
+    }
+
+    /// Whether space was given up that is not free yet.
+    pub(in crate::store) fn has_freed(&self) -> bool {
+        self.journal.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty())
     }
 
     /// Notes that the log could not take the writes to a file.
