@@ -568,8 +568,8 @@ fn entry() -> impl Strategy<Value = Entry> {
                 parent: (creation % 2 == 1).then(|| {
                     Box::new(Parent {
                         object: ObjectId(id ^ 1),
-                        tenant: "acme".to_owned(),
-                        collection: format!("base {creation}"),
+                        collection: (creation % 4 == 1)
+                            .then(|| ("acme".to_owned(), format!("base {creation}"))),
                     })
                 }),
             })

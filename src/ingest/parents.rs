@@ -87,10 +87,12 @@ impl Parents {
         }
     }
 
-    /// The parent of a shard.
-    pub(super) fn of_shard(&self, tensor: &ParentTensor, place: usize) -> Option<Parent> {
+    /// The parent of a shard in the collection `own`.
+    pub(super) fn of_shard(&self, own: &Collection, tensor: &ParentTensor, place: usize) -> Option<Parent> {
         let (object, _) = tensor.shards.get(place)?;
-        Some(Parent { object: *object, tenant: self.tenant.clone(), collection: self.collection.clone() })
+        let is_own = (own.tenant(), own.name()) == (self.tenant.as_str(), self.collection.as_str());
+        let collection = (!is_own).then(|| (self.tenant.clone(), self.collection.clone()));
+        Some(Parent { object: *object, collection })
     }
 }
 

@@ -185,7 +185,8 @@ impl<'a> Arrived<'a> {
                 let name = arrived.full(&tensor.name);
                 let parent =
                     parents.of((&**collection, &name), tensor.dtype, &tensor.shape, &[object.bytes])?;
-                lineage = parent.map_or(lineage, |parent| (parent.id, parents.of_shard(parent, 0)));
+                lineage =
+                    parent.map_or(lineage, |parent| (parent.id, parents.of_shard(collection, parent, 0)));
             }
             let (parent_id, parent) = lineage;
             let identity = tensor.as_ref().map_or(of_rest, |tensor| id(&tensor.name, parent_id));
@@ -296,7 +297,7 @@ pub(super) fn publish_shards(
     }
     for (place, object) in shards.iter().flat_map(|shard| &shard.objects).enumerate() {
         let shape = plain_shape(object.bytes);
-        let of_shard = found.and_then(|(parents, parent)| parents.of_shard(parent, place));
+        let of_shard = found.and_then(|(parents, parent)| parents.of_shard(collection, parent, place));
         drafts.push(Draft { object, tensor, seed: SeedId(place as u128 + 1), shape, parent: of_shard });
     }
     let kept = objects(&mut uncommitted, collection, &drafts)?;

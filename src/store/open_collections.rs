@@ -124,6 +124,7 @@ impl OpenCollections {
             Ok(collection) if collection.is_settled() => collection,
             Ok(changed) => {
                 let changed = Arc::new(changed);
+                changed.note_children(&changed);
                 // They know it by its former reference.
                 for relative in relatives(&changed.state()) {
                     if let Some(relative) = self.open.get(&relative) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::{Cause, Error, ErrorKind, Refusal, Result, check_label};
 use crate::store::collection::Collection;
-use crate::store::collection::lineage::{Place, children_in, parents_in, relatives};
+use crate::store::collection::lineage::{Place, children_in, parents_in, parents_needed, relatives};
 use crate::store::collection::usage_file::SaveUsage;
 use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::Use;
@@ -219,6 +219,7 @@ impl Store {
             Err(error) => {
                 for (place, collection) in closed {
                     let collection = Arc::new(collection);
+                    collection.note_children(&collection);
                     for relative in relatives(&collection.state()) {
                         if let Some(relative) = open.get(&relative) {
                             collection.relate(relative);
@@ -241,14 +242,11 @@ impl Store {
             Err(Error::refused(vec![Refusal { path: String::new(), cause }]))
         };
         if matches!(what, Change::Rename(_))
-            && let Some(object) = state.objects().find(|object| object.needs_parent())
+            && let Some((tenant, name)) = parents_needed(&state).next()
         {
-            let parent = object.entry.parent.as_ref();
-            let parent =
-                parent.map_or(String::new(), |parent| format!("{}/{}", parent.tenant, parent.collection));
             let path = collection.path();
             let text = format!(
-                "tensors of {path} are stored as differences to {parent}, which names them by their collection"
+                "tensors of {path} are stored as differences to {tenant}/{name}, which names them by their collection"
             );
             return bound(path, text);
         }

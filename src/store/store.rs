@@ -258,6 +258,7 @@ impl Store {
         let mut waiting = vec![collection.clone()];
         while let Some(found) = waiting.pop() {
             opened.push(found.clone());
+            found.note_children(&found);
             let related = relatives(&found.state());
             for relative in related {
                 let extent = match open.get(&relative) {

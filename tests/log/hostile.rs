@@ -164,8 +164,7 @@ pub fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
         parent: (1..3).contains(&id).then(|| {
             Box::new(Parent {
                 object: ObjectId(id / 2 * 2),
-                tenant: "t".to_owned(),
-                collection: "c".to_owned(),
+                collection: (id == 2).then(|| ("t".to_owned(), "c".to_owned())),
             })
         }),
     })

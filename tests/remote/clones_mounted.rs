@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use support::{Mounted, Place, answer, assert_same, set, tierfs};
+use support::{Mounted, Place, Random, answer, assert_same, container_of, set, tierfs};
 
 use crate::mounted::{Remote, pushed};
 
@@ -136,5 +136,62 @@ fn mistakes_are_answered_with_what_to_do() {
     clone("acme/m=acme/other").failed(1, &["mounted on"]);
     let error = set(&mounted.path("acme/m/sub/config.json"), "pin", "1");
     error.unwrap();
+    mounted.unmount();
+}
+
+#[test]
+fn a_clone_of_children_and_their_parents_has_a_lineage_of_its_own_under_any_name() {
+    let (place, bucket) = (Place::new(), Place::new());
+    let mut random = Random(41);
+    let parent = container_of(&mut random, &[("w", 60_000)]);
+    let mut child = container_of(&mut random, &[("v", 60_000)]);
+    let data = child.len() - 240_000;
+    child[data..].copy_from_slice(&parent[parent.len() - 240_000..]);
+    child[data + 5000] ^= 1;
+    let sources = [("parent.safetensors", &parent), ("child.safetensors", &child)]
+        .map(|(name, bytes)| place.write(name, bytes));
+    let store = place.store();
+    support::run([Path::new("init"), &store]).ok();
+    answer(tierfs().arg("import").arg(&store).arg("t/first").arg(&sources[0])).ok();
+    let lineage = ["--parent", "t/first/w", "--reconstruct", "delta"];
+    answer(tierfs().arg("import").arg(&store).arg("t/first").arg(&sources[1]).args(lineage)).ok();
+    // The collection keeps no name of its own in its lineage.
+    answer(tierfs().arg("mv").arg(&store).args(["t/first", "t/c"])).ok();
+    let url = format!("file://{}", bucket.path("remote").display());
+    fs::create_dir(bucket.path("remote")).unwrap();
+    answer(tierfs().arg("push").arg(&store).args(["t/c", &url, "--create"])).ok();
+
+    let check = |mounted: &Mounted, collection: &str| {
+        for (name, bytes) in [("parent.safetensors", &parent), ("child.safetensors", &child)] {
+            let found = fs::read(mounted.path("t").join(collection).join(name)).unwrap();
+            assert_same(&found, bytes, &format!("{collection}/{name}"));
+        }
+    };
+    let change = |mounted: &Mounted, collection: &str| {
+        let path = mounted.path("t").join(collection).join("parent.safetensors");
+        let file = fs::File::options().write(true).open(&path)?;
+        std::os::unix::fs::FileExt::write_at(&file, &[9], parent.len() as u64 - 1)
+    };
+    let elsewhere = Place::new();
+    support::run([Path::new("init"), &elsewhere.store()]).ok();
+    for at in [&elsewhere, &place] {
+        answer(tierfs().args(["clone", &url, "t/c=t/k"]).arg(at.store())).ok();
+        let mounted = at.mount(&[]);
+        check(&mounted, "k");
+        assert_eq!(change(&mounted, "k").unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        let why = support::get(&mounted.path("t/k/parent.safetensors"), "why");
+        assert!(why.contains("t/k/") && !why.contains("t/c/"), "{why}");
+        set(&mounted.path("t/k/.tensors/v"), "tier", "exact").unwrap();
+        assert_eq!(change(&mounted, "k").unwrap(), 1);
+        mounted.unmount();
+        support::fsck(&at.store());
+    }
+    let mounted = place.mount(&[]);
+    check(&mounted, "c");
+    assert_eq!(
+        change(&mounted, "c").unwrap_err().raw_os_error(),
+        Some(libc::EBUSY),
+        "the clone's child is exact"
+    );
     mounted.unmount();
 }

@@ -57,7 +57,7 @@ pub(super) fn evict(
     };
     refuse_needed(collection, target)?;
     for object in &target.objects {
-        check_depth(engine, object).map_err(|why| cannot(&why))?;
+        check_depth(engine, collection, object).map_err(|why| cannot(&why))?;
     }
     let parents = hold(engine, collection, target)?;
     for (object, parent) in target.objects.iter().zip(&parents) {
@@ -142,7 +142,8 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
     let mut parents = Vec::new();
     for object in &target.objects {
         let Some(parent) = &object.entry.parent else { continue };
-        let parent_collection = engine.store.collection(&parent.tenant, &parent.collection)?;
+        let (tenant, name) = parent.place(collection.place());
+        let parent_collection = engine.store.collection(tenant, name)?;
         let (held, found) =
             collection.hold_parent(object, &parent_collection).map_err(|error| match error.kind() {
                 ErrorKind::Corrupt => Error::invalid(error.to_string()),
@@ -154,8 +155,8 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
 }
 
 /// Checks that an object has a parent, and not too many above it. The error states the problem.
-fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
-    let mut at = object.clone();
+fn check_depth(engine: &Engine, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<(), String> {
+    let (mut at, mut place) = (object.clone(), collection.clone());
     let mut seen = HashSet::from([at.entry.id]);
     while let Some(parent) = at.entry.parent.clone() {
         if !seen.insert(parent.object) {
@@ -166,12 +167,14 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
                 "its lineage is more than {DEPTH_MAX} levels deep; evict it with another reconstruct"
             ));
         }
-        let parent_collection = engine.store.collection(&parent.tenant, &parent.collection);
-        let found = parent_collection
-            .ok()
-            .and_then(|parent_collection| parent_collection.state().object(parent.object).cloned());
+        let (tenant, name) = parent.place(place.place());
+        let above = engine.store.collection(tenant, name).ok();
+        let found = above.and_then(|above| {
+            let found = above.state().object(parent.object).cloned();
+            Some((found?, above))
+        });
         match found {
-            Some(found) => at = found,
+            Some(found) => (at, place) = found,
             // Ancestors above a missing one do not matter.
             None if Arc::ptr_eq(&at, object) => return Err("its lineage parent is gone".to_owned()),
             None => return Ok(()),

@@ -145,7 +145,8 @@ impl Gathered {
 fn of_parent(store: &Store, open: &OpenObject, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
     let object = open.object();
     let Some(parent) = &object.entry.parent else { return Ok(None) };
-    let collection = store.collection(&parent.tenant, &parent.collection)?;
+    let (tenant, name) = parent.place(open.collection().place());
+    let collection = store.collection(tenant, name)?;
     let Some(found) = collection.state().object(parent.object).cloned() else { return Ok(None) };
     let len = |object: &Object| {
         let layout = object.layout();

@@ -86,7 +86,9 @@ impl Collection {
         self.state.read().end_consent(&mut batch);
         let changed = self.state.read().forget_copies(&mut batch);
         batch.check()?;
-        check(&batch, &self.state.read(), |object| self.services.lineage().check_not_needed(object))?;
+        check(&batch, &self.state.read(), |object| {
+            self.services.lineage().check_not_needed(self.place(), object)
+        })?;
         let takes_names = batch.takes_names(&self.state.read());
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);

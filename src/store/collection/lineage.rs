@@ -4,8 +4,8 @@
 //! change while a child needs them or a reader may use them: attempts to write, move or delete them
 //! fail with `Busy`.
 //!
-//! A parent is marked by a setting of its collection's directory, one for each collection with
-//! children. The setting is durable before the first child needs it, and opening the collection opens
+//! Children in the parent's own collection are known whenever that is open. Else the parent is marked by a setting of
+//! its collection's directory, one for each collection with children. The setting is durable before the first child needs it, and opening the collection opens
 //! those with children too. It stays when the last child there is gone, and goes when the mount renames or
 //! removes the collection of the children, whose own setting says where its parents are.
 //!
@@ -35,16 +35,44 @@ const IN: &str = " in ";
 /// A collection's tenant and name.
 pub(in crate::store) type Place = (String, String);
 
+/// The relations of an object of a collection.
+fn found<'a>(
+    relations: &'a ByObject<Vec<Relations>>,
+    place: (&str, &str),
+    object: ObjectId,
+) -> Option<&'a Relations> {
+    relations.get(&object)?.iter().find(|found| (found.place.0.as_str(), found.place.1.as_str()) == place)
+}
+
+/// The same, made if there are none.
+fn found_or_made<'a>(
+    relations: &'a mut ByObject<Vec<Relations>>,
+    place: (&str, &str),
+    object: ObjectId,
+) -> &'a mut Relations {
+    let all = relations.entry(object).or_default();
+    let at = all.iter().position(|found| (found.place.0.as_str(), found.place.1.as_str()) == place);
+    let at = at.unwrap_or_else(|| {
+        let place = (place.0.to_owned(), place.1.to_owned());
+        all.push(Relations { place, ..Relations::default() });
+        all.len() - 1
+    });
+    &mut all[at]
+}
+
 /// Parents and children in the open collections.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Lineage {
-    /// By parent. The last lock in the order.
-    relations: RwLock<ByObject<Relations>>,
+    /// By parent: one for each collection that has an object of this identity, as clones have. The last lock in the order.
+    relations: RwLock<ByObject<Vec<Relations>>>,
 }
 
+/// The children of an object.
 #[derive(Debug, Default)]
 struct Relations {
     /// Collection of the parent.
+    place: Place,
+    /// The same, where it is open.
     parent_collection: Weak<Collection>,
     /// Each with its collection.
     children: Vec<(Weak<Collection>, Weak<Object>)>,
@@ -67,10 +95,10 @@ impl Relations {
 }
 
 impl Lineage {
-    /// Whether others depend on an object.
-    pub fn is_needed(&self, object: ObjectId) -> bool {
+    /// Whether others depend on an object of a collection.
+    pub fn is_needed(&self, place: (&str, &str), object: ObjectId) -> bool {
         let relations = self.relations.read();
-        !relations.is_empty() && relations.get(&object).is_some_and(Relations::is_needed)
+        !relations.is_empty() && found(&relations, place, object).is_some_and(Relations::is_needed)
     }
 
     /// Adds a child, and the collection of its parent.
@@ -81,25 +109,25 @@ impl Lineage {
         (collection, child): (&Arc<Collection>, &Arc<Object>),
     ) {
         let mut relations = self.relations.write();
-        let found = relations.entry(parent.object).or_default();
+        let found = found_or_made(&mut relations, parent_collection.place(), parent.object);
         found.parent_collection = Arc::downgrade(parent_collection);
-        found.children.retain(|(_, known)| known.strong_count() > 0);
-        if !found.children.iter().any(|(_, known)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(child))) {
-            found.children.push((Arc::downgrade(collection), Arc::downgrade(child)));
-        }
+        let is_same = |known: &Weak<Object>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(child));
+        found.children.retain(|(_, known)| known.strong_count() > 0 && !is_same(known));
+        found.children.push((Arc::downgrade(collection), Arc::downgrade(child)));
     }
 
     /// An object that is stored as differences to another, and its collection.
-    fn child_of(&self, parent: ObjectId) -> Option<(Arc<Collection>, Arc<Object>)> {
+    fn child_of(&self, place: (&str, &str), parent: ObjectId) -> Option<(Arc<Collection>, Arc<Object>)> {
         let relations = self.relations.read();
-        let mut needing = relations.get(&parent)?.needing();
+        let mut needing = found(&relations, place, parent)?.needing();
         needing.find_map(|(collection, child)| Some((collection.upgrade()?, child)))
     }
 
-    /// `Busy` if others depend on an object.
-    pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
+    /// `Busy` if others depend on an object of a collection.
+    pub fn check_not_needed(&self, place: (&str, &str), object: ObjectId) -> Result<()> {
         let relations = self.relations.read();
-        let Some(found) = relations.get(&object).filter(|found| found.is_needed()) else { return Ok(()) };
+        let found = found(&relations, place, object).filter(|found| found.is_needed());
+        let Some(found) = found else { return Ok(()) };
         let cause = match found.unknown.first() {
             Some((tenant, name)) => Cause::Other(
                 ErrorKind::Busy,
@@ -113,28 +141,29 @@ impl Lineage {
         Err(Error::refused(vec![Refusal { path: String::new(), cause }]))
     }
 
-    /// Records that a collection may need any of these objects.
-    fn note_unknown(&self, parents: impl Iterator<Item = ObjectId>, place: &Place) {
+    /// Records that the collection `of` may need any of these objects.
+    fn note_unknown(&self, place: (&str, &str), parents: impl Iterator<Item = ObjectId>, of: &Place) {
         let mut relations = self.relations.write();
         for parent in parents {
-            relations.entry(parent).or_default().unknown.insert(place.clone());
+            found_or_made(&mut relations, place, parent).unknown.insert(of.clone());
         }
     }
 
     /// Records that the children of a collection are known: it needs no other objects.
     fn forget_unknown(&self, place: &Place) {
-        self.relations.write().values_mut().for_each(|known| {
+        self.relations.write().values_mut().flatten().for_each(|known| {
             known.unknown.remove(place);
         });
     }
 
-    pub fn parent_collection(&self, parent: ObjectId) -> Option<Arc<Collection>> {
-        self.relations.read().get(&parent)?.parent_collection.upgrade()
+    /// The collection at a place that has a parent, if it is open.
+    pub fn parent_collection(&self, place: (&str, &str), parent: ObjectId) -> Option<Arc<Collection>> {
+        found(&self.relations.read(), place, parent)?.parent_collection.upgrade()
     }
 
-    fn hold(&self, object: ObjectId, change: impl Fn(u32) -> u32) {
+    fn hold(&self, place: (&str, &str), object: ObjectId, change: impl Fn(u32) -> u32) {
         let mut relations = self.relations.write();
-        let holds = &mut relations.entry(object).or_default().holds;
+        let holds = &mut found_or_made(&mut relations, place, object).holds;
         *holds = change(*holds);
     }
 }
@@ -142,12 +171,13 @@ impl Lineage {
 /// Keeps an object unchanged while this lives.
 pub struct ParentHold {
     lineage: Arc<Lineage>,
+    place: Place,
     object: ObjectId,
 }
 
 impl Drop for ParentHold {
     fn drop(&mut self) {
-        self.lineage.hold(self.object, |holds| holds.saturating_sub(1));
+        self.lineage.hold((&self.place.0, &self.place.1), self.object, |holds| holds.saturating_sub(1));
     }
 }
 
@@ -167,10 +197,13 @@ fn parents(state: &State) -> impl Iterator<Item = (ObjectId, Place)> {
 
 /// The related collections: those with children of its objects, and those with parents of its objects.
 pub(in crate::store) fn relatives(state: &State) -> BTreeSet<Place> {
+    parents(state).map(|(_, place)| place).chain(parents_needed(state).cloned()).collect()
+}
+
+/// The other collections with parents that objects of a collection need, each once or more often.
+pub(in crate::store) fn parents_needed(state: &State) -> impl Iterator<Item = &Place> {
     let needed = state.objects().filter(|object| object.needs_parent());
-    let above = needed.filter_map(|object| object.entry.parent.as_ref());
-    let above = above.map(|parent| (parent.tenant.clone(), parent.collection.clone()));
-    parents(state).map(|(_, place)| place).chain(above).collect()
+    needed.filter_map(|object| object.entry.parent.as_ref()?.collection.as_ref())
 }
 
 /// The collections that have had parents of objects of a collection, apart from itself.
@@ -188,7 +221,7 @@ impl Collection {
     /// Whether an object of this collection needs its parent, which is in the collection `place`.
     pub(in crate::store) fn needs(&self, object: &Object, place: &Place) -> bool {
         let parent = object.entry.parent.as_ref().filter(|_| object.needs_parent());
-        parent.is_some_and(|parent| (&parent.tenant, &parent.collection) == (&place.0, &place.1))
+        parent.is_some_and(|parent| parent.place(self.place()) == (&place.0, &place.1))
     }
 
     /// Adds the children in this collection whose parents are in `parent_collection`, which may be this
@@ -196,8 +229,7 @@ impl Collection {
     pub(in crate::store) fn note_children(self: &Arc<Collection>, parent_collection: &Arc<Collection>) {
         for object in self.state().objects().filter(|object| object.needs_parent()) {
             if let Some(parent) = &object.entry.parent
-                && (parent.tenant.as_str(), parent.collection.as_str())
-                    == (parent_collection.tenant(), parent_collection.name())
+                && parent.place(self.place()) == parent_collection.place()
             {
                 self.services.lineage().note(parent, parent_collection, (self, object));
             }
@@ -218,7 +250,7 @@ impl Collection {
     pub(in crate::store) fn keep_parents_of(&self, place: &Place) {
         let state = self.state();
         let named = parents(&state).filter(|(_, of)| of == place).map(|(parent, _)| parent);
-        self.services.lineage().note_unknown(named, place);
+        self.services.lineage().note_unknown(self.place(), named, place);
     }
 
     /// Records that this collection is open and its children are known.
@@ -257,12 +289,13 @@ impl Collection {
 
     /// Whether others are stored as differences to an object of this collection.
     pub fn is_needed(&self, object: ObjectId) -> bool {
-        self.services.lineage().is_needed(object)
+        self.services.lineage().is_needed(self.place(), object)
     }
 
     /// `Busy` if others depend on an object of this collection.
     pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
-        self.services.lineage().check_not_needed(object).map_err(|error| error.at(self.path()))
+        let checked = self.services.lineage().check_not_needed(self.place(), object);
+        checked.map_err(|error| error.at(self.path()))
     }
 
     /// Gives the collection's directory a setting, durably.
@@ -279,7 +312,8 @@ impl Collection {
     /// any collection.
     pub fn check_childless(&self, object: ObjectId) -> Result<()> {
         self.check_not_needed(object).map_err(|error| {
-            let Some((collection, child)) = self.services.lineage().child_of(object) else { return error };
+            let child = self.services.lineage().child_of(self.place(), object);
+            let Some((collection, child)) = child else { return error };
             Error::refused(vec![Refusal {
                 path: String::new(),
                 cause: Cause::NeededBy(collection.path_of(&child)),
@@ -299,17 +333,22 @@ impl Collection {
     ) -> Result<(ParentHold, Arc<Object>)> {
         let parent =
             child.entry.parent.as_ref().ok_or_else(|| Error::invalid("an object without a parent"))?;
-        self.services.lineage().hold(parent.object, |holds| holds.saturating_add(1));
-        let hold = ParentHold { lineage: self.services.lineage().clone(), object: parent.object };
+        let place = parent_collection.place();
+        self.services.lineage().hold(place, parent.object, |holds| holds.saturating_add(1));
+        let hold = ParentHold {
+            lineage: self.services.lineage().clone(),
+            place: (place.0.to_owned(), place.1.to_owned()),
+            object: parent.object,
+        };
         self.services.lineage().note(parent, parent_collection, (self, child));
-        let key = setting_of(parent.object, &self.path());
-        if !Arc::ptr_eq(self, parent_collection) {
+        // Each commit waits for batches in progress, which did not see the hold.
+        if Arc::ptr_eq(self, parent_collection) {
+            self.commit(Touched::default(), |_, _| Ok(()))?;
+        } else {
             // First, so that each setting of a parent can be found when this collection goes.
-            let key = format!("{PARENTS_IN}{}", parent_collection.path());
-            self.set_once(key)?;
+            self.set_once(format!("{PARENTS_IN}{}", parent_collection.path()))?;
+            parent_collection.set_once(setting_of(parent.object, &self.path()))?;
         }
-        // The commit waits for batches in progress, which did not see the hold.
-        parent_collection.set_once(key)?;
         let found = parent_collection.state().object(parent.object).cloned();
         let found = found.ok_or_else(|| broken(parent_collection, "the parent is gone"))?;
         // This waits for a write in progress.

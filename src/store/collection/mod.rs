@@ -106,6 +106,11 @@ impl Collection {
         self.files.path().to_owned()
     }
 
+    /// Its tenant and its own name.
+    pub fn place(&self) -> (&str, &str) {
+        (self.tenant(), self.name())
+    }
+
     /// The access that it was opened for.
     pub fn access(&self) -> Access {
         self.identity.access()

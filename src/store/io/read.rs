@@ -369,9 +369,10 @@ impl OpenObject {
     pub fn parent(&self) -> Result<(Arc<Collection>, Arc<Object>)> {
         let parent = self.object.entry.parent.as_ref();
         let parent = parent.ok_or_else(|| Error::invalid("an object without a parent"))?;
-        let parent_collection = self.collection.services.lineage().parent_collection(parent.object);
+        let place = parent.place(self.collection.place());
+        let parent_collection = self.collection.services.lineage().parent_collection(place, parent.object);
         let gone = || {
-            let text = format!("the collection {}/{} is not there", parent.tenant, parent.collection);
+            let text = format!("the collection {}/{} is not there", place.0, place.1);
             broken(&self.collection, &text)
         };
         let parent_collection = parent_collection.ok_or_else(gone)?;

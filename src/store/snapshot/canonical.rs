@@ -76,11 +76,8 @@ impl Frozen {
         set_times(&mut files, &source, &objects);
         let needing = objects.iter().filter_map(|from| state.object(from.entry.id));
         let needing = needing.filter(|object| object.needs_parent());
-        let needs: BTreeSet<(String, String)> = needing
-            .filter_map(|object| object.entry.parent.as_ref())
-            .map(|parent| (parent.tenant.clone(), parent.collection.clone()))
-            .filter(|place| (place.0.as_str(), place.1.as_str()) != (still.tenant(), still.name()))
-            .collect();
+        let needs: BTreeSet<(String, String)> =
+            needing.filter_map(|object| object.entry.parent.as_ref()?.collection.clone()).collect();
         let log = log_of(&state, remote)?;
         let created_at = source.created_at();
         drop(source);

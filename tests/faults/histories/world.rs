@@ -222,12 +222,7 @@ impl World {
             let node = match node {
                 Node::File(number) => {
                     let known = self.model.files[number].clone();
-                    let copy = *files.entry(number).or_insert_with(|| {
-                        let copy = self.model.add("", known.now);
-                        // Its objects have the identities of those that children need.
-                        self.model.files[copy].is_parent = known.is_parent;
-                        copy
-                    });
+                    let copy = *files.entry(number).or_insert_with(|| self.model.add("", known.now));
                     Node::File(copy)
                 }
                 other => other,

@@ -162,10 +162,15 @@ pub struct ObjectEntry {
 pub struct Parent {
     /// The parent itself.
     pub object: ObjectId,
-    /// The tenant of its collection.
-    pub tenant: String,
-    /// The collection's name.
-    pub collection: String,
+    /// Tenant and name of its collection. `None` if that is the child's own, which may be renamed and cloned.
+    pub collection: Option<(String, String)>,
+}
+
+impl Parent {
+    /// Tenant and name of the parent's collection, for a child in the collection `own`.
+    pub fn place<'a>(&'a self, own: (&'a str, &'a str)) -> (&'a str, &'a str) {
+        self.collection.as_ref().map_or(own, |(tenant, name)| (tenant, name))
+    }
 }
 
 /// A location in a data file.

@@ -166,8 +166,9 @@ fn write_object(out: &mut Writer, object: &ObjectEntry) {
     });
     if let Some(parent) = &object.parent {
         out.u128(parent.object.0);
-        write_text(out, parent.tenant.as_bytes());
-        write_text(out, parent.collection.as_bytes());
+        let (tenant, collection) = parent.place(("", ""));
+        write_text(out, tenant.as_bytes());
+        write_text(out, collection.as_bytes());
     }
 }
 
@@ -182,10 +183,13 @@ fn read_number(bytes: &mut Reader<'_>) -> Result<EntryId> {
 fn read_parent(bytes: &mut Reader<'_>) -> Result<Parent> {
     let object = ObjectId(bytes.u128()?);
     let (tenant, collection) = (read_string(bytes)?, read_string(bytes)?);
+    if tenant.is_empty() && collection.is_empty() {
+        return Ok(Parent { object, collection: None });
+    }
     for label in [&tenant, &collection] {
         check_label(label).map_err(|wrong| Error::corrupt(format!("{label:?} in a lineage: {wrong}")))?;
     }
-    Ok(Parent { object, tenant, collection })
+    Ok(Parent { object, collection: Some((tenant, collection)) })
 }
 
 fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
