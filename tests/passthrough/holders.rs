@@ -272,7 +272,7 @@ impl Drop for Removed {
 /// The cells with tests of their own, which need more than a mount.
 fn is_elsewhere(change: Change, holder: Holder) -> bool {
     match holder {
-        // tests/tiers/lineage.rs: parents are EBUSY. tests/snapshots/histories.rs: frozen collections.
+        // Frozen collections: tests/snapshots/frozen.rs.
         Holder::Child | Holder::Frozen => true,
         // Below.
         _ => matches!(change, Change::Evict | Change::Adopt) != (holder == Holder::Clone),
@@ -297,6 +297,54 @@ fn no_holder_of_a_file_sees_its_bytes_change() {
         }
     }
     assert!(number >= 50, "{number} cells");
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
+fn a_child_reads_the_same_through_each_operation_on_its_parent_that_is_not_refused() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    for (number, change) in (1..).zip(Change::ALL) {
+        let context = format!("{change:?} while held by a child");
+        let cell = Cell::new(&mounted, context.clone(), number);
+        // Blocks in slots, which a compaction writes back.
+        cell.overwrite();
+        let mut child = fs::read(cell.file()).unwrap();
+        for at in (child.len() - 900_000..child.len()).step_by(40_000) {
+            child[at] ^= 1;
+        }
+        let source = place.write(&format!("{number}/m.safetensors"), &child);
+        let options = ["--parent", &cell.collection, "--reconstruct", "delta"];
+        let tuned = format!("t/tuned{number}");
+        answer(tierfs().arg("import").arg(&mounted.store).arg(&tuned).arg(&source).args(options)).ok();
+        let seen = || fs::read(mounted.path(&tuned).join("m.safetensors")).unwrap();
+        assert_same(&seen(), &child, &context);
+        let write = || fs::OpenOptions::new().write(true).open(cell.file()).map(drop);
+        let refused = match change {
+            Change::Reclaim | Change::PunchLeft => {
+                set(&cell.file(), "tier", "q8:all:lossy").map_err(Into::into)
+            }
+            Change::Append => write(),
+            Change::Remove => {
+                fs::rename(cell.file(), cell.path("old")).and(fs::remove_file(cell.path("old")))
+            }
+            // Not of a clone.
+            Change::Evict | Change::Adopt => continue,
+            Change::Return | Change::Slots => Ok(()),
+        };
+        match change.keeps(Holder::Child) {
+            Kept::Never(_) => {
+                let error = refused.expect_err(&context);
+                assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "{context}");
+            }
+            _ => {
+                cell.compact();
+                wait_until(&context, || change != Change::Return || cell.is_done(change, 0));
+            }
+        }
+        assert_same(&seen(), &child, &context);
+    }
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
 }
@@ -331,6 +379,42 @@ fn no_holder_of_a_file_in_a_clone_sees_its_bytes_change() {
             mounted.unmount();
             run(["fsck".as_ref(), place.store().as_os_str()]).ok();
         }
+    }
+}
+
+#[test]
+fn a_push_from_a_clone_leaves_what_each_holder_sees() {
+    let bytes = container_of(&mut Random(0), &[("w", ELEMENTS)]);
+    for holder in [
+        Holder::Descriptor,
+        Holder::KernelDescriptor,
+        Holder::Mapping,
+        Holder::Clone,
+        Holder::PrivateMapping,
+        Holder::PrivateMappingAlone,
+        Holder::DecodedCopy,
+        Holder::PinnedCopy,
+    ] {
+        let (_source, place, url) = cloned(&bytes);
+        let mounted = place.mount(&["-o", "decoded_cache=64M"]);
+        let context = format!("a push of a clone while held by {holder:?}");
+        let cell = Cell { mounted: &mounted, collection: "t/c0".to_owned(), bytes: bytes.clone(), context };
+        drop(fs::read(cell.file()).unwrap());
+        let seen = cell.hold(holder);
+        cell.overwrite();
+        let now = fs::read(cell.file()).unwrap();
+        let expected = if holder == Holder::Descriptor { &now } else { &bytes };
+        let push = || answer(tierfs().arg("push").arg(&mounted.store).args(["t/c0", &url])).ok();
+        for _ in 0..2 {
+            push();
+            assert_same(&seen(), expected, &cell.context);
+        }
+        drop(seen);
+        push();
+        set(&mounted.path("t/c0"), "evict", "1").unwrap();
+        assert_same(&fs::read(cell.file()).unwrap(), &now, &cell.context);
+        mounted.unmount();
+        run(["fsck".as_ref(), place.store().as_os_str()]).ok();
     }
 }
 

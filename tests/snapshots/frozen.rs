@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::compact;
+use tierfs::engine::{Consent, Engine, Moved, compact};
 use tierfs::ingest::Options;
-use tierfs::model::{ErrorKind, Silent};
+use tierfs::model::{ErrorKind, MoveTo, Silent};
 use tierfs::open::{self, OpenFiles};
 use tierfs::store::disk::Disk;
+use tierfs::store::disk::change::Change;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Collection, Frozen, ROOT, Store, Verify};
 
@@ -224,4 +225,61 @@ fn objects_of_an_import_that_has_not_ended_are_not_part_of_a_snapshot() {
         })
         .unwrap();
     assert_eq!(files(&collection), before);
+}
+
+/// Writes into a file and records that.
+fn written(collection: &Arc<Collection>, at: u64, bytes: &[u8]) {
+    let table = OpenFiles::default();
+    let node = find(collection, "m.safetensors").unwrap().entry.id;
+    let file = table.open(collection, node, Verify::First).unwrap();
+    file.write(at, bytes).unwrap();
+    file.flush().unwrap();
+}
+
+#[test]
+fn each_operation_that_changes_bytes_leaves_those_of_a_frozen_collection() {
+    for change in Change::ALL {
+        let context = format!("{change:?} while frozen");
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        let store = held_store(&disk);
+        let engine = Engine::new(store.clone());
+        let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+        import(&collection, "m.safetensors", &model(1, 40), &Options::default()).unwrap();
+        import(&collection, "small", &Numbers(2).bytes(9000), &Options::default()).unwrap();
+        let end = model(1, 40).len() as u64;
+        if change == Change::Return {
+            // Blocks in slots, which a compaction writes back.
+            written(&collection, end - 400_000, &Numbers(3).bytes(300_000));
+            collection.sync().unwrap();
+        }
+        let expected = seen(&collection);
+        let frozen = Frozen::of(&collection).unwrap();
+        let node = find(&collection, "m.safetensors").unwrap().entry.id;
+        match change {
+            Change::Reclaim | Change::PunchLeft => {
+                let to = (MoveTo::parse_tier("q8").unwrap(), Consent::Given);
+                engine.set_tier(&collection, node, to, &Silent, &mut Moved::default()).unwrap();
+            }
+            Change::Append => written(&collection, end, &[7; 100_000]),
+            Change::Remove => drop(open::unlink(&collection, ROOT, b"m.safetensors").unwrap()),
+            Change::Slots => {
+                open::unlink(&collection, ROOT, b"small").unwrap();
+                import(&collection, "other", &Numbers(4).bytes(9000), &Options::default()).unwrap();
+            }
+            Change::Return => {}
+            // Clones only: tests/remote/clones.rs.
+            Change::Evict | Change::Adopt => continue,
+        }
+        for _ in 0..3 {
+            collection.sync().unwrap();
+            compact(&collection, &Silent).unwrap();
+        }
+        if change != Change::Remove {
+            written(&collection, 200_000, &Numbers(5).bytes(200_000));
+            collection.sync().unwrap();
+        }
+        let remote = Remote::default();
+        remote.push(&frozen, ("t", "c"));
+        assert_same(&seen(&remote.store().collection("t", "c").unwrap()), &expected, &context);
+    }
 }

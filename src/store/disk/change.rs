@@ -96,7 +96,7 @@ impl Change {
             Change::Evict =>     [Apart, Waits, Waits, Waits, Waits, Waits, Apart, PINNED, BUSY, Waits, ONE_NAME, Apart],
             Change::Adopt =>     [Apart, Waits, Waits, Waits, Waits, Waits, Apart, Apart, BUSY, Waits, ONE_NAME, Apart],
             Change::Append |
-            Change::Remove |
+            Change::Remove =>    [Apart, Apart, Apart, Apart, Apart, Apart, Apart, Apart, BUSY, Apart, Apart, Apart],
             Change::Slots =>     [Apart; Holder::ALL.len()],
         }
     }
