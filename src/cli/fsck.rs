@@ -47,6 +47,8 @@ struct Findings {
     number: u32,
     repaired: Vec<(String, Repaired)>,
     is_repair: bool,
+    /// Differences that a repair has stored exactly.
+    restored: Vec<String>,
     /// Problems that remain after a repair.
     left: Vec<String>,
     /// Collections whose tensors stay unchanged for the sake of others that are not there.
@@ -158,7 +160,7 @@ impl Findings {
     /// all repairs.
     fn chains(&mut self, store: &Arc<Store>) {
         let children = std::mem::take(&mut self.children);
-        let _engine = (!children.is_empty()).then(|| Engine::new(store.clone()));
+        let engine = (!children.is_empty()).then(|| Engine::new(store.clone()));
         for (tenant, name) in children {
             let collection = match store.collection(&tenant, &name) {
                 Ok(collection) => collection,
@@ -170,13 +172,18 @@ impl Findings {
             let needing = |object: &&Arc<Object>| object.needs_parent();
             let objects: Vec<_> = collection.state().objects().filter(needing).cloned().collect();
             for object in objects {
-                let (bad, first) = broken_differences(&collection, &object);
-                let Some(first) = first else { continue };
-                let text = format!("{bad} blocks that are stored as differences cannot be read: {first}");
-                self.corrupt.push(format!("{}: {text}", collection.path_of(&object)));
-                if self.is_repair {
-                    self.left.push(format!("{}: {text}", collection.path_of(&object)));
+                let Some(text) = broken_differences(&collection, &object) else { continue };
+                self.corrupt.push(text);
+                let Some(engine) = engine.as_ref().filter(|_| self.is_repair) else { continue };
+                match engine.restore_differences(&collection, object.entry.id) {
+                    Ok(0) => {}
+                    Ok(count) => self.restored.push(format!(
+                        "{}: the recorded digest proves {count} blocks, which are stored exactly now",
+                        collection.path_of(&object)
+                    )),
+                    Err(error) => self.left.push(error.to_string()),
                 }
+                self.left.extend(broken_differences(&collection, &object));
             }
         }
     }
@@ -291,6 +298,7 @@ impl Findings {
             }
             repaired.moved.iter().for_each(|moved| line("found", moved));
         }
+        self.restored.iter().for_each(|restored| line("repaired", restored));
         self.left.iter().for_each(|left| line("not repaired", left));
         let Findings { collections, variants, files, blocks, .. } = self;
         let verdict = match (self.corrupt.len(), is_repair, self.left.len()) {
@@ -317,6 +325,7 @@ impl Findings {
             "notes": self.notes,
             "corrupt": self.corrupt,
             "repaired": repaired,
+            "restored": self.restored,
             "not_repaired": self.left,
         }))
     }
@@ -348,11 +357,12 @@ fn bytes_of(lost: &Lost) -> String {
     }
 }
 
-/// How many of an object's differences to a parent's blocks cannot be read, and the error of the first.
-fn broken_differences(collection: &Arc<Collection>, object: &Arc<Object>) -> (u32, Option<Error>) {
+/// How many of an object's differences to a parent's blocks cannot be read, and why the first cannot.
+fn broken_differences(collection: &Arc<Collection>, object: &Arc<Object>) -> Option<String> {
+    let path = collection.path_of(object);
     let open = match OpenObject::open(collection, object, Verify::Always) {
         Ok(open) => open,
-        Err(error) => return (object.layout().blocks(), Some(error)),
+        Err(error) => return Some(format!("{path}: {error}")),
     };
     let (mut bad, mut first, layout) = (0, None, object.layout());
     for (piece, block) in object.pieces(0..layout.blocks(), layout) {
@@ -366,7 +376,7 @@ fn broken_differences(collection: &Arc<Collection>, object: &Arc<Object>) -> (u3
             first.get_or_insert(error);
         }
     }
-    (bad, first)
+    first.map(|first| format!("{path}: {bad} blocks that are stored as differences cannot be read: {first}"))
 }
 
 /// The result of checking an object's blocks.

@@ -1,13 +1,14 @@
 //! Heals damaged blocks: rewrites their payloads from another source.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::engine::reconstruct::{payload, read_seen};
+use crate::engine::reconstruct::{payload, proof, read_seen};
 use crate::engine::work::Engine;
-use crate::model::Result;
-use crate::store::Block;
+use crate::model::{ObjectId, Result};
 use crate::store::EventKind;
 use crate::store::OpenObject;
+use crate::store::{Block, Collection};
 
 impl Engine {
     /// Whether blocks are queued for healing.
@@ -43,6 +44,12 @@ impl Engine {
             collection.sync()?;
         }
         Ok(healed)
+    }
+
+    /// Stores the blocks of an object exactly that are differences from blocks of a parent with other epochs, if a
+    /// recorded digest proves them. Returns the number of blocks of its file that were stored; they are durable then.
+    pub fn restore_differences(&self, collection: &Arc<Collection>, object: ObjectId) -> Result<u64> {
+        proof::restore_differences(collection, object)
     }
 
     /// Heals a damaged block, if it has another source and is unchanged.

@@ -52,6 +52,7 @@ pub use log::replay::replay;
 pub use object::Object;
 pub use object::blocks::Block;
 pub use object::failed_reads::Unreadable;
+pub use object::links::DeltaLink;
 pub use object::parts::Part;
 pub use quota::{Limits, Reserved, Room, Use};
 pub use repair::set_aside::open_collection;

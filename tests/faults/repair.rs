@@ -402,3 +402,54 @@ fn files_with_missing_objects_are_reported_and_a_repair_lists_them_as_lost() {
         assert_same(&found, &contents[name], name);
     }
 }
+
+#[test]
+fn differences_whose_parent_was_written_again_are_proven_by_the_recorded_digest_or_stay_as_they_are() {
+    let place = Place::new();
+    let mut random = Random(12);
+    let parent = npy_file(&random.floats(ELEMENTS as usize));
+    let mut child = parent.clone();
+    for at in [200, 30_000, 70_000] {
+        child[at] ^= 1;
+    }
+    let source = place.write("p/w.npy", &parent);
+    place.import("demo/base", &[&source], &[]);
+    let source = place.write("q/w.npy", &child);
+    place.import("demo/tuned", &[&source], &["--parent", "demo/base", "--reconstruct", "delta"]);
+    let (tuned, away) = (place.store().join("demo/tuned"), place.path("away"));
+    // Without the child's collection the parent can be written, once a repair forgets it.
+    fs::rename(&tuned, &away).unwrap();
+    fsck(&place.store(), &["--repair"]).ok();
+    let write = |at: u64, bytes: &[u8]| {
+        let mounted = place.mount(&[]);
+        let file = File::options().write(true).open(mounted.path("demo/base/w.npy")).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        drop(file);
+        mounted.unmount();
+    };
+    let other = [parent[40_000] ^ 1];
+    for bytes in [&other[..], &parent[40_000..40_001]] {
+        write(40_000, bytes);
+        let is_proven = bytes != other;
+        let store = copied(&place, &place.store());
+        fs::rename(&away, store.join("demo/tuned")).unwrap();
+        let broken = fsck(&store, &[]);
+        assert!(broken.out.contains("of the parent has changed"), "{}", broken.out);
+        let repaired = fsck(&store, &["--repair"]);
+        assert_eq!(repaired.code, Some(3));
+        let wanted = if is_proven { "1 problems, repaired" } else { "1 problems, 1 not repaired" };
+        assert!(repaired.out.contains(wanted), "{}", repaired.out);
+        let again = fsck(&store, &[]);
+        let mounted = mount(&place, &store);
+        let found = fs::read(mounted.path("demo/tuned/w.npy"));
+        if is_proven {
+            again.ok();
+            assert_same(&found.unwrap(), &child, "the child");
+        } else {
+            assert_eq!(again.code, Some(3));
+            assert_eq!(found.unwrap_err().raw_os_error(), Some(libc::EIO));
+        }
+        mounted.unmount();
+        fs::rename(store.join("demo/tuned"), &away).unwrap();
+    }
+}

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use crate::format::payload::delta::DeltaKind;
 use crate::model::{ErrorKind, Result, Tier};
-use crate::store::{Block, OpenObject, broken};
+use crate::store::{Block, DeltaLink, OpenObject, broken};
 
 /// Maximal number of lineage parents above a tensor.
 pub(in crate::engine) const DEPTH_MAX: usize = 3;
@@ -46,8 +46,7 @@ pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
 /// The precision of a reconstructed block. A patch and an exact difference are exact. A scaled difference has at best the
 /// precision of 8 bits, and counts as that.
 pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<Tier> {
-    let links = open.object().deltas(index, block.epoch)?;
-    match links.iter().find(|link| link.is_on_parent)?.kind {
+    match link_on_parent(open, index, block)?.kind {
         DeltaKind::Patch | DeltaKind::Exact => Some(Tier::Exact),
         DeltaKind::Scaled => Some(Tier::Q8),
     }
@@ -56,22 +55,40 @@ pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<
 /// Reconstructs a block from its difference into `out`, which has the size of the block. Returns
 /// `false` for other blocks. Fails with `Corrupt` where the parent has changed.
 pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
-    let links = open.object().deltas(index, block.epoch);
-    let Some(link) = links.iter().flat_map(|links| links.iter()).find(|link| link.is_on_parent) else {
-        return Ok(false);
-    };
+    if is_of_another(open, index, block)? {
+        let (parent_collection, _) = open.parent()?;
+        return Err(broken(&parent_collection, &format!("block {index} of the parent has changed")));
+    }
+    read_unproven(open, index, block, out)
+}
+
+/// Whether a block is a difference from a block of the parent that has another epoch by now.
+pub(super) fn is_of_another(open: &OpenObject, index: u32, block: &Block) -> Result<bool> {
+    let Some(link) = link_on_parent(open, index, block) else { return Ok(false) };
+    let (_, parent) = open.parent()?;
+    let found = parent.block(index, parent.layout());
+    Ok(found.is_none_or(|found| found.epoch != link.base_epoch))
+}
+
+/// As [`read`], by the present block of the parent, whatever its epoch.
+pub(super) fn read_unproven(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
+    let Some(link) = link_on_parent(open, index, block) else { return Ok(false) };
     let _deeper = Deeper::enter(open)?;
     let (parent_collection, parent) = open.parent()?;
     let layout = parent.layout();
-    let found = parent.block(index, layout);
-    if found.is_none_or(|found| found.epoch != link.base_epoch) || layout.len(index) != out.len() {
-        return Err(broken(&parent_collection, &format!("block {index} of the parent has changed")));
+    if index >= layout.blocks() || layout.len(index) != out.len() {
+        return Err(broken(&parent_collection, &format!("block {index} of the parent has another size")));
     }
     let base = open.open_same_way(&parent_collection, &parent)?;
     base.read(layout.start(index), out).map_err(|error| match error.kind() {
         ErrorKind::Absent => broken(&parent_collection, &error.to_string()),
         _ => error,
     })?;
-    open.apply_link(index, link, out)?;
+    open.apply_link(index, &link, out)?;
     Ok(true)
+}
+
+fn link_on_parent(open: &OpenObject, index: u32, block: &Block) -> Option<DeltaLink> {
+    let links = open.object().deltas(index, block.epoch)?;
+    links.iter().find(|link| link.is_on_parent).copied()
 }

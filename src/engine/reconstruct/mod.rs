@@ -5,6 +5,7 @@ mod copies;
 pub(super) mod damaged;
 mod delta;
 mod factor;
+pub(super) mod proof;
 pub(super) mod setting;
 
 pub(super) use delta::DEPTH_MAX;
