@@ -7,6 +7,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use memmap2::Mmap;
+
 use crate::cli::Outcome;
 use crate::cli::shared::output::{human, print, print_json};
 use crate::codec;
@@ -231,18 +233,10 @@ fn mapped(path: &Path) -> Result<f64> {
     let failed = |error| Error::io(path.display(), error);
     let begun = Instant::now();
     let file = File::open(path).map_err(failed)?;
-    let bytes = file.metadata().map_err(failed)?.len() as usize;
-    let (flags, protection) = (rustix::mm::MapFlags::SHARED, rustix::mm::ProtFlags::READ);
-    // SAFETY: the kernel chooses the address; nothing else refers to the mapping, which is only read
-    // below. If another program truncates the file, this process ends, as any does that maps it.
-    let mapping = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, &file, 0) };
-    let mapping = mapping.map_err(|errno| failed(errno.into()))?;
-    // SAFETY: it was just mapped with this length, and lives until after the last use of the slice.
-    let mapped = unsafe { std::slice::from_raw_parts(mapping.cast::<u8>(), bytes) };
-    black_box(mapped.iter().step_by(PAGE_BYTES).fold(0_u64, |sum, byte| sum + u64::from(*byte)));
-    let seconds = begun.elapsed().as_secs_f64();
-    // SAFETY: the mapping from above; nothing refers to it any more.
-    unsafe { rustix::mm::munmap(mapping, bytes) }.map_err(|errno| failed(errno.into()))?;
+    // SAFETY: the mapping is only read. If another program truncates the file, this process ends, as any does that maps it.
+    let mapping = unsafe { Mmap::map(&file) }.map_err(failed)?;
+    black_box(mapping.iter().step_by(PAGE_BYTES).fold(0_u64, |sum, byte| sum + u64::from(*byte)));
+    let (bytes, seconds) = (mapping.len(), begun.elapsed().as_secs_f64());
     Ok(bytes as f64 / seconds / 1e9)
 }
 

@@ -1,27 +1,30 @@
 //! Extended attributes of files and of files of forms.
 
-use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
-
 use crate::control::{self, Acts, Asked, Cost, Reader};
+use crate::fs::errno;
 use crate::fs::failure::{guarded, refused};
 use crate::fs::in_progress;
+use crate::fs::kernel::Reply;
 use crate::fs::numbers::other_number;
-use crate::fs::reply::{own, send_attribute};
-use crate::fs::serve::Adapter;
+use crate::fs::serve::Dispatcher;
 use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::{Ino, Invalidation, Located};
 
-impl Adapter {
+/// Replies with the value of an attribute, or with its size where the request asks for that.
+pub(super) fn send_attribute(reply: Reply, size: u32, value: &[u8]) {
+    if size == 0 {
+        reply.length(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(errno::TOO_SHORT);
+    } else {
+        reply.data(value);
+    }
+}
+
+impl Dispatcher {
     /// Replies with the value of an extended attribute.
-    pub fn attribute(
-        &self,
-        (user, thread): (u32, u32),
-        ino: INodeNo,
-        name: &[u8],
-        size: u32,
-        reply: ReplyXattr,
-    ) {
-        let asker = (own(ino), user);
+    pub fn attribute(&self, (user, thread): (u32, u32), ino: Ino, name: &[u8], size: u32, reply: Reply) {
+        let asker = (ino.own(), user);
         let view = match self.located_again(thread, ino) {
             Ok((_, Located::Node(view))) => view,
             Ok((_, Located::Form(view))) => return self.form_attribute(&view, asker, name, size, reply),
@@ -56,17 +59,17 @@ impl Adapter {
 
     /// The target of an inode number. If it is gone, and was found by the second look of the thread, the one that has
     /// its name now: attributes follow from what the log has.
-    fn located_again(&self, thread: u32, ino: INodeNo) -> Result<(Ino, Located)> {
+    fn located_again(&self, thread: u32, ino: Ino) -> Result<(Ino, Located)> {
         self.located(ino).or_else(|error| {
-            let (parent, name) = self.found_again(thread, own(ino), error)?.name;
+            let (parent, name) = self.found_again(thread, ino.own(), error)?.name;
             self.vfs.lookup(parent, &name)
         })
     }
 
     /// Sets an extended attribute.
-    pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+    pub fn set_attribute(&self, user: u32, ino: Ino, name: &[u8], value: &[u8], reply: Reply) {
         if let Ok((_, Located::Form(view))) = self.located(ino) {
-            return self.set_form_attribute(view, (own(ino), user), (name, value), reply);
+            return self.set_form_attribute(view, (ino.own(), user), (name, value), reply);
         }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
@@ -75,12 +78,12 @@ impl Adapter {
         };
         let vfs = self.vfs.clone();
         let asker = self.mounted.clone();
-        let asked = Asked { mounted: self.mounted.clone(), view, ino: own(ino), user };
+        let asked = Asked { mounted: self.mounted.clone(), view, ino: ino.own(), user };
         let (invalidator, name, value) = (self.invalidator.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // The attribute applies to the unflushed writes too.
             let written =
-                vfs.open_file(own(ino)).map(|open_file| vfs.flush_and_queue(&open_file)).transpose();
+                vfs.open_file(ino.own()).map(|open_file| vfs.flush_and_queue(&open_file)).transpose();
             let set = written.and_then(|_| control::set(&asked, (&name, &value)));
             let set = set.map_err(|error| refused("setxattr", &error));
             let also = Invalidation::default().and(other_number(ino));
@@ -99,7 +102,7 @@ impl Adapter {
     }
 
     /// Rejects the removal of an attribute: tierfs provides them all.
-    pub fn remove_attribute(&self, name: &[u8], reply: ReplyEmpty) {
+    pub fn remove_attribute(&self, name: &[u8], reply: Reply) {
         let error = match control::attribute(name) {
             Ok(attribute) => Error::new(ErrorKind::Denied, format!("{} cannot be removed", attribute.name)),
             Err(error) => error,
@@ -108,7 +111,7 @@ impl Adapter {
     }
 
     /// Replies with the names of the extended attributes that listings show.
-    pub fn attribute_names(&self, thread: u32, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    pub fn attribute_names(&self, thread: u32, ino: Ino, size: u32, reply: Reply) {
         let names = match self.located_again(thread, ino) {
             Ok((_, Located::Node(view))) => control::listed(&self.vfs, &view),
             Ok(_) => Ok(Vec::new()),

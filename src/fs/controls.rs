@@ -4,36 +4,33 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fuser::{
-    FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, PollNotifier, ReplyData, ReplyOpen, ReplyWrite,
-};
-
 use crate::control::{self, Text};
 use crate::fs::errno;
 use crate::fs::failure::{failed, guarded};
 use crate::fs::handles::Handle;
 use crate::fs::in_progress;
-use crate::fs::serve::Adapter;
+use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
+use crate::fs::serve::Dispatcher;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
-use crate::vfs::{ControlView, Invalidation, Located, Shape};
+use crate::vfs::{ControlView, Ino, Invalidation, Located, Shape};
 
-impl Adapter {
+impl Dispatcher {
     /// Opens a control file. Its text is generated at the open.
-    pub fn open_control(&self, user: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    pub fn open_control(&self, user: u32, ino: Ino, flags: OpenFlags, reply: Reply) {
         let view = match self.control_opened(ino, flags) {
             Ok(view) => view,
             Err(error) => return reply.error(self.failed("open", &error)),
         };
         // Its size is not known before the open, so the page cache is of no use.
-        let open_flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
+        let open_flags = OpenedFlags::DIRECT | OpenedFlags::NO_FLUSH;
         let (mounted, handles) = (self.mounted.clone(), self.handles.clone());
         if self.vfs.row(&view).is_some_and(|row| row.shape == Shape::Growing) {
             let (start, _) = mounted.store().events().range();
             let handle = handles.insert(Handle::Growing(AtomicU64::new(start)));
-            return reply.opened(FileHandle(handle), open_flags);
+            return reply.opened(&Opened::served(handle, open_flags));
         }
-        let shows = flags.acc_mode() != OpenAccMode::O_WRONLY;
+        let shows = !flags.writes_only();
         in_progress::on_own_thread(move || {
             guarded(&mounted, "open", || {
                 let changes = mounted.jobs.changes();
@@ -42,7 +39,7 @@ impl Adapter {
                 match text {
                     Ok(text) => {
                         let handle = handles.insert(Handle::Control(view, text, changes));
-                        reply.opened(FileHandle(handle), open_flags);
+                        reply.opened(&Opened::served(handle, open_flags));
                     }
                     Err(error) => reply.error(failed(&mounted, "open", &error)),
                 }
@@ -51,37 +48,36 @@ impl Adapter {
     }
 
     /// The control file, if it may be opened with these flags.
-    fn control_opened(&self, ino: INodeNo, flags: OpenFlags) -> Result<ControlView> {
+    fn control_opened(&self, ino: Ino, flags: OpenFlags) -> Result<ControlView> {
         let Located::Control(view) = self.located(ino)?.1 else {
             return Err(Error::new(ErrorKind::NotFound, "there is no such control file"));
         };
         let file = control::file_of(&view)?;
-        let mode = flags.acc_mode();
-        if mode != OpenAccMode::O_RDONLY && self.vfs.store().access() == Access::Read {
+        if !flags.reads_only() && self.vfs.store().access() == Access::Read {
             return Err(Error::new(ErrorKind::ReadOnly, "the store is mounted to be read only"));
         }
-        if mode != OpenAccMode::O_RDONLY && !file.acts() {
+        if !flags.reads_only() && !file.acts() {
             return Err(control::read_only(file));
         }
-        if mode == OpenAccMode::O_RDONLY && !file.shows() {
+        if flags.reads_only() && !file.shows() {
             return Err(Error::new(ErrorKind::Denied, format!("{} can only be written", file.name)));
         }
         Ok(view)
     }
 
     /// Reads a text that is generated while it is read.
-    pub fn read_made(&self, handle: Arc<Handle>, offset: u64, size: u32, reply: ReplyData) {
+    pub fn read_made(&self, handle: Arc<Handle>, offset: u64, size: u32, mut reply: Reply) {
         let mounted = self.mounted.clone();
         in_progress::on_own_thread(move || {
             guarded(&mounted, "read", || {
                 let Handle::Control(_, text, _) = Arc::as_ref(&handle) else {
                     return reply.error(errno::BAD_HANDLE);
                 };
-                let mut out = vec![0; size as usize];
-                match text.read(offset, &mut out) {
+                let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
+                match text.read(offset, place) {
                     Ok(count) => {
                         mounted.counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                        reply.data(out.split_at(count).0);
+                        reply.placed(count);
                     }
                     Err(error) => reply.error(failed(&mounted, "read", &error)),
                 }
@@ -90,16 +86,18 @@ impl Adapter {
     }
 
     /// Whether a file has something new to read. If not, the kernel is told once it has, and asks again.
-    pub fn is_ready(&self, handle: FileHandle, notifier: PollNotifier) -> bool {
-        let Some(open) = self.handles.get(handle.0) else { return true };
+    pub fn is_ready(&self, handle: u64, kernel_handle: u64) -> bool {
+        let Some(open) = self.handles.get(handle) else { return true };
         let Handle::Control(view, _, seen) = &*open else { return true };
+        let notifier = self.notifier.clone();
         let tell = move || {
-            if let Err(error) = notifier.notify() {
+            let Some(notifier) = notifier.get() else { return };
+            if let Err(error) = notifier.wake(kernel_handle) {
                 log::debug!("waking a program that polls: {error}");
             }
         };
         !control::file_of(view).is_ok_and(|file| file.tells_of_jobs)
-            || !self.mounted.jobs.watch(handle.0, *seen, tell)
+            || !self.mounted.jobs.watch(handle, *seen, tell)
     }
 
     /// Reads a growing text. A read at offset 0 starts over at the oldest text that is kept.
@@ -112,8 +110,8 @@ impl Adapter {
     }
 
     /// Runs the commands written to a control file: one write is one batch, at any offset.
-    pub fn act(&self, user: u32, handle: FileHandle, text: &[u8], reply: ReplyWrite) {
-        let Some(handle) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
+    pub fn act(&self, user: u32, handle: u64, text: &[u8], reply: Reply) {
+        let Some(handle) = self.handles.get(handle) else { return reply.error(errno::BAD_HANDLE) };
         let (mounted, invalidator, text) = (self.mounted.clone(), self.invalidator.clone(), text.to_vec());
         in_progress::on_own_thread(move || {
             guarded(&mounted, "write", || {

@@ -1,22 +1,40 @@
-//! Maps kinds of errors to error numbers. No other file names these numbers.
-
-use fuser::Errno;
+//! Error numbers, and which kinds of errors have them. No other file names these numbers.
 
 use crate::model::{Error, ErrorKind};
 
+/// The error number of a failed request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(i32);
+
+impl Errno {
+    /// The number, as programs see it.
+    pub fn number(self) -> i32 {
+        self.0
+    }
+}
+
 /// Devices, fifos and sockets cannot be created.
-pub(super) const NO_DEVICES: Errno = Errno::EPERM;
+pub(super) const NO_DEVICES: Errno = Errno(libc::EPERM);
 /// The buffer is too short for an attribute.
-pub(super) const TOO_SHORT: Errno = Errno::ERANGE;
+pub(super) const TOO_SHORT: Errno = Errno(libc::ERANGE);
 /// The handle is not open.
-pub(super) const BAD_HANDLE: Errno = Errno::EBADF;
+pub(super) const BAD_HANDLE: Errno = Errno(libc::EBADF);
 /// The call has an unknown flag.
-pub(super) const NO_SUCH_FLAG: Errno = Errno::EINVAL;
+pub(super) const NO_SUCH_FLAG: Errno = Errno(libc::EINVAL);
 /// The path is a file where a directory is required.
-pub(super) const NOT_DIRECTORY: Errno = Errno::ENOTDIR;
+pub(super) const NOT_DIRECTORY: Errno = Errno(libc::ENOTDIR);
 
 /// Makes the kernel look the name up again and open the result.
-pub(super) const LOOK_AGAIN: Errno = Errno::ESTALE;
+pub(super) const LOOK_AGAIN: Errno = Errno(libc::ESTALE);
+
+/// The request is of a kind that is not served. The kernel remembers this for many kinds, and does without.
+pub(super) const NOT_SERVED: Errno = Errno(libc::ENOSYS);
+/// The bytes of the request make no sense.
+pub(super) const MALFORMED: Errno = Errno(libc::EINVAL);
+/// The request asks for more bytes than a reply can have.
+pub(super) const TOO_LONG: Errno = Errno(libc::EINVAL);
+/// A bug: the request was not answered.
+pub(super) const NOT_ANSWERED: Errno = Errno(libc::EIO);
 
 /// Whether passing a file to the kernel failed for a reason that all files of the store share: no
 /// privilege, no support, or too many stacked file systems.
@@ -28,26 +46,27 @@ pub(super) fn is_never_possible(error: &std::io::Error) -> bool {
 
 /// The error number for programs.
 pub(super) fn errno(error: &Error) -> Errno {
-    match error.kind() {
-        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Unsupported => Errno::EIO,
-        ErrorKind::NotSupported => Errno::EOPNOTSUPP,
-        ErrorKind::Invalid | ErrorKind::Unreadable => Errno::EINVAL,
-        ErrorKind::NotFound => Errno::ENOENT,
-        ErrorKind::Gone => Errno::ESTALE,
-        ErrorKind::Exists => Errno::EEXIST,
-        ErrorKind::IsDirectory => Errno::EISDIR,
-        ErrorKind::NotDirectory => Errno::ENOTDIR,
-        ErrorKind::NotEmpty => Errno::ENOTEMPTY,
-        ErrorKind::NameTooLong => Errno::ENAMETOOLONG,
-        ErrorKind::OtherDevice => Errno::EXDEV,
-        ErrorKind::Busy => Errno::EBUSY,
-        ErrorKind::Denied => Errno::EPERM,
-        ErrorKind::Forbidden => Errno::EACCES,
-        ErrorKind::Absent => Errno::from_i32(libc::ENODATA),
-        ErrorKind::ReadOnly => Errno::EROFS,
-        ErrorKind::Full => Errno::ENOSPC,
-        ErrorKind::TooLarge => Errno::EFBIG,
-        ErrorKind::Quota => Errno::from_i32(libc::EDQUOT),
-        ErrorKind::Interrupted => Errno::EINTR,
-    }
+    let number = match error.kind() {
+        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Unsupported => libc::EIO,
+        ErrorKind::NotSupported => libc::EOPNOTSUPP,
+        ErrorKind::Invalid | ErrorKind::Unreadable => libc::EINVAL,
+        ErrorKind::NotFound => libc::ENOENT,
+        ErrorKind::Gone => libc::ESTALE,
+        ErrorKind::Exists => libc::EEXIST,
+        ErrorKind::IsDirectory => libc::EISDIR,
+        ErrorKind::NotDirectory => libc::ENOTDIR,
+        ErrorKind::NotEmpty => libc::ENOTEMPTY,
+        ErrorKind::NameTooLong => libc::ENAMETOOLONG,
+        ErrorKind::OtherDevice => libc::EXDEV,
+        ErrorKind::Busy => libc::EBUSY,
+        ErrorKind::Denied => libc::EPERM,
+        ErrorKind::Forbidden => libc::EACCES,
+        ErrorKind::Absent => libc::ENODATA,
+        ErrorKind::ReadOnly => libc::EROFS,
+        ErrorKind::Full => libc::ENOSPC,
+        ErrorKind::TooLarge => libc::EFBIG,
+        ErrorKind::Quota => libc::EDQUOT,
+        ErrorKind::Interrupted => libc::EINTR,
+    };
+    Errno(number)
 }

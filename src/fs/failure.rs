@@ -4,10 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use fuser::Errno;
-
 use crate::control::Mounted;
-use crate::fs::errno::errno;
+use crate::fs::errno::{Errno, errno};
 use crate::model::{Error, ErrorKind};
 use crate::store::EventKind;
 use crate::trace;
@@ -38,7 +36,7 @@ pub(super) fn refused(doing: &str, error: &Error) -> Errno {
 
 fn traced(error: &Error) -> Errno {
     let number = errno(error);
-    trace::note_errno(number.into());
+    trace::note_errno(number.number());
     // Other errors of these kinds are answers: there is no such name or attribute.
     if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Absent) {
         trace::note_failure(error);

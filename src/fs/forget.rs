@@ -6,7 +6,7 @@
 //! 1. One thread, `forget-inodes`, invalidates pages. It holds no lock and answers no request. No other thread that
 //!    answers requests waits for it: threads hand over replies, to be sent after the invalidation.
 //! 2. A reply that was handed over keeps its request with the daemon. Of each queue of the kernel at least one entry has
-//!    no such reply (`fs/transport/waits.rs`). Its thread answers without waiting, so all requests of the queue get their
+//!    no such reply (`fs/kernel/rings/waits.rs`). Its thread answers without waiting, so all requests of the queue get their
 //!    turn.
 //! 3. A reply is not handed over if other requests stay in the kernel until it comes: to a change of the size, which
 //!    suspends the writeback of pages, and to a release, of which the kernel allows a limited number together with
@@ -29,16 +29,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
-use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 
 use crate::fs::decoded::DecodedCache;
 use crate::fs::in_progress;
-use crate::fs::transport::{Queue, Wait};
+use crate::fs::kernel::rings::{Queue, Wait};
+use crate::fs::kernel::session::{Dropped, Notifier};
 use crate::vfs::{Ino, Invalidation, Vfs};
 
 /// Replies to requests of the device that may wait at a time: fewer than the background requests that the kernel sends
-/// at a time (`fs/kernel.rs`), among which they may be.
+/// at a time (`fs/kernel/session.rs`), among which they may be.
 const WAITING_MAX: usize = 64;
 
 /// Inodes to invalidate, and the work to do afterwards.
@@ -79,7 +79,7 @@ struct Progress {
     /// Held while the kernel drops attributes.
     dropping: Mutex<()>,
     /// Set once the session has begun.
-    notifier: OnceLock<Notifier>,
+    notifier: Arc<OnceLock<Notifier>>,
 }
 
 /// The receiving end, until the session can send notifications.
@@ -136,6 +136,11 @@ impl Invalidator {
             self.progress.drop_attributes();
             then();
         }
+    }
+
+    /// The notifier, once the session has begun.
+    pub fn notifier(&self) -> &Arc<OnceLock<Notifier>> {
+        &self.progress.notifier
     }
 
     /// Whether the kernel may have old pages of an inode, so that an open must drop them.
@@ -210,7 +215,7 @@ impl Progress {
             })
             .collect()
         };
-        old.into_iter().for_each(|ino| invalidate(notifier, ino, ATTRIBUTES_ONLY));
+        old.into_iter().for_each(|ino| invalidate(notifier, ino, Dropped::Attributes));
     }
 }
 
@@ -229,7 +234,7 @@ fn forget_inodes(notifier: &Notifier, progress: &Progress, tasks: Receiver<Task>
     for task in tasks {
         for ino in &task.nodes {
             let _in_progress = in_progress::invalidation(*ino);
-            invalidate(notifier, *ino, FROM_THE_BEGIN);
+            invalidate(notifier, *ino, Dropped::Pages);
             progress.end_one(*ino);
         }
         progress.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -237,13 +242,9 @@ fn forget_inodes(notifier: &Notifier, progress: &Progress, tasks: Receiver<Task>
     }
 }
 
-/// The first byte to invalidate: of all pages, and of none.
-const FROM_THE_BEGIN: i64 = 0;
-const ATTRIBUTES_ONLY: i64 = -1;
-
-fn invalidate(notifier: &Notifier, ino: Ino, from: i64) {
+fn invalidate(notifier: &Notifier, ino: Ino, what: Dropped) {
     // The kernel fails this for an inode that it does not know, which is harmless.
-    if let Err(error) = notifier.inval_inode(INodeNo(ino.0), from, 0) {
+    if let Err(error) = notifier.invalidate(ino, what) {
         log::debug!("forgetting inode {:#x}: {error}", ino.0);
     }
 }

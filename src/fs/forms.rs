@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use fuser::{FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyOpen, ReplyXattr};
-
 use crate::control::{self, Asker};
+use crate::fs::attributes::send_attribute;
 use crate::fs::failure::{failed, guarded};
 use crate::fs::form_file::FormFile;
 use crate::fs::handles::Handle;
 use crate::fs::in_progress;
+use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
 use crate::fs::read_pattern::ReadPattern;
-use crate::fs::reply::send_attribute;
-use crate::fs::serve::Adapter;
+use crate::fs::serve::Dispatcher;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::ROOT;
 use crate::vfs::{CacheMode, FormView, Ino, Invalidation, Located};
@@ -24,9 +23,9 @@ fn cache_mode(view: &FormView) -> CacheMode {
     CacheMode::of(&view.collection.state(), node)
 }
 
-impl Adapter {
+impl Dispatcher {
     /// Opens a file of a form.
-    pub fn open_form(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
+    pub fn open_form(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: Reply) {
         let view = match self.form_opened(ino, flags) {
             Ok(view) => view,
             Err(error) => return self.open_gone(thread, ino, flags, error, reply),
@@ -37,9 +36,9 @@ impl Adapter {
             .as_ref()
             .is_some_and(|(form, item)| !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some());
         let kept = match cache_mode(&view) {
-            CacheMode::None => FopenFlags::FOPEN_DIRECT_IO,
-            _ if is_kept => FopenFlags::FOPEN_KEEP_CACHE,
-            _ => FopenFlags::empty(),
+            CacheMode::None => OpenedFlags::DIRECT,
+            _ if is_kept => OpenedFlags::KEEPS_CACHE,
+            _ => OpenedFlags::NONE,
         };
         let (mounted, handles, invalidator) =
             (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
@@ -62,8 +61,8 @@ impl Adapter {
                 match opened {
                     Ok(file) => {
                         let handle = handles.insert(Handle::Form(file, ReadPattern::default()));
-                        let kept = if is_stale { kept - FopenFlags::FOPEN_KEEP_CACHE } else { kept };
-                        reply.opened(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH | kept);
+                        let kept = if is_stale { kept - OpenedFlags::KEEPS_CACHE } else { kept };
+                        reply.opened(&Opened::served(handle, OpenedFlags::NO_FLUSH | kept));
                     }
                     Err(error) => reply.error(error),
                 }
@@ -72,7 +71,7 @@ impl Adapter {
     }
 
     /// Replies with the value of an attribute of a file of a form.
-    pub fn form_attribute(&self, view: &FormView, asker: Asker, name: &[u8], size: u32, reply: ReplyXattr) {
+    pub fn form_attribute(&self, view: &FormView, asker: Asker, name: &[u8], size: u32, reply: Reply) {
         match control::form_attribute((&self.mounted.refusals, asker), &self.vfs, view, name) {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
             Err(error) => reply.error(self.failed("getxattr", &error)),
@@ -86,7 +85,7 @@ impl Adapter {
         view: FormView,
         asker: Asker,
         (name, value): (&[u8], &[u8]),
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
         let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
         let (vfs, name, value) = (self.vfs.clone(), name.to_vec(), value.to_vec());
@@ -106,12 +105,10 @@ impl Adapter {
         let Located::Form(view) = self.vfs.locate(ino)? else {
             return Err(Error::new(ErrorKind::NotFound, "there is no such file of a form"));
         };
-        match flags.acc_mode() {
-            OpenAccMode::O_RDONLY => Ok(view),
-            _ => Err(Error::new(
-                ErrorKind::ReadOnly,
-                "forms are computed from the stored bytes; write to the file itself",
-            )),
+        if !flags.reads_only() {
+            let text = "forms are computed from the stored bytes; write to the file itself";
+            return Err(Error::new(ErrorKind::ReadOnly, text));
         }
+        Ok(view)
     }
 }

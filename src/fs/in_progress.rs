@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::control::Operation;
-use crate::fs::transport::on_own;
+use crate::fs::kernel::rings::on_own;
 use crate::trace;
 use crate::vfs::Ino;
 

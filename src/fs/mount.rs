@@ -1,26 +1,26 @@
 //! Mounting: the session with the kernel, from start to end.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Job, Mounted};
 use crate::fs::decoded::{self, Budget, DecodedCache};
 use crate::fs::failure::guarded;
-use crate::fs::forget::Invalidator;
+use crate::fs::forget::{InvalidationQueue, Invalidator};
 use crate::fs::in_progress;
+use crate::fs::kernel::device::DeviceThreads;
+use crate::fs::kernel::rings::{Choice, Prepared, Transport};
+use crate::fs::kernel::session::{Mounting, Session};
 use crate::fs::names::Names;
-use crate::fs::reply::ShownOwner;
 use crate::fs::second_look::SecondLooks;
-use crate::fs::serve::Adapter;
-use crate::fs::transport::{Choice, Offer, Prepared, Transport};
+use crate::fs::serve::Dispatcher;
+use crate::fs::times::ShownOwner;
 use crate::fs::waker::Waker;
 use crate::model::{Error, Progress, Result};
 use crate::store::SaveUsage;
@@ -44,9 +44,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The kernel then refuses an overlay on the mount, which could not follow a file from one inode
 /// number to the other.
 const STACK_DEPTH: u32 = 2;
-/// Longest read that the kernel requests, in bytes. Half of its own limit, so that two threads answer a direct
-/// read of 1 MiB.
-const MAX_READ: u32 = 512 << 10;
 
 /// Mount options.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +114,10 @@ impl Options {
 
 /// A mounted store.
 pub struct Mount {
-    session: BackgroundSession,
+    /// Unmounts when it is dropped.
+    _session: Session,
+    /// The threads that answer requests from the device.
+    threads: DeviceThreads,
     /// The threads that answer over io_uring, if that is in use.
     transport: Option<Transport>,
     mountpoint: PathBuf,
@@ -140,82 +140,94 @@ pub struct MountEnd {
     pub lost: Vec<(String, String)>,
 }
 
+/// The file system of a store, and the queue of invalidations that the kernel has to be told of.
+pub(super) struct Parts {
+    pub dispatcher: Arc<Dispatcher>,
+    pub forgetting: InvalidationQueue,
+}
+
+impl Parts {
+    /// The file system with these options, shown as mounted on `mountpoint` and served by as many `threads`.
+    pub fn new(store: Arc<Store>, mountpoint: String, options: &Options, threads: usize) -> Result<Parts> {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let vfs = Vfs::new(store, options.list, options.verify, owner, control::controls());
+        let vfs = Arc::new(vfs);
+        if options.zero_fill {
+            vfs.engine().fill_with_zeros();
+        }
+        let mounted = Arc::new(Mounted::new(vfs.clone(), mountpoint, options.table(threads)));
+        // Zeros for what is lost are not the bytes of a file.
+        let is_cached = !options.reads_all && !options.zero_fill && options.verify == Verify::First;
+        let budget = if is_cached { options.decoded_cache } else { Budget::Off };
+        let decoded = Arc::new(DecodedCache::new(mounted.clone(), budget, options.decodes_all));
+        let (invalidator, forgetting) = Invalidator::new(decoded.clone());
+        let dispatcher = Dispatcher::new(vfs, mounted, invalidator, decoded, options.owner);
+        Ok(Parts { dispatcher: Arc::new(dispatcher), forgetting })
+    }
+}
+
 /// Mounts a store. The mount answers requests when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     if options.owner != ShownOwner::default() && store.access() == Access::Write {
         let text = "uid, gid and umask change what a read-only mount shows; mount with --read-only";
         return Err(Error::invalid(text));
     }
-    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let source = store.place();
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let threads = options.threads.unwrap_or(cores).max(2);
-    let vfs = Vfs::new(store, options.list, options.verify, owner, control::controls());
-    let vfs = Arc::new(vfs);
-    if options.zero_fill {
-        vfs.engine().fill_with_zeros();
-    }
-    let mounted = Mounted::new(vfs.clone(), mountpoint.display().to_string(), options.table(threads));
-    let mounted = Arc::new(mounted);
+    let Parts { dispatcher, forgetting } =
+        Parts::new(store, mountpoint.display().to_string(), options, threads)?;
+    let Dispatcher { vfs, mounted, .. } = &*dispatcher;
     if let Some(at) = options.metrics {
-        control::serve_metrics(&mounted, at)?;
+        control::serve_metrics(mounted, at)?;
     }
-    let mut config = Config::default();
-    config.n_threads = Some(threads);
-    config.clone_fd = true;
-    config.mount_options = vec![
-        MountOption::FSName(source),
-        // As root, a plain subtype option would be dropped.
-        MountOption::CUSTOM("subtype=tierfs".to_owned()),
-        MountOption::DefaultPermissions,
-        MountOption::NoAtime,
-    ];
-    if vfs.store().access() == Access::Read {
-        config.mount_options.push(MountOption::RO);
-    }
-    if options.allow_other {
-        config.acl = SessionACL::All;
-        config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);
-    }
-    if !options.kernel.iter().any(|option| option.starts_with("max_read=")) {
-        config.mount_options.push(MountOption::CUSTOM(format!("max_read={MAX_READ}")));
-    }
-    config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
-    // Zeros for what is lost are not the bytes of a file.
-    let is_cached = !options.reads_all && !options.zero_fill && options.verify == Verify::First;
-    let budget = if is_cached { options.decoded_cache } else { Budget::Off };
-    let decoded_cache = Arc::new(DecodedCache::new(mounted.clone(), budget, options.decodes_all));
-    let (invalidator, forgetting) = Invalidator::new(decoded_cache.clone());
-    let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
     let waker = Arc::new(Waker::new()?);
-    let (known, told) = (vfs.clone(), mounted.clone());
     let waits = || vfs.store().shows_snapshots() || vfs.store().has_clones();
     let rings = options.transport.prepare(threads, options.ring_entries, waits);
-    let offer = Arc::new(Offer::new(rings.is_some()));
-    let (cache, shown) = (decoded_cache.clone(), (stack_depth, options.owner, offer.clone()));
-    let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), cache, shown);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
         Error::io(text, error)
     };
-    let (names, second_looks) = (adapter.names.clone(), adapter.second_looks.clone());
-    let session = Session::new(adapter, mountpoint, &config).map_err(failed)?;
-    if !options.asks_names {
-        names.begin(session.as_fd().try_clone_to_owned().map_err(failed)?);
+    let mounting = Mounting {
+        source: vfs.store().place(),
+        is_read_only: vfs.store().access() == Access::Read,
+        allow_other: options.allow_other,
+        options: &options.kernel,
+        stack_depth: if options.reads_all { 0 } else { STACK_DEPTH },
+        has_rings: rings.is_some(),
+    };
+    let session = Session::new(mountpoint, &mounting).map_err(failed)?;
+    if session.agreed.passthrough {
+        dispatcher.passthrough.begin(session.device());
     }
-    let rings = rings.filter(|_| offer.is_taken());
-    let transport = rings.and_then(|rings| start_rings(rings, options, &session, &waker));
+    if !options.asks_names {
+        dispatcher.names.begin(session.device().try_clone().map_err(failed)?);
+    }
+    forgetting.start(session.notifier()).map_err(failed)?;
+    let rings = rings.filter(|_| session.agreed.rings);
+    let transport = rings.and_then(|rings| start_rings(rings, options, &session, &dispatcher, &waker));
     let in_use = if transport.is_some() { Choice::Uring } else { Choice::Classic };
     mounted.transport.get_or_init(|| in_use.name());
-    let session = session.spawn().map_err(failed)?;
-    forgetting.start(session.notifier()).map_err(failed)?;
-    decoded::watch(&decoded_cache).map_err(failed)?;
+    let ending = waker.clone();
+    let threads = DeviceThreads::start(session.device(), threads, &dispatcher, move || ending.end());
+    let threads = threads.map_err(failed)?;
+    decoded::watch(&dispatcher.decoded).map_err(failed)?;
     in_progress::watch().map_err(failed)?;
     raise_read_ahead(mountpoint);
     raise_descriptor_limit();
-    let jobs = start_jobs(mounted.clone(), invalidator.clone())?;
-    let mountpoint = mountpoint.to_owned();
-    Ok(Mount { session, transport, mountpoint, vfs, invalidator, names, second_looks, mounted, waker, jobs })
+    let jobs = start_jobs(mounted.clone(), dispatcher.invalidator.clone())?;
+    Ok(Mount {
+        _session: session,
+        threads,
+        transport,
+        mountpoint: mountpoint.to_owned(),
+        vfs: vfs.clone(),
+        invalidator: dispatcher.invalidator.clone(),
+        names: dispatcher.names.clone(),
+        second_looks: dispatcher.second_looks.clone(),
+        mounted: mounted.clone(),
+        waker,
+        jobs,
+    })
 }
 
 impl Mount {
@@ -272,7 +284,7 @@ impl Mount {
         }
         self.vfs.store().open_collections().iter().for_each(|open| open.save_usage(SaveUsage::Now));
         if ended {
-            self.session.join().map_err(|error| Error::io("answering requests", error))?;
+            self.threads.join().map_err(|error| Error::io("answering requests", error))?;
         }
         Ok(MountEnd { in_time: ended, lost })
     }
@@ -332,7 +344,7 @@ impl Mount {
 
     /// Whether no more requests will arrive.
     fn is_over(&self) -> bool {
-        let has_ended = self.waker.has_ended() || self.session.guard.is_finished();
+        let has_ended = self.waker.has_ended();
         match &self.transport {
             Some(transport) if has_ended => {
                 transport.stop();
@@ -375,11 +387,13 @@ pub fn unmount_by_helper(mountpoint: &Path, is_lazy: bool, messages: Stdio) -> s
 fn start_rings(
     rings: Prepared,
     options: &Options,
-    session: &Session<Adapter>,
+    session: &Session,
+    dispatcher: &Arc<Dispatcher>,
     waker: &Arc<Waker>,
 ) -> Option<Transport> {
     let waker = waker.clone();
-    let started = Transport::start(rings, options.withholds_rings, session, move || waker.wake());
+    let ended = move || waker.wake();
+    let started = Transport::start(rings, options.withholds_rings, session.device(), dispatcher, ended);
     started.inspect_err(|error| log::warn!("requests arrive by the device, not by io_uring: {error}")).ok()
 }
 

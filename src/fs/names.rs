@@ -16,13 +16,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::fs::kernel::notify::invalidate_names;
+
 /// By then the kernel has processed a reply to a listing. It counts names of a listing as new when it
 /// processes them, whenever the request was made.
 const TAKEN_IN_AFTER: Duration = Duration::from_secs(1);
-
-/// `struct fuse_out_header` of a notification: its length, its code, zero.
-const HEADER_BYTES: u32 = 16;
-const NOTIFY_INC_EPOCH: i32 = 8;
 
 /// Invalidates cached names in the kernel.
 pub(super) struct Names {
@@ -56,7 +54,7 @@ impl Names {
 
     /// Tries whether the kernel supports the notification.
     pub fn begin(&self, device: OwnedFd) {
-        match send(&device) {
+        match invalidate_names(&device) {
             Ok(()) => {
                 *self.device.lock() = Some(device);
                 self.is_supported.store(true, Ordering::Release);
@@ -124,16 +122,8 @@ impl Names {
         let device = self.device.lock();
         let Some(device) = device.as_ref() else { return false };
         // This fails after the unmount, when no names are cached.
-        send(device).inspect_err(|error| log::debug!("names are old: {error}")).is_ok()
+        invalidate_names(device).inspect_err(|error| log::debug!("names are old: {error}")).is_ok()
     }
-}
-
-fn send(device: &OwnedFd) -> std::io::Result<()> {
-    let mut message = [0; HEADER_BYTES as usize];
-    message[..4].copy_from_slice(&HEADER_BYTES.to_ne_bytes());
-    message[4..8].copy_from_slice(&NOTIFY_INC_EPOCH.to_ne_bytes());
-    rustix::io::write(device, &message)?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -143,6 +133,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::{Names, TAKEN_IN_AFTER};
+    use crate::fs::kernel::notify::NOTIFICATION_BYTES;
 
     fn names() -> Names {
         Names::new(Duration::from_secs(3600))
@@ -200,6 +191,6 @@ mod tests {
         names.end();
         let mut sent = Vec::new();
         out.read_to_end(&mut sent).unwrap();
-        assert_eq!(sent.len(), super::HEADER_BYTES as usize, "only at the beginning");
+        assert_eq!(sent.len(), NOTIFICATION_BYTES as usize, "only at the beginning");
     }
 }

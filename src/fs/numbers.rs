@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
-
+use crate::fs::errno::Errno;
 use crate::fs::failure::guarded;
 use crate::fs::form_file::FormFile;
 use crate::fs::in_progress;
-use crate::fs::reply::{GENERATION, own};
+use crate::fs::kernel::Reply;
 use crate::fs::second_look::Found;
-use crate::fs::serve::{Adapter, LOOKS_MAX};
+use crate::fs::serve::{Dispatcher, LOOKS_MAX};
 use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::{Attr, FileView, FormView, Ino, Invalidation, Kind, Located};
 
 /// The own number of a file, if `ino` is another.
-pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
-    Some(own(ino)).filter(|own| own.0 != ino.0)
+pub(super) fn other_number(ino: Ino) -> Option<Ino> {
+    Some(ino.own()).filter(|own| *own != ino)
 }
 
 fn only_read(view: &FileView) -> Error {
@@ -26,25 +25,25 @@ fn only_read(view: &FileView) -> Error {
     Error::new(ErrorKind::Forbidden, text)
 }
 
-impl Adapter {
+impl Dispatcher {
     /// Replies to a lookup, by a thread that looks again, of a file of a form. Opens and keeps it, on a thread of its own.
     pub fn form_found_again(
         &self,
         asked: (u32, u64),
         (parent, name): (Ino, &[u8]),
         (ino, view): (Ino, FormView),
-        reply: ReplyEntry,
+        reply: Reply,
     ) {
-        let (adapter, name) = (self.clone(), name.to_vec());
+        let (dispatcher, name) = (self.clone(), name.to_vec());
         in_progress::on_own_thread(move || {
-            guarded(&adapter.mounted, "lookup", || {
+            guarded(&dispatcher.mounted, "lookup", || {
                 let mut found = Ok((ino, Located::Form(view)));
                 for _ in 0..LOOKS_MAX {
                     let Ok((ino, Located::Form(view))) = &found else { break };
                     let (ino, located) = (*ino, Located::Form(view.clone()));
-                    let attr = adapter.vfs.attr(ino, &located);
+                    let attr = dispatcher.vfs.attr(ino, &located);
                     let opened = match attr.kind {
-                        Kind::File => FormFile::open(&adapter.vfs, view.clone()),
+                        Kind::File => FormFile::open(&dispatcher.vfs, view.clone()),
                         _ => break,
                     };
                     match opened {
@@ -52,20 +51,20 @@ impl Adapter {
                             let attr = Attr { is_unlogged: false, ..attr.of_bytes(form.bytes()) };
                             let (name, form) = ((parent, name), Some(Arc::new(form)));
                             let kept = Found { ino, located, name, file: None, form };
-                            adapter.second_looks.keep(asked.0, kept);
-                            let time = adapter.times.of_name(&attr, || adapter.names.may_be_cached(asked.1));
-                            let (shown, for_attr) =
-                                (adapter.times.file_attr(&attr), adapter.times.of_attr(&attr));
-                            return reply.entry_with_ttls(&for_attr, &time, &shown, GENERATION);
+                            dispatcher.second_looks.keep(asked.0, kept);
+                            let time =
+                                dispatcher.times.of_name(&attr, || dispatcher.names.may_be_cached(asked.1));
+                            let attributes_for = dispatcher.times.of_attr(&attr);
+                            return reply.entry(&dispatcher.times.entry(&attr, time, attributes_for));
                         }
                         Err(error) if error.kind() == ErrorKind::Gone => {
-                            found = adapter.vfs.lookup(parent, &name);
+                            found = dispatcher.vfs.lookup(parent, &name);
                         }
                         // An open says why.
                         Err(_) => break,
                     }
                 }
-                adapter.named(reply, asked, found);
+                dispatcher.named(reply, asked, found);
             });
         });
     }
@@ -73,7 +72,7 @@ impl Adapter {
     /// Replies to a lookup by a thread, which began after `changes` changes of names. Where
     /// passthrough is possible, the name leads to the passthrough number. Programs still see the own
     /// number, because the kernel requests the attributes each time.
-    pub fn named(&self, reply: ReplyEntry, (thread, changes): (u32, u64), found: Result<(Ino, Located)>) {
+    pub fn named(&self, reply: Reply, (thread, changes): (u32, u64), found: Result<(Ino, Located)>) {
         let backed = match &found {
             Ok((ino, Located::Node(_) | Located::Form(_))) => {
                 let own = ino.own();
@@ -92,15 +91,15 @@ impl Adapter {
             (Some(backed), Ok((_, located))) => {
                 let attr = self.vfs.attr(backed, &located);
                 let time = self.times.of_name(&attr, || self.names.may_be_cached(changes));
-                reply.entry_with_ttls(&Duration::ZERO, &time, &self.times.file_attr(&attr), GENERATION);
+                reply.entry(&self.times.entry(&attr, time, Duration::ZERO));
             }
             (_, found) => self.entry("lookup", reply, found, || self.names.may_be_cached(changes)),
         }
     }
 
     /// Refuses a change by the plain name of a tensor. Keeps the reason for the user. Returns the error number.
-    pub fn only_read(&self, (ino, user): (INodeNo, u32), doing: &str, request: &str) -> Errno {
-        let ino = own(ino);
+    pub fn only_read(&self, (ino, user): (Ino, u32), doing: &str, request: &str) -> Errno {
+        let ino = ino.own();
         let error = match self.vfs.locate(ino) {
             Ok(Located::Node(view)) => {
                 let error = only_read(&view);
@@ -115,9 +114,9 @@ impl Adapter {
 
     /// Replies to a change of attributes under the passthrough number. The kernel has no dirty pages
     /// under it; its pages under the own number are invalidated first.
-    pub fn attr_set_backed(&self, ino: INodeNo, forget: Invalidation, attr: Attr, reply: ReplyAttr) {
-        let attr = self.times.file_attr(&attr);
-        let answer = move || reply.attr(&Duration::ZERO, &attr);
+    pub fn attr_set_backed(&self, ino: Ino, forget: Invalidation, attr: Attr, reply: Reply) {
+        let attr = self.times.attributes(&attr);
+        let answer = move || reply.attributes(Duration::ZERO, &attr);
         self.invalidator.invalidate_pending(&self.vfs, forget.and(other_number(ino)), answer);
     }
 
@@ -126,7 +125,7 @@ impl Adapter {
     pub fn name_gone(
         &self,
         doing: &str,
-        reply: ReplyEmpty,
+        reply: Reply,
         (parent, name): (Ino, &[u8]),
         change: impl FnOnce() -> Result<Invalidation>,
     ) {

@@ -17,18 +17,20 @@
 //! (`fs/decoded/mod.rs`). Neither changes while the kernel has it.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::fs::decoded::DecodedFile;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
+use crate::fs::kernel::backing::BackingId;
+use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
 use crate::fs::read_pattern::ReadPattern;
-use crate::fs::serve::Adapter;
+use crate::fs::serve::Dispatcher;
 use crate::model::{Error, ErrorKind, Result};
 use crate::open::OpenFile;
 use crate::store::Backing;
@@ -40,6 +42,8 @@ const AWAITED_FOR: Duration = Duration::from_secs(60);
 /// The files that the kernel reads itself, and the writers that prevent it.
 pub(super) struct Passthrough {
     on: AtomicBool,
+    /// The mount's device, set where the kernel supports passthrough.
+    device: OnceLock<Weak<OwnedFd>>,
     files_max: usize,
     /// Number of physical files registered with the kernel.
     files: Arc<AtomicUsize>,
@@ -166,11 +170,12 @@ impl Passthrough {
     /// Passthrough is off until the kernel supports it. At most `files_max` physical files.
     pub fn new(files_max: usize) -> Passthrough {
         let (on, files) = (AtomicBool::new(false), Arc::default());
-        Passthrough { on, files_max, files, table: Mutex::default() }
+        Passthrough { on, device: OnceLock::new(), files_max, files, table: Mutex::default() }
     }
 
-    /// Turns passthrough on once the kernel supports it.
-    pub fn begin(&self) {
+    /// Turns passthrough on: the kernel supports it.
+    pub fn begin(&self, device: &Arc<OwnedFd>) {
+        self.device.get_or_init(|| Arc::downgrade(device));
         self.on.store(true, Ordering::Relaxed);
     }
 
@@ -271,13 +276,8 @@ impl Passthrough {
     }
 
     /// Registers a physical file with the kernel, unless it is registered.
-    fn give(
-        &self,
-        ino: Ino,
-        physical: &Physical,
-        open_file: Arc<OpenFile>,
-        reply: &ReplyOpen,
-    ) -> Option<Arc<Backed>> {
+    fn give(&self, ino: Ino, physical: &Physical, open_file: Arc<OpenFile>) -> Option<Arc<Backed>> {
+        let device = self.device.get()?;
         let mut table = self.table.lock();
         if let Some(backed) = table.nodes.get(&ino).and_then(|node| node.backed.upgrade()) {
             return backed.physical.is_same(physical).then_some(backed);
@@ -292,9 +292,9 @@ impl Passthrough {
                 let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
                 let descriptor = file.descriptor();
                 let descriptor = descriptor.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
-                reply.open_backing(&descriptor?)
+                BackingId::open(device, descriptor?.as_fd())
             }
-            Physical::Decoded(file) => reply.open_backing(file.descriptor()),
+            Physical::Decoded(file) => BackingId::open(device, file.descriptor().as_fd()),
         };
         let id = id.inspect_err(|error| self.failed(error)).ok()?;
         self.files.fetch_add(1, Ordering::Relaxed);
@@ -314,10 +314,10 @@ impl Passthrough {
     }
 }
 
-impl Adapter {
+impl Dispatcher {
     /// Replies to an open by a user's thread. `thread` is the thread id in the request; 0 is unknown.
-    pub fn open_file(&self, (user, thread): (u32, u32), number: Ino, flags: OpenFlags, reply: ReplyOpen) {
-        let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
+    pub fn open_file(&self, (user, thread): (u32, u32), number: Ino, flags: OpenFlags, reply: Reply) {
+        let (ino, reads) = (number.own(), flags.reads_only());
         if let Err(error) = self.vfs.check_named(ino) {
             return self.open_gone(thread, number, flags, error, reply);
         }
@@ -325,9 +325,9 @@ impl Adapter {
             return reply.error(self.failed("open", &error));
         }
         // Physical files reject unaligned direct reads; the daemon serves them.
-        let may_be_backed = reads && flags.0 & libc::O_DIRECT == 0;
+        let may_be_backed = reads && !flags.is_direct();
         if number.is_backed() {
-            let found = if may_be_backed { self.backed_for(thread, ino, &reply) } else { None };
+            let found = if may_be_backed { self.backed_for(thread, ino) } else { None };
             let decoding = if may_be_backed && found.is_none() { self.decode_at_open(ino) } else { None };
             return match (found, decoding) {
                 (Some((backed, lies)), _) => {
@@ -356,29 +356,29 @@ impl Adapter {
 
     /// Replies to an open of a file that is gone: with what the thread found by its second look, if that is it.
     /// Otherwise the kernel looks the name up again.
-    pub fn open_gone(&self, thread: u32, number: Ino, flags: OpenFlags, error: Error, reply: ReplyOpen) {
+    pub fn open_gone(&self, thread: u32, number: Ino, flags: OpenFlags, error: Error, reply: Reply) {
         let ino = number.own();
         let handle = self.found_again(thread, ino, error).and_then(|found| match (found.file, found.form) {
             _ if number.is_backed() => Err(Error::new(ErrorKind::Gone, "a physical file that is gone")),
             (Some(open_file), _) => self.handle_of(ino, flags, Some(open_file)),
-            (_, Some(form)) => Ok((Handle::Form(form, ReadPattern::default()), FopenFlags::FOPEN_NOFLUSH)),
+            (_, Some(form)) => Ok((Handle::Form(form, ReadPattern::default()), OpenedFlags::NO_FLUSH)),
             _ => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
         });
         match handle {
             Ok((handle, kept)) => {
                 self.second_looks.done(thread);
                 let handle = self.handles.insert(handle);
-                if flags.acc_mode() != OpenAccMode::O_RDONLY {
+                if !flags.reads_only() {
                     self.passthrough.opened_to_write(handle, ino);
                 }
-                reply.opened(FileHandle(handle), kept);
+                reply.opened(&Opened::served(handle, kept));
             }
             Err(error) => reply.error(self.failed("open", &error)),
         }
     }
 
     /// Redirects a thread to the own number.
-    fn send_to_daemon(&self, thread: u32, ino: Ino, reply: ReplyOpen) {
+    fn send_to_daemon(&self, thread: u32, ino: Ino, reply: Reply) {
         self.passthrough.sent_away(ino, thread, None);
         self.second_looks.sent(thread);
         reply.error(errno::LOOK_AGAIN);
@@ -386,8 +386,8 @@ impl Adapter {
 
     /// Replies to an open of the passthrough number, if the kernel may read the file now. Otherwise redirects
     /// the thread.
-    pub fn open_backed(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> bool {
-        match self.give_backing(ino, &reply) {
+    pub fn open_backed(&self, thread: u32, ino: Ino, reply: Reply) -> bool {
+        match self.give_backing(ino) {
             Some((backed, lies)) => {
                 self.second_looks.done(thread);
                 self.opened_backed(ino, backed, lies, reply);
@@ -402,8 +402,8 @@ impl Adapter {
 
     /// Redirects a thread to the passthrough number, if the kernel may read the file itself.
     /// Otherwise returns the reply for other use.
-    pub fn send_to_kernel(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> Result<(), ReplyOpen> {
-        let Some((backed, _)) = self.give_backing(ino, &reply) else { return Err(reply) };
+    pub fn send_to_kernel(&self, thread: u32, ino: Ino, reply: Reply) -> Result<(), Reply> {
+        let Some((backed, _)) = self.give_backing(ino) else { return Err(reply) };
         self.passthrough.sent_away(ino, thread, Some(backed));
         self.second_looks.sent(thread);
         reply.error(errno::LOOK_AGAIN);
@@ -411,8 +411,8 @@ impl Adapter {
     }
 
     /// Replies to an open of the own number: the daemon serves the reads.
-    pub fn open_own(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
-        let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
+    pub fn open_own(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: Reply) {
+        let reads = flags.reads_only();
         if matches!(ino.place(), Place::Form { .. }) {
             return self.open_form(thread, ino, flags, reply);
         }
@@ -423,13 +423,13 @@ impl Adapter {
                 if !reads {
                     self.passthrough.opened_to_write(handle, ino);
                 }
-                reply.opened(FileHandle(handle), flags);
+                reply.opened(&Opened::served(handle, flags));
             }
             Err(error) => self.open_gone(thread, ino, flags, error, reply),
         }
     }
 
-    fn opened_backed(&self, ino: Ino, backed: Arc<Backed>, lies: Physical, reply: ReplyOpen) {
+    fn opened_backed(&self, ino: Ino, backed: Arc<Backed>, lies: Physical, reply: Reply) {
         backed.open_file.opened_to_read();
         match &lies {
             Physical::Stored(_) => {
@@ -440,24 +440,25 @@ impl Adapter {
         let handle = self.handles.insert(Handle::file(backed.open_file.clone()));
         let held = Held::Backed { _file: backed.clone(), _lies: lies };
         self.passthrough.table.lock().held.insert(handle, held);
-        reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
+        let backing = Some(backed.id.number());
+        reply.opened(&Opened { handle, flags: OpenedFlags::NO_FLUSH, backing });
     }
 
     /// The physical file for an open of the passthrough number.
-    fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Physical)> {
+    fn backed_for(&self, thread: u32, ino: Ino) -> Option<(Arc<Backed>, Physical)> {
         let (_, promised) = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
         if let Some(backed) = promised.and_then(|awaited| awaited.backed) {
             let lies = backed.physical.clone();
             return Some((backed, lies));
         }
-        self.give_backing(ino, reply)
+        self.give_backing(ino)
     }
 
     /// The physical file of a file, registered with the kernel.
-    fn give_backing(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Physical)> {
+    fn give_backing(&self, ino: Ino) -> Option<(Arc<Backed>, Physical)> {
         let physical = self.physical(ino)?;
         let open_file = self.vfs.open_numbered(ino).ok()?;
-        Some((self.passthrough.give(ino, &physical, open_file, reply)?, physical))
+        Some((self.passthrough.give(ino, &physical, open_file)?, physical))
     }
 
     /// The physical file for a reader that opens the file now.

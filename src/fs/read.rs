@@ -1,49 +1,26 @@
 //! Reads and closes of open files.
 
-use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use fuser::{OpenFlags, ReplyData};
-
+use crate::fs::errno;
 use crate::fs::handles::Handle;
-use crate::fs::serve::Adapter;
+use crate::fs::kernel::{OpenFlags, Reply};
+use crate::fs::serve::Dispatcher;
 use crate::model::Result;
-use crate::store::PageBuffer;
 use crate::trace;
 use crate::vfs::Ino;
 
-thread_local! {
-    /// The buffer for a reply that has no place of its own.
-    static READ: RefCell<PageBuffer> = const { RefCell::new(PageBuffer::new()) };
-}
-
-impl Adapter {
+impl Dispatcher {
     /// Replies with bytes of an open file.
-    pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, mut reply: ReplyData) {
-        let place = reply.place(size as usize);
-        let read = match place.map(|place| self.read_into(open, offset, place)) {
-            Some(Ok(count)) => {
-                reply.placed(count);
-                Ok(count)
-            }
-            Some(Err(error)) => Err((error, reply)),
-            None => READ.with_borrow_mut(|buffer| {
-                let out = buffer.sized(size as usize);
-                match self.read_into(open, offset, out) {
-                    Ok(count) => {
-                        reply.data(out.split_at(count).0);
-                        Ok(count)
-                    }
-                    Err(error) => Err((error, reply)),
-                }
-            }),
-        };
-        let count = match read {
+    pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, mut reply: Reply) {
+        let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
+        let count = match self.read_into(open, offset, place) {
             Ok(count) => count,
-            Err((error, reply)) => return reply.error(self.failed("read", &error)),
+            Err(error) => return reply.error(self.failed("read", &error)),
         };
+        reply.placed(count);
         // The kernel does not cache direct reads, so they do not count.
-        if flags.0 & libc::O_DIRECT != 0 {
+        if flags.is_direct() {
             return;
         }
         let range = offset..offset.saturating_add(count as u64);

@@ -7,15 +7,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use fuser::{INodeNo, ReplyEmpty};
 use parking_lot::Mutex;
 
 use crate::fs::failure::guarded;
 use crate::fs::in_progress;
-use crate::fs::reply::own;
-use crate::fs::serve::{Adapter, Durable};
+use crate::fs::kernel::Reply;
+use crate::fs::serve::{Dispatcher, Durable};
 use crate::ingest::{has_models, may_be_recognized};
 use crate::open::OpenFile;
+use crate::vfs::Ino;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -101,23 +101,23 @@ impl Queue {
     }
 }
 
-impl Adapter {
-    /// Flushes a file as [`flush`](Adapter::flush) does, where it may be recognized on a thread for that.
+impl Dispatcher {
+    /// Flushes a file as [`flush`](Dispatcher::flush) does, where it may be recognized on a thread for that.
     pub fn flush_recognizing(
         &self,
         open_file: Arc<OpenFile>,
         durable: Durable,
         doing: &'static str,
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
         let is_recognized = open_file.is_unclosed() && open_file.may_be_recognized();
         let tenant = is_recognized.then(|| open_file.collection().tenant().to_owned());
-        self.recognizing(tenant, doing, move |adapter| {
+        self.recognizing(tenant, doing, move |dispatcher| {
             if doing == "release" {
-                adapter.flush_released(&open_file, reply);
-                adapter.vfs.keep_unflushed(&open_file);
+                dispatcher.flush_released(&open_file, reply);
+                dispatcher.vfs.keep_unflushed(&open_file);
             } else {
-                adapter.flush(&open_file, durable, doing, reply);
+                dispatcher.flush(&open_file, durable, doing, reply);
             }
         });
     }
@@ -127,29 +127,29 @@ impl Adapter {
         &self,
         tenant: Option<String>,
         doing: &'static str,
-        request: impl FnOnce(&Adapter) + Send + 'static,
+        request: impl FnOnce(&Dispatcher) + Send + 'static,
     ) {
         let Some(tenant) = tenant else { return request(self) };
-        let adapter = self.clone();
+        let dispatcher = self.clone();
         let job = move || {
-            let adapter = &adapter;
-            guarded(&adapter.mounted, doing, || request(adapter));
+            let dispatcher = &dispatcher;
+            guarded(&dispatcher.mounted, doing, || request(dispatcher));
         };
         self.recognition.run(&tenant, Box::new(in_progress::carried(job)));
     }
 
     /// The tenant of a file, if a change of its attributes may recognize it.
-    pub fn recognized_by_change(&self, ino: INodeNo, bytes: Option<u64>) -> Option<String> {
+    pub fn recognized_by_change(&self, ino: Ino, bytes: Option<u64>) -> Option<String> {
         let open_file = match bytes {
             Some(_) => self.vfs.open(&self.view(ino).ok()?).ok()?,
             // Writes are flushed before other attributes are set.
-            None => self.vfs.open_file(own(ino)).filter(|open_file| open_file.is_changed())?,
+            None => self.vfs.open_file(ino.own()).filter(|open_file| open_file.is_changed())?,
         };
         open_file.may_be_recognized().then(|| open_file.collection().tenant().to_owned())
     }
 
     /// The tenant of a directory, if a change of these names in it may recognize a file.
-    pub fn recognized_by_names(&self, parent: INodeNo, names: &[&[u8]]) -> Option<String> {
+    pub fn recognized_by_names(&self, parent: Ino, names: &[&[u8]]) -> Option<String> {
         let view = self.view(parent).ok()?;
         let is_recognized =
             names.iter().any(|name| may_be_recognized(name)) || has_models(&view.collection.state());

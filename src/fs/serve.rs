@@ -1,30 +1,24 @@
 //! The common parts of all requests.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-
-use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
-    ReplyEntry, ReplyWrite,
-};
 
 use crate::control::{Mounted, Operation};
 use crate::fs::decoded::DecodedCache;
+use crate::fs::errno::Errno;
 use crate::fs::failure::{failed, guarded};
 use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::in_progress;
+use crate::fs::kernel::session::Notifier;
+use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::recognition::Recognition;
-use crate::fs::reply::{GENERATION, ShownOwner, Times, own};
 use crate::fs::second_look::{Found, SecondLooks};
-use crate::fs::transport::Offer;
+use crate::fs::times::{ShownOwner, Times};
 use crate::fs::verify_on_open::VerifyOnOpen;
-use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
 use crate::open::{OpenFile, SetAttr, has_setid};
 use crate::store::Access;
@@ -44,23 +38,23 @@ pub(super) enum Durable {
 }
 
 /// The inode of a request, and the name in it, of an entry or an attribute, if there is one.
-pub(super) struct About<'a>(INodeNo, Option<&'a OsStr>);
+pub(super) struct About<'a>(Ino, Option<&'a [u8]>);
 
-impl From<INodeNo> for About<'_> {
-    fn from(ino: INodeNo) -> Self {
+impl From<Ino> for About<'_> {
+    fn from(ino: Ino) -> Self {
         About(ino, None)
     }
 }
 
-impl<'a> From<(INodeNo, &'a OsStr)> for About<'a> {
-    fn from((ino, name): (INodeNo, &'a OsStr)) -> Self {
+impl<'a> From<(Ino, &'a [u8])> for About<'a> {
+    fn from((ino, name): (Ino, &'a [u8])) -> Self {
         About(ino, Some(name))
     }
 }
 
 /// The file system, as the kernel calls it.
 #[derive(Clone)]
-pub(super) struct Adapter {
+pub(super) struct Dispatcher {
     pub vfs: Arc<Vfs>,
     pub mounted: Arc<Mounted>,
     pub handles: Arc<Handles>,
@@ -72,25 +66,20 @@ pub(super) struct Adapter {
     pub recognition: Recognition,
     pub decoded: Arc<DecodedCache>,
     pub second_looks: Arc<SecondLooks>,
-    /// Woken when the session ends.
-    pub waker: Arc<Waker>,
-    /// Stacking depth for passthrough; 0 disables it.
-    pub stack_depth: u32,
-    /// The offer to use rings.
-    pub offer: Arc<Offer>,
+    /// Set once the session has begun.
+    pub notifier: Arc<OnceLock<Notifier>>,
 }
 
-impl Adapter {
+impl Dispatcher {
     pub fn new(
         vfs: Arc<Vfs>,
         mounted: Arc<Mounted>,
         invalidator: Invalidator,
-        waker: Arc<Waker>,
         decoded: Arc<DecodedCache>,
-        (stack_depth, owner, offer): (u32, ShownOwner, Arc<Offer>),
-    ) -> Adapter {
+        owner: ShownOwner,
+    ) -> Dispatcher {
         let times = Times::of(vfs.store(), owner);
-        let handles = Arc::default();
+        let (handles, notifier) = (Arc::default(), invalidator.notifier().clone());
         let names = Arc::new(Names::new(times.entries));
         let renamed = names.clone();
         let is_remote = vfs.store().shows_snapshots();
@@ -101,7 +90,7 @@ impl Adapter {
         );
         let passthrough = Passthrough::new(vfs.store().settings().passthrough_files_max as usize);
         let (passthrough, verify_on_open) = (Arc::new(passthrough), Arc::new(VerifyOnOpen::new()));
-        Adapter {
+        Dispatcher {
             vfs,
             mounted,
             handles,
@@ -113,9 +102,7 @@ impl Adapter {
             recognition: Recognition::new(),
             decoded,
             second_looks: Arc::default(),
-            waker,
-            stack_depth,
-            offer,
+            notifier,
         }
     }
 
@@ -123,8 +110,8 @@ impl Adapter {
     pub fn measured<'a>(&self, operation: Operation, about: impl Into<About<'a>>, request: impl FnOnce()) {
         let began = Instant::now();
         let About(ino, name) = about.into();
-        let _in_progress = in_progress::request(operation, Ino(ino.0), began);
-        let _span = trace::request(operation.name(), Ino(ino.0).own().0, name.map(OsStr::as_bytes));
+        let _in_progress = in_progress::request(operation, ino, began);
+        let _span = trace::request(operation.name(), ino.own().0, name);
         guarded(&self.mounted, operation.name(), request);
         self.mounted.counters.done(operation, began.elapsed());
     }
@@ -134,13 +121,13 @@ impl Adapter {
         failed(&self.mounted, doing, error)
     }
 
-    pub fn located(&self, ino: INodeNo) -> Result<(Ino, Located)> {
-        let ino = own(ino);
+    pub fn located(&self, ino: Ino) -> Result<(Ino, Located)> {
+        let ino = ino.own();
         Ok((ino, self.vfs.locate(ino)?))
     }
 
     /// Replies with a created node.
-    pub fn made(&self, doing: &str, reply: ReplyEntry, made: Result<(Ino, Located)>) {
+    pub fn made(&self, doing: &str, reply: Reply, made: Result<(Ino, Located)>) {
         self.entry(doing, reply, made, || false);
     }
 
@@ -148,7 +135,7 @@ impl Adapter {
     pub fn entry(
         &self,
         doing: &str,
-        reply: ReplyEntry,
+        reply: Reply,
         found: Result<(Ino, Located)>,
         may_be_cached: impl FnOnce() -> bool,
     ) {
@@ -157,27 +144,27 @@ impl Adapter {
                 let attr = self.vfs.attr(ino, &located);
                 let attributes = self.times.of_attr(&attr);
                 let name = self.times.of_name(&attr, may_be_cached);
-                reply.entry_with_ttls(&attributes, &name, &self.times.file_attr(&attr), GENERATION);
+                reply.entry(&self.times.entry(&attr, name, attributes));
             }
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
 
     /// Replies with the attributes of a node.
-    pub fn stat(&self, thread: u32, reply: ReplyAttr, ino: INodeNo, handle: Option<FileHandle>) {
-        let attr = self.vfs.stat(own(ino)).or_else(|error| {
+    pub fn stat(&self, thread: u32, reply: Reply, ino: Ino, handle: Option<u64>) {
+        let attr = self.vfs.stat(ino.own()).or_else(|error| {
             // An open file of a form keeps its bytes.
-            let open = handle.and_then(|handle| self.handles.get(handle.0));
+            let open = handle.and_then(|handle| self.handles.get(handle));
             if let Some(Handle::Form(form, _)) = open.as_deref() {
                 let located = Located::Form(form.view().clone());
-                return Ok(self.vfs.attr(own(ino), &located).of_bytes(form.bytes()));
+                return Ok(self.vfs.attr(ino.own(), &located).of_bytes(form.bytes()));
             }
-            let found = self.found_again(thread, own(ino), error)?;
-            let attr = self.vfs.attr(own(ino), &found.located);
+            let found = self.found_again(thread, ino.own(), error)?;
+            let attr = self.vfs.attr(ino.own(), &found.located);
             Ok(found.form.map_or(attr, |form| attr.of_bytes(form.bytes())))
         });
         match attr {
-            Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &self.times.file_attr(&attr)),
+            Ok(attr) => reply.attributes(self.times.of_number(ino, &attr), &self.times.attributes(&attr)),
             Err(error) => reply.error(self.failed("getattr", &error)),
         }
     }
@@ -226,12 +213,10 @@ impl Adapter {
     }
 
     /// Replies with a file that was created and opened.
-    pub fn created(&self, made: Result<(Ino, Located)>, flags: OpenFlags, reply: ReplyCreate) {
+    pub fn created(&self, made: Result<(Ino, Located)>, flags: OpenFlags, reply: Reply) {
         let made = made.map_err(|error| match error.kind() {
             // A container created the name meanwhile: the kernel looks it up again and opens it.
-            ErrorKind::Exists if flags.0 & libc::O_EXCL == 0 => {
-                Error::new(ErrorKind::Gone, error.to_string())
-            }
+            ErrorKind::Exists if !flags.is_exclusive() => Error::new(ErrorKind::Gone, error.to_string()),
             _ => error,
         });
         let opened = made.and_then(|(ino, located)| {
@@ -241,40 +226,34 @@ impl Adapter {
         match opened {
             Ok((attr, handle, open_flags)) => {
                 let handle = self.handles.insert(handle);
-                if flags.acc_mode() != OpenAccMode::O_RDONLY {
+                if !flags.reads_only() {
                     self.passthrough.opened_to_write(handle, attr.ino);
                 }
-                let handle = FileHandle(handle);
-                reply.created(
-                    &self.times.entries,
-                    &self.times.file_attr(&attr),
-                    GENERATION,
-                    handle,
-                    open_flags,
-                );
+                let entry = self.times.entry(&attr, self.times.entries, self.times.entries);
+                reply.created(&entry, &Opened::served(handle, open_flags));
             }
             Err(error) => reply.error(self.failed("create", &error)),
         }
     }
 
     /// Replies to a request that may hold the lock of a directory, after the invalidation.
-    pub fn forgotten(&self, doing: &str, reply: ReplyEmpty, forget: Result<Invalidation>) {
+    pub fn forgotten(&self, doing: &str, reply: Reply, forget: Result<Invalidation>) {
         match forget {
             Ok(forget) => self.invalidator.forget(forget, move || reply.ok()),
             Err(error) => self.refused(doing, reply, &error),
         }
     }
 
-    pub fn set_attr(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>, reply: ReplyAttr) {
-        let changed = self.vfs.set_attr(own(ino), self.without_privilege(ino, set, bytes), bytes);
+    pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, reply: Reply) {
+        let changed = self.vfs.set_attr(ino.own(), self.without_privilege(ino, set, bytes), bytes);
         let changed = changed.map(|forget| self.vfs.queue_invalidation(forget));
         let forget = Invalidation::default();
-        match changed.and_then(|()| self.vfs.stat(own(ino))) {
-            Ok(attr) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
+        match changed.and_then(|()| self.vfs.stat(ino.own())) {
+            Ok(attr) if ino.is_backed() => self.attr_set_backed(ino, forget, attr, reply),
             Ok(attr) => {
                 let times = self.times.of_attr(&attr);
-                let attr = self.times.file_attr(&attr);
-                let answer = move || reply.attr(&times, &attr);
+                let attr = self.times.attributes(&attr);
+                let answer = move || reply.attributes(times, &attr);
                 if bytes.is_none() {
                     return self.invalidator.invalidate_pending(&self.vfs, forget, answer);
                 }
@@ -290,16 +269,16 @@ impl Adapter {
     }
 
     /// Clears the set-user-ID and set-group-ID bits when owner or bytes change.
-    fn without_privilege(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>) -> SetAttr {
+    fn without_privilege(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> SetAttr {
         let changes = set.uid.is_some() || set.gid.is_some() || bytes.is_some();
-        SetAttr { clears_setid: changes && set.mode.is_none() && self.has_setid(own(ino)), ..set }
+        SetAttr { clears_setid: changes && set.mode.is_none() && self.has_setid(ino.own()), ..set }
     }
 
     /// Clears the set-user-ID and set-group-ID bits, if there are any.
-    pub fn drop_privilege(&self, ino: INodeNo) -> Result<()> {
-        if self.has_setid(Ino(ino.0)) {
+    pub fn drop_privilege(&self, ino: Ino) -> Result<()> {
+        if self.has_setid(ino) {
             let set = SetAttr { clears_setid: true, ..SetAttr::default() };
-            let forget = self.vfs.set_attr(Ino(ino.0), set, None)?;
+            let forget = self.vfs.set_attr(ino, set, None)?;
             self.invalidator.invalidate_meanwhile(&self.vfs, forget);
         }
         Ok(())
@@ -310,7 +289,7 @@ impl Adapter {
     }
 
     /// Makes the names of a directory durable by syncing its collection.
-    pub fn sync_directory(&self, ino: INodeNo) -> Result<()> {
+    pub fn sync_directory(&self, ino: Ino) -> Result<()> {
         match self.located(ino)?.1 {
             Located::Node(view) if view.collection.access() == Access::Write => {
                 view.collection.sync_unmarked()
@@ -319,7 +298,7 @@ impl Adapter {
         }
     }
 
-    pub fn open_handle(&self, ino: Ino, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
+    pub fn open_handle(&self, ino: Ino, flags: OpenFlags) -> Result<(Handle, OpenedFlags)> {
         self.handle_of(ino, flags, None)
     }
 
@@ -329,8 +308,8 @@ impl Adapter {
         ino: Ino,
         flags: OpenFlags,
         open: Option<Arc<OpenFile>>,
-    ) -> Result<(Handle, FopenFlags)> {
-        let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
+    ) -> Result<(Handle, OpenedFlags)> {
+        let reads = flags.reads_only();
         let file = |open_file: Arc<OpenFile>| {
             if !reads {
                 open_file.collection().check_writable()?;
@@ -339,16 +318,16 @@ impl Adapter {
                 let text = "bytes of it are absent, and there is no way to make them again";
                 return Err(Error::new(ErrorKind::Absent, text));
             }
-            if flags.acc_mode() != OpenAccMode::O_WRONLY {
+            if !flags.writes_only() {
                 open_file.opened_to_read();
             }
-            let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
+            let flags = if reads { OpenedFlags::NO_FLUSH } else { OpenedFlags::NONE };
             let mode = CacheMode::of(&open_file.collection().state(), open_file.node());
             let keeps = match mode {
-                CacheMode::None if reads => FopenFlags::FOPEN_DIRECT_IO,
+                CacheMode::None if reads => OpenedFlags::DIRECT,
                 // The hash in an index may have changed since the last read.
-                _ if open_file.is_index() || self.invalidator.is_stale(ino) => FopenFlags::empty(),
-                _ => FopenFlags::FOPEN_KEEP_CACHE,
+                _ if open_file.is_index() || self.invalidator.is_stale(ino) => OpenedFlags::NONE,
+                _ => OpenedFlags::KEEPS_CACHE,
             };
             Ok((Handle::file(open_file), keeps | flags))
         };
@@ -381,15 +360,15 @@ impl Adapter {
     }
 
     /// The open file of a handle, if it is a file of a collection.
-    pub fn file(&self, handle: FileHandle) -> Option<Arc<OpenFile>> {
-        match self.handles.get(handle.0).as_deref() {
+    pub fn file(&self, handle: u64) -> Option<Arc<OpenFile>> {
+        match self.handles.get(handle).as_deref() {
             Some(Handle::File(open_file, _)) => Some(open_file.clone()),
             _ => None,
         }
     }
 
     /// Flushes a file, and replies after the kernel has invalidated the affected inodes.
-    pub fn flush(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
+    pub fn flush(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: Reply) {
         let _invalidation_order = open_file.invalidation_order();
         let flushed = match durable {
             Durable::Yes => self.vfs.flush(open_file),
@@ -414,7 +393,7 @@ impl Adapter {
 
     /// Flushes a file whose descriptor was closed. Nobody waits for the reply, but the kernel allows a limited number of
     /// requests without it.
-    pub fn flush_released(&self, open_file: &OpenFile, reply: ReplyEmpty) {
+    pub fn flush_released(&self, open_file: &OpenFile, reply: Reply) {
         let _invalidation_order = open_file.invalidation_order();
         let forget = self.vfs.flush_closed(open_file).unwrap_or_else(|error| {
             self.failed("release", &error);
@@ -425,14 +404,14 @@ impl Adapter {
     }
 
     /// Replies to a refused write. The kernel drops its bytes as soon as it has the reply, which releases their pages.
-    pub fn write_refused(&self, open_file: &OpenFile, reply: ReplyWrite, error: &Error) {
+    pub fn write_refused(&self, open_file: &OpenFile, reply: Reply, error: &Error) {
         let forget = self.vfs.refused_write(open_file);
         self.invalidator.invalidate_meanwhile(&self.vfs, forget);
         reply.error(self.failed("write", error));
     }
 
     /// Replies with an error after the invalidation for changes that preceded it.
-    fn refused(&self, doing: &str, reply: ReplyEmpty, error: &Error) {
+    fn refused(&self, doing: &str, reply: Reply, error: &Error) {
         let errno = self.failed(doing, error);
         let answer = move || reply.error(errno);
         self.invalidator.invalidate_pending(&self.vfs, Invalidation::default(), answer);
@@ -442,7 +421,7 @@ impl Adapter {
     pub fn write_from(
         &self,
         open_file: &OpenFile,
-        ino: INodeNo,
+        ino: Ino,
         offset: u64,
         data: &[u8],
         kills: bool,
@@ -452,7 +431,7 @@ impl Adapter {
         if kills { self.drop_privilege(ino) } else { Ok(()) }
     }
 
-    pub fn view(&self, ino: INodeNo) -> Result<FileView> {
+    pub fn view(&self, ino: Ino) -> Result<FileView> {
         match self.located(ino)?.1 {
             Located::Node(view) => Ok(view),
             _ => Err(Error::new(

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use fuser::{OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::fs::failure::guarded;
 use crate::fs::in_progress;
-use crate::fs::serve::Adapter;
+use crate::fs::kernel::{OpenFlags, Reply};
+use crate::fs::serve::Dispatcher;
 use crate::store::Unchecked;
 use crate::vfs::Ino;
 
@@ -42,7 +42,7 @@ impl VerifyOnOpen {
     }
 }
 
-impl Adapter {
+impl Dispatcher {
     /// The blocks to verify before passthrough of a file, if it is possible now.
     pub fn unchecked(&self, ino: Ino) -> Option<Unchecked> {
         if self.may_be_given(ino) { self.vfs.unchecked(ino, BYTES_MIN) } else { None }
@@ -55,16 +55,16 @@ impl Adapter {
         (thread, ino): (u32, Ino),
         flags: OpenFlags,
         unchecked: Unchecked,
-        reply: ReplyOpen,
+        reply: Reply,
     ) {
-        let adapter = self.clone();
+        let dispatcher = self.clone();
         in_progress::on_own_thread(move || {
-            guarded(&adapter.mounted, "open", || {
-                adapter.verify_on_open.check(&unchecked);
+            guarded(&dispatcher.mounted, "open", || {
+                dispatcher.verify_on_open.check(&unchecked);
                 drop(unchecked);
-                match adapter.send_to_kernel(thread, ino, reply) {
+                match dispatcher.send_to_kernel(thread, ino, reply) {
                     Ok(()) => {}
-                    Err(reply) => adapter.open_own(thread, ino, flags, reply),
+                    Err(reply) => dispatcher.open_own(thread, ino, flags, reply),
                 }
             });
         });

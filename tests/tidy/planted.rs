@@ -71,13 +71,14 @@ fn an_unknown_layer_is_a_finding() {
 
 #[test]
 fn wrapped_crates_are_named_in_their_place_only() {
-    assert_none("src/fs/adapter.rs", "use fuser::Request;");
+    assert_none("src/fs/kernel/session.rs", "use fuser::Session;");
+    assert_one("src/fs/kernel/request.rs", "use fuser::INodeNo;", 2, "only in src/fs/kernel/session.rs");
     assert_none("src/cli/mod.rs", "use clap::Parser;");
     assert_none(
         "src/store/mod.rs",
         "// fuser is not named here\nconst A: &str = \"clap\";\nfn clap_hands() {}",
     );
-    assert_one("src/store/mod.rs", "use fuser::Request;", 2, "only in src/fs/");
+    assert_one("src/store/mod.rs", "use fuser::Request;", 2, "only in src/fs/kernel/session.rs");
     assert_one("src/fs/mod.rs", "#[derive(clap::Args)]\nstruct A;", 2, "only in src/cli/");
     assert_one("src/codec/mod.rs", "use cudarc::driver;", 2, "call src/gpu");
     assert_none("src/format/checksum.rs", "fn of(bytes: &[u8]) -> u32 { crc_fast::crc32_iscsi(bytes) }");
@@ -101,7 +102,7 @@ fn error_numbers_stand_in_one_file_only() {
     );
     assert_one("src/store/mod.rs", "const A: i32 = libc::EIO;", 2, "`EIO`");
     assert_one("src/store/mod.rs", "use libc::{c_int, ENOSPC};", 2, "`ENOSPC`");
-    assert_one("src/fs/adapter.rs", "fn f(r: Reply) { r.error(Errno::ENOENT) }", 2, ERRNO_FILE);
+    assert_one("src/fs/dispatch.rs", "fn f(r: Reply) { r.error(Errno::ENOENT) }", 2, ERRNO_FILE);
     assert_none("src/store/lock.rs", "const A: Errno = rustix::io::Errno::WOULDBLOCK;");
 }
 

@@ -25,7 +25,17 @@ const LAYERS: &[(&str, u8)] = &[
 
 /// Crates that one place wraps: the crate, the path prefixes that may name it, the alternative for other code.
 const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
-    ("fuser", &["src/fs/"], "return a value of the crate's own types and let src/fs turn it into a reply"),
+    (
+        "fuser",
+        &["src/fs/kernel/session.rs"],
+        "use the types of src/fs/kernel; session.rs alone mounts and notifies by the crate",
+    ),
+    ("io_uring", &["src/fs/kernel/rings/ring.rs"], "use `Ring` of src/fs/kernel/rings/ring.rs"),
+    (
+        "memmap2",
+        &["src/fs/kernel/rings/memory.rs", "src/cli/bench.rs"],
+        "read files by calls; src/fs/kernel/rings maps only memory of its own",
+    ),
     (
         "clap",
         &["src/cli/", "src/main.rs"],

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fuser::{OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::fs::decoded::decode::{Decoding, Urgency};
 use crate::fs::failure::guarded;
 use crate::fs::handles::Handle;
 use crate::fs::in_progress;
+use crate::fs::kernel::{OpenFlags, Reply};
 use crate::fs::read_pattern::Verdict;
-use crate::fs::serve::Adapter;
+use crate::fs::serve::Dispatcher;
 use crate::vfs::{CacheMode, Content, Ino};
 
 /// An open waits as long as the daemon would take to serve the file at this rate, in bytes a second, within
@@ -31,7 +31,7 @@ fn patience(bytes: u64) -> Duration {
     Duration::from_secs_f64(bytes as f64 / SERVED_RATE).clamp(TIME_MIN, TIME_MAX)
 }
 
-impl Adapter {
+impl Dispatcher {
     /// The content of a file that may be decoded; `None` for other files. Most of them are told apart
     /// without a look at their objects.
     fn decodable(&self, ino: Ino) -> Option<Content> {
@@ -72,16 +72,16 @@ impl Adapter {
         (thread, number): (u32, Ino),
         flags: OpenFlags,
         decoding: Arc<Decoding>,
-        reply: ReplyOpen,
+        reply: Reply,
     ) {
         let until = Instant::now() + patience(decoding.bytes());
         let waiting = Arc::new(Mutex::new(Some(reply)));
-        let (adapter, taken) = (self.clone(), waiting.clone());
+        let (dispatcher, taken) = (self.clone(), waiting.clone());
         let answer = move || {
-            guarded(&adapter.mounted, "open", || {
+            guarded(&dispatcher.mounted, "open", || {
                 decoding.wait(until);
                 if let Some(reply) = taken.lock().take() {
-                    adapter.open_now((thread, number), flags, reply);
+                    dispatcher.open_now((thread, number), flags, reply);
                 }
             });
         };
@@ -96,7 +96,7 @@ impl Adapter {
     }
 
     /// Replies to an open of either number with the copy, or without it if it is not there yet.
-    fn open_now(&self, (thread, number): (u32, Ino), flags: OpenFlags, reply: ReplyOpen) {
+    fn open_now(&self, (thread, number): (u32, Ino), flags: OpenFlags, reply: Reply) {
         let ino = number.own();
         let is_hit = if number.is_backed() {
             self.open_backed(thread, ino, reply)

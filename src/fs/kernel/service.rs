@@ -1,0 +1,29 @@
+//! One request in, its reply out.
+
+use crate::fs::errno;
+
+use super::reply::Reply;
+use super::request::Request;
+use super::sender::Route;
+
+/// Answers requests: the file system, as the channels to the kernel see it.
+pub trait Service: Send + Sync + 'static {
+    /// Answers a request, now or later, by its reply.
+    fn answer(&self, request: Request<'_>, reply: Reply);
+
+    /// Answers the bytes of a request. What is no request gets an error, if the kernel waits for a reply.
+    fn receive(&self, bytes: &[u8], route: Route) {
+        match Request::parse(bytes) {
+            Ok(request) => {
+                let reply = Reply::new(request.unique, route);
+                self.answer(request, reply);
+            }
+            Err(malformed) => {
+                log::error!("a request of the kernel has {} bytes and makes no sense", bytes.len());
+                if let Some(unique) = malformed.unique {
+                    Reply::new(unique, route).error(errno::MALFORMED);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The session with the kernel: the mount, the handshake, notifications. The only file that names `fuser`.
+//!
+//! `fuser` mounts, with or without `fusermount3`, shakes hands, and sends notifications. Its types for requests and
+//! replies cannot be made outside of it, so requests that arrive by a ring could not be answered by its `Filesystem`. The
+//! protocol is therefore our own, for the device and the rings alike; a `Session` of `fuser` is never run.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use fuser::{Config, Filesystem, INodeNo, InitFlags, KernelConfig, MountOption, PollHandle, SessionACL};
+
+use crate::vfs::Ino;
+
+use super::rings::PAYLOAD_BYTES;
+use super::sender::TRANSFER_BYTES_MAX;
+
+/// Maximal number of pending background requests, such as read-ahead.
+const BACKGROUND_MAX: u16 = 96;
+/// Longest read that the kernel requests, in bytes. Half of its own limit, so that two threads answer a direct
+/// read of 1 MiB.
+const MAX_READ: u32 = 512 << 10;
+
+/// How a store is mounted.
+pub(in crate::fs) struct Mounting<'a> {
+    /// The place of the store, which the table of mounts shows.
+    pub source: String,
+    pub is_read_only: bool,
+    /// Whether other users may access the mount.
+    pub allow_other: bool,
+    /// Further options, passed to the kernel unchanged.
+    pub options: &'a [String],
+    /// Stacking depth for passthrough; 0 disables it.
+    pub stack_depth: u32,
+    /// Whether there are rings for the kernel.
+    pub has_rings: bool,
+}
+
+/// The kernel's answers in the handshake.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::fs) struct Agreed {
+    /// The kernel reads physical files itself.
+    pub passthrough: bool,
+    /// The kernel uses rings. It then answers nobody before it has them.
+    pub rings: bool,
+}
+
+/// A mount, until this is dropped.
+pub(in crate::fs) struct Session {
+    session: fuser::Session<Handshake>,
+    device: Arc<OwnedFd>,
+    /// The kernel's answers.
+    pub agreed: Agreed,
+}
+
+impl Session {
+    /// Mounts, and shakes hands with the kernel.
+    pub fn new(mountpoint: &Path, mounting: &Mounting) -> io::Result<Session> {
+        let agreed = Arc::new(OnceLock::new());
+        let handshake = Handshake {
+            stack_depth: mounting.stack_depth,
+            has_rings: mounting.has_rings,
+            agreed: agreed.clone(),
+        };
+        let session = fuser::Session::new(handshake, mountpoint, &mounting.config())?;
+        let device = Arc::new(session.as_fd().try_clone_to_owned()?);
+        Ok(Session { session, device, agreed: agreed.get().copied().unwrap_or_default() })
+    }
+
+    /// The descriptor from which requests are read.
+    pub fn device(&self) -> &Arc<OwnedFd> {
+        &self.device
+    }
+
+    /// Sends notifications to the kernel.
+    pub fn notifier(&self) -> Notifier {
+        Notifier(self.session.notifier())
+    }
+}
+
+impl Mounting<'_> {
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(self.source.clone()),
+            // As root, a plain subtype option would be dropped.
+            MountOption::CUSTOM("subtype=tierfs".to_owned()),
+            MountOption::DefaultPermissions,
+            MountOption::NoAtime,
+        ];
+        if self.is_read_only {
+            config.mount_options.push(MountOption::RO);
+        }
+        if self.allow_other {
+            config.acl = SessionACL::All;
+            config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);
+        }
+        if !self.options.iter().any(|option| option.starts_with("max_read=")) {
+            config.mount_options.push(MountOption::CUSTOM(format!("max_read={MAX_READ}")));
+        }
+        config.mount_options.extend(self.options.iter().cloned().map(MountOption::CUSTOM));
+        config
+    }
+}
+
+/// Answers the first request of the kernel, and no other.
+struct Handshake {
+    stack_depth: u32,
+    has_rings: bool,
+    agreed: Arc<OnceLock<Agreed>>,
+}
+
+impl Filesystem for Handshake {
+    fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
+        let agreed = self.ask(config)?;
+        self.agreed.get_or_init(|| agreed);
+        Ok(())
+    }
+}
+
+impl Handshake {
+    /// Requests the capabilities that make the mount fast; those that the kernel lacks are skipped.
+    fn ask(&self, config: &mut KernelConfig) -> io::Result<Agreed> {
+        let wanted = [
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_MAX_PAGES,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+        ];
+        let known = config.capabilities();
+        for flag in wanted.into_iter().filter(|flag| known.contains(*flag)) {
+            config.add_capabilities(flag).map_err(|unknown| io::Error::other(format!("{unknown:?}")))?;
+        }
+        config.set_max_background(BACKGROUND_MAX).map_err(at_most)?;
+        let rings = self.has_rings && uses_rings(config);
+        let max_write = if rings { PAYLOAD_BYTES } else { TRANSFER_BYTES_MAX };
+        config.set_max_write(max_write as u32).map_err(at_most)?;
+        let passthrough = self.stack_depth > 0
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(self.stack_depth).is_ok();
+        Ok(Agreed { passthrough, rings })
+    }
+}
+
+/// Agrees to use rings, if the kernel offers it. A version of `fuser` may refuse a capability that it does not serve.
+fn uses_rings(config: &mut KernelConfig) -> bool {
+    let is_offered = config.capabilities().contains(InitFlags::FUSE_OVER_IO_URING);
+    let uses = config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_ok();
+    if is_offered && !uses {
+        log::warn!(
+            "requests arrive by the device, not by io_uring: the crate fuser refuses the kernel's offer"
+        );
+    }
+    uses
+}
+
+fn at_most(limit: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("at most {limit}"))
+}
+
+/// Sends notifications to the kernel.
+#[derive(Clone)]
+pub(in crate::fs) struct Notifier(fuser::Notifier);
+
+/// The part of an inode's caches to drop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::fs) enum Dropped {
+    /// Its attributes. This waits for no request.
+    Attributes,
+    /// Its attributes and all its pages. This waits for requests that have one of them.
+    Pages,
+}
+
+impl Notifier {
+    /// Has the kernel drop what it caches of an inode.
+    pub fn invalidate(&self, node: Ino, what: Dropped) -> io::Result<()> {
+        let first_byte = match what {
+            Dropped::Attributes => -1,
+            Dropped::Pages => 0,
+        };
+        self.0.inval_inode(INodeNo(node.0), first_byte, 0)
+    }
+
+    /// Wakes the programs that poll a file, by the number that the request to poll had.
+    pub fn wake(&self, kernel_handle: u64) -> io::Result<()> {
+        self.0.poll(PollHandle(kernel_handle))
+    }
+}
