@@ -9,6 +9,7 @@ use std::path::Path;
 
 use support::CountingAllocator;
 
+mod sequences;
 mod structures;
 mod targets;
 

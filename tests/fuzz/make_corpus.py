@@ -224,10 +224,50 @@ def logs(program):
             put("log", f"sealed_{store}", b"\1", log[SLOT:])
 
 
+def requests():
+    """Requests of the kernel. Small inode numbers stand for the files of tests/fuzz/targets/requests.rs."""
+    unique = iter(range(1, 1000))
+
+    def one(opcode, node, *parts):
+        body = b"".join(part if isinstance(part, bytes) else part.encode() + b"\0" for part in parts)
+        return struct.pack("=IIQQIIII", 40 + len(body), opcode, next(unique), node, 0, 0, 7, 0) + body
+
+    def reading(handle, offset, size):
+        return struct.pack("=QQIIQII", handle, offset, size, 0, 0, 0, 0)
+
+    def writing(handle, offset, data):
+        return reading(handle, offset, len(data)) + data
+
+    def closing(node, handle):
+        return one(25, node, struct.pack("=QQQ", handle, 0, 0)), one(18, node, struct.pack("=QIIQ", handle, 0, 0, 0))
+
+    opened, listing = struct.pack("=II", 0, 0), reading(0, 0, 4096)
+    golden_requests = json.loads(golden("fuse.json"))["requests"]
+    put("requests", "golden", *(bytes.fromhex(case["bytes"]) for case in golden_requests))
+    put("requests", "read", one(1, 1, "t"), one(1, 2, "c"), one(1, 3, "m.safetensors"), one(3, 4, bytes(16)),
+        one(14, 4, opened), one(15, 4, reading(0, 0, 4096)), one(15, 4, reading(0, 100, 131072)), *closing(4, 0),
+        one(2, 4, struct.pack("=Q", 1)))
+    put("requests", "tensor", one(14, 6, opened), one(15, 6, reading(0, 8, 100)), one(18, 6, struct.pack("=QIIQ", 0, 0, 0, 0)),
+        one(42, 1, struct.pack("=IIQQQQ", 2, 0, 4, 1, 6, 1)), one(36, 0, struct.pack("=Q", 1)))
+    put("requests", "list", *(part for node in (1, 2, 3, 5, 7, 9) for part in (
+        one(27, node, opened), one(28, node, listing), one(44, node, listing), one(29, node, bytes(24)))), one(30, 3, bytes(16)))
+    put("requests", "write", one(35, 3, struct.pack("=IIII", 2, 0o100644, 0o22, 0), "new"),
+        one(14, 4, struct.pack("=II", 2, 0)), one(16, 4, writing(1, 4, b"other bytes")), *closing(4, 1),
+        one(20, 4, struct.pack("=QII", 0, 0, 0)), one(4, 4, struct.pack("=IIQQ", 8, 0, 0, 50), bytes(64)))
+    put("requests", "names", one(9, 3, struct.pack("=II", 0o755, 0), "d"), one(12, 3, struct.pack("=Q", 3), "m.safetensors", "n"),
+        one(45, 3, struct.pack("=QII", 3, 1, 0), "n", "m.safetensors"), one(13, 3, struct.pack("=Q", 4), "also"),
+        one(6, 3, "link", "../to"), one(8, 3, struct.pack("=IIII", 0o100600, 0, 0, 0), "node"), one(10, 3, "also"), one(11, 3, "d"))
+    put("requests", "attributes", one(22, 6, struct.pack("=II", 64, 0), "user.tierfs.tier"), one(23, 6, struct.pack("=II", 0, 0)),
+        one(21, 6, struct.pack("=II", 2, 0), "user.tierfs.tier", b"q8"), one(24, 6, "user.tierfs.tier"), one(17, 1))
+    put("requests", "controls", one(14, 8, opened), one(15, 8, reading(0, 0, 4096)), one(14, 10, opened), one(40, 10, struct.pack(
+        "=QQII", 1, 2, 1, 1)), one(16, 8, writing(0, 0, b"x")), one(38, 0), one(99, 1))
+
+
 containers()
 records()
 entries()
 texts()
 ladders()
 archives()
+requests()
 logs(sys.argv[1])

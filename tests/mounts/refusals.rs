@@ -175,3 +175,16 @@ fn modes_restrict_other_users_of_a_shared_mount() {
     assert_eq!(as_nobody(&mounted, "open").ok(), "for all");
     as_nobody(&mounted, "closed").failed(1, &["Permission denied"]);
 }
+
+#[test]
+fn a_program_closes_what_it_had_open_before_it_became_another_user() {
+    let place = Place::new();
+    place.import("demo/model", &[&place.write("model/f", b"x")], &[]);
+    let mounted = place.mount(&[]);
+    let script = "import os, sys\nfile = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)\nos.write(file, b'kept')\n\
+                  os.setgid(65534)\nos.setuid(65534)\nos.close(file)\n\
+                  try: os.stat(sys.argv[1])\nexcept PermissionError: print('refused')";
+    let path = mounted.path("demo/model/new");
+    assert_eq!(support::python_line(script, [&path]), "refused\n");
+    assert_eq!(fs::read(&path).unwrap(), b"kept");
+}

@@ -151,6 +151,7 @@ mod tests {
     #[test]
     fn each_request_of_a_descriptor_gets_one_reply_in_one_piece_from_one_buffer() {
         let (device, kernel) = UnixDatagram::pair().unwrap();
+        let end = device.try_clone().unwrap();
         let (device, toy) = (Arc::new(OwnedFd::from(device)), Arc::new(Toy::default()));
         let service = toy.clone();
         let thread = std::thread::spawn(move || serve(&device, &*service));
@@ -183,7 +184,7 @@ mod tests {
             let len = kernel.recv(&mut buffer).unwrap();
             assert_eq!(parts(&buffer[..len]), reply);
         }
-        kernel.shutdown(Shutdown::Both).unwrap();
+        end.shutdown(Shutdown::Both).unwrap();
         thread.join().unwrap().unwrap();
         let places = toy.places.lock();
         assert!(places[0] == places[1] && places[0].is_multiple_of(4096), "{places:?}");

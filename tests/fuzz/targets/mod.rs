@@ -20,6 +20,7 @@ mod names;
 mod npy;
 mod piece_map;
 mod record;
+mod requests;
 mod safetensors;
 mod values;
 
@@ -27,7 +28,7 @@ mod values;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("cache_map", cache_map::check),
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
@@ -44,6 +45,7 @@ pub const TARGETS: [Target; 19] = [
     ("onnx", archives::check_onnx),
     ("piece_map", piece_map::check),
     ("record", record::check),
+    ("requests", requests::check),
     ("safetensors", safetensors::check),
     ("torch", archives::check_torch),
     ("values", values::check),
