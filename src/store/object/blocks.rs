@@ -220,7 +220,12 @@ impl Blocks {
 
     /// Bytes that the blocks count as, see [`Stored::counted`].
     pub fn counted(&self, layout: BlockLayout) -> u64 {
-        self.parts().map(|(first, part)| part.counted(first, layout)).sum()
+        self.counted_in(&(0..u32::MAX), layout)
+    }
+
+    /// The same of those in a range.
+    pub(in crate::store) fn counted_in(&self, range: &Range<u32>, layout: BlockLayout) -> u64 {
+        self.parts_in(range.clone()).map(|(first, part)| part.counted(first, range, layout)).sum()
     }
 
     /// The first block without a record that has a described block after it.
@@ -249,7 +254,7 @@ impl Blocks {
             _ => self.push(index, block),
         };
         if !is_set {
-            self.in_parts(|parts| parts.set(index, block, layout));
+            self.in_parts(layout, |parts| parts.set(index, block, layout));
         }
         Ok(())
     }
@@ -297,7 +302,7 @@ impl Blocks {
         if first == 0 && self.count() == 0 {
             *self = Blocks::One(Part::Run(run));
         } else {
-            self.in_parts(|parts| parts.set_run(first, run, layout));
+            self.in_parts(layout, |parts| parts.set_run(first, run, layout));
         }
     }
 
@@ -306,7 +311,7 @@ impl Blocks {
         if range.start == 0 && range.end >= self.count() {
             *self = Blocks::One(Part::uniform(&range, block));
         } else {
-            self.in_parts(|parts| parts.set_uniform(range, block, layout));
+            self.in_parts(layout, |parts| parts.set_uniform(range, block, layout));
         }
     }
 
@@ -340,10 +345,10 @@ impl Blocks {
         end == layout.blocks()
     }
 
-    fn in_parts(&mut self, change: impl FnOnce(&mut Parts)) {
+    fn in_parts(&mut self, layout: BlockLayout, change: impl FnOnce(&mut Parts)) {
         let mut parts = match std::mem::take(self) {
             Blocks::Unknown => Box::default(),
-            Blocks::One(part) => Box::new(Parts::of(part)),
+            Blocks::One(part) => Box::new(Parts::of(part, layout)),
             Blocks::Parts(parts) => parts,
         };
         change(&mut parts);

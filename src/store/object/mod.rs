@@ -7,7 +7,9 @@
 //! 2. A dirty block hides the described one. It is described, with its checksum, before it stops being
 //!    dirty.
 //! 3. Blocks past those that the log describes are zeros unless they are dirty.
-//! 4. The checksum of a dirty block covers the first `len` bytes at its location. A write to these
+//! 4. `Counts::stored` is what the described blocks count as in the logged size. A change counts the blocks that it
+//!    changes, never all.
+//! 5. The checksum of a dirty block covers the first `len` bytes at its location. A write to these
 //!    bytes drops it first. A checksum of the whole block goes into the log without reading the block
 //!    back.
 
@@ -328,10 +330,9 @@ impl Object {
             absent += u32::from(stored.is_absent());
             gone.extend(Some(stored).filter(Stored::has_slot));
         }
-        blocks.truncate(count, layout);
+        self.recounted(&mut blocks, count..u32::MAX, |blocks| blocks.truncate(count, layout));
         self.dimensions.described.fetch_min(count, Ordering::AcqRel);
         self.counts.absent.fetch_sub(absent, Ordering::Relaxed);
-        self.set_stored(&blocks, layout);
         gone
     }
 
@@ -346,6 +347,7 @@ impl Object {
             origin.truncate(layout.blocks());
         }
         self.set_bytes(bytes);
+        let logged = self.logged_layout();
         if bytes != self.dimensions.logged.load(Ordering::Acquire) {
             // Must exist before `logged` changes: it starts from the logged size.
             let write_state = self.write_state();
@@ -356,7 +358,12 @@ impl Object {
                 writing.stale = writing.stale.max(writing.used);
             }
         }
-        self.recount(&self.blocks.read(), layout);
+        // The last block of the smaller size may have another length now.
+        let changed = logged.blocks().min(layout.blocks()).saturating_sub(1)..u32::MAX;
+        let blocks = self.blocks.read();
+        let before = blocks.counted_in(&changed, logged);
+        self.add_stored(blocks.counted_in(&changed, layout).wrapping_sub(before));
+        drop(blocks);
         gone
     }
 
@@ -379,11 +386,10 @@ impl Object {
         let range = first..end as u32;
         let mut blocks = self.blocks.write();
         self.checked.clear_range(&range);
-        let before = self.replace(&blocks, range, layout);
+        let before = self.replace(&blocks, range.clone(), layout);
         let sequence = run.epoch;
-        blocks.set_run(first, run, layout);
+        self.recounted(&mut blocks, range, |blocks| blocks.set_run(first, run, layout));
         self.grown.fetch_max(sequence, Ordering::Relaxed);
-        self.set_stored(&blocks, layout);
         Ok(before)
     }
 
@@ -420,11 +426,11 @@ impl Object {
             deltas.extend(ended);
         }
         let before = self.replace(&blocks, range.clone(), layout);
-        blocks.set_uniform(range, block, layout);
+        let changed = range.clone();
+        self.recounted(&mut blocks, changed, |blocks| blocks.set_uniform(range, block, layout));
         if block.stored.in_data {
             self.grown.fetch_max(block.epoch, Ordering::Relaxed);
         }
-        self.set_stored(&blocks, layout);
         Ok((before, deltas))
     }
 
@@ -459,11 +465,10 @@ impl Object {
     /// Whether the element type can change to `dtype`: every block is exact, and the sizes are
     /// multiples of the element.
     pub fn can_be_of(&self, dtype: Dtype) -> bool {
-        let is_plain = |(_, block): (std::ops::Range<u32>, Block)| block.stored.tier == Tier::Exact;
         self.dtype() == dtype
             || (self.logged_layout().bytes.is_multiple_of(dtype.bytes())
                 && u64::from(self.entry.block_bytes).is_multiple_of(dtype.bytes())
-                && self.blocks.read().pieces(self.logged_layout()).all(is_plain))
+                && self.blocks.read().parts().all(|(_, part)| part.is_exact()))
     }
 
     /// Applies an element type from the log. `Corrupt` if the object cannot have it.
@@ -544,17 +549,12 @@ impl Object {
         }
     }
 
-    /// Recounts the payload bytes.
-    pub(in crate::store) fn set_stored(&self, blocks: &Blocks, layout: BlockLayout) {
-        self.counts.stored.store(blocks.counted(layout), Ordering::Relaxed);
-    }
-
-    /// Recounts if there are blocks without an entry of their own: their lengths follow from the
-    /// object's size.
-    fn recount(&self, blocks: &Blocks, layout: BlockLayout) {
-        if !matches!(blocks, Blocks::Unknown | Blocks::One(Part::Dense(_))) {
-            self.set_stored(blocks, layout);
-        }
+    /// Changes blocks of a range, and counts their payload bytes.
+    fn recounted(&self, blocks: &mut Blocks, range: Range<u32>, change: impl FnOnce(&mut Blocks)) {
+        let logged = self.logged_layout();
+        let before = blocks.counted_in(&range, logged);
+        change(blocks);
+        self.add_stored(blocks.counted_in(&range, logged).wrapping_sub(before));
     }
 }
 

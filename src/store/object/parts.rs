@@ -10,6 +10,9 @@ use crate::store::object::blocks::{Block, BlockLayout, Blocks, Run};
 /// At most this many equal blocks among blocks with entries get an entry each too.
 const UNIFORM_MIN: usize = 64;
 
+/// Most blocks of a part with an entry or a checksum for each: a change in the middle of a part moves those behind it.
+const PART_BLOCKS_MAX: u32 = 1024;
+
 /// A run of fewer blocks takes more memory than an entry for each of them.
 const RUN_MIN: u32 = 3;
 
@@ -93,13 +96,18 @@ impl Part {
         })
     }
 
-    pub(in crate::store) fn counted(&self, first: u32, layout: BlockLayout) -> u64 {
-        let range = first..first + self.count();
+    /// Bytes that those of its blocks count as that are in `within`.
+    pub(in crate::store) fn counted(&self, first: u32, within: &Range<u32>, layout: BlockLayout) -> u64 {
+        let range = first.max(within.start)..(first + self.count()).min(within.end);
+        if range.is_empty() {
+            return 0;
+        }
         match self {
             Part::Run(_) => layout.bytes_of(&range),
             Part::Dense(blocks) => {
                 let counted = |(index, block): (u32, &Block)| block.stored.counted(layout.len(index) as u64);
-                (first..).zip(blocks).map(counted).sum()
+                let inside = (range.start - first) as usize..(range.end - first) as usize;
+                (range.start..).zip(blocks.get(inside).unwrap_or_default()).map(counted).sum()
             }
             Part::Uniform(uniform) => uniform.block.stored.counted(layout.bytes_of(&range)),
         }
@@ -155,6 +163,9 @@ impl Part {
     /// Appends the part that follows this one, which begins with block `first`. Returns it if both cannot be one.
     fn join(&mut self, first: u32, next: Part, layout: BlockLayout) -> Option<Part> {
         let skip = self.count();
+        if skip.saturating_add(next.count()) > PART_BLOCKS_MAX && !matches!(next, Part::Uniform(_)) {
+            return Some(next);
+        }
         let next = match (&mut *self, next) {
             (Part::Run(run), Part::Run(next)) => Part::Run(run.join(skip, next, layout)?),
             (Part::Uniform(uniform), Part::Uniform(next)) if uniform.block(skip, layout) == next.block => {
@@ -173,6 +184,25 @@ impl Part {
             next => blocks.extend(next.pieces(first + skip, layout).map(|(_, block)| block)),
         }
         None
+    }
+
+    /// Whether all of its blocks are exact.
+    pub(in crate::store) fn is_exact(&self) -> bool {
+        let is_exact = |block: &Block| block.stored.tier == Tier::Exact;
+        match self {
+            Part::Run(_) => true,
+            Part::Dense(blocks) => blocks.iter().all(is_exact),
+            Part::Uniform(uniform) => is_exact(&uniform.block),
+        }
+    }
+
+    /// Returns memory that a part has kept from when it was longer.
+    fn shrink(&mut self) {
+        match self {
+            Part::Run(run) => run.checksums.shrink_to_fit(),
+            Part::Dense(blocks) => blocks.shrink_to_fit(),
+            Part::Uniform(_) => {}
+        }
     }
 
     /// Whether its blocks have an entry each, or take less memory so.
@@ -194,8 +224,26 @@ impl Part {
 }
 
 impl Parts {
-    pub(in crate::store) fn of(part: Part) -> Parts {
-        Parts((part.count() > 0).then_some((0, part)).into_iter().collect())
+    pub(in crate::store) fn of(part: Part, layout: BlockLayout) -> Parts {
+        let mut parts = Parts::default();
+        if part.count() > 0 {
+            parts.insert(0, part, layout);
+        }
+        parts
+    }
+
+    /// Inserts a part at blocks that have no state, in pieces of at most [`PART_BLOCKS_MAX`].
+    fn insert(&mut self, first: u32, mut part: Part, layout: BlockLayout) {
+        if part.count() > PART_BLOCKS_MAX && !matches!(part, Part::Uniform(_)) {
+            let starts = (first..first + part.count()).step_by(PART_BLOCKS_MAX as usize).skip(1);
+            // The last one first, so that each entry moves once.
+            for start in starts.rev() {
+                let piece = part.split_off(start, first, layout);
+                self.0.insert(start, piece);
+            }
+            part.shrink();
+        }
+        self.0.insert(first, part);
     }
 
     pub(in crate::store) fn iter(&self) -> impl Iterator<Item = (u32, &Part)> {
@@ -307,7 +355,7 @@ impl Parts {
             _ => Some(part),
         };
         if let Some(part) = part {
-            self.0.insert(first, part);
+            self.insert(first, part, layout);
         }
     }
 

@@ -11,7 +11,6 @@ use crate::format::log::record::Stored;
 use crate::model::{Error, ObjectId, Result, Tier};
 use crate::store::object::blocks::{Block, BlockLayout, Blocks};
 use crate::store::object::checked::{Checked, Words};
-use crate::store::object::parts::Part;
 use crate::store::object::{Object, is_relocation, lies_in_a_file};
 use crate::store::state::State;
 use crate::store::state::freed::Freed;
@@ -20,6 +19,8 @@ use crate::store::state::freed::Freed;
 struct BlockApplier<'a> {
     object: &'a Object,
     layout: BlockLayout,
+    /// The layout by which payload bytes are counted.
+    logged: BlockLayout,
     /// Number of blocks of the object.
     count: u32,
     blocks: RwLockWriteGuard<'a, Blocks>,
@@ -28,9 +29,6 @@ struct BlockApplier<'a> {
     payload: (Tier, usize, usize),
     /// Growth of the object's payload bytes, modulo 2^64.
     stored: u64,
-    /// Whether the payload bytes are counted again instead, because some blocks have no entry of their
-    /// own.
-    must_count: bool,
 }
 
 impl<'a> BlockApplier<'a> {
@@ -39,12 +37,12 @@ impl<'a> BlockApplier<'a> {
         BlockApplier {
             object,
             layout,
+            logged: object.logged_layout(),
             count: layout.blocks(),
             blocks: object.blocks.write(),
             checked: object.checked.words(),
             payload: (Tier::Absent, 0, 0),
             stored: 0,
-            must_count: false,
         }
     }
 
@@ -85,12 +83,11 @@ impl<'a> BlockApplier<'a> {
             return Ok(None);
         }
         let before = self.blocks.get(index, self.layout);
-        self.must_count |= !matches!(*self.blocks, Blocks::One(Part::Dense(_)));
+        let counted = self.blocks.counted_in(&(index..index.saturating_add(1)), self.logged);
         self.blocks.set(index, block, self.layout)?;
         self.count_absent(before.as_ref(), &stored);
-        let before_len = before.map_or(0, |block| block.stored.len);
-        let change = u64::from(stored.len).wrapping_sub(u64::from(before_len));
-        self.stored = self.stored.wrapping_add(change);
+        let now = stored.counted(self.logged.len(index) as u64);
+        self.stored = self.stored.wrapping_add(now.wrapping_sub(counted));
         Ok(before)
     }
 
@@ -106,11 +103,7 @@ impl<'a> BlockApplier<'a> {
 
 impl Drop for BlockApplier<'_> {
     fn drop(&mut self) {
-        if self.must_count {
-            self.object.set_stored(&self.blocks, self.layout);
-        } else {
-            self.object.add_stored(self.stored);
-        }
+        self.object.add_stored(self.stored);
     }
 }
 
@@ -183,5 +176,100 @@ impl State {
             self.freed.push(Freed::EndedFactor { object: object.clone(), link });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::format::log::catalog::{Entry, Extent, ObjectEntry};
+    use crate::format::log::record::{ObjectDescription, Record, Stored};
+    use crate::model::{Dtype, ObjectId, SeedId, Shape, TensorId, Tier};
+    use crate::store::state::State;
+
+    const BLOCK_BYTES: u32 = 64;
+    const ID: ObjectId = ObjectId(1);
+
+    fn object(bytes: u64) -> Entry {
+        Entry::Object(ObjectEntry {
+            id: ID,
+            tensor: TensorId(1),
+            seed: SeedId(0),
+            creation: 1,
+            dtype: Dtype::U8,
+            bytes,
+            block_bytes: BLOCK_BYTES,
+            extent: Some(Extent { file: 1, offset: 0 }),
+            parent: None,
+        })
+    }
+
+    fn described() -> ObjectDescription {
+        ObjectDescription { dtype: Dtype::U8, shape: Shape::default(), parent: None, reconstruct: 0 }
+    }
+
+    #[test]
+    fn blocks_have_their_last_records_and_count_as_all_of_them_do_whatever_their_order() {
+        let mut seed = 5_u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for blocks in [9, 300, 5000] {
+            let mut state = State::default();
+            let mut bytes = blocks * u64::from(BLOCK_BYTES) - 7;
+            state.apply_entry(object(bytes)).unwrap();
+            // By block, the number of its last record.
+            let mut wanted: Vec<Option<u64>> = vec![None; blocks as usize];
+            for sequence in 2..900 {
+                let len = wanted.len() as u64;
+                let first = random(len) as u32;
+                let most = [1, 80, len][random(3) as usize].min(len - u64::from(first));
+                let count = 1 + random(most) as u32;
+                let range = first as usize..(first + count) as usize;
+                let in_data = Stored::in_extent(u64::from(first) * u64::from(BLOCK_BYTES));
+                let (record, payload, changed) = match random(5) {
+                    0 => {
+                        bytes = 1 + random(blocks * u64::from(BLOCK_BYTES));
+                        state.apply_entry(object(bytes)).unwrap();
+                        state.batch_ended();
+                        wanted.resize(bytes.div_ceil(u64::from(BLOCK_BYTES)) as usize, None);
+                        continue;
+                    }
+                    1 => {
+                        let array = vec![3; count as usize * 4];
+                        let stored = Stored { len: count, ..in_data };
+                        let (described, created_at) = (described(), 0);
+                        let record =
+                            Record::CreateRun { object: ID, block: first, described, stored, created_at };
+                        (record, array, range)
+                    }
+                    2 => {
+                        let stored = if random(2) == 0 { Stored::ZEROS } else { Stored::LOST };
+                        let record =
+                            Record::EmptyRun { object: ID, block: first, count, stored, created_at: 0 };
+                        (record, Vec::new(), range)
+                    }
+                    _ => {
+                        let logical = state.object(ID).unwrap().layout().len(first) as u32;
+                        let len = if random(4) == 0 { 0 } else { logical };
+                        let tier = if len == 0 { Tier::Absent } else { Tier::Exact };
+                        let stored = Stored { tier, scale: 0.0, checksum: 0, offset: 0, len, in_data: false };
+                        let (described, created_at) = (described(), 0);
+                        let record =
+                            Record::Create { object: ID, block: first, described, stored, created_at };
+                        (record, Vec::new(), first as usize..first as usize + 1)
+                    }
+                };
+                state.apply_record(&record, sequence, &payload).unwrap();
+                wanted[changed].fill(Some(sequence));
+                let object = state.object(ID).unwrap();
+                let (known, layout) = (object.blocks.read(), object.logged_layout());
+                assert_eq!(object.stored(), known.counted(layout), "{blocks} blocks, record {sequence}");
+                for (index, epoch) in (0..).zip(&wanted).skip(random(7) as usize).step_by(7) {
+                    let found = known.get(index, layout).map(|block| block.epoch);
+                    assert_eq!(found, *epoch, "{blocks} blocks, record {sequence}, block {index}");
+                }
+            }
+        }
     }
 }
