@@ -78,6 +78,8 @@ impl UsageFile {
         };
         // A clock that was ahead must not make a block look used for ever.
         let now = ticks.now();
+        // Records may overlap: more blocks than the collection has need not be looked at.
+        let mut left = usize::try_from(blocks + LEFT).unwrap_or(usize::MAX);
         for (object, kept) in histories.by_object() {
             let Some(object) = state.object(object) else { continue };
             let blocks = object.blocks.read();
@@ -86,6 +88,7 @@ impl UsageFile {
                 let history = History { last, created, ..history };
                 blocks.with_payloads(range).flatten().map(move |block| (block, history))
             });
+            let kept = kept.take(left).inspect(|_| left = left.saturating_sub(1));
             object.accesses.restore(object.layout().blocks(), kept);
         }
     }

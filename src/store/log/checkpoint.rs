@@ -4,6 +4,7 @@
 //! in one step. Blocks keep their epochs, because deltas refer to them. Records are in the order of
 //! their sequence numbers, an object's entry under the number that created it, and names come last.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -111,12 +112,17 @@ pub(in crate::store) fn switch_log(disk: &Arc<dyn Disk>, path: &str) -> Result<(
 /// `Busy` while an object is being truncated.
 pub(in crate::store) fn batches_of(state: &State, next_sequence: u64) -> Result<Vec<Batch>> {
     let mut objects: Vec<(u64, CheckpointItem)> = Vec::new();
+    // By data file, the first object that lies in it.
+    let mut first_of: HashMap<u64, u64> = HashMap::new();
+    for (extent, object) in state.objects().filter_map(|object| Some((object.extent()?, object))) {
+        let first = first_of.entry(extent.file).or_insert(u64::MAX);
+        *first = object.entry.creation.min(*first);
+    }
     for outside in state.outside_files() {
-        let of_it = |object: &&Arc<Object>| object.extent().is_some_and(|extent| extent.file == outside.file);
         // The entry goes before the first object that lies in the file. A file without objects is
         // dropped.
-        if let Some(first) = state.objects().filter(of_it).map(|object| object.entry.creation).min() {
-            objects.push((first, CheckpointItem::Entry(Entry::Outside(outside.as_ref().clone()))));
+        if let Some(first) = first_of.get(&outside.file) {
+            objects.push((*first, CheckpointItem::Entry(Entry::Outside(outside.as_ref().clone()))));
         }
     }
     for object in state.objects() {

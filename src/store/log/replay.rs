@@ -34,6 +34,8 @@ pub struct Replayed {
     pub end: LogEnd,
     /// Records up to this sequence number are known to be durable.
     pub durable: u64,
+    /// Bytes of it that were looked at more than once, as [`Budget`](crate::format::budget::Budget) counts them.
+    pub steps: u64,
     /// Problems found and corrected, for the event log.
     pub events: Vec<Note>,
     /// Damage that could not be corrected.
@@ -76,7 +78,8 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     if mended {
         out.note(EventKind::Repair, put_right(0));
     }
-    follow(&mut log, out, None).map(without_gaps)
+    let out = follow(&mut log, out, None)?;
+    Ok(completed(Replayed { steps: log.steps(), ..out }))
 }
 
 /// Replays a log for a repair. Takes every record in a damaged stretch that is intact by itself,
@@ -93,7 +96,7 @@ pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<
         }
         Err(error) => return Err(error),
     };
-    let out = follow(&mut log, out, Some(&mut refused)).map(without_gaps)?;
+    let out = follow(&mut log, out, Some(&mut refused)).map(completed)?;
     Ok((out, refused))
 }
 
@@ -273,9 +276,14 @@ fn end_batch(
     Ok(())
 }
 
-/// Reports blocks that no record describes, before a block that is described, as damage: a batch that
+/// Completes the state. Reports blocks that no record describes, before a block that is described, as damage: a batch that
 /// names a block also names those before it, unless the log already has them.
-fn without_gaps(mut out: Replayed) -> Replayed {
+fn completed(mut out: Replayed) -> Replayed {
+    if let Err(error) = out.state.end_replay()
+        && out.damage.is_none()
+    {
+        out.damage = Some(Damage { sequence: 0, reason: format!("meta.log: {error}") });
+    }
     if out.damage.is_none() {
         let gap = |object: &Arc<Object>| Some((object.entry.id, object.blocks.read().gap()?));
         out.damage = out.state.objects().find_map(gap).map(|(id, index)| {
@@ -289,9 +297,10 @@ fn without_gaps(mut out: Replayed) -> Replayed {
 impl Replayed {
     fn new(generation: u64) -> Replayed {
         Replayed {
-            state: State::default(),
+            state: State::replayed(),
             end: LogEnd::begin(generation),
             durable: 0,
+            steps: 0,
             events: Vec::new(),
             damage: None,
             freed: VecDeque::new(),
@@ -310,6 +319,7 @@ fn add_whole_records(
 ) -> Result<()> {
     let (mut at, mut sequence_min) = (from, end.next_sequence);
     while at < until {
+        log.take(SLOT)?;
         at += SLOT;
         let (record, sequence) = match log.next(at - SLOT, end.generation, sequence_min) {
             Ok(SlotContent::Record { record, sequence, .. }) => (record, sequence),

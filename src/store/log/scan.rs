@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::format::budget::Budget;
 use crate::format::checksum;
 use crate::format::log::block_record::BlockRecord;
 use crate::format::log::record::Record;
@@ -11,20 +12,39 @@ use crate::store::disk::File;
 use crate::store::log::append::LogEnd;
 
 pub(in crate::store) const SLOT: u64 = SLOT_BYTES as u64;
-/// The log is read in pieces of this size.
+/// The log is read in pieces of at most this size.
 const WINDOW_BYTES: usize = 1 << 20;
+/// The size of the first piece, and of one after a jump. The next ones double it: a damaged log has many jumps.
+const JUMP_BYTES: usize = 4 << 10;
 /// The CRC32C polynomial, bit-reversed.
 const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// A log that is being read.
+/// A log that is being read. To read it from begin to end takes work in proportion to its bytes. What a damaged log takes
+/// beyond that, for the searches behind each damaged place and for payloads that prove bad, is taken from a budget.
 pub(in crate::store) struct LogReader<'a> {
     file: &'a Arc<dyn File>,
     /// Length of the file in bytes.
     pub len: u64,
     window: Vec<u8>,
     window_at: u64,
+    /// Bytes of the next window.
+    window_bytes: usize,
+    /// A step is a byte that is looked at once more.
+    budget: Budget,
+    /// The result of the last search for a durable batch.
+    durable: Option<FoundDurable>,
     /// Payload of the record found last.
     payload: Vec<u8>,
+}
+
+/// The end of a batch that says that earlier ones are durable: the first behind a place whose `durable` is above that of
+/// the search.
+struct FoundDurable {
+    from: u64,
+    above: u64,
+    sequence_min: u64,
+    /// Where it is, or the end of the log.
+    at: u64,
 }
 
 /// Content of a position in the log.
@@ -90,7 +110,29 @@ impl<'a> LogReader<'a> {
     /// Reads a log from its beginning.
     pub fn new(file: &'a Arc<dyn File>) -> Result<LogReader<'a>> {
         let len = file.len().map_err(|error| Error::io("reading the size of meta.log", error))?;
-        Ok(LogReader { file, len, window: Vec::new(), window_at: 0, payload: Vec::new() })
+        let mut budget = Budget::default();
+        budget.add_read(len);
+        Ok(LogReader {
+            file,
+            len,
+            window: Vec::new(),
+            window_at: 0,
+            window_bytes: JUMP_BYTES,
+            budget,
+            durable: None,
+            payload: Vec::new(),
+        })
+    }
+
+    /// Steps beyond those of reading it once.
+    pub fn steps(&self) -> u64 {
+        self.budget.spent()
+    }
+
+    /// Takes bytes that are looked at once more. `Unsupported` if the log is damaged in too many places.
+    pub fn take(&mut self, bytes: u64) -> Result<()> {
+        let taken = self.budget.take(bytes);
+        taken.map_err(|error| error.at("meta.log is damaged in too many places to search behind each"))
     }
 
     fn bytes(&mut self, at: u64, count: usize) -> Result<Option<&[u8]>> {
@@ -100,7 +142,9 @@ impl<'a> LogReader<'a> {
         }
         let loaded = self.window_at..self.window_at + self.window.len() as u64;
         if !(loaded.contains(&at) && end <= loaded.end) {
-            let wanted = (self.len - at).min(count.max(WINDOW_BYTES) as u64) as usize;
+            let is_next = at >= self.window_at && at <= loaded.end;
+            self.window_bytes = if is_next { (self.window_bytes * 2).min(WINDOW_BYTES) } else { JUMP_BYTES };
+            let wanted = (self.len - at).min(count.max(self.window_bytes) as u64) as usize;
             self.window.resize(wanted, 0);
             self.window_at = at;
             let read = self.file.read_exact_at(&mut self.window, at);
@@ -204,14 +248,20 @@ impl<'a> LogReader<'a> {
         let is_whole = checksum::of(&payload) == record.payload_checksum();
         let is_right = is_whole || correct(&mut payload, record.payload_checksum());
         self.payload = payload;
+        if !is_right {
+            // It may be read again as slots.
+            self.take(len)?;
+        }
         Ok(is_right.then_some(mended || !is_whole))
     }
 
     /// Whether only zeros follow.
     pub fn is_zero_from(&mut self, at: u64) -> Result<bool> {
         let mut at = at;
+        let mut most = SLOT;
         while at < self.len {
-            let count = (self.len - at).min(WINDOW_BYTES as u64);
+            let count = (self.len - at).min(most);
+            most = (most * 2).min(WINDOW_BYTES as u64);
             if self.bytes(at, count as usize)?.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0)) {
                 return Ok(false);
             }
@@ -233,6 +283,7 @@ impl<'a> LogReader<'a> {
             None => (bad, bad + SLOT - 8),
         };
         while let Some(slot) = self.slot(at)? {
+            self.take(SLOT)?;
             let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
             if is_ours && BatchEnd::of(&slot).is_some() {
                 return Ok(false);
@@ -245,16 +296,28 @@ impl<'a> LogReader<'a> {
     /// Whether the end of a batch after `bad` records the batch after `end` as durable.
     pub fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let mut at = bad;
+        // The slots that the last search passed are none, since this one asks for no less.
+        if let Some(last) = &self.durable
+            && (last.from..=last.at).contains(&bad)
+            && last.above <= end.batch
+            && last.sequence_min <= end.next_sequence
+        {
+            at = last.at;
+        }
+        let mut is_found = false;
         while let Some(slot) = self.slot(at)? {
-            if slot.is_intact()
+            self.take(SLOT)?;
+            is_found = slot.is_intact()
                 && slot.is_of(end.generation, end.next_sequence)
-                && BatchEnd::of(&slot).is_some_and(|found| found.durable > end.batch)
-            {
-                return Ok(true);
+                && BatchEnd::of(&slot).is_some_and(|found| found.durable > end.batch);
+            if is_found {
+                break;
             }
             at += SLOT;
         }
-        Ok(false)
+        let (above, sequence_min) = (end.batch, end.next_sequence);
+        self.durable = Some(FoundDurable { from: bad, above, sequence_min, at });
+        Ok(is_found)
     }
 
     /// Where a later batch begins after a bad slot at `bad`, if one does: after the bad batch's own
@@ -264,6 +327,7 @@ impl<'a> LogReader<'a> {
         // The slot at `bad` may itself be intact and only contradict others.
         let mut at = bad;
         while let Some(slot) = self.slot(at)? {
+            self.take(SLOT)?;
             let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
             if is_ours && own.is_some() {
                 return Ok(own);

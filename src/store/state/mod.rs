@@ -5,6 +5,7 @@ pub(in crate::store) mod by_id;
 pub(in crate::store) mod data_files;
 pub(in crate::store) mod directory;
 pub(in crate::store) mod freed;
+mod links;
 mod memory;
 pub(in crate::store) mod names;
 pub(in crate::store) mod node;
@@ -17,9 +18,8 @@ mod tensor_names;
 pub(in crate::store) mod tree;
 pub(in crate::store) mod used;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use smallvec::SmallVec;
 
 use crate::format::log::block_record::{BlockRecord, of_slot_run};
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType, ObjectEntry, OutsideFile};
@@ -52,6 +52,15 @@ struct Header {
     last_entry: u64,
 }
 
+/// Sizes that wait for the end of a batch, or of a replay.
+#[derive(Debug, Default)]
+struct ChangedSizes {
+    /// Objects that the batch being applied has resized.
+    objects: Vec<Arc<Object>>,
+    /// During a replay: files of several objects whose sizes may differ from those at their last Node record.
+    files: Option<BTreeSet<EntryId>>,
+}
+
 /// State of a collection.
 #[derive(Debug, Default)]
 pub struct State {
@@ -64,8 +73,7 @@ pub struct State {
     pub(in crate::store) pins: Pins,
     /// Space freed by the last batch.
     pub(in crate::store) freed: Vec<Freed>,
-    /// Objects that the batch being applied has resized.
-    resized: Vec<Arc<Object>>,
+    sizes: ChangedSizes,
     /// Space in use; `quota` counts it.
     pub(in crate::store) used: Use,
     data_files: DataFiles,
@@ -102,7 +110,7 @@ impl State {
 
     /// The names of a node.
     pub fn links(&self, id: EntryId) -> &[Link] {
-        self.tree.links.get(&id).map_or(&[], SmallVec::as_slice)
+        self.tree.links.of(id)
     }
 
     /// An object.
@@ -194,7 +202,7 @@ impl State {
                 Some(object) => {
                     object.retyped(entry.dtype)?;
                     let gone = object.resized(entry.bytes);
-                    self.resized.push(object.clone());
+                    self.sizes.objects.push(object.clone());
                     self.freed.extend(gone.into_iter().map(Freed::Payload));
                     State::count(&mut self.used, object);
                 }
@@ -237,15 +245,7 @@ impl State {
                 self.note_file(before.as_ref().and_then(|node| node.file()), node.entry.id, node.file());
             }
             Entry::Written { node: id, mtime, ctime } => {
-                let Some(node) = self.node(id).filter(|node| node.file().is_some()) else {
-                    return Err(Error::corrupt(format!("node {} was written to and is no file", id.0)));
-                };
-                let mut entry = node.entry.clone();
-                (entry.mtime, entry.ctime) = (mtime, ctime);
-                if let NodeType::File(file) = &mut entry.node_type {
-                    file.digests = Digests::Outdated;
-                }
-                return self.apply_entry(Entry::Node(Box::new(entry)));
+                return self.apply_written(id, (mtime, ctime));
             }
             Entry::NodeRemoved(id) => {
                 let before = self.nodes.take(&id).map(|known| known.0);
@@ -253,7 +253,7 @@ impl State {
                 self.note_file(before.as_ref().and_then(|node| node.file()), id, None);
                 self.count_directory(id, -1);
                 self.tree.directories.remove(&id);
-                let names = self.tree.links.remove(&id).map_or(0, |links| links.len());
+                let names = self.tree.links.remove_all(id);
                 State::count_names(&mut self.used, names, 0);
                 self.forget_settings(id);
                 self.unpin_all(id);
@@ -271,18 +271,17 @@ impl State {
                 }
                 let directory = self.tree.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
                 if let Some(replaced) = directory.insert(name.clone(), entry, node) {
-                    self.unlink(replaced, parent, &name);
+                    self.unlink(replaced, (parent, name.clone()));
                 }
-                let links = self.tree.links.entry(node).or_default();
-                links.push((parent, name));
-                State::count_names(&mut self.used, links.len() - 1, links.len());
+                let names = self.tree.links.add(node, (parent, name));
+                State::count_names(&mut self.used, names.saturating_sub(1), names);
                 self.count_name(parent, node, 1);
                 self.note_name(node);
             }
             Entry::NameRemoved { parent, name } => {
                 let directory = self.tree.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
                 if let Some(node) = directory.remove(&name) {
-                    self.unlink(node, parent, &name);
+                    self.unlink(node, (parent, name));
                 }
             }
             Entry::Setting { node, key, value } => {
@@ -397,23 +396,64 @@ impl State {
         }
     }
 
+    /// Applies a write to a file. Without a clone of its objects, of which a container has thousands.
+    fn apply_written(&mut self, id: EntryId, (mtime, ctime): (i64, i64)) -> Result<()> {
+        let no_file = || Error::corrupt(format!("node {} was written to and is no file", id.0));
+        let file = self.node(id).and_then(|node| node.file()).ok_or_else(no_file)?;
+        let waits = self.sizes.files.is_some() && file.objects.len() > 1;
+        let bytes = if waits { None } else { Some(self.bytes_of(file)?) };
+        if let Some(stale) = self.sizes.files.as_mut().filter(|_| waits) {
+            stale.insert(id);
+        }
+        let Some(ById(mut known)) = self.nodes.take(&id) else { return Err(no_file()) };
+        let node = Arc::make_mut(&mut known);
+        (node.entry.mtime, node.entry.ctime) = (mtime, ctime);
+        node.bytes = bytes.unwrap_or(node.bytes);
+        if let NodeType::File(file) = &mut node.entry.node_type {
+            file.digests = Digests::Outdated;
+        }
+        self.nodes.insert(ById(known));
+        Ok(())
+    }
+
     /// Called when a whole batch has been applied.
     pub(in crate::store) fn batch_ended(&mut self) {
-        self.resized.drain(..).for_each(|object| object.batch_ended());
+        self.sizes.objects.drain(..).for_each(|object| object.batch_ended());
+        if self.sizes.files.is_none() {
+            self.name_tensors();
+        }
+    }
+
+    /// A state into which a log is replayed. What costs as much as a container has tensors, and follows from the state
+    /// alone, waits for [`end_replay`](Self::end_replay), so that a log with many changes of a large container takes no
+    /// longer than its bytes.
+    pub(in crate::store) fn replayed() -> State {
+        let sizes = ChangedSizes { files: Some(BTreeSet::new()), ..ChangedSizes::default() };
+        State { sizes, ..State::default() }
+    }
+
+    /// Completes the state of a replayed log. `Corrupt` if a file has no size.
+    pub(in crate::store) fn end_replay(&mut self) -> Result<()> {
         self.name_tensors();
+        self.sizes.files.take().unwrap_or_default().into_iter().try_for_each(|id| {
+            let Some(file) = self.node(id).and_then(|node| node.file()) else { return Ok(()) };
+            let bytes = self.bytes_of(file).map_err(|error| error.at(format_args!("node {}", id.0)))?;
+            if let Some(ById(mut known)) = self.nodes.take(&id) {
+                Arc::make_mut(&mut known).bytes = bytes;
+                self.nodes.insert(ById(known));
+            }
+            Ok(())
+        })
     }
 
     pub(in crate::store) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
         self.object(id).ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
     }
 
-    fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
-        if let Some(links) = self.tree.links.get_mut(&node) {
-            let before = links.len();
-            links.retain(|(of, called)| *of != parent || called.as_ref() != name);
-            State::count_names(&mut self.used, before, links.len());
-        }
-        self.count_name(parent, node, -1);
+    fn unlink(&mut self, node: EntryId, link: Link) {
+        let (before, now) = self.tree.links.remove(node, &link);
+        State::count_names(&mut self.used, before, now);
+        self.count_name(link.0, node, -1);
         self.note_name(node);
     }
 
@@ -431,7 +471,7 @@ impl State {
         if !self.tree.directories.contains_key(&node) {
             return;
         }
-        for (parent, _) in self.tree.links.get(&node).into_iter().flatten() {
+        for (parent, _) in self.tree.links.of(node) {
             if let Some(above) = self.tree.directories.get_mut(parent) {
                 above.count_directory(change);
             }

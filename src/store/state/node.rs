@@ -6,7 +6,7 @@ use crate::format::log::catalog::{FileEntry, NodeEntry, NodeType};
 use crate::model::EntryId;
 
 /// A file, a directory or a symbolic link, without its name.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Node {
     /// Its catalog entry.
     pub entry: NodeEntry,

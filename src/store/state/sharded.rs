@@ -14,6 +14,9 @@ use crate::store::state::tensor_names::{NamedTensor, NamedTensors};
 
 /// Most indexes that are asked about one container. Without a limit a directory of many small ones would take long.
 const INDEXES_MAX: usize = 16;
+/// Most directories in which an index is one: the first that have it. Otherwise a log could name many containers by many
+/// links.
+const DIRECTORIES_MAX: usize = 16;
 
 impl State {
     /// Notes that the setting `shards` of a file, or a name of a file that has it, was added, changed or removed.
@@ -36,7 +39,7 @@ impl State {
         let mut renamed = BTreeSet::new();
         let mut indexes = std::mem::take(&mut self.shard_indexes);
         for id in indexes.take_changed() {
-            let directories = self.links(id).iter().map(|(directory, _)| *directory);
+            let directories = self.links(id).iter().take(DIRECTORIES_MAX).map(|(directory, _)| *directory);
             for (directory, name) in indexes.replace(id, directories, self.setting(id, SHARDS)) {
                 renamed.extend(self.directory(directory).and_then(|names| names.get(&name)));
             }

@@ -8,13 +8,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use crate::format::files::safetensors::has_codes;
 use crate::format::log::catalog::{Content, FileEntry, NUMBER_MAX, NodeEntry};
-use crate::model::{EntryId, TENSOR_NAME_PARTS_MAX, TensorNames, escape_component};
+use crate::model::{EntryId, TENSOR_NAME_PARTS_MAX, TensorNames, escape_component, is_variant};
 use crate::store::state::by_id::ByEntry;
 use crate::store::state::directory::Directory;
+use crate::store::state::links::Links;
 use crate::store::state::node::{Link, Node};
 use crate::store::state::tensor_names::{DirectoryTensors, Leads, NamedTensor, NamedTensors, Scope};
 use crate::store::state::{ROOT, State};
@@ -30,6 +30,9 @@ const ENTRIES_AFTER: u64 = 1 << 48;
 const CONTAINERS_AFTER: u64 = 1 << 49;
 /// Computed directories get this many numbers before unused ones are released.
 const COMPUTED_KEPT: usize = 1024;
+/// Names of a container under which its tensors have names: its first ones. Otherwise a log could name many tensors by many
+/// links.
+const CONTAINER_LINKS_MAX: usize = 256;
 
 /// A name in a directory: its place in listings, the name, and its node.
 pub type ListedName = (u64, Arc<[u8]>, EntryId);
@@ -48,8 +51,7 @@ struct TensorDirectory {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub directories: ByEntry<Directory>,
-    /// The names of each node.
-    pub links: ByEntry<SmallVec<[Link; 1]>>,
+    pub links: Links,
     /// The tensors of containers, by the directory of the containers.
     tensors: ByEntry<DirectoryTensors>,
     /// The containers with tensors in `tensors`, by these names.
@@ -406,7 +408,8 @@ impl State {
         let is_container = |file: &&FileEntry| file.content.is_container();
         let objects = |file: Option<&FileEntry>| file.filter(is_container).map(|file| file.objects.clone());
         if before.map(of) != after.map(of) || objects(before) != objects(after) {
-            self.tree.renamed.insert(id);
+            let is_container = [before, after].into_iter().flatten().any(|file| file.content.is_container());
+            self.tree.renamed.extend(is_container.then_some(id));
             self.tree.renamed.extend([before, after].into_iter().flatten().filter_map(|file| file.container));
         }
     }
@@ -438,11 +441,12 @@ impl State {
                 }
             }
         }
+        let mut named = Vec::new();
         for id in renamed {
             let Some(file) = self.node(id).and_then(|node| node.file()) else { continue };
             let (tensors, is_by_file) = (self.named_tensors(id, file), is_named_by_file(file.content));
             let has_codes = self.has_code_tensors(file);
-            let links = self.links(id).to_vec();
+            let links = self.links(id).iter().take(CONTAINER_LINKS_MAX).cloned().collect::<Vec<_>>();
             if tensors.is_empty() || links.is_empty() {
                 continue;
             }
@@ -455,9 +459,14 @@ impl State {
                 } else {
                     self.marked(*directory, name, tensors.clone())
                 };
-                self.tree.tensors.entry(*directory).or_default().insert(name, tensors);
+                named.push((*directory, name.clone(), tensors));
             }
             self.tree.named.insert(id, links);
+        }
+        // In the order of the tensors of one path, each of which is added behind the others.
+        named.sort_by_cached_key(|(_, name, _)| (is_variant(name), name.clone()));
+        for (directory, name, tensors) in named {
+            self.tree.tensors.entry(directory).or_default().insert(&name, tensors);
         }
     }
 
