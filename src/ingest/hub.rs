@@ -9,6 +9,9 @@
 //! | `REPOSITORY/.no_exist/COMMIT/PATH` | an empty file for each path that the repository does not have |
 //! | `.locks/` | locks of downloads |
 //!
+//! Of a file in `refs` at most 256 bytes are read, and each name of a repository is looked at a few times, so work and
+//! memory follow from the number of names.
+//!
 //! Source: <https://huggingface.co/docs/huggingface_hub/guides/manage-cache>.
 
 use std::fs;

@@ -8,6 +8,8 @@ use crate::store::{Batch, ROOT, State};
 
 const BLOBS: &[u8] = b"blobs";
 const SNAPSHOTS: &[u8] = b"snapshots";
+/// Names below `snapshots` behind which no further directory is entered for one blob.
+const NAMES_MAX: usize = 1 << 16;
 
 /// The name by which a file is recognized: for a blob that of a link below `snapshots`, the first in the order of bytes
 /// that has the suffix of a container; for any other file its own.
@@ -22,8 +24,9 @@ fn name_of_link(state: &State, (directory, name): (EntryId, &[u8]), blob: EntryI
         return None;
     }
     let snapshots = state.directory(*repository)?.get(SNAPSHOTS)?;
-    let mut found: Option<&[u8]> = None;
+    let (mut found, mut names): (Option<&[u8]>, usize) = (None, 0);
     state.walk(snapshots, &mut |visited| {
+        names += 1;
         if let NodeType::Symlink(target) = &visited.node.entry.node_type
             && target.ends_with(name)
             && may_be_recognized(visited.name)
@@ -32,7 +35,7 @@ fn name_of_link(state: &State, (directory, name): (EntryId, &[u8]), blob: EntryI
         {
             found = Some(visited.name);
         }
-        true
+        names < NAMES_MAX
     });
     found.map(<[u8]>::to_vec)
 }

@@ -41,6 +41,9 @@ pub const MANIFEST_BYTES_MAX: u64 = BODY_BYTES_MAX + (1 << 20);
 pub const PIECES_MAX: usize = 1 << 24;
 /// Largest number of extents of all files.
 pub const EXTENTS_MAX: usize = 1 << 23;
+/// Largest number of variants. Each shares files with the collection, so what is summed up for all takes their number times
+/// the files.
+pub const VARIANTS_MAX: usize = 256;
 
 /// A snapshot of a collection.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -282,7 +285,8 @@ pub fn digest(bytes: &[u8]) -> Option<[u8; 32]> {
 }
 
 impl Manifest {
-    /// Reads a manifest. `Corrupt`, or `Unsupported` for one of a newer program.
+    /// Reads a manifest. `Corrupt`, or `Unsupported` for one of a newer program. Work and memory follow from the bytes of
+    /// the body, each of which is looked at once, so they need no budget.
     pub fn parse(bytes: &[u8]) -> Result<Manifest> {
         Manifest::read(bytes).map_err(|error| error.at("manifest"))
     }
@@ -442,6 +446,9 @@ impl Manifest {
     /// The first file is the log, each other log and a second file of a number belong to one variant, and no file
     /// is there twice.
     fn check_variants(&self) -> std::result::Result<(), String> {
+        if self.variants.len() > VARIANTS_MAX {
+            return Err(format!("there are {} variants, {VARIANTS_MAX} at most", self.variants.len()));
+        }
         if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {
             return Err("the first file is no log".to_owned());
         }

@@ -19,7 +19,7 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{
     Described, EXTENTS_MAX, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, PIECES_MAX, Piece,
-    PieceEncoding, Variant,
+    PieceEncoding, VARIANTS_MAX, Variant,
 };
 use crate::format::values::{read_count, read_list, read_string, write_text};
 use crate::model::{Error, Result};
@@ -107,7 +107,7 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
         left -= file.extents.len();
         files.push(file);
     }
-    let variants = read_list(&mut body, any, VARIANT_BYTES, |body| {
+    let variants = read_list(&mut body, VARIANTS_MAX, VARIANT_BYTES, |body| {
         let (name, log) = (read_string(body)?, body.u32()?);
         let files = read_list(body, any, 4, Reader::u32)?;
         Ok(Variant { name, log, files, recipe: body.array()? })
