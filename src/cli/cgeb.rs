@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Outcome;
 use crate::cli::shared::output::{complain, json_text, print};
+use crate::format::budget::Budget;
 use crate::format::files::cgeb::{
     AuxEncoding, BatchWriter, CgebError, ContentHash, HEADER_BYTES, Header, Layout, NewRecord, Record,
 };
@@ -122,7 +123,7 @@ impl Matrix {
         let bytes = source.len().map_err(|error| Error::io("getting its size", error))?;
         let mut prefix = vec![0; bytes.min(npy::PREFIX_BYTES_MAX) as usize];
         source.read_exact_at(&mut prefix, 0).map_err(|error| Error::io("reading it", error))?;
-        let header = npy::parse(&prefix, bytes)?;
+        let header = npy::parse(&prefix, bytes, &mut Budget::default())?;
         let [rows, columns] = header.shape.dimensions() else {
             return Err(Error::invalid("not a two-dimensional array"));
         };

@@ -4,6 +4,9 @@
 //! whose entries all lead to the same place. So a reader takes each step, and each byte that it copies, from a budget,
 //! which grows by [`STEPS_PER_BYTE`] with each byte that it reads of the file. Files of the formats' own libraries take
 //! less than 4 steps a byte. A reader whose budget is spent stops, and the file stays plain.
+//!
+//! The pickles of checkpoints, archives and models can exceed it. Readers that pass over their bytes once, and copy each
+//! at most once, cannot: their budget counts, so that tests and fuzzers see if a change ends this.
 
 use crate::model::{Error, Result};
 
@@ -41,6 +44,14 @@ impl Budget {
             self.most(),
             self.read
         )))
+    }
+
+    /// Takes the step of an entry, and one for each byte of its texts, which are copied.
+    ///
+    /// # Errors
+    /// As those of [`take`](Self::take).
+    pub fn take_entry(&mut self, text_bytes: usize) -> Result<()> {
+        self.take((text_bytes as u64).saturating_add(1))
     }
 
     /// Bytes that were read.

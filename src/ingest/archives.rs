@@ -50,17 +50,21 @@ pub(super) fn begins_with(name: &[u8], magic: &[u8]) -> bool {
 
 /// Recognizes a file by its suffix. `None` if it has another one, or is an ordinary file with a suffix
 /// that many programs use.
-pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Option<Found>> {
+pub(super) fn recognize(
+    source: &Arc<dyn File>,
+    bytes: u64,
+    name: &[u8],
+    budget: &mut Budget,
+) -> Result<Option<Found>> {
     if !has_suffix(name) {
         return Ok(None);
     }
     let mut read_at = |out: &mut [u8], at: u64| read(source, out, at);
-    let mut budget = Budget::default();
     if name.ends_with(b".onnx") {
-        return Ok(Some(of_model(onnx::parse(&mut read_at, bytes, &mut budget)?)));
+        return Ok(Some(of_model(onnx::parse(&mut read_at, bytes, budget)?)));
     }
     if name.ends_with(b".npz") {
-        return Ok(Some(of_arrays(npz::parse(&mut read_at, bytes, &mut budget)?)));
+        return Ok(Some(of_arrays(npz::parse(&mut read_at, bytes, budget)?)));
     }
     let mut magic = [0; 8];
     read_at(magic.get_mut(..bytes.min(8) as usize).unwrap_or_default(), 0)?;
@@ -70,7 +74,7 @@ pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Resu
         return if magic == HDF5_MAGIC { Err(refused()) } else { Ok(None) };
     }
     if magic.starts_with(&zip::MAGIC) {
-        return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes, &mut budget)?)));
+        return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes, budget)?)));
     }
     if name.ends_with(b".bin") {
         return Ok(None);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::format::budget::Budget;
 use crate::format::files::cgeb::{
     CgebError, ContentHash, HEADER_BYTES, Header, Layout, Part, RUNS_MAX, Runs, Sizes, leading_hash,
 };
@@ -32,9 +33,10 @@ enum Found<'a> {
 }
 
 /// Where the records of a file lie. Fails where the parts cannot reproduce the file byte for byte;
-/// the error names the record and the reason.
-pub(super) fn scan(source: &Arc<dyn File>, bytes: u64) -> Result<Runs> {
-    read(source, bytes, &mut |_| Ok(()))
+/// the error names the record and the reason. A step is a record of at least 4 KiB or a field of one, so the budget
+/// suffices.
+pub(super) fn scan(source: &Arc<dyn File>, bytes: u64, budget: &mut Budget) -> Result<Runs> {
+    read(source, bytes, budget, &mut |_| Ok(()))
 }
 
 /// Checks a whole file: formats, zeros, hashes. Returns where its records lie, and the data hash for
@@ -42,7 +44,7 @@ pub(super) fn scan(source: &Arc<dyn File>, bytes: u64) -> Result<Runs> {
 pub fn check_batch(source: &Arc<dyn File>) -> Result<(Runs, u64)> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
     let mut hasher = blake3::Hasher::new();
-    let runs = read(source, bytes, &mut |found| {
+    let runs = read(source, bytes, &mut Budget::default(), &mut |found| {
         if let Found::Source(bytes) = found {
             hasher.update(bytes);
         }
@@ -52,8 +54,13 @@ pub fn check_batch(source: &Arc<dyn File>) -> Result<(Runs, u64)> {
 }
 
 /// Reads and checks the whole file once, and passes on its pieces.
-fn read(source: &Arc<dyn File>, bytes: u64, found: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<Runs> {
-    let mut window = Window { source, bytes, at: 0, held: Vec::new(), used: 0 };
+fn read(
+    source: &Arc<dyn File>,
+    bytes: u64,
+    budget: &mut Budget,
+    found: &mut dyn FnMut(Found<'_>) -> Result<()>,
+) -> Result<Runs> {
+    let mut window = Window { source, bytes, at: 0, held: Vec::new(), used: 0, budget };
     let mut runs: Option<Runs> = None;
     let mut number = 0_u64;
     while window.at < bytes {
@@ -167,17 +174,20 @@ struct Window<'a> {
     held: Vec<u8>,
     /// Bytes of the window that were returned.
     used: usize,
+    budget: &'a mut Budget,
 }
 
 impl Window<'_> {
     /// The next bytes: at least one and at most `most`, as many as are buffered. The file must have
     /// that many.
     fn next(&mut self, most: u64, found: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<&mut [u8]> {
+        self.budget.take(1)?;
         if self.used == self.held.len() {
             let len = (self.bytes - self.at).min(WINDOW_BYTES);
             self.held.resize(len as usize, 0);
             let read = self.source.read_exact_at(&mut self.held, self.at);
             read.map_err(|error| Error::io("reading it", error))?;
+            self.budget.add_read(len);
             found(Found::Source(&self.held))?;
             self.used = 0;
         }
@@ -276,7 +286,7 @@ pub(super) fn take(
         let object = StoredObject { dtype, bytes, block_bytes, extent, blocks, error: None };
         sinks.push(Sink { part, tier: *tier, file: own, gathered: Vec::new(), step, stored: 0, object });
     }
-    let again = read(source, recognized.bytes, &mut |found| match found {
+    let again = read(source, recognized.bytes, &mut Budget::default(), &mut |found| match found {
         Found::Source(bytes) => {
             digester.update(bytes);
             progress.advance(bytes.len() as u64);

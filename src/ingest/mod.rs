@@ -66,7 +66,7 @@ pub use options::{Options, Origin, Report};
 pub use parents::Parents;
 pub use parts::{Part, PartTensor, Recognized};
 pub use publish::Rename;
-pub use recognize::{recognize, recognize_at};
+pub use recognize::{recognize, recognize_at, recognize_within};
 #[cfg(feature = "mount")]
 pub use request::{Request, parse_collection, parse_encoder};
 pub use share::share;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::format::budget::Budget;
 use crate::format::files::cgeb;
 use crate::format::files::{gguf, npy, safetensors, shard_index};
 use crate::format::log::catalog::Content;
@@ -20,8 +21,13 @@ const GGUF_PREFIX_BYTES: u64 = 1 << 16;
 /// Recognizes a file by its name and its content. Fails where the content violates the format that
 /// the name promises; the error says what the file is instead, if its first bytes tell.
 pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
+    recognize_within(source, name, &mut Budget::default())
+}
+
+/// As [`recognize`], with the steps taken from a budget.
+pub fn recognize_within(source: &Arc<dyn File>, name: &[u8], budget: &mut Budget) -> Result<Recognized> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
-    by_name(source, bytes, name).map_err(|error| diagnose(source, name, error))
+    by_name(source, bytes, name, budget).map_err(|error| diagnose(source, name, error))
 }
 
 /// Recognizes a file of a collection, by its name and as `ingest/data_files.rs` does. `path` is
@@ -82,27 +88,27 @@ pub(super) fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
     })
 }
 
-fn by_name(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Recognized> {
+fn by_name(source: &Arc<dyn File>, bytes: u64, name: &[u8], budget: &mut Budget) -> Result<Recognized> {
     let text = String::from_utf8_lossy(name);
     let stem = text.strip_suffix(".cgeb").filter(|stem| !stem.is_empty());
     if let Some(stem) = stem {
-        return batch(source, bytes, stem);
+        return batch(source, bytes, stem, budget);
     }
     let (mut note, mut data_files, mut shards) = (String::new(), Vec::new(), None);
-    let (content, tensors) = if let Some(found) = archives::recognize(source, bytes, name)? {
+    let (content, tensors) = if let Some(found) = archives::recognize(source, bytes, name, budget)? {
         (note, data_files) = (found.note, found.data_files);
         (found.content, found.tensors)
     } else if text.ends_with(".safetensors") {
-        let header = safetensors_header(source, bytes)?;
+        let header = safetensors_header(source, bytes, budget)?;
         note = archives::note(&header.others.iter().map(not_shown).collect::<Vec<_>>());
         (Content::Safetensors, safetensors_parts(header))
     } else if text.ends_with(".gguf") {
-        (Content::Gguf, gguf_tensors(source, bytes)?)
+        (Content::Gguf, gguf_tensors(source, bytes, budget)?)
     } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
-        (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
+        (Content::Npy, vec![npy_tensor(source, bytes, stem, budget)?])
     } else {
         if shard_index::is_name(name) && bytes > 0 {
-            match read_shards(source, bytes) {
+            match read_shards(source, bytes, budget) {
                 Ok(found) => shards = Some(found),
                 Err(error) if error.kind() == ErrorKind::Io => return Err(error),
                 Err(error) => note = format!("the names of tensors do not follow it: {error}"),
@@ -123,8 +129,8 @@ pub(super) fn of_tensors(content: Content, bytes: u64, tensors: Vec<Part>) -> Re
 }
 
 /// Recognizes an embedding batch, which is read and checked whole.
-fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
-    let runs = scan(source, bytes)?;
+fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str, budget: &mut Budget) -> Result<Recognized> {
+    let runs = scan(source, bytes, budget)?;
     let sizes = runs.sizes();
     let rows = |each: u64| Shape::new(&[runs.records(), each]);
     let mut parts = Vec::new();
@@ -155,17 +161,21 @@ fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
 }
 
 /// The text of the index of a sharded model.
-fn read_shards(source: &Arc<dyn File>, bytes: u64) -> Result<String> {
+fn read_shards(source: &Arc<dyn File>, bytes: u64, budget: &mut Budget) -> Result<String> {
     if bytes > shard_index::BYTES_MAX {
         let most = shard_index::BYTES_MAX;
         return Err(Error::unsupported(format!("it has {bytes} bytes; at most {most} are read")));
     }
     let mut json = vec![0; bytes as usize];
     read(source, &mut json, 0)?;
-    Ok(shard_index::to_lines(&shard_index::parse(&json)?))
+    Ok(shard_index::to_lines(&shard_index::parse(&json, budget)?))
 }
 
-fn safetensors_header(source: &Arc<dyn File>, bytes: u64) -> Result<safetensors::Header> {
+fn safetensors_header(
+    source: &Arc<dyn File>,
+    bytes: u64,
+    budget: &mut Budget,
+) -> Result<safetensors::Header> {
     let mut first = [0; 8];
     if bytes < 8 {
         let text = format!("it has {bytes} bytes, too few for a safetensors file");
@@ -175,7 +185,7 @@ fn safetensors_header(source: &Arc<dyn File>, bytes: u64) -> Result<safetensors:
     let len = safetensors::header_len(first, bytes)?;
     let mut json = vec![0; len as usize];
     read(source, &mut json, 8)?;
-    safetensors::parse(&json, bytes)
+    safetensors::parse(&json, bytes, budget)
 }
 
 fn not_shown(other: &safetensors::Other) -> (String, String) {
@@ -199,7 +209,7 @@ fn safetensors_parts(header: safetensors::Header) -> Vec<Part> {
 }
 
 /// A GGUF header does not state its length, so more of the file is read until the header ends.
-fn gguf_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
+fn gguf_tensors(source: &Arc<dyn File>, bytes: u64, budget: &mut Budget) -> Result<Vec<Part>> {
     let mut prefix = Vec::new();
     let mut wanted = GGUF_PREFIX_BYTES;
     let header = loop {
@@ -208,7 +218,7 @@ fn gguf_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
         prefix.reserve_exact(len as usize - read_before);
         prefix.resize(len as usize, 0);
         read(source, prefix.get_mut(read_before..).unwrap_or_default(), read_before as u64)?;
-        match gguf::parse(&prefix, bytes)? {
+        match gguf::parse(&prefix, bytes, budget)? {
             Some(header) => break header,
             None => wanted *= 4,
         }
@@ -222,10 +232,10 @@ fn gguf_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
     Ok(parts.collect())
 }
 
-fn npy_tensor(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Part> {
+fn npy_tensor(source: &Arc<dyn File>, bytes: u64, stem: &str, budget: &mut Budget) -> Result<Part> {
     let mut prefix = vec![0; bytes.min(npy::PREFIX_BYTES_MAX) as usize];
     read(source, &mut prefix, 0)?;
-    let header = npy::parse(&prefix, bytes)?;
+    let header = npy::parse(&prefix, bytes, budget)?;
     if !header.is_plain() {
         return Err(Error::unsupported(
             "its array is in Fortran order or big-endian, so its bytes are not the tensor's; \

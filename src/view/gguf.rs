@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::format::budget::Budget;
 use crate::format::files::gguf;
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
@@ -114,7 +115,7 @@ fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<(Vec<u8>, gg
         let len = wanted.min(stream.bytes()).min(gguf::HEADER_BYTES_MAX);
         let mut prefix = vec![0; len as usize];
         stream.read_exact(0, &mut prefix)?;
-        match gguf::parse(&prefix, bytes)? {
+        match gguf::parse(&prefix, bytes, &mut Budget::default())? {
             Some(header) => return Ok((prefix, header)),
             None if len < wanted => {
                 return Err(Error::corrupt("a gguf file without its header; run tierfs fsck"));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::format::budget::Budget;
 use crate::format::files::safetensors::{Entry, Header, Other, entry, header_len, parse, write_entries};
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
@@ -56,5 +57,5 @@ fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Header> {
     stream.read_exact(0, &mut first)?;
     let mut json = vec![0; header_len(first, stream.bytes())? as usize];
     stream.read_exact(8, &mut json)?;
-    parse(&json, stream.bytes())
+    parse(&json, stream.bytes(), &mut Budget::default())
 }

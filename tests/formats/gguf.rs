@@ -5,12 +5,17 @@ use std::io::Cursor;
 
 use gguf_rs_lib::prelude::GGUFFileReader;
 use proptest::prelude::*;
+use tierfs::format::budget::Budget;
 use tierfs::format::files::gguf::{
-    HEADER_BYTES_MAX, Header, TENSORS_MAX, code_of_type, parse, type_of_code, with_types,
+    self, HEADER_BYTES_MAX, Header, TENSORS_MAX, code_of_type, type_of_code, with_types,
 };
-use tierfs::model::{Dtype, ErrorKind};
+use tierfs::model::{Dtype, ErrorKind, Result};
 
 use crate::damaged;
+
+fn parse(prefix: &[u8], file_len: u64) -> Result<Option<Header>> {
+    gguf::parse(prefix, file_len, &mut Budget::default())
+}
 
 fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u64).to_le_bytes(), value.as_bytes()].concat()
@@ -67,7 +72,7 @@ fn two() -> Vec<u8> {
     file(3, &metadata, &tensors, 16, 16 + 3 * 36)
 }
 
-fn whole(bytes: &[u8]) -> tierfs::model::Result<Header> {
+fn whole(bytes: &[u8]) -> Result<Header> {
     parse(bytes, bytes.len() as u64).map(|header| header.unwrap())
 }
 

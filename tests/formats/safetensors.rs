@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize};
+use tierfs::format::budget::Budget;
 use tierfs::format::files::TensorRange;
 use tierfs::format::files::safetensors::{
     Entry, HEADER_BYTES_MAX, Header, header_len, parse, write_entries, write_header,
@@ -16,7 +17,7 @@ fn read(file: &[u8]) -> Result<Header> {
     let first = file.first_chunk().copied();
     let first = first.ok_or_else(|| Error::invalid("shorter than a length"))?;
     let length = usize::try_from(header_len(first, file.len() as u64)?).unwrap();
-    parse(&file[8..8 + length], file.len() as u64)
+    parse(&file[8..8 + length], file.len() as u64, &mut Budget::default())
 }
 
 /// A file with this JSON and this many bytes of data.
@@ -373,7 +374,7 @@ fn names_are_any_text_and_an_empty_file_has_no_tensors() {
     for wrong in ["", " ", "{", "[]", "{}x", "\u{feff}{}"] {
         assert_eq!(refused(wrong, 0), ErrorKind::Invalid);
     }
-    assert!(parse(b"{\"\xff\":1}", 15).is_err());
+    assert!(parse(b"{\"\xff\":1}", 15, &mut Budget::default()).is_err());
 }
 
 #[test]

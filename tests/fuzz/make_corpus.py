@@ -95,6 +95,16 @@ def containers():
     put("npy", "header_of_a_large_one", out.getvalue())
 
 
+def indexes():
+    shards = {"a": "model-00001-of-00002.safetensors", "b/c": "model-00002-of-00002.safetensors"}
+    put("shard_index", "two", json.dumps({"metadata": {"total_size": 16}, "weight_map": shards}).encode())
+    put("shard_index", "none", json.dumps({"weight_map": {}}).encode())
+    odd = {"\u00e4\n": "x", "": "", "y": "\t", "w": "../z", "v": "../z"}
+    put("shard_index", "odd", json.dumps({"weight_map": odd}).encode())
+    put("shard_index", "twice", b'{"weight_map":{"a":"1","a":"2"},"weight_map":{"b":"2"}}')
+    put("shard_index", "text", b"1\n\ta\n\tb\n2\n\tc\n\n\t")
+
+
 def records():
     for case in json.loads(golden("cases.json")):
         if case["kind"] in ("delta", "patch"):
@@ -264,6 +274,7 @@ def requests():
 
 
 containers()
+indexes()
 records()
 entries()
 texts()

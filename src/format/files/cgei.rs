@@ -112,7 +112,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// Reads a whole index. Allocates only after the length was found to match the number of records.
+    /// Reads a whole index. Allocates only after the length was found to match the number of records, so work and memory
+    /// follow from the length and need no budget.
     ///
     /// # Errors
     /// `WrongMagic`, `UnsupportedVersion`, `ReservedNotZero`, `Truncated`,

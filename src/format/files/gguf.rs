@@ -22,6 +22,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::format::budget::Budget;
 use crate::format::cursor::Reader;
 use crate::format::files::cut_off;
 use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name};
@@ -95,15 +96,17 @@ pub struct Entry {
 
 /// Parses the header at the start of `prefix`, the first bytes of a file of `file_len` bytes. `None` if the header
 /// continues past `prefix`; the caller then needs a longer prefix, up to [`HEADER_BYTES_MAX`]. Needs memory in
-/// proportion to the tensors in `prefix`, whatever count the header claims.
+/// proportion to the tensors in `prefix`, whatever count the header claims. A step reads at least one byte, and a name is
+/// copied once, so the budget suffices.
 ///
 /// # Errors
 /// `Unsupported` for other versions and byte orders, for unknown ggml types, whose lengths cannot be checked, for more
 /// than 8 dimensions, for more than [`TENSORS_MAX`] tensors, and for names that a tensor cannot have; `Invalid` for all
 /// other errors.
-pub fn parse(prefix: &[u8], file_len: u64) -> Result<Option<Header>> {
+pub fn parse(prefix: &[u8], file_len: u64, budget: &mut Budget) -> Result<Option<Header>> {
     let bytes_max = file_len.min(HEADER_BYTES_MAX);
-    let mut input = Input { rest: Reader::new(prefix), bytes_max, is_short: false };
+    budget.add_read(prefix.len() as u64);
+    let mut input = Input { rest: Reader::new(prefix), bytes_max, is_short: false, budget };
     match header(&mut input, file_len) {
         Err(_) if input.is_short => Ok(None),
         read => read.map(Some).map_err(|error| error.at("gguf header")),
@@ -117,10 +120,12 @@ struct Input<'a> {
     bytes_max: u64,
     /// Whether a read failed only because the prefix is too short.
     is_short: bool,
+    budget: &'a mut Budget,
 }
 
 impl<'a> Input<'a> {
     fn bytes(&mut self, count: u64) -> Result<&'a [u8]> {
+        self.budget.take(1)?;
         let at = self.position();
         if at.checked_add(count).is_none_or(|end| end > self.bytes_max) {
             let place = format!("{count} bytes from byte {at} on");
@@ -266,6 +271,7 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
     let name = std::str::from_utf8(input.text()?);
     let name = name.map_err(|error| Error::invalid(format!("its name: {error}")))?;
     check_tensor_name(name)?;
+    input.budget.take(name.len() as u64)?;
     let name = name.to_owned();
     let place = |error: Error| error.at(format_args!("{:?}", quoted_name(&name)));
     let count = input.u32()?;

@@ -16,6 +16,7 @@
 //!
 //! Bytes after the array belong to other arrays, which `numpy.save` appends; the file is not one tensor then.
 
+use crate::format::budget::Budget;
 use crate::format::cursor::{Reader, Writer};
 use crate::format::files::cut_off;
 use crate::model::{Dtype, Error, Result, Shape};
@@ -63,14 +64,16 @@ fn is_row_major(dimensions: &[u64]) -> bool {
 }
 
 /// Parses the header at the start of `prefix`, which is the first [`PREFIX_BYTES_MAX`] bytes of a file
-/// of `file_len` bytes, or all of it.
+/// of `file_len` bytes, or all of it. Each byte of the text is looked at once, so the budget suffices.
 ///
 /// # Errors
 /// `Unsupported` for versions, element types (structures, objects, texts, complex numbers of 16 bytes, dates) and
 /// numbers of dimensions that a tensor cannot have, and for bytes after the array; `Unreadable` for a file that is cut
 /// off; `Invalid` for all other errors.
-pub fn parse(prefix: &[u8], file_len: u64) -> Result<Header> {
+pub fn parse(prefix: &[u8], file_len: u64, budget: &mut Budget) -> Result<Header> {
+    budget.add_read(prefix.len() as u64);
     let (text, data_start) = text_of(prefix)?;
+    budget.take_entry(text.len())?;
     let literal::Fields { descr, mut fortran_order, mut dimensions } =
         literal::parse(text).map_err(|error| error.at("npy header"))?;
     let (dtype, big_endian) = if matches!(descr.as_str(), "|V2" | "V2") {

@@ -58,9 +58,8 @@ fn array(
     let len = entry.data.end - entry.data.start;
     let mut prefix = vec![0; len.min(npy::PREFIX_BYTES_MAX) as usize];
     read(&mut prefix, entry.data.start)?;
-    budget.add_read(prefix.len() as u64);
-    budget.take(name.len() as u64)?;
-    Ok(match npy::parse(&prefix, len) {
+    budget.take_entry(name.len())?;
+    Ok(match npy::parse(&prefix, len, budget) {
         Ok(header) if header.is_plain() => Ok(TensorRange {
             name: name.to_owned(),
             dtype: header.dtype,

@@ -14,6 +14,7 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
+use crate::format::budget::Budget;
 use crate::format::cursor::{Reader, Writer};
 use crate::format::files::{TensorRange, cut_off};
 use crate::model::{
@@ -105,19 +106,20 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
 }
 
 /// Parses the header `json` of a file of `file_len` bytes. Needs memory in proportion to the length of
-/// the header, whatever its contents.
+/// the header, whatever its contents. Each byte of it is looked at once and copied at most once, so the budget suffices.
 ///
 /// # Errors
 /// `Unsupported` for unknown element types, for more than [`DIMENSIONS_READ_MAX`] dimensions and for more than
 /// [`TENSORS_MAX`] tensors; `Unreadable` for a file that is cut off; `Invalid` for all other errors.
-pub fn parse(json: &[u8], file_len: u64) -> Result<Header> {
+pub fn parse(json: &[u8], file_len: u64, budget: &mut Budget) -> Result<Header> {
+    budget.add_read(json.len() as u64);
     let text =
         std::str::from_utf8(json).map_err(|error| Error::invalid(format!("safetensors header: {error}")))?;
     let data_start = u64::try_from(json.len())
         .ok()
         .and_then(|length| length.checked_add(LENGTH_BYTES))
         .ok_or_else(|| Error::invalid("safetensors header too long"))?;
-    let json::Fields { tensors: mut entries, metadata } = json::parse(text)?;
+    let json::Fields { tensors: mut entries, metadata } = json::parse(text, budget)?;
     keep_last(&mut entries);
     let mut header = Header { tensors: Vec::new(), others: Vec::new(), data_start, metadata };
     for entry in entries {

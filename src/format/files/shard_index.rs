@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
+use crate::format::budget::Budget;
 use crate::model::{Error, Result};
 
 /// Longest index that is read, in bytes. That of a model of 91,000 tensors has 9 MB.
@@ -35,16 +36,19 @@ pub fn is_name(name: &[u8]) -> bool {
     (after.is_empty() || is_variant) && OF.into_iter().any(is_of)
 }
 
-/// The tensors of each file, in the order of names. Needs memory in proportion to the JSON.
+/// The tensors of each file, in the order of names. Needs memory in proportion to the JSON. Each name of it is copied at most
+/// twice, so the budget suffices.
 ///
 /// # Errors
 /// `Invalid` for JSON that does not have the form of an index.
-pub fn parse(json: &[u8]) -> Result<BTreeMap<String, Vec<String>>> {
+pub fn parse(json: &[u8], budget: &mut Budget) -> Result<BTreeMap<String, Vec<String>>> {
+    budget.add_read(json.len() as u64);
     let mut input = serde_json::Deserializer::from_slice(json);
     let files = Whole::deserialize(&mut input).and_then(|whole| input.end().map(|()| whole.0));
     let files = files.map_err(|error| Error::invalid(format!("index of shards: {error}")))?;
     let mut tensors: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, file) in files {
+        budget.take_entry(2 * (tensor.len() + file.len()))?;
         tensors.entry(file).or_default().push(tensor);
     }
     tensors.values_mut().for_each(|tensors| tensors.sort_unstable());
@@ -146,6 +150,7 @@ impl<'de> Visitor<'de> for WeightMap {
 #[cfg(test)]
 mod tests {
     use super::{files, is_name, parse, tensors, to_lines};
+    use crate::format::budget::Budget;
     use crate::model::ErrorKind;
 
     #[test]
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn the_files_of_an_index_come_back_from_its_text() {
         let json = br#"{"metadata":{"a":[1,{}]},"weight_map":{"b":"2","a":"1","c":"2","x\ny":"2","a":"2","d":"\t"}}"#;
-        let lines = to_lines(&parse(json).unwrap());
+        let lines = to_lines(&parse(json, &mut Budget::default()).unwrap());
         assert_eq!(lines, "2\n\ta\n\tb\n\tc\n");
         let found = files(&lines);
         let (name, range) = found.first().unwrap();
@@ -184,7 +189,8 @@ mod tests {
         let two = "a\nb\n\tx\n\ty\nc";
         assert_eq!(files(two), [("a", 2..2), ("b", 4..10), ("c", 11..11)]);
         assert_eq!(files("\tx\n").len(), 1);
-        assert_eq!(parse(br#"{"weight_map":{}}"#).unwrap().len(), 0);
+        let none = parse(br#"{"weight_map":{}}"#, &mut Budget::default()).unwrap();
+        assert_eq!(none.len(), 0);
     }
 
     #[test]
@@ -200,7 +206,7 @@ mod tests {
             b"{\"weight_map\":{\"\xff\":\"b\"}}",
             &deep,
         ] {
-            assert_eq!(parse(json).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(parse(json, &mut Budget::default()).unwrap_err().kind(), ErrorKind::Invalid);
         }
     }
 }

@@ -4,7 +4,17 @@
 use std::io::Cursor;
 
 use gguf_rs_lib::prelude::GGUFFileReader;
-use tierfs::format::files::gguf::{Entry, Header, parse};
+use tierfs::format::budget::Budget;
+use tierfs::format::files::gguf::{self, Entry, Header};
+use tierfs::model::Result;
+
+/// The header, read in steps that its bytes allow.
+fn parse(bytes: &[u8], file_len: u64) -> Result<Option<Header>> {
+    let mut budget = Budget::default();
+    let header = gguf::parse(bytes, file_len, &mut budget);
+    assert!(budget.spent() <= 2 * bytes.len() as u64 + 8, "{} steps", budget.spent());
+    header
+}
 
 pub fn check(bytes: &[u8]) {
     for file_len in [bytes.len() as u64, 1 << 62] {

@@ -22,13 +22,14 @@ mod piece_map;
 mod record;
 mod requests;
 mod safetensors;
+mod shard_index;
 mod values;
 
 /// A target: its name, which is that of its corpus folder, and its check.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     ("cache_map", cache_map::check),
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
@@ -47,6 +48,7 @@ pub const TARGETS: [Target; 20] = [
     ("record", record::check),
     ("requests", requests::check),
     ("safetensors", safetensors::check),
+    ("shard_index", shard_index::check),
     ("torch", archives::check_torch),
     ("values", values::check),
 ];

@@ -1,7 +1,16 @@
 //! Headers of NumPy files: the beginning of a file, as long as it says itself.
 
-use tierfs::format::files::npy::{Header, parse, write_header};
-use tierfs::model::DIMENSIONS_MAX;
+use tierfs::format::budget::Budget;
+use tierfs::format::files::npy::{self, Header, write_header};
+use tierfs::model::{DIMENSIONS_MAX, Result};
+
+/// The header, read in steps that its bytes allow.
+fn parse(bytes: &[u8], file_len: u64) -> Result<Header> {
+    let mut budget = Budget::default();
+    let header = npy::parse(bytes, file_len, &mut budget);
+    assert!(budget.spent() <= bytes.len() as u64, "{} steps", budget.spent());
+    header
+}
 
 pub fn check(bytes: &[u8]) {
     let read = |file_len| parse(bytes, file_len).ok();

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use safetensors::SafeTensors;
+use tierfs::format::budget::Budget;
 use tierfs::format::files::TensorRange;
 use tierfs::format::files::safetensors::{Entry, Header, Other, entry, header_len, parse, write_entries};
 use tierfs::model::{Error, ErrorKind, Result};
@@ -29,7 +30,10 @@ fn read(bytes: &[u8], file_len: u64) -> Result<Header> {
     let short = || Error::invalid("short");
     let first = *bytes.first_chunk().ok_or_else(short)?;
     let length = usize::try_from(header_len(first, file_len)?).map_err(|_| short())?;
-    parse(bytes.get(8..8 + length).ok_or_else(short)?, file_len)
+    let mut budget = Budget::default();
+    let header = parse(bytes.get(8..8 + length).ok_or_else(short)?, file_len, &mut budget);
+    assert!(budget.spent() <= length as u64, "{} steps", budget.spent());
+    header
 }
 
 /// The tensors and the others cover the file, and each tensor has the bytes that its shape asks for.

@@ -10,6 +10,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAcces
 use smallvec::SmallVec;
 
 use super::{ElementType, METADATA, TENSORS_MAX};
+use crate::format::budget::Budget;
 use crate::model::{DIMENSIONS_MAX, Error, Result, quoted_name};
 
 /// Most dimensions that are read, also those that a tensor cannot have. NumPy's arrays have as many.
@@ -37,9 +38,9 @@ pub(super) struct Tensor {
 /// The dimensions of a tensor, outermost first.
 pub(super) type Dimensions = SmallVec<[u64; DIMENSIONS_MAX]>;
 
-/// Parses `text`.
-pub(super) fn parse(text: &str) -> Result<Fields> {
-    let mut reading = Reading::default();
+/// Parses `text`. Takes a step for each entry, size and byte of a name or text.
+pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Fields> {
+    let mut reading = Reading { fields: Fields::default(), refused: None, budget };
     let mut input = serde_json::Deserializer::from_str(text);
     let outcome = Top(&mut reading).deserialize(&mut input).and_then(|()| input.end());
     match (reading.refused, outcome) {
@@ -57,17 +58,25 @@ pub(super) fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a 
     neighbours.find(|(left, right)| left == right).map(|(name, _)| *name)
 }
 
-#[derive(Default)]
-struct Reading {
+struct Reading<'a> {
     fields: Fields,
     /// An error of this program, which would lose its kind in `serde_json`.
     refused: Option<Error>,
+    budget: &'a mut Budget,
+}
+
+/// Keeps an error of this program apart.
+fn kept<T, E: serde::de::Error>(refused: &mut Option<Error>, result: Result<T>) -> Result<T, E> {
+    result.map_err(|error| {
+        *refused = Some(error);
+        E::custom("refused")
+    })
 }
 
 /// The outermost object.
-struct Top<'a>(&'a mut Reading);
+struct Top<'a, 'b>(&'a mut Reading<'b>);
 
-impl<'de> DeserializeSeed<'de> for Top<'_> {
+impl<'de> DeserializeSeed<'de> for Top<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
@@ -75,7 +84,7 @@ impl<'de> DeserializeSeed<'de> for Top<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Top<'_> {
+impl<'de> Visitor<'de> for Top<'_, '_> {
     type Value = ();
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,20 +92,25 @@ impl<'de> Visitor<'de> for Top<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Reading { fields, refused } = self.0;
+        let Reading { fields, refused, budget } = self.0;
         let mut metadata_seen = false;
         while let Some(name) = map.next_key::<String>()? {
+            kept(refused, budget.take_entry(name.len()))?;
             if name != METADATA {
                 if fields.tensors.len() == TENSORS_MAX {
-                    *refused = Some(Error::unsupported(format!("more than {TENSORS_MAX} tensors")));
-                    return Err(A::Error::custom("refused"));
+                    let too_many = Error::unsupported(format!("more than {TENSORS_MAX} tensors"));
+                    return kept(refused, Err(too_many));
                 }
-                fields.tensors.push(map.next_value_seed(OneTensor { name, refused: &mut *refused })?);
+                let tensor = map.next_value_seed(OneTensor { name, refused: &mut *refused })?;
+                kept(refused, budget.take(tensor.dimensions.len() as u64))?;
+                fields.tensors.push(tensor);
             } else if metadata_seen {
                 return Err(A::Error::duplicate_field(METADATA));
             } else {
                 metadata_seen = true;
                 fields.metadata = map.next_value_seed(Metadata)?;
+                let mut texts = fields.metadata.iter().map(|(key, value)| key.len() + value.len());
+                kept(refused, texts.try_for_each(|bytes| budget.take_entry(bytes)))?;
             }
         }
         Ok(())
@@ -138,17 +152,16 @@ impl<'de> Visitor<'de> for OneTensor<'_> {
             }
         }
         let dtype = dtype.ok_or_else(|| A::Error::missing_field("dtype"))?;
-        let Sizes { kept, count } = dimensions.ok_or_else(|| A::Error::missing_field("shape"))?;
+        let Sizes { kept: dimensions, count } = dimensions.ok_or_else(|| A::Error::missing_field("shape"))?;
         let offsets = offsets.ok_or_else(|| A::Error::missing_field("data_offsets"))?;
         let why = match ElementType::from_name(&dtype) {
             Some(element_type) if count <= DIMENSIONS_READ_MAX => {
-                return Ok(Tensor { name, element_type, dimensions: kept, offsets });
+                return Ok(Tensor { name, element_type, dimensions, offsets });
             }
             Some(_) => format!("more than {DIMENSIONS_READ_MAX} dimensions"),
             None => format!("element type {:?}", quoted_name(&dtype)),
         };
-        *refused = Some(Error::unsupported(why).at(format_args!("tensor {:?}", quoted_name(&name))));
-        Err(A::Error::custom("refused"))
+        kept(refused, Err(Error::unsupported(why).at(format_args!("tensor {:?}", quoted_name(&name)))))
     }
 }
 
