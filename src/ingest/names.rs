@@ -146,7 +146,8 @@ impl<'a> Names<'a> {
             return Err(Error::new(ErrorKind::Exists, text));
         }
         self.remove_name(parent, name);
-        if let [first, _, ..] = self.state.links(old.entry.id) {
+        let links = self.state.links(old.entry.id);
+        if let Some(first) = links.first().filter(|_| links.len() > 1) {
             // It keeps its other names.
             if *first == (parent, name.into()) && old.file().is_some() {
                 self.batch.recognize_again(old.entry.id);

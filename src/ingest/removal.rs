@@ -36,7 +36,7 @@ pub(super) fn removals(collection: &Collection, walked: &Walked) -> Vec<Removal>
     let state = collection.state();
     let mut removals = Vec::new();
     for (node, provenance) in Provenance::all(&state) {
-        for (parent, name) in state.links(node) {
+        for (parent, name) in state.links(node).iter() {
             let path = state.path_of_name(*parent, name);
             let mut places = walked.roots.iter().map(|root| place(root, &path));
             if places.any(|place| provenance.places.contains(&place) && !present.contains(&place)) {

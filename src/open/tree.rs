@@ -220,7 +220,7 @@ fn add_rename(
     if let NodeType::Symlink(target) = &node.entry.node_type {
         mark_blob(batch, state, to, target);
     }
-    if let [first, next, ..] = state.links(id)
+    if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
         && *first == (from.0, from.1.into())
     {
         mark(batch, state, node, from, (next.0, &next.1));
@@ -271,7 +271,7 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
     batch.entry(Entry::NameRemoved { parent, name: name.into() });
     match &node.entry.node_type {
         _ if state.links(id).len() > 1 => {
-            if let [first, next, ..] = state.links(id)
+            if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
                 && *first == (parent, name.into())
             {
                 mark(batch, state, node, (parent, name), (next.0, &next.1));

@@ -277,7 +277,8 @@ impl TreeRepair<'_> {
 
     /// Removes a file with a missing object, and its names.
     fn remove(&mut self, id: EntryId) -> Result<()> {
-        for (parent, name) in self.state.links(id).to_vec() {
+        let names: Vec<_> = self.state.links(id).iter().cloned().collect();
+        for (parent, name) in names {
             let above = self.path(parent);
             let name_shown = String::from_utf8_lossy(&name).into_owned();
             let path = if above.is_empty() { name_shown } else { format!("{above}/{name_shown}") };

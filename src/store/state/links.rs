@@ -1,6 +1,6 @@
-//! The names of nodes, by node.
+//! The names of nodes, by node, in the order in which they were made: the first is the node's place in the tree.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
@@ -16,15 +16,90 @@ const SEARCHED_MAX: usize = 32;
 /// The names of each node.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Links {
-    by_node: ByEntry<SmallVec<[Link; 1]>>,
-    /// For a node that had more than [`SEARCHED_MAX`] names: the place of each.
-    places: ByEntry<HashMap<Link, usize, RandomState>>,
+    by_node: ByEntry<Kept>,
+}
+
+/// The names of a node, as they are kept.
+#[derive(Debug)]
+enum Kept {
+    Few(SmallVec<[Link; 1]>),
+    Many(Box<Many>),
+}
+
+/// More than [`SEARCHED_MAX`] names, or a node that had as many.
+#[derive(Debug)]
+struct Many {
+    /// By a number that grows with each name.
+    by_age: BTreeMap<u64, Link>,
+    ages: HashMap<Link, u64, RandomState>,
+    next: u64,
+}
+
+/// The names of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'a>(Option<&'a Kept>);
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept::Few(SmallVec::new())
+    }
+}
+
+impl Kept {
+    fn len(&self) -> usize {
+        match self {
+            Kept::Few(links) => links.len(),
+            Kept::Many(many) => many.by_age.len(),
+        }
+    }
+}
+
+impl Many {
+    fn add(&mut self, link: Link) {
+        if let Some(before) = self.ages.insert(link.clone(), self.next) {
+            self.by_age.remove(&before);
+        }
+        self.by_age.insert(self.next, link);
+        self.next += 1;
+    }
+}
+
+impl<'a> Names<'a> {
+    /// Their number.
+    pub fn len(self) -> usize {
+        self.0.map_or(0, Kept::len)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The name that is the node's place in the tree.
+    pub fn first(self) -> Option<&'a Link> {
+        self.iter().next()
+    }
+
+    /// The name that will be, once the first has gone.
+    pub fn second(self) -> Option<&'a Link> {
+        self.iter().nth(1)
+    }
+
+    /// All of them.
+    pub fn iter(self) -> impl Iterator<Item = &'a Link> {
+        let (few, many) = match self.0 {
+            Some(Kept::Few(links)) => (Some(links.iter()), None),
+            Some(Kept::Many(many)) => (None, Some(many.by_age.values())),
+            None => (None, None),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
+    }
 }
 
 impl Links {
     /// The names of a node.
-    pub fn of(&self, node: EntryId) -> &[Link] {
-        self.by_node.get(&node).map_or(&[], SmallVec::as_slice)
+    pub fn of(&self, node: EntryId) -> Names<'_> {
+        Names(self.by_node.get(&node))
     }
 
     /// Reserves space for the names of more nodes.
@@ -34,73 +109,72 @@ impl Links {
 
     /// Adds a name. Returns the number of names that the node then has.
     pub fn add(&mut self, node: EntryId, link: Link) -> usize {
-        let links = self.by_node.entry(node).or_default();
-        if let Some(places) = self.places.get_mut(&node) {
-            places.insert(link.clone(), links.len());
+        let kept = self.by_node.entry(node).or_default();
+        match kept {
+            Kept::Few(links) if links.len() < SEARCHED_MAX => links.push(link),
+            Kept::Few(links) => {
+                let mut many = Many { by_age: BTreeMap::new(), ages: HashMap::default(), next: 0 };
+                std::mem::take(links).into_iter().chain([link]).for_each(|link| many.add(link));
+                *kept = Kept::Many(Box::new(many));
+            }
+            Kept::Many(many) => many.add(link),
         }
-        links.push(link);
-        if links.len() == SEARCHED_MAX + 1 && !self.places.contains_key(&node) {
-            self.places.insert(node, links.iter().cloned().zip(0..).collect());
-        }
-        links.len()
+        kept.len()
     }
 
-    /// Removes a name. Returns the number of names that the node had, and has then. The names of a node with many may
-    /// change their order.
+    /// Removes a name. Returns the number of names that the node had, and has then.
     pub fn remove(&mut self, node: EntryId, link: &Link) -> (usize, usize) {
-        let Some(links) = self.by_node.get_mut(&node) else { return (0, 0) };
-        let before = links.len();
-        let Some(places) = self.places.get_mut(&node) else {
-            links.retain(|known| known != link);
-            return (before, links.len());
-        };
-        if let Some(place) = places.remove(link).filter(|place| *place < before) {
-            links.swap_remove(place);
-            if let Some(moved) = links.get(place) {
-                places.insert(moved.clone(), place);
+        let Some(kept) = self.by_node.get_mut(&node) else { return (0, 0) };
+        let before = kept.len();
+        match kept {
+            Kept::Few(links) => links.retain(|known| known != link),
+            Kept::Many(many) => {
+                if let Some(age) = many.ages.remove(link) {
+                    many.by_age.remove(&age);
+                }
             }
         }
-        (before, links.len())
+        (before, kept.len())
     }
 
     /// Removes all names of a node. Returns how many there were.
     pub fn remove_all(&mut self, node: EntryId) -> usize {
-        self.places.remove(&node);
-        self.by_node.remove(&node).map_or(0, |links| links.len())
+        self.by_node.remove(&node).map_or(0, |kept| kept.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::{Links, SEARCHED_MAX};
     use crate::model::EntryId;
     use crate::store::state::node::Link;
 
     #[test]
-    fn names_that_come_and_go_are_those_of_a_set() {
+    fn names_that_come_and_go_are_those_of_a_list() {
         let mut seed = 1_u64;
         let mut random = move |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
         };
-        let (mut links, mut wanted) = (Links::default(), BTreeSet::new());
+        let (mut links, mut wanted) = (Links::default(), Vec::<Link>::new());
         let node = EntryId(7);
         for round in 0..4000 {
             // The number of names rises and falls around the one from which they are found by a map.
             let grows = round / 200 % 2 == 0;
             let number = random(3 * SEARCHED_MAX as u64);
             let link: Link = (EntryId(number % 3), number.to_be_bytes().into());
-            if random(4) > 0 && grows && wanted.insert(link.clone()) {
+            if random(4) > 0 && grows && !wanted.contains(&link) {
+                wanted.push(link.clone());
                 assert_eq!(links.add(node, link), wanted.len());
             } else if !grows || random(4) == 0 {
                 let before = wanted.len();
-                wanted.remove(&link);
+                wanted.retain(|known| *known != link);
                 assert_eq!(links.remove(node, &link), (before, wanted.len()));
             }
-            let found: BTreeSet<Link> = links.of(node).iter().cloned().collect();
-            assert_eq!((found.len(), &found), (links.of(node).len(), &wanted), "round {round}");
+            let found: Vec<Link> = links.of(node).iter().cloned().collect();
+            assert_eq!((links.of(node).len(), &found), (wanted.len(), &wanted), "round {round}");
+            let ends = (links.of(node).first(), links.of(node).second());
+            assert_eq!(ends, (wanted.first(), wanted.get(1)), "round {round}");
         }
         assert_eq!(links.remove_all(node), wanted.len());
         assert_eq!((links.of(node).len(), links.remove_all(node)), (0, 0));

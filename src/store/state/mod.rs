@@ -35,6 +35,7 @@ use crate::store::state::by_id::{ById, Set};
 use crate::store::state::data_files::DataFiles;
 use crate::store::state::directory::Directory;
 use crate::store::state::freed::Freed;
+use crate::store::state::links::Names;
 use crate::store::state::node::{Link, Node};
 use crate::store::state::node_settings::Settings;
 use crate::store::state::pins::Pins;
@@ -109,7 +110,7 @@ impl State {
     }
 
     /// The names of a node.
-    pub fn links(&self, id: EntryId) -> &[Link] {
+    pub fn links(&self, id: EntryId) -> Names<'_> {
         self.tree.links.of(id)
     }
 
@@ -432,18 +433,26 @@ impl State {
         State { sizes, ..State::default() }
     }
 
-    /// Completes the state of a replayed log. `Corrupt` if a file has no size.
+    /// Completes the state of a replayed log. `Corrupt` if a file has no size; the others have theirs.
     pub(in crate::store) fn end_replay(&mut self) -> Result<()> {
         self.name_tensors();
-        self.sizes.files.take().unwrap_or_default().into_iter().try_for_each(|id| {
-            let Some(file) = self.node(id).and_then(|node| node.file()) else { return Ok(()) };
-            let bytes = self.bytes_of(file).map_err(|error| error.at(format_args!("node {}", id.0)))?;
-            if let Some(ById(mut known)) = self.nodes.take(&id) {
-                Arc::make_mut(&mut known).bytes = bytes;
-                self.nodes.insert(ById(known));
-            }
-            Ok(())
-        })
+        let mut done = Ok(());
+        for id in self.sizes.files.take().unwrap_or_default() {
+            let sized = self.set_size(id).map_err(|error| error.at(format_args!("node {}", id.0)));
+            done = done.and(sized);
+        }
+        done
+    }
+
+    /// Gives a file the size of its objects.
+    fn set_size(&mut self, id: EntryId) -> Result<()> {
+        let Some(file) = self.node(id).and_then(|node| node.file()) else { return Ok(()) };
+        let bytes = self.bytes_of(file)?;
+        if let Some(ById(mut known)) = self.nodes.take(&id) {
+            Arc::make_mut(&mut known).bytes = bytes;
+            self.nodes.insert(ById(known));
+        }
+        Ok(())
     }
 
     pub(in crate::store) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
@@ -471,7 +480,7 @@ impl State {
         if !self.tree.directories.contains_key(&node) {
             return;
         }
-        for (parent, _) in self.tree.links.of(node) {
+        for (parent, _) in self.tree.links.of(node).iter() {
             if let Some(above) = self.tree.directories.get_mut(parent) {
                 above.count_directory(change);
             }
