@@ -19,7 +19,7 @@ use crate::store::state::freed::Freed;
 struct BlockApplier<'a> {
     object: &'a Object,
     layout: BlockLayout,
-    /// The layout by which payload bytes are counted.
+    /// The layout of the blocks that the log describes. The object may have another size by now, which no batch has.
     logged: BlockLayout,
     /// Number of blocks of the object.
     count: u32,
@@ -82,9 +82,10 @@ impl<'a> BlockApplier<'a> {
             self.stored = self.stored.wrapping_add(u64::from(stored.len));
             return Ok(None);
         }
-        let before = self.blocks.get(index, self.layout);
+        let layout = if index < self.logged.blocks() { self.logged } else { self.layout };
+        let before = self.blocks.get(index, layout);
         let counted = self.blocks.counted_in(&(index..index.saturating_add(1)), self.logged);
-        self.blocks.set(index, block, self.layout)?;
+        self.blocks.set(index, block, layout)?;
         self.count_absent(before.as_ref(), &stored);
         let now = stored.counted(self.logged.len(index) as u64);
         self.stored = self.stored.wrapping_add(now.wrapping_sub(counted));
@@ -205,6 +206,37 @@ mod tests {
 
     fn described() -> ObjectDescription {
         ObjectDescription { dtype: Dtype::U8, shape: Shape::default(), parent: None, reconstruct: 0 }
+    }
+
+    #[test]
+    fn a_block_that_moves_while_the_size_is_not_recorded_leaves_the_count_of_the_others() {
+        for size in [128, 66, 65] {
+            let mut state = State::default();
+            state.apply_entry(object(68)).unwrap();
+            let stored = Stored { len: 2, ..Stored::in_extent(0) };
+            let record =
+                Record::CreateRun { object: ID, block: 0, described: described(), stored, created_at: 0 };
+            state.apply_record(&record, 2, &[3; 8]).unwrap();
+            let check = |state: &State, wanted: u64| {
+                let object = state.object(ID).unwrap();
+                let counted = object.blocks.read().counted(object.logged_layout());
+                assert_eq!((object.stored(), counted), (wanted, wanted), "at size {size}");
+            };
+            check(&state, 68);
+            state.object(ID).unwrap().set_bytes(size);
+            let create = |block: u32, len: u32| {
+                let stored =
+                    Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset: 0, len, in_data: false };
+                Record::Create { object: ID, block, described: described(), stored, created_at: 0 }
+            };
+            state.apply_record(&create(0, 64), 3, &[]).unwrap();
+            check(&state, 68);
+            state.apply_entry(object(size)).unwrap();
+            state.apply_record(&create(1, size as u32 - 64), 4, &[]).unwrap();
+            check(&state, size);
+            state.apply_entry(object(0)).unwrap();
+            check(&state, 0);
+        }
     }
 
     #[test]
