@@ -75,9 +75,14 @@ pub(in crate::cli) struct Daemon {
     pub connection: Connection,
 }
 
-/// The daemons of all connections, as far as the kernel tells.
+/// The daemons of all connections, as far as the kernel tells. Other programs are not looked at: the kernel keeps who asks
+/// for the files of one that waits for a page of a mount.
 pub(in crate::cli) fn daemons() -> impl Iterator<Item = Daemon> {
-    processes().filter_map(|(number, path)| {
+    let is_ours = |path: &Path| {
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        name.starts_with("tierfs") || name.starts_with("mount.tierfs")
+    };
+    processes().filter(move |(_, path)| is_ours(path)).filter_map(|(number, path)| {
         let is_device = |descriptor: &fs::DirEntry| {
             fs::read_link(descriptor.path()).is_ok_and(|target| target == Path::new("/dev/fuse"))
         };
