@@ -256,9 +256,9 @@ fn take_in(
 ) -> Result<()> {
     let is_one = is_tensor(collection, node);
     let containers: BTreeSet<EntryId> = {
+        let targets = if is_one { Vec::new() } else { targets(collection, node)? };
         let state = collection.state();
         let of = |target: Target| Some(state.node(target.node)?.file()?.container.unwrap_or(target.node));
-        let targets = if is_one { Vec::new() } else { targets(collection, node)? };
         targets.into_iter().filter_map(of).collect()
     };
     for container in containers {

@@ -237,6 +237,9 @@ fn floats_beside_codes_stay_exact_unless_all_are_moved() {
     assert_eq!((report.encoded, report.kept.beside_codes), (2, 0));
     let report = import(&collection, "model.safetensors", &ordinary, &q8("q8")).unwrap();
     assert_eq!((report.encoded, report.kept.beside_codes), (1, 0));
-    let has_codes = |path| collection.state().has_codes(find(&collection, path).unwrap().entry.id);
+    let has_codes = |path| {
+        let node = find(&collection, path).unwrap().entry.id;
+        collection.state().has_codes(node)
+    };
     assert!(has_codes("codes.safetensors") && !has_codes("model.safetensors"));
 }

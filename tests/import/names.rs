@@ -30,7 +30,8 @@ fn memory() -> (Arc<dyn Disk>, Arc<Collection>) {
 }
 
 fn taken(collection: &Collection, path: &str) -> HashSet<String> {
-    collection.state().taken_names(find(collection, path).unwrap().entry.id).into_iter().collect()
+    let node = find(collection, path).unwrap().entry.id;
+    collection.state().taken_names(node).into_iter().collect()
 }
 
 #[test]
@@ -177,8 +178,8 @@ fn tensors_have_the_paths_that_no_entry_has_below_directories_that_are_there() {
         assert_eq!(read(&collection, "d/x/file").unwrap(), b"file");
         assert_eq!(read(&collection, ".tensors/d/w").unwrap(), [1; 10]);
         assert!(find(&collection, "d/.tensors/only").is_none());
-        let state = collection.state();
         let directory = find(&collection, "d").unwrap().entry.id;
+        let state = collection.state();
         let listed = |with_tensors| {
             let (mut names, mut after) = (Vec::new(), 0);
             while let Some((last, name, _)) = state.listed(directory, after, with_tensors, 1).unwrap().pop() {

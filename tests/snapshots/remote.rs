@@ -307,12 +307,12 @@ pub struct Seen {
 
 /// Everything in a collection, by path.
 pub fn seen(collection: &Arc<Collection>) -> BTreeMap<String, Seen> {
-    let state = collection.state();
+    let nodes: Vec<_> = collection.state().nodes().cloned().collect();
     let mut all = BTreeMap::new();
-    for node in state.nodes() {
+    for node in nodes {
         let is_part = node.file().is_some_and(|file| file.container.is_some());
         let names: Vec<String> = match is_part {
-            true => vec![String::from_utf8(state.path(node.entry.id)).unwrap()],
+            true => vec![String::from_utf8(collection.state().path(node.entry.id)).unwrap()],
             false => paths_of(collection, node.entry.id),
         };
         let entry = &node.entry;
@@ -324,6 +324,7 @@ pub fn seen(collection: &Arc<Collection>) -> BTreeMap<String, Seen> {
             }
             other => format!("{other:?}"),
         };
+        let state = collection.state();
         let settings: Vec<_> = state
             .settings_of(entry.id)
             .filter(|(key, _)| !["pin", "parents in "].iter().any(|start| key.starts_with(start)))
@@ -333,9 +334,11 @@ pub fn seen(collection: &Arc<Collection>) -> BTreeMap<String, Seen> {
             "{} {:o} {} {} {} {} {} {what} {settings:?}",
             entry.id.0, entry.mode, entry.uid, entry.gid, entry.atime, entry.mtime, entry.ctime
         );
+        drop(settings);
+        drop(state);
         let (mut bytes, mut tiers) = (Ok(Vec::new()), Vec::new());
         if node.file().is_some() {
-            let objects = collection.parts_in(&state, entry.id).unwrap().0;
+            let objects = collection.parts_of(entry.id).unwrap().0;
             for object in &objects {
                 let layout = object.layout();
                 let blocks = object.blocks.read();

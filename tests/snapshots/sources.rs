@@ -139,8 +139,8 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
             .unwrap();
     }
     let tensor = |name: &str| {
-        let state = collection.state();
         let file = find(&collection, name).unwrap();
+        let state = collection.state();
         state.parts(file.file().unwrap()).next().unwrap().entry.id
     };
     let (absent, encoded) = (tensor("b.safetensors"), tensor("c.safetensors"));

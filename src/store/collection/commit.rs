@@ -79,17 +79,17 @@ impl Collection {
         let writer = &mut *self.writer()?;
         writer.unsynced.merge(touched);
         let mut batch = writer.log.begin();
-        let filled = fill(&mut batch, &self.state.read())?;
+        let filled = fill(&mut batch, &self.state.read_as_writer())?;
         if batch.is_empty() {
-            return Ok(then(&self.state.read(), filled));
+            return Ok(then(&self.state.read_as_writer(), filled));
         }
-        self.state.read().end_consent(&mut batch);
-        let changed = self.state.read().forget_copies(&mut batch);
+        self.state.read_as_writer().end_consent(&mut batch);
+        let changed = self.state.read_as_writer().forget_copies(&mut batch);
         batch.check()?;
-        check(&batch, &self.state.read(), |object| {
+        check(&batch, &self.state.read_as_writer(), |object| {
             self.services.lineage().check_not_needed(self.place(), object)
         })?;
-        let takes_names = batch.takes_names(&self.state.read());
+        let takes_names = batch.takes_names(&self.state.read_as_writer());
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
         if is_full && writer.log.is_whole() && !writer.freed.is_empty() {
@@ -132,7 +132,7 @@ impl Collection {
             // The log grows faster than syncs come.
             self.sync_all(writer)?;
         }
-        Ok(then(&self.state.read(), filled))
+        Ok(then(&self.state.read_as_writer(), filled))
     }
 
     /// Makes all records durable and records that in the log: later damage to them never counts as a

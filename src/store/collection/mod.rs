@@ -17,12 +17,13 @@ pub(in crate::store) mod read_gate;
 pub(in crate::store) mod reclaim;
 pub(in crate::store) mod recover;
 pub(in crate::store) mod services;
+pub(in crate::store) mod state_lock;
 mod unrecorded;
 pub(in crate::store) mod usage_file;
 
 use std::sync::Arc;
 
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::format::files::cgeb::Runs;
 use crate::format::files::onnx::DataFiles;
@@ -37,6 +38,7 @@ use crate::store::collection::identity::Identity;
 use crate::store::collection::journal::{Journal, Writer};
 use crate::store::collection::read_gate::ReadGate;
 use crate::store::collection::services::Services;
+use crate::store::collection::state_lock::{StateGuard, StateLock};
 use crate::store::collection::usage_file::{SaveUsage, UsageFile};
 use crate::store::disk::{Disk, File};
 use crate::store::events::{Events, Note};
@@ -57,7 +59,7 @@ pub struct Collection {
     pub(in crate::store) identity: Identity,
     pub(in crate::store) files: Files,
     /// Held for lookups and changes in memory, never across I/O.
-    pub(in crate::store) state: RwLock<State>,
+    pub(in crate::store) state: StateLock,
     pub(in crate::store) journal: Journal,
     pub(in crate::store) gate: ReadGate,
     /// Reserved slots that no batch names yet.
@@ -88,7 +90,7 @@ impl Collection {
         Collection {
             files: Files::new(disk, path, may_write),
             identity,
-            state: RwLock::new(state),
+            state: StateLock::new(state),
             journal,
             gate: ReadGate::default(),
             reservations: Arc::default(),
@@ -126,8 +128,8 @@ impl Collection {
         self.identity.name()
     }
 
-    /// Its state. The guard must not be held across I/O.
-    pub fn state(&self) -> RwLockReadGuard<'_, State> {
+    /// Its state. The guard must not be held across I/O, nor while the same thread asks for the state again.
+    pub fn state(&self) -> StateGuard<'_> {
         self.state.read()
     }
 
