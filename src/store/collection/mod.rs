@@ -407,7 +407,11 @@ impl Collection {
 
     /// The path of the file that contains an object, as far as names lead to it.
     pub fn path_of(&self, object: &Object) -> String {
-        let state = self.state();
+        self.path_in(&self.state.read(), object)
+    }
+
+    /// [`path_of`](Self::path_of), in a state that is locked already.
+    pub(in crate::store) fn path_in(&self, state: &State, object: &Object) -> String {
         let id = object.entry.id;
         let has = |node: &&Arc<Node>| node.file().is_some_and(|file| file.objects.contains(&id));
         let node = state.part_of(id).or_else(|| state.nodes().find(has).map(|node| node.entry.id));

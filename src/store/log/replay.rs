@@ -85,7 +85,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
 /// Replays a log for a repair. Takes every record in a damaged stretch that is intact by itself,
 /// tolerates a missing header, and returns the entries that the state refused.
 pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<(Replayed, Vec<Entry>)> {
-    let mut log = LogReader::new(file)?;
+    let mut log = LogReader::new(file)?.unbounded();
     let mut refused = Vec::new();
     let out = match header(&mut log, store) {
         Ok((generation, _)) => Replayed::new(generation),

@@ -124,6 +124,12 @@ impl<'a> LogReader<'a> {
         })
     }
 
+    /// Searches behind damage as often as it takes: the repair of a local log was asked for, and may take long.
+    pub fn unbounded(mut self) -> LogReader<'a> {
+        self.budget.add_read(u64::MAX);
+        self
+    }
+
     /// Steps beyond those of reading it once.
     pub fn steps(&self) -> u64 {
         self.budget.spent()

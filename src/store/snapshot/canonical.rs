@@ -70,7 +70,7 @@ impl Frozen {
         let mut files = Files::default();
         for (place, from) in (0..).zip(&objects) {
             let object = state.object(from.entry.id).ok_or_else(|| lacks(&path, from))?;
-            files.place(place, from, object).map_err(|error| error.at(still.path_of(from)))?;
+            files.place(place, from, object).map_err(|error| error.at(still.path_in(&source, from)))?;
         }
         let mut files = files.finish(&path)?;
         set_times(&mut files, &source, &objects);

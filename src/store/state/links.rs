@@ -16,18 +16,13 @@ const SEARCHED_MAX: usize = 32;
 /// The names of each node.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Links {
-    by_node: ByEntry<Kept>,
+    by_node: ByEntry<SmallVec<[Link; 1]>>,
+    /// The nodes that have or had more than [`SEARCHED_MAX`] names: those with few take fewer bytes.
+    with_many: ByEntry<Many>,
 }
 
-/// The names of a node, as they are kept.
-#[derive(Debug)]
-enum Kept {
-    Few(SmallVec<[Link; 1]>),
-    Many(Box<Many>),
-}
-
-/// More than [`SEARCHED_MAX`] names, or a node that had as many.
-#[derive(Debug)]
+/// Many names.
+#[derive(Debug, Default)]
 struct Many {
     /// By a number that grows with each name.
     by_age: BTreeMap<u64, Link>,
@@ -37,21 +32,12 @@ struct Many {
 
 /// The names of a node.
 #[derive(Clone, Copy, Debug)]
-pub struct Names<'a>(Option<&'a Kept>);
+pub struct Names<'a>(Kept<'a>);
 
-impl Default for Kept {
-    fn default() -> Kept {
-        Kept::Few(SmallVec::new())
-    }
-}
-
-impl Kept {
-    fn len(&self) -> usize {
-        match self {
-            Kept::Few(links) => links.len(),
-            Kept::Many(many) => many.by_age.len(),
-        }
-    }
+#[derive(Clone, Copy, Debug)]
+enum Kept<'a> {
+    Few(&'a [Link]),
+    Many(&'a Many),
 }
 
 impl Many {
@@ -62,12 +48,21 @@ impl Many {
         self.by_age.insert(self.next, link);
         self.next += 1;
     }
+
+    fn remove(&mut self, link: &Link) {
+        if let Some(age) = self.ages.remove(link) {
+            self.by_age.remove(&age);
+        }
+    }
 }
 
 impl<'a> Names<'a> {
     /// Their number.
     pub fn len(self) -> usize {
-        self.0.map_or(0, Kept::len)
+        match self.0 {
+            Kept::Few(links) => links.len(),
+            Kept::Many(many) => many.by_age.len(),
+        }
     }
 
     /// Whether there are none.
@@ -88,18 +83,19 @@ impl<'a> Names<'a> {
     /// All of them.
     pub fn iter(self) -> impl Iterator<Item = &'a Link> {
         let (few, many) = match self.0 {
-            Some(Kept::Few(links)) => (Some(links.iter()), None),
-            Some(Kept::Many(many)) => (None, Some(many.by_age.values())),
-            None => (None, None),
+            Kept::Few(links) => (links, None),
+            Kept::Many(many) => (&[][..], Some(many.by_age.values())),
         };
-        few.into_iter().flatten().chain(many.into_iter().flatten())
+        few.iter().chain(many.into_iter().flatten())
     }
 }
 
 impl Links {
     /// The names of a node.
     pub fn of(&self, node: EntryId) -> Names<'_> {
-        Names(self.by_node.get(&node))
+        let few = self.by_node.get(&node).map(SmallVec::as_slice);
+        let many = || self.with_many.get(&node).map(Kept::Many);
+        Names(few.map(Kept::Few).or_else(many).unwrap_or(Kept::Few(&[])))
     }
 
     /// Reserves space for the names of more nodes.
@@ -109,37 +105,36 @@ impl Links {
 
     /// Adds a name. Returns the number of names that the node then has.
     pub fn add(&mut self, node: EntryId, link: Link) -> usize {
-        let kept = self.by_node.entry(node).or_default();
-        match kept {
-            Kept::Few(links) if links.len() < SEARCHED_MAX => links.push(link),
-            Kept::Few(links) => {
-                let mut many = Many { by_age: BTreeMap::new(), ages: HashMap::default(), next: 0 };
-                std::mem::take(links).into_iter().chain([link]).for_each(|link| many.add(link));
-                *kept = Kept::Many(Box::new(many));
-            }
-            Kept::Many(many) => many.add(link),
+        if let Some(many) = self.with_many.get_mut(&node) {
+            many.add(link);
+            return many.by_age.len();
         }
-        kept.len()
+        let links = self.by_node.entry(node).or_default();
+        links.push(link);
+        let count = links.len();
+        if count > SEARCHED_MAX {
+            let mut many = Many::default();
+            self.by_node.remove(&node).into_iter().flatten().for_each(|link| many.add(link));
+            self.with_many.insert(node, many);
+        }
+        count
     }
 
     /// Removes a name. Returns the number of names that the node had, and has then.
     pub fn remove(&mut self, node: EntryId, link: &Link) -> (usize, usize) {
-        let Some(kept) = self.by_node.get_mut(&node) else { return (0, 0) };
-        let before = kept.len();
-        match kept {
-            Kept::Few(links) => links.retain(|known| known != link),
-            Kept::Many(many) => {
-                if let Some(age) = many.ages.remove(link) {
-                    many.by_age.remove(&age);
-                }
-            }
+        let before = self.of(node).len();
+        if let Some(many) = self.with_many.get_mut(&node) {
+            many.remove(link);
+        } else if let Some(links) = self.by_node.get_mut(&node) {
+            links.retain(|known| known != link);
         }
-        (before, kept.len())
+        (before, self.of(node).len())
     }
 
     /// Removes all names of a node. Returns how many there were.
     pub fn remove_all(&mut self, node: EntryId) -> usize {
-        self.by_node.remove(&node).map_or(0, |kept| kept.len())
+        let many = self.with_many.remove(&node).map_or(0, |many| many.by_age.len());
+        many + self.by_node.remove(&node).map_or(0, |links| links.len())
     }
 }
 
