@@ -121,7 +121,7 @@ impl Vfs {
         for ino in [ino].into_iter().chain(self.sharing(ino)) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
                 match self.flush_and_queue(&open_file) {
-                    // What the log lacks room for is read from where it was written, while the size is the same.
+                    // The log has no room for these writes. The form reads them where they lie, if the size is the logged one.
                     Err(error) if error.kind() == ErrorKind::Full && open_file.has_logged_size() => {}
                     flushed => flushed?,
                 }

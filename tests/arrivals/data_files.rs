@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
+use support::protobuf::{field, varint};
 use support::{Fixture, Place, assert_same, get, repository, set};
 
 /// The model with its data file, and one whose data file is copied in place.
@@ -121,23 +122,6 @@ fn tensors_of_a_data_file_move_between_tiers() {
     file.write_all_at(&counts(3000), 0).unwrap();
     drop(file);
     assert_same(&fixture.read(name), &before, "written again");
-}
-
-/// A protobuf field of bytes, with lengths of one byte.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(bytes.len()).unwrap();
-    let len = if len < 128 { vec![len as u8] } else { vec![len as u8 | 128, (len >> 7) as u8] };
-    [&[number << 3 | 2][..], &len, bytes].concat()
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while value >= 128 {
-        out.push(value as u8 | 128);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
 }
 
 fn initializer(name: &str, shape: &[u64], location: &str, offset: u64) -> Vec<u8> {

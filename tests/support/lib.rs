@@ -12,6 +12,7 @@ mod fixture;
 mod mapping;
 mod mount;
 mod process;
+pub mod protobuf;
 mod python;
 mod random;
 mod shell;

@@ -417,7 +417,7 @@ fn time(seconds: u64, nanoseconds: u32) -> i64 {
 impl<'a> Request<'a> {
     /// Parses a request as the device gives it.
     /// # Errors
-    /// Returns an error if the bytes are no request.
+    /// Returns an error if the bytes do not have the form of a request.
     pub fn parse(bytes: &'a [u8]) -> Result<Request<'a>, Malformed> {
         let mut rest = Arguments(bytes);
         let Header { len, kind, unique, node, user, group, thread } =

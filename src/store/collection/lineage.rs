@@ -44,7 +44,7 @@ fn found<'a>(
     relations.get(&object)?.iter().find(|found| (found.place.0.as_str(), found.place.1.as_str()) == place)
 }
 
-/// The same, made if there are none.
+/// As [`found`]. Adds relations where the object has none yet.
 fn found_or_made<'a>(
     relations: &'a mut ByObject<Vec<Relations>>,
     place: (&str, &str),
@@ -72,7 +72,7 @@ pub(in crate::store) struct Lineage {
 struct Relations {
     /// Collection of the parent.
     place: Place,
-    /// The same, where it is open.
+    /// That collection, while it is open.
     parent_collection: Weak<Collection>,
     /// Each with its collection.
     children: Vec<(Weak<Collection>, Weak<Object>)>,

@@ -302,7 +302,7 @@ impl<'a> LogReader<'a> {
     /// Whether the end of a batch after `bad` records the batch after `end` as durable.
     pub fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let mut at = bad;
-        // The slots that the last search passed are none, since this one asks for no less.
+        // The last search asked for no more than this one, so none of the slots that it passed is such an end.
         if let Some(last) = &self.durable
             && (last.from..=last.at).contains(&bad)
             && last.above <= end.batch

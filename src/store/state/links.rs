@@ -57,7 +57,7 @@ impl Many {
 }
 
 impl<'a> Names<'a> {
-    /// Their number.
+    /// The number of names.
     pub fn len(self) -> usize {
         match self.0 {
             Kept::Few(links) => links.len(),
@@ -65,7 +65,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the node has no name.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -80,7 +80,7 @@ impl<'a> Names<'a> {
         self.iter().nth(1)
     }
 
-    /// All of them.
+    /// The names, the oldest first.
     pub fn iter(self) -> impl Iterator<Item = &'a Link> {
         let (few, many) = match self.0 {
             Kept::Few(links) => (links, None),

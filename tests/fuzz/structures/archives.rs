@@ -1,27 +1,11 @@
 //! PyTorch checkpoints, NumPy archives and ONNX models.
 
 use support::Random;
+use support::protobuf::{field, varint};
 
 use super::containers::npy;
 use super::{count, name, size};
-
-fn zip(entries: &[(String, Vec<u8>)]) -> Vec<u8> {
-    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
-    for (name, data) in entries {
-        let size = (data.len() as u32).to_le_bytes();
-        let fields = [&[0; 12], &size[..], &size, &(name.len() as u16).to_le_bytes(), &[0; 2]].concat();
-        directory.extend([&b"PK\x01\x02\0\0\0\0"[..], &fields, &[0; 10]].concat());
-        directory.extend((bytes.len() as u32).to_le_bytes());
-        directory.extend(name.as_bytes());
-        bytes.extend([&b"PK\x03\x04\0\0"[..], &fields, name.as_bytes(), data].concat());
-    }
-    let (start, count) = (bytes.len() as u32, (entries.len() as u16).to_le_bytes());
-    bytes.extend(&directory);
-    bytes.extend([&b"PK\x05\x06\0\0\0\0"[..], &count, &count].concat());
-    bytes.extend([(directory.len() as u32).to_le_bytes(), start.to_le_bytes()].concat());
-    bytes.extend([0; 2]);
-    bytes
-}
+use crate::targets::archives::zip;
 
 /// A pickle: values that are kept, and containers, calls and tensors of those.
 struct Pickle<'a> {
@@ -156,12 +140,12 @@ pub fn checkpoint(random: &mut Random) -> Vec<u8> {
     pickle.items(2, 0);
     pickle.bytes.extend(b"u.");
     let pickle = pickle.bytes;
-    zip(&[("x/data.pkl".to_owned(), pickle), ("x/data/0".to_owned(), vec![7; 4096])])
+    zip(&[("x/data.pkl", &pickle), ("x/data/0", &[7; 4096])])
 }
 
 pub fn arrays(random: &mut Random) -> Vec<u8> {
     let mut entries: Vec<(String, Vec<u8>)> = Vec::new();
-    let inner = zip(&[("w.npy".to_owned(), npy(random))]);
+    let inner = zip(&[("w.npy", &npy(random))]);
     let many = random.below(3000);
     for place in 0..many {
         let data = match random.below(5) {
@@ -174,21 +158,8 @@ pub fn arrays(random: &mut Random) -> Vec<u8> {
         let prefix = if long { name(random) } else { String::new() };
         entries.push((format!("{prefix}{place}.npy"), data));
     }
+    let entries: Vec<_> = entries.iter().map(|(name, data): &(String, Vec<u8>)| (&**name, &**data)).collect();
     zip(&entries)
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while value >= 128 {
-        out.push(value as u8 | 128);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
-}
-
-fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
-    [&varint(number << 3 | 2)[..], &varint(bytes.len() as u64), bytes].concat()
 }
 
 fn initializer(random: &mut Random) -> Vec<u8> {

@@ -282,8 +282,8 @@ const PARTS: [(&str, Part); 8] = [
     ("blocks of two objects in turns", in_turns),
 ];
 
-/// Slots that are no records, are no end of a batch, or claim all that follows, among batches that are whole. The last
-/// one says that all before are durable.
+/// Adds whole batches, and between them bad slots of four kinds: noise, zeros, a record whose payload does not verify, a
+/// Commit of slots that are not there. The last batch says that all before it are durable.
 fn damage(log: &mut Log, places: usize) {
     for place in 0..places {
         match place % 4 {

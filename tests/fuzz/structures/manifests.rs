@@ -1,6 +1,7 @@
 //! Manifests of snapshots, which a remote serves as others wrote them: many small parts, extents that share a piece, long
 //! texts, variants that share files, and lists that claim more items than they have.
 
+use support::protobuf::varint;
 use support::{Random, scale};
 use tierfs::format::snapshot::manifest::Manifest;
 use tierfs::format::zstandard;
@@ -23,14 +24,6 @@ fn number(out: &mut Vec<u8>, number: usize) {
 fn said(random: &mut Random, out: &mut Vec<u8>, items: usize) {
     let wrong = random.below(60) == 0;
     number(out, if wrong { size(random) as usize } else { items });
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 128 {
-        out.push(value as u8 | 128);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 fn body(random: &mut Random) -> Vec<u8> {
@@ -70,10 +63,10 @@ fn body(random: &mut Random) -> Vec<u8> {
         said(random, &mut out, extents);
         for extent in 0..extents {
             // The same bytes of the first piece, again and again.
-            varint(&mut out, u64::from(extent > 0));
+            out.extend(varint(u64::from(extent > 0)));
             out.push(0);
             out.push(if extent > 0 { 17 } else { 0 });
-            varint(&mut out, 9);
+            out.extend(varint(9));
         }
     }
     said(random, &mut out, variants);

@@ -83,8 +83,13 @@ pub fn check_onnx(bytes: &[u8]) {
 
 /// A checkpoint with a pickle and a storage of 4096 bytes.
 fn of_pickle(pickle: &[u8]) -> Vec<u8> {
+    zip(&[("x/data.pkl", pickle), ("x/data/0", &[7; 4096])])
+}
+
+/// An archive of these files, as they are.
+pub fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
-    for (name, data) in [("x/data.pkl", pickle), ("x/data/0", &[7; 4096])] {
+    for (name, data) in entries {
         let size = (data.len() as u32).to_le_bytes();
         let fields = [&[0; 12], &size[..], &size, &(name.len() as u16).to_le_bytes(), &[0; 2]].concat();
         directory.extend([&b"PK\x01\x02\0\0\0\0"[..], &fields, &[0; 10]].concat());
@@ -92,9 +97,9 @@ fn of_pickle(pickle: &[u8]) -> Vec<u8> {
         directory.extend(name.as_bytes());
         bytes.extend([&b"PK\x03\x04\0\0"[..], &fields, name.as_bytes(), data].concat());
     }
-    let start = bytes.len() as u32;
+    let (start, count) = (bytes.len() as u32, (entries.len() as u16).to_le_bytes());
     bytes.extend(&directory);
-    bytes.extend(b"PK\x05\x06\0\0\0\0\x02\0\x02\0");
+    bytes.extend([&b"PK\x05\x06\0\0\0\0"[..], &count, &count].concat());
     bytes.extend([(directory.len() as u32).to_le_bytes(), start.to_le_bytes()].concat());
     bytes.extend([0; 2]);
     bytes

@@ -4,7 +4,7 @@
 //! A target panics if a property fails. Each target checks more than the absence of a panic: it writes the parsed
 //! value again and compares, or compares with another parser, and no size exceeds the input.
 
-mod archives;
+pub mod archives;
 mod bounded;
 mod cache_map;
 mod catalog;
