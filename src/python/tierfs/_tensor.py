@@ -183,7 +183,7 @@ class Tensor(os.PathLike[str]):
 
         count = self.size * element.itemsize
         buffer = np.empty(count, np.uint8)
-        left = memoryview(buffer)
+        left = buffer.data
         # Not np.fromfile: it takes a failed read for the end of the file.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
