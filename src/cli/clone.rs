@@ -1,10 +1,10 @@
 //! `tierfs clone` and `tierfs pull`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use crate::cli::Outcome;
 use crate::cli::shared::mounts;
+use crate::cli::shared::open_store::open_store;
 use crate::cli::shared::output::{print, print_json};
 use crate::model::{Error, Result};
 use crate::remote::client::Client;
@@ -12,7 +12,6 @@ use crate::remote::clones::{Changes, Made, clone, pull};
 use crate::remote::mounted::At;
 use crate::remote::order::parse_place;
 use crate::remote::place::Remote;
-use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 
 /// Make a collection of a store from a snapshot of a remote; its bytes are fetched when they are read.
@@ -93,8 +92,7 @@ impl Pull {
 fn open(path: &std::path::Path) -> Result<Store> {
     mounts::refuse_own_mount("store", path)?;
     let note = format!("process {}, which makes a clone in it", std::process::id());
-    let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
-    store.map_err(|error| mounts::with_mounts(error, path))
+    open_store(path, Access::Write, &note)
 }
 
 fn wanted(at: Option<&str>) -> At {

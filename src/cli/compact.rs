@@ -8,7 +8,8 @@ use indicatif::ProgressBar;
 
 use crate::cli::Outcome;
 use crate::cli::shared::jobs::run_by_daemon;
-use crate::cli::shared::mounts::{self, open_engine};
+use crate::cli::shared::mounts;
+use crate::cli::shared::open_store::open_engine;
 use crate::cli::shared::output::{print, print_json};
 use crate::engine::Counted;
 use crate::model::{Progress, Result};

@@ -381,9 +381,7 @@ fn request_size() -> Finding {
 /// Whether requests can arrive over io_uring, and if not, how that is enabled.
 fn over_io_uring(support: &UringSupport) -> Finding {
     let (found, advice) = match support {
-        UringSupport::Offered => {
-            ("used by mounts with --transport uring, except those of remotes".to_owned(), String::new())
-        }
+        UringSupport::Offered => ("used for requests, except those of remotes".to_owned(), String::new()),
         UringSupport::Disabled => {
             let advice = format!(
                 "write Y to {} before mounting, or boot with fuse.enable_uring=1; many small requests are then faster",

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts::{refuse_own_mount, with_mounts};
+use crate::cli::shared::mounts::refuse_own_mount;
+use crate::cli::shared::open_store::open_store;
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::remote;
 use crate::engine::{Engine, IMPORT_AGAIN};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
-use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Collection, Object, Store};
 use crate::store::{Lost, Repaired};
 use crate::store::{OpenObject, Verify};
@@ -100,10 +100,9 @@ impl Args {
             return remote::open(url);
         }
         refuse_own_mount("store", &self.store)?;
-        let disk = Arc::new(FileDisk::new(&self.store));
         let access = if self.repair { Access::Write } else { Access::Read };
         let note = format!("process {}, which repairs it", std::process::id());
-        let store = Store::open(disk, access, &note).map_err(|error| with_mounts(error, &self.store))?;
+        let store = open_store(&self.store, access, &note)?;
         remote::fetch_clones(&store);
         Ok(store)
     }

@@ -12,6 +12,7 @@ use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::jobs;
 use crate::cli::shared::mounts;
 use crate::cli::shared::mounts::Mounted;
+use crate::cli::shared::open_store::open_store;
 use crate::cli::shared::output::{complain, human, print, print_json, printable};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::cli::shared::remote;
@@ -340,7 +341,7 @@ fn open(path: &Path, dry_run: bool) -> Result<Place> {
     }
     let note = format!("process {}, which imports", std::process::id());
     let access = if dry_run { Access::Read } else { Access::Write };
-    match Store::open(Arc::new(disk), access, &note).map_err(|error| mounts::with_mounts(error, path)) {
+    match open_store(path, access, &note) {
         Ok(store) => {
             remote::fetch_clones(&store);
             Ok(Place::Store(Box::new(Engine::new(Arc::new(store)))))

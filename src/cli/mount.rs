@@ -13,6 +13,7 @@ use std::time::Duration;
 use signal_hook::consts;
 
 use crate::cli::shared::log::Destination;
+use crate::cli::shared::open_store::open_store;
 use crate::cli::shared::remote::{self, RemoteArgs, parse_tier};
 use crate::cli::shared::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
 use crate::cli::shared::{lost, mounts};
@@ -67,7 +68,8 @@ pub(super) struct Args {
     /// When to verify stored bytes: first (on first use) or always (on every read)
     #[arg(long, value_name = "WHEN", default_value = "first", value_parser = parse_verify)]
     verify: Verify,
-    /// How requests of the kernel arrive: auto and classic (the device) or uring (io_uring, if the kernel offers it)
+    /// How requests of the kernel arrive: auto (io_uring, if the kernel offers it), uring (the same, and says where it
+    /// does not) or classic (the device)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     /// Agree to use io_uring, but give the kernel no rings
@@ -479,8 +481,7 @@ impl Args {
         let access = if self.read_only { Access::Read } else { Access::Write };
         let note =
             format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
-        let store = Store::open(Arc::new(FileDisk::new(&self.store)), access, &note);
-        let store = store.map_err(|error| mounts::with_mounts(error, &self.store))?;
+        let store = open_store(&self.store, access, &note)?;
         remote::fetch_clones(&store);
         Ok(store)
     }

@@ -1,7 +1,6 @@
 //! `tierfs push`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -11,6 +10,7 @@ use crate::cli::clone::absolute;
 use crate::cli::shared::interrupt::Interrupt;
 use crate::cli::shared::jobs::{self, new_bar};
 use crate::cli::shared::mounts::{self, Mounted};
+use crate::cli::shared::open_store::open_store;
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::cli::shared::remote;
@@ -20,7 +20,6 @@ use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::remote::client::Client;
 use crate::remote::order::{Order, parse_place, parse_variants};
 use crate::remote::push::JOBS;
-use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 
 /// Publish a collection in an object storage, where other machines can mount it.
@@ -104,8 +103,7 @@ impl Args {
         Client::open(&order.url)?;
         mounts::refuse_own_mount("store", &self.store)?;
         let note = format!("process {}, which pushes from it", std::process::id());
-        let opened = Store::open(Arc::new(FileDisk::new(&self.store)), Access::Write, &note);
-        let (text, value) = match opened.map_err(|error| mounts::with_mounts(error, &self.store)) {
+        let (text, value) = match open_store(&self.store, Access::Write, &note) {
             Ok(store) => {
                 remote::fetch_clones(&store);
                 push_from(&store, &order)?

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use serde_json::json;
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts::{Mounted, mount_for, open_engine};
+use crate::cli::shared::mounts::{Mounted, mount_for};
+use crate::cli::shared::open_store::open_engine;
 use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::ingest::parse_collection;

@@ -87,6 +87,18 @@ fn umount_waits_for_a_passing_use_of_the_mount() {
 }
 
 #[test]
+fn a_command_waits_for_the_daemon_that_umount_8_has_left_closing_its_store() {
+    let (place, _) = imported(&[]);
+    for round in 0..5 {
+        let mounted = place.mount(&[]);
+        fs::write(mounted.path("demo/model/new"), vec![round; 16 << 20]).unwrap();
+        let status = std::process::Command::new("umount").arg("-i").arg(&mounted.mountpoint).status().unwrap();
+        assert!(status.success());
+        answer(tierfs().arg("fsck").arg(place.store())).ok();
+    }
+}
+
+#[test]
 fn umount_by_the_helper_waits_for_a_passing_use_of_the_mount() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);

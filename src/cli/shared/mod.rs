@@ -7,6 +7,7 @@ pub(in crate::cli) mod jobs;
 pub(in crate::cli) mod log;
 pub(in crate::cli) mod lost;
 pub(in crate::cli) mod mounts;
+pub(in crate::cli) mod open_store;
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod process;
 pub(in crate::cli) mod refusal;

@@ -1,17 +1,12 @@
-//! Finds mounted tierfs file systems in /proc/self/mountinfo, and opens stores that are not mounted.
+//! Finds mounted tierfs file systems in /proc/self/mountinfo.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::cli::shared::connection::{Connection, daemons, noted_mountpoint, where_else};
-use crate::cli::shared::remote;
-use crate::engine::Engine;
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store};
 
 /// A mounted tierfs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,14 +26,19 @@ impl From<MountedThere> for Mounted {
     }
 }
 
+/// The mount points of a store here.
+pub(in crate::cli) fn mountpoints_of(store: &Path) -> Vec<PathBuf> {
+    let Ok(store) = fs::canonicalize(store) else { return Vec::new() };
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let ours = mounted(&text).filter(|mounted| mounted.is_ours() && mounted.source == store);
+    ours.map(|mounted| mounted.mountpoint).collect()
+}
+
 /// Adds the mount points of a store to the error that it is in use. Read-only mounts leave no note in
 /// the lock file, so the error alone may not name them.
 pub(in crate::cli) fn with_mounts(busy: Error, store: &Path) -> Error {
-    let found = || -> Option<String> {
-        let store = fs::canonicalize(store).ok()?;
-        let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let ours = mounted(&text).filter(|mounted| mounted.is_ours() && mounted.source == store);
-        let places: Vec<String> = ours.map(|mounted| mounted.mountpoint.display().to_string()).collect();
+    let found = || {
+        let places: Vec<String> = mountpoints_of(store).iter().map(|place| place.display().to_string()).collect();
         (!places.is_empty()).then(|| places.join(" and "))
     };
     let text = busy.to_string();
@@ -208,14 +208,4 @@ pub(in crate::cli) fn mounts_of(path: Option<&Path>) -> Result<Vec<Mounted>> {
         Error::new(ErrorKind::NotFound, text)
     };
     Ok(vec![mount_of(path)?.ok_or_else(none)?])
-}
-
-/// Opens a store that is not mounted. `doing` tells processes that wait for its lock what this process
-/// does.
-pub(in crate::cli) fn open_engine(path: &Path, doing: &str) -> Result<Engine> {
-    let note = format!("process {}, which {doing}", std::process::id());
-    let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
-    let store = store.map_err(|error| with_mounts(error, path))?;
-    remote::fetch_clones(&store);
-    Ok(Engine::new(Arc::new(store)))
 }

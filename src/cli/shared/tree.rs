@@ -7,13 +7,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::shared::mounts::{mount_of, mounted_at, with_mounts};
+use crate::cli::shared::mounts::{mount_of, mounted_at};
+use crate::cli::shared::open_store::open_store;
 use crate::cli::shared::remote;
 use crate::control::{self, ATTRIBUTES, Cost, Mounted, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
-use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store, TENSORS_NAME};
+use crate::store::{Access, TENSORS_NAME};
 use crate::vfs::{Ino, Kind, ListMode, Located, Vfs};
 
 /// The tree that a command reads.
@@ -60,13 +60,12 @@ impl Tree {
             let path = if below.is_empty() { path.to_owned() } else { path.join(below) };
             return Ok(Tree::Mount(path));
         }
-        let opened = Store::open(Arc::new(FileDisk::new(path)), Access::Read, "");
-        let store = match opened {
+        let store = match open_store(path, Access::Read, "") {
             // The store is mounted: ask the daemon, which knows the current state.
             Err(error) if error.kind() == ErrorKind::Busy => {
                 return mounted_at(&error)
                     .map(|mountpoint| Tree::Mount(mountpoint.join(below)))
-                    .ok_or_else(|| with_mounts(error, path));
+                    .ok_or(error);
             }
             opened => opened?,
         };
