@@ -12,7 +12,7 @@ use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Touched;
 use crate::store::{Compare, PinnedCopy};
-use crate::store::{Node, State};
+use crate::store::{Node, State, Walk};
 use crate::store::{OpenObject, Verify};
 use crate::store::{Pin, pin_entry};
 use crate::store::{Reserved, Use};
@@ -308,7 +308,7 @@ pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
     add(found);
     state.walk(node, &mut |visited| {
         add(visited.node);
-        true
+        Walk::Enter
     });
     Ok(files.into_iter().collect())
 }

@@ -12,7 +12,7 @@ use crate::model::{
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Settings;
-use crate::store::{Node, State};
+use crate::store::{Node, State, Walk};
 
 /// A tensor that a request applies to.
 #[derive(Clone)]
@@ -125,7 +125,7 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
             NodeType::File(file) if file.content == Content::Tensor => found.push(visited.node.clone()),
             _ => {}
         }
-        true
+        Walk::Enter
     });
     found
 }

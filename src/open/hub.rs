@@ -4,11 +4,11 @@
 use crate::format::log::catalog::{Content, NodeType};
 use crate::ingest::may_be_recognized;
 use crate::model::EntryId;
-use crate::store::{Batch, ROOT, State};
+use crate::store::{Batch, ROOT, State, Walk};
 
 const BLOBS: &[u8] = b"blobs";
 const SNAPSHOTS: &[u8] = b"snapshots";
-/// Names below `snapshots` behind which no further directory is entered for one blob.
+/// Names below `snapshots` that are looked at for one blob.
 const NAMES_MAX: usize = 1 << 16;
 
 /// The name by which a file is recognized: for a blob that of a link below `snapshots`, the first in the order of bytes
@@ -35,7 +35,7 @@ fn name_of_link(state: &State, (directory, name): (EntryId, &[u8]), blob: EntryI
         {
             found = Some(visited.name);
         }
-        names < NAMES_MAX
+        if names < NAMES_MAX { Walk::Enter } else { Walk::End }
     });
     found.map(<[u8]>::to_vec)
 }

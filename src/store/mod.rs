@@ -74,7 +74,7 @@ pub use state::node_settings::{
 };
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
-pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited};
+pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;
 pub use tenant::{Tenant, TenantEntry};

@@ -9,7 +9,7 @@ use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, Progress, Result};
 use crate::store::Collection;
 use crate::store::EventKind;
-use crate::store::State;
+use crate::store::{State, Walk};
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::{Invalidation, Vfs};
 
@@ -134,12 +134,12 @@ fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cac
     state.walk(directory, &mut |visited| {
         let id = visited.node.entry.id;
         match &visited.node.entry.node_type {
-            NodeType::Directory => return state.setting(id, POLICY.name).is_none(),
+            NodeType::Directory if state.setting(id, POLICY.name).is_none() => return Walk::Enter,
             // A tensor of a container is removed with the container.
             NodeType::File(file) if file.container.is_none() => {
                 let mut related = state.parts(file).map(|part| part.entry.id).chain([id]);
                 if related.any(|id| state.is_pinned(id)) {
-                    return false;
+                    return Walk::Pass;
                 }
                 let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
                 let objects: Vec<_> = objects.collect();
@@ -155,7 +155,7 @@ fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cac
             }
             _ => {}
         }
-        false
+        Walk::Pass
     });
     found
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
-use crate::store::{Collection, Node, ROOT, State};
+use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
 use crate::vfs::attr::{Attr, Kind};
 use crate::vfs::ino::{Ino, Place};
@@ -234,7 +234,7 @@ fn read_bits_of_all(state: &State) -> u32 {
             }
             NodeType::Symlink(_) => {}
         }
-        true
+        Walk::Enter
     });
     bits
 }

@@ -10,7 +10,7 @@ use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
 use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result};
 use crate::store::Collection;
 use crate::store::Object;
-use crate::store::{Node, ROOT, State, TENSORS_NAME};
+use crate::store::{Node, ROOT, State, TENSORS_NAME, Walk};
 use crate::store::{Settings, Store};
 use crate::stream::is_castable;
 use crate::view::form::{Form, Shows};
@@ -188,7 +188,7 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
             let named = parts.chain([visited.node]).filter(|node| seen.insert(node.entry.id));
             tensors.extend(named.cloned());
         }
-        true
+        Walk::Enter
     });
     let mut found = Vec::new();
     let mut names = HashSet::new();

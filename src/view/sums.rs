@@ -9,7 +9,7 @@ use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Verify;
-use crate::store::{ROOT, State};
+use crate::store::{ROOT, State, Walk};
 use crate::stream::{batch_beside, sums};
 
 /// Number of hexadecimal digits of a digest.
@@ -37,7 +37,7 @@ pub(super) fn files(state: &State) -> Result<Vec<Summed>> {
             let path = state.path_of_name(visited.directory, visited.name);
             found.push((path, file, visited.node.entry.id));
         }
-        true
+        Walk::Enter
     });
     found.sort_by(|one, other| one.0.cmp(&other.0));
     found.into_iter().map(|(path, file, node)| summed(state, &path, file, node)).collect()

@@ -3,6 +3,7 @@
 pub(in crate::store) mod append;
 pub(in crate::store) mod checkpoint;
 pub(in crate::store) mod pending_batch;
+pub(in crate::store) mod refused_entries;
 pub(in crate::store) mod replay;
 pub(in crate::store) mod scan;
 pub(in crate::store) mod validate;

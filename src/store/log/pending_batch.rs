@@ -5,6 +5,7 @@ use crate::format::log::catalog::{Entry, NODE, OBJECT, ObjectEntry};
 use crate::format::log::record::Record;
 use crate::format::log::small_batch;
 use crate::model::{Error, ObjectId, Result};
+use crate::store::log::refused_entries::RefusedEntries;
 use crate::store::state::State;
 
 /// Records that take effect once the Commit of their batch has verified. Reused for the next batch, so
@@ -94,7 +95,7 @@ impl PendingBatch {
     pub fn apply(
         &self,
         state: &mut State,
-        mut refused: Option<&mut Vec<Entry>>,
+        mut refused: Option<&mut RefusedEntries>,
         mut failed: impl FnMut(u64, Error) -> Result<()>,
     ) -> Result<()> {
         let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
@@ -199,7 +200,7 @@ fn apply_entry(
     entry: Result<Entry>,
     sequence: u64,
     state: &mut State,
-    refused: Option<&mut Vec<Entry>>,
+    refused: Option<&mut RefusedEntries>,
 ) -> Result<()> {
     let entry = entry?;
     if let Entry::Object(ObjectEntry { id, creation, .. }) = &entry
@@ -209,20 +210,6 @@ fn apply_entry(
         return Err(Error::corrupt(format!("object {id} was made by record {creation}, which is not there")));
     }
     let Some(refused) = refused else { return state.apply_entry(entry) };
-    refused.retain(|before| !replaces(&entry, before));
+    refused.replace(&entry);
     state.apply_entry(entry.clone()).inspect_err(|_| refused.push(entry))
-}
-
-/// Whether `entry` supersedes the earlier entry `before`.
-fn replaces(entry: &Entry, before: &Entry) -> bool {
-    match (entry, before) {
-        (Entry::Node(node), Entry::Node(before)) => node.id == before.id,
-        (Entry::NodeRemoved(id), Entry::Node(before)) => *id == before.id,
-        (Entry::NodeRemoved(id), Entry::Name { parent, node, .. }) => id == node || id == parent,
-        (
-            Entry::Name { parent, name, .. } | Entry::NameRemoved { parent, name },
-            Entry::Name { parent: of, name: before, .. },
-        ) => parent == of && name == before,
-        _ => false,
-    }
 }

@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::format::checksum;
-use crate::format::log::catalog::Entry;
 use crate::format::log::record::Record;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};
 use crate::store::log::append::LogEnd;
 use crate::store::log::pending_batch::PendingBatch;
+use crate::store::log::refused_entries::RefusedEntries;
 use crate::store::log::scan::{LogReader, SLOT, SlotContent, durable_before};
 use crate::store::object::Object;
 use crate::store::state::freed::Freed;
@@ -84,9 +84,9 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
 
 /// Replays a log for a repair. Takes every record in a damaged stretch that is intact by itself,
 /// tolerates a missing header, and returns the entries that the state refused.
-pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<(Replayed, Vec<Entry>)> {
+pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<(Replayed, RefusedEntries)> {
     let mut log = LogReader::new(file)?.unbounded();
-    let mut refused = Vec::new();
+    let mut refused = RefusedEntries::default();
     let out = match header(&mut log, store) {
         Ok((generation, _)) => Replayed::new(generation),
         Err(error) if error.kind() == ErrorKind::Corrupt && !has_header(&mut log)? => {
@@ -123,7 +123,7 @@ fn first_generation(log: &mut LogReader<'_>) -> Result<u64> {
 fn follow(
     log: &mut LogReader<'_>,
     mut out: Replayed,
-    mut refused: Option<&mut Vec<Entry>>,
+    mut refused: Option<&mut RefusedEntries>,
 ) -> Result<Replayed> {
     let generation = out.end.generation;
     let mut at = SLOT;
@@ -253,7 +253,7 @@ struct Ended {
 fn end_batch(
     out: &mut Replayed,
     pending: &mut PendingBatch,
-    refused: Option<&mut Vec<Entry>>,
+    refused: Option<&mut RefusedEntries>,
     unsure: &mut VecDeque<(u64, u64)>,
     Ended { batch, unsynced, is_mark, sequence, at }: Ended,
 ) -> Result<()> {
@@ -342,7 +342,7 @@ fn add_whole_records(
     Ok(())
 }
 
-fn apply(out: &mut Replayed, pending: &PendingBatch, refused: Option<&mut Vec<Entry>>) -> Result<()> {
+fn apply(out: &mut Replayed, pending: &PendingBatch, refused: Option<&mut RefusedEntries>) -> Result<()> {
     let Replayed { state, events, damage, .. } = out;
     pending.apply(state, refused, |sequence, error| {
         if error.kind() != ErrorKind::Corrupt {

@@ -13,6 +13,7 @@
 //!    bytes drops it first. A checksum of the whole block goes into the log without reading the block
 //!    back.
 
+pub(in crate::store) mod block_ranges;
 pub(in crate::store) mod blocks;
 pub(in crate::store) mod checked;
 pub(in crate::store) mod deltas;
@@ -26,7 +27,7 @@ pub(in crate::store) mod write_state;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
@@ -81,6 +82,9 @@ struct Dimensions {
     described: AtomicU32,
     /// Code of the present element type.
     dtype: AtomicU8,
+    /// Whether all blocks were found to be exact, and no other has been set since: a log that changes the element type
+    /// often is replayed without a look at each block.
+    known_exact: AtomicBool,
 }
 
 /// Amounts that follow from the blocks of an object.
@@ -112,6 +116,7 @@ impl Object {
                 logged: AtomicU64::new(entry.bytes),
                 described: AtomicU32::new(layout.blocks()),
                 dtype: AtomicU8::new(entry.dtype.code()),
+                known_exact: AtomicBool::new(false),
             },
             blocks: RwLock::default(),
             checked: Checked::none(),
@@ -415,6 +420,7 @@ impl Object {
         }
         let mut blocks = self.blocks.write();
         self.checked.clear_range(&range);
+        self.note_tier(block.stored.tier);
         let mut deltas = Vec::new();
         if self.existing_write_state().is_some() {
             let known = blocks
@@ -468,7 +474,31 @@ impl Object {
         self.dtype() == dtype
             || (self.logged_layout().bytes.is_multiple_of(dtype.bytes())
                 && u64::from(self.entry.block_bytes).is_multiple_of(dtype.bytes())
-                && self.blocks.read().parts().all(|(_, part)| part.is_exact()))
+                && self.is_exact())
+    }
+
+    fn is_exact(&self) -> bool {
+        let known = &self.dimensions.known_exact;
+        known.load(Ordering::Acquire) || {
+            let blocks = self.blocks.read();
+            let is_exact = blocks.parts().all(|(_, part)| part.is_exact());
+            known.store(is_exact, Ordering::Release);
+            is_exact
+        }
+    }
+
+    /// Sets one block.
+    pub(in crate::store) fn set_block(&self, index: u32, block: Block, layout: BlockLayout) -> Result<()> {
+        let mut blocks = self.blocks.write();
+        self.note_tier(block.stored.tier);
+        blocks.set(index, block, layout)
+    }
+
+    /// Notes the tier of blocks that are about to be set. The caller holds the lock of the blocks.
+    pub(in crate::store) fn note_tier(&self, tier: Tier) {
+        if tier != Tier::Exact && self.dimensions.known_exact.load(Ordering::Relaxed) {
+            self.dimensions.known_exact.store(false, Ordering::Release);
+        }
     }
 
     /// Applies an element type from the log. `Corrupt` if the object cannot have it.

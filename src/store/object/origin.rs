@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::format::log::catalog::OutsideFile;
+use crate::store::object::block_ranges::BlockRanges;
 use crate::store::object::blocks::Checksums;
-use crate::store::object::checked::Checked;
 
 /// The imported content of an object's blocks, in a file outside the store.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Origin {
     /// The record that describes the blocks.
     run: RwLock<OriginRun>,
     /// Blocks written since the import.
-    severed: Checked,
+    severed: RwLock<BlockRanges>,
 }
 
 /// The record of the blocks of an outside file, from the first block on.
@@ -34,12 +34,12 @@ pub(in crate::store) struct OriginRun {
 impl Origin {
     /// An origin whose record is not applied yet.
     pub(in crate::store) fn new(file: Arc<OutsideFile>) -> Origin {
-        Origin { file, run: RwLock::default(), severed: Checked::none() }
+        Origin { file, run: RwLock::default(), severed: RwLock::default() }
     }
 
     /// The checksum of a block in the outside file; `None` if the block was written since.
     pub fn checksum(&self, index: u32) -> Option<u32> {
-        if self.severed.get(index) {
+        if self.is_severed(index) {
             return None;
         }
         self.run.read().checksums.get(index as usize).copied()
@@ -59,18 +59,18 @@ impl Origin {
     }
 
     pub(in crate::store) fn sever(&self, index: u32) {
-        self.severed.set(index);
+        self.sever_all(index..index.saturating_add(1));
     }
 
     /// Detaches the blocks of `range` that have an origin.
     pub(in crate::store) fn sever_all(&self, range: Range<u32>) {
         let end = (self.run.read().checksums.len() as u32).min(range.end);
-        (range.start..end).for_each(|index| self.sever(index));
+        self.severed.write().insert(range.start..end);
     }
 
     /// Whether a block was written since the import.
     pub(in crate::store) fn is_severed(&self, index: u32) -> bool {
-        self.severed.get(index)
+        self.severed.read().contains(index)
     }
 
     pub(in crate::store) fn truncate(&self, count: u32) {

@@ -2,13 +2,13 @@
 //! `lost+found`, and reports files whose objects are gone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, ObjectIds};
 use crate::format::log::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId, escape_component};
 use crate::store::clock::{now_nanoseconds, now_seconds};
+use crate::store::log::refused_entries::{RefusedEntries, RefusedName};
 use crate::store::repair::set_aside::Reasons;
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
 use crate::store::state::directory::Directory;
@@ -44,31 +44,15 @@ struct TreeRepair<'a> {
 /// blocks of objects that are created for files of which only the length is known.
 pub(in crate::store) fn repair_tree(
     state: &mut State,
-    refused: Vec<Entry>,
+    refused: RefusedEntries,
     (lost, reasons): (&mut LostBlocks, &Reasons),
     number: u32,
     place: (&str, &str),
 ) -> Result<RepairedTree> {
-    let highest = refused.iter().map(|entry| match entry {
-        Entry::Node(node) => node.id.0,
-        Entry::Name { parent, entry, node, .. } => parent.0.max(entry.0).max(node.0),
-        _ => 0,
-    });
-    let next = highest.max().unwrap_or(0).max(state.last_entry()).max(ROOT.0) + 1;
+    let next = refused.last_entry().max(state.last_entry()).max(ROOT.0) + 1;
     let mut repair = TreeRepair { state, next, place, found: None, out: RepairedTree::default() };
     repair.root(number)?;
-    let mut names: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)> = Vec::new();
-    let mut nodes: BTreeMap<EntryId, NodeEntry> = BTreeMap::new();
-    for entry in refused {
-        match entry {
-            Entry::Node(node) => {
-                nodes.insert(node.id, *node);
-            }
-            Entry::Name { parent, entry, name, node } => names.push((parent, entry, name, node)),
-            // The subject of the entry is gone, or the state already implies the entry.
-            _ => {}
-        }
-    }
+    let (nodes, names) = refused.into_parts();
     repair.nodes(nodes, lost)?;
     repair.names(names)?;
     repair.unnamed()?;
@@ -289,7 +273,7 @@ impl TreeRepair<'_> {
     }
 
     /// Adds names that were refused because their directory or their node was missing.
-    fn names(&mut self, refused: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)>) -> Result<()> {
+    fn names(&mut self, refused: Vec<RefusedName>) -> Result<()> {
         for (parent, ..) in &refused {
             if self.state.directory(*parent).is_none() {
                 // The directory's own name may be among the refused ones.

@@ -250,7 +250,7 @@ impl Files {
                     // The file outside the store becomes a data file, which has the block.
                     block.stored = exact;
                     object.forget_deltas(index, block.epoch);
-                    object.blocks.write().set(index, block, layout)?;
+                    object.set_block(index, block, layout)?;
                 } else if links.is_none() && !has_factor(&block) {
                     let text = format!("block {index} is absent and has no source; run tierfs stat on it");
                     return Err(Error::new(ErrorKind::Absent, text));
@@ -262,7 +262,7 @@ impl Files {
                 let file = self.file(FileKind::Tier, u64::from(block.stored.tier.byte()));
                 let offset = file.add_slot(place, len, Payload::Block(index));
                 let stored = Stored { offset, ..block.stored };
-                object.blocks.write().set(index, Block { stored, ..block }, layout)?;
+                object.set_block(index, Block { stored, ..block }, layout)?;
             } else if block.stored.in_data {
                 in_data.push(Source {
                     offset: block.stored.offset,

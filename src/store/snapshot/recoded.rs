@@ -201,7 +201,7 @@ impl Canonical {
                 measured.add(error);
                 moving.object.forget_deltas(*index, block.epoch);
                 let block = Block { epoch: moving.epoch, stored, since: block.since };
-                moving.object.blocks.write().set(*index, block, layout)?;
+                moving.object.set_block(*index, block, layout)?;
             }
             if encoder.is_some() {
                 progress.advance(some.iter().map(|(index, _)| layout.len(*index) as u64).sum());
@@ -319,7 +319,7 @@ impl Moving<'_> {
             let file = files.file(FileKind::Tier, u64::from(block.stored.tier.byte()));
             let offset = file.add_slot(place, u64::from(block.stored.len), payload);
             let stored = Stored { offset, ..block.stored };
-            self.object.blocks.write().set(index, Block { stored, ..block }, layout)?;
+            self.object.set_block(index, Block { stored, ..block }, layout)?;
         }
         for (number, begin) in (0..).zip(begins) {
             files.file(FileKind::Tier, number).end_object(begin);

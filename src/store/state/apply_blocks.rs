@@ -77,6 +77,7 @@ impl<'a> BlockApplier<'a> {
             return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
         }
         Checked::clear_in(&self.checked, index);
+        self.object.note_tier(stored.tier);
         if index < self.count && self.blocks.push(index, block) {
             self.count_absent(None, &stored);
             self.stored = self.stored.wrapping_add(u64::from(stored.len));

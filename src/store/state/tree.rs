@@ -74,6 +74,17 @@ pub(in crate::store) struct ComputedDirectories {
     most: usize,
 }
 
+/// How [`State::walk`] goes on after a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// Into the directory that the name leads to, if it leads to one.
+    Enter,
+    /// With the next name.
+    Pass,
+    /// Not at all.
+    End,
+}
+
 /// A name that [`State::walk`] visits.
 pub struct Visited<'a> {
     /// The directory that has the name.
@@ -284,18 +295,19 @@ impl State {
         Some((computed.directory, names.map(<[u8]>::to_vec).collect()))
     }
 
-    /// Visits each name below a directory; `visit` tells whether to enter a directory. Each directory is
-    /// entered once, since a damaged catalog could contain a cycle of them.
-    pub fn walk<'a>(&'a self, directory: EntryId, visit: &mut dyn FnMut(Visited<'a>) -> bool) {
+    /// Visits each name below a directory; `visit` tells how to go on. Each directory is entered once, since a damaged
+    /// catalog could contain a cycle of them.
+    pub fn walk<'a>(&'a self, directory: EntryId, visit: &mut dyn FnMut(Visited<'a>) -> Walk) {
         let mut waiting = vec![directory];
         let mut seen = HashSet::from([directory]);
         while let Some(directory) = waiting.pop() {
             let Some(names) = self.directory(directory) else { continue };
             for (_, name, id) in names.after(EntryId(0)) {
                 let Some(node) = self.node(id) else { continue };
-                let is_entered = visit(Visited { directory, name, node });
-                if is_entered && self.directory(id).is_some() && seen.insert(id) {
-                    waiting.push(id);
+                match visit(Visited { directory, name, node }) {
+                    Walk::Enter if self.directory(id).is_some() && seen.insert(id) => waiting.push(id),
+                    Walk::Enter | Walk::Pass => {}
+                    Walk::End => return,
                 }
             }
         }

@@ -7,7 +7,7 @@ use support::{Random, allocated_bytes, scale};
 use tierfs::format::budget::{STEPS_MIN, STEPS_PER_BYTE};
 use tierfs::format::files::shard_index;
 use tierfs::format::log::catalog::{
-    Content, Entry, Extent, FileEntry, NodeEntry, NodeType, ObjectEntry, TensorEntry,
+    Content, Entry, Extent, FileEntry, NodeEntry, NodeType, ObjectEntry, OutsideFile, TensorEntry,
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::SLOT_BYTES;
@@ -271,7 +271,21 @@ fn in_turns(log: &mut Log, size: usize) {
     }
 }
 
-const PARTS: [(&str, Part); 8] = [
+/// Zeros over most blocks of a file outside the store, again and again.
+fn zeros_over_an_outside_file(log: &mut Log, size: usize) {
+    let (id, blocks) = (log.number(), 100 * size as u32);
+    let bytes = u64::from(blocks) * u64::from(BLOCK_BYTES);
+    let path = b"/outside".to_vec();
+    log.entry(&Entry::Outside(OutsideFile { file: id, path, bytes, mtime: 0 }));
+    log.object_of(id, Dtype::U8, u64::from(blocks));
+    log.run(id, blocks);
+    for place in 0..size as u32 {
+        log.empty(id, place % 9, blocks - 9);
+        log.step();
+    }
+}
+
+const PARTS: [(&str, Part); 9] = [
     ("a file of many names", many_names),
     ("a container that is often renamed", renamed),
     ("a container of many names", linked),
@@ -280,6 +294,7 @@ const PARTS: [(&str, Part); 8] = [
     ("containers with tensors of one name", alike),
     ("a run with many holes", holes),
     ("blocks of two objects in turns", in_turns),
+    ("zeros over an outside file", zeros_over_an_outside_file),
 ];
 
 /// Adds whole batches, and between them bad slots of four kinds: noise, zeros, a record whose payload does not verify, a
