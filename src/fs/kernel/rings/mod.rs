@@ -41,10 +41,10 @@ pub(in crate::fs) use waits::{Queue, Wait, on_own};
 /// How the requests of a mount arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
-    /// From the device, until long runs over io_uring have shown that no mount hangs.
+    /// Over io_uring, if the kernel offers it and answers need no remote. It says nothing where it uses the device.
     #[default]
     Auto,
-    /// Over io_uring, if the kernel offers it and answers need no remote. It says why where it uses the device.
+    /// The same, but says why where it uses the device.
     Uring,
     /// From the device.
     Classic,
@@ -69,10 +69,14 @@ impl Choice {
         depth: Option<usize>,
         waits: impl FnOnce() -> bool,
     ) -> Option<Prepared> {
-        if self != Choice::Uring {
+        let is_asked_for = self == Choice::Uring;
+        if self == Choice::Classic || !is_asked_for && Support::here() != Support::Offered {
             return None;
         }
-        let tell = |why: &str| log::warn!("requests arrive by the device, not by io_uring: {why}");
+        let tell = |why: &str| {
+            let level = if is_asked_for { log::Level::Warn } else { log::Level::Info };
+            log::log!(level, "requests arrive by the device, not by io_uring: {why}");
+        };
         if waits() {
             tell("answers may wait for a remote");
             return None;
