@@ -92,7 +92,8 @@ fn a_command_waits_for_the_daemon_that_umount_8_has_left_closing_its_store() {
     for round in 0..5 {
         let mounted = place.mount(&[]);
         fs::write(mounted.path("demo/model/new"), vec![round; 16 << 20]).unwrap();
-        let status = std::process::Command::new("umount").arg("-i").arg(&mounted.mountpoint).status().unwrap();
+        let status =
+            std::process::Command::new("umount").arg("-i").arg(&mounted.mountpoint).status().unwrap();
         assert!(status.success());
         answer(tierfs().arg("fsck").arg(place.store())).ok();
     }

@@ -51,7 +51,8 @@ fn requests_arrive_over_io_uring_where_the_kernel_offers_it() {
     assert_eq!(transport(&mounted), if is_offered() { "uring" } else { "classic" });
     use_of(&mounted);
     mounted.unmount();
-    for (choice, wanted) in [("auto", if is_offered() { "uring" } else { "classic" }), ("classic", "classic")] {
+    for (choice, wanted) in [("auto", if is_offered() { "uring" } else { "classic" }), ("classic", "classic")]
+    {
         let mounted = place.mount(&["-o", &format!("transport={choice}")]);
         assert_eq!(transport(&mounted), wanted);
         use_of(&mounted);

@@ -38,7 +38,8 @@ pub(in crate::cli) fn mountpoints_of(store: &Path) -> Vec<PathBuf> {
 /// the lock file, so the error alone may not name them.
 pub(in crate::cli) fn with_mounts(busy: Error, store: &Path) -> Error {
     let found = || {
-        let places: Vec<String> = mountpoints_of(store).iter().map(|place| place.display().to_string()).collect();
+        let places: Vec<String> =
+            mountpoints_of(store).iter().map(|place| place.display().to_string()).collect();
         (!places.is_empty()).then(|| places.join(" and "))
     };
     let text = busy.to_string();

@@ -63,9 +63,7 @@ impl Tree {
         let store = match open_store(path, Access::Read, "") {
             // The store is mounted: ask the daemon, which knows the current state.
             Err(error) if error.kind() == ErrorKind::Busy => {
-                return mounted_at(&error)
-                    .map(|mountpoint| Tree::Mount(mountpoint.join(below)))
-                    .ok_or(error);
+                return mounted_at(&error).map(|mountpoint| Tree::Mount(mountpoint.join(below))).ok_or(error);
             }
             opened => opened?,
         };

@@ -22,7 +22,9 @@ impl BlockRanges {
             return;
         }
         let Range { mut start, mut end } = range;
-        while let Some((&first, &last)) = self.ends.range(..=end).next_back().filter(|(_, last)| **last >= start) {
+        while let Some((&first, &last)) =
+            self.ends.range(..=end).next_back().filter(|(_, last)| **last >= start)
+        {
             self.ends.remove(&first);
             (start, end) = (start.min(first), end.max(last));
         }
