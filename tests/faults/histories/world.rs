@@ -162,8 +162,9 @@ impl World {
             }
             _ => {
                 let described = self.synced_description();
-                self.unmount();
+                let lost = self.unmount();
                 self.mount();
+                self.take_over(lost);
                 self.compare_description(described, "after a clean unmount");
             }
         }
@@ -195,12 +196,19 @@ impl World {
         self.settle_after_kill();
     }
 
-    fn unmount(&mut self) {
+    /// Unmounts. Returns the files that `tierfs umount` said had no room for their last writes.
+    fn unmount(&mut self) -> Vec<usize> {
         self.note("unmount".to_owned());
         self.check_mappings("before an unmount");
         self.held.retain(|held| held.is_orphan);
-        self.mounted.take().unwrap().unmount();
+        let lost = self.mounted.take().unwrap().unmount_without_room();
+        assert!(lost.is_empty() || self.disk.is_some(), "{lost:?} had no room on a roomy disk");
         run(["fsck".as_ref(), self.place.store().as_os_str()]).ok();
+        let numbers = lost.iter().map(|path| {
+            let number = self.model.file(path.strip_prefix("t/").unwrap_or(path));
+            number.unwrap_or_else(|| self.fail(&format!("{path} is no file, and had no room")))
+        });
+        numbers.collect()
     }
 
     /// Publishes `c1` and makes a clone of it, whose bytes are fetched when they are read.
@@ -321,15 +329,11 @@ impl World {
                 self.fail("a file that met a kill while its name changed has other bytes");
             }
         }
+        self.take_over((0..self.model.files.len()).filter(|number| self.model.files[*number].is_loose).collect());
         for number in 0..self.model.files.len() {
             let Some(name) = self.model.names_of(number).first().cloned() else { continue };
             let known = self.model.files[number].clone();
-            if known.is_loose {
-                match fs::read(self.path(&name)) {
-                    Ok(found) => self.set_after_kill(number, found),
-                    Err(error) => self.fail(&format!("{name} after a kill: {error}")),
-                }
-            } else if !known.others.is_empty() {
+            if !known.others.is_empty() {
                 let found = fs::read(self.path(&name)).unwrap();
                 if found != known.now && !known.others.contains(&found) {
                     self.fail(&format!(
@@ -338,6 +342,17 @@ impl World {
                     ));
                 }
                 self.set_after_kill(number, found);
+            }
+        }
+    }
+
+    /// Takes over the bytes of files that may have any.
+    fn take_over(&mut self, numbers: Vec<usize>) {
+        for number in numbers {
+            let Some(name) = self.model.names_of(number).first().cloned() else { continue };
+            match fs::read(self.path(&name)) {
+                Ok(found) => self.set_after_kill(number, found),
+                Err(error) => self.fail(&format!("{name} after a mount: {error}")),
             }
         }
     }
@@ -477,8 +492,31 @@ impl World {
         let tensors = self.path(folder).join(".tensors");
         // Where containers have tensors of the same names, each has a directory of its own.
         let own = tensors.join(name);
-        let at = if own.exists() { own.join(tensor) } else { tensors.join(tensor) };
-        at.exists().then_some(at)
+        if own.exists() {
+            return Some(own.join(tensor)).filter(|at| at.exists());
+        }
+        // This container may be a plain file, and the tensor that of another.
+        let at = tensors.join(tensor);
+        (!self.is_shared(folder, container, tensor) && at.exists()).then_some(at)
+    }
+
+    /// Whether another container in a directory may have a tensor of this name.
+    fn is_shared(&self, folder: &str, container: &str, tensor: &str) -> bool {
+        let is_beside = |path: &str| {
+            path != container
+                && path.ends_with(".safetensors")
+                && path.rsplit_once('/').is_some_and(|(above, _)| above == folder)
+        };
+        let has_tensor = |bytes: &Vec<u8>| {
+            tensors(bytes).is_some_and(|found| found.iter().any(|(name, ..)| name == tensor))
+        };
+        self.model.names.iter().any(|(path, node)| match node {
+            Node::File(number) if is_beside(path) => {
+                let file = &self.model.files[*number];
+                file.others.iter().chain([&file.now]).any(has_tensor)
+            }
+            _ => false,
+        })
     }
 
     pub fn check_mappings(&mut self, when: &str) {
