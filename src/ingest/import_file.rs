@@ -14,7 +14,7 @@ use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{publish, room, store_parts};
 use crate::model::{Error, Kept, KeptBy, MoveTo, Progress, Result, Tier};
 use crate::store::disk::File;
-use crate::store::{Collection, ROOT, Settings, Use};
+use crate::store::{Collection, ROOT, Settings, Use, is_untouched};
 use crate::stream::Digester;
 
 /// Imports one file. On an error nothing of it appears.
@@ -53,8 +53,8 @@ pub fn import_file(
         store_parts::How { options, outside: outside.as_ref().map(|(outside, _)| outside.file), digester },
         progress,
     )?;
-    if let Some((_, file)) = &outside
-        && !file.is_untouched().map_err(|error| Error::io("asking for its time", error))?
+    if let Some((recorded, file)) = &outside
+        && !is_untouched(&**file, recorded).map_err(|error| Error::io("asking for its time", error))?
     {
         return Err(Error::invalid("it was changed while it was imported; import it again"));
     }

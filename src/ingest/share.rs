@@ -24,7 +24,8 @@ pub fn share(
     (number, bytes): (u64, u64),
 ) -> Result<Option<Parts>> {
     let own = collection.data_file(number)?;
-    let links = own.links().map_err(|error| Error::io("asking for the names of a data file", error))?;
+    let attributes = own.attributes();
+    let links = attributes.map_err(|error| Error::io("asking for the names of a data file", error))?.links;
     if bytes <= GATHERED_BYTES_MAX || links > 1 || collection.state().outside(number).is_some() {
         return Ok(None);
     }

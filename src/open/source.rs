@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::model::ErrorKind;
-use crate::store::disk::File;
+use crate::store::disk::{File, ReadAt};
 use crate::stream::Stream;
 
 /// The first bytes of a stream, as the source of an import.
@@ -15,7 +15,7 @@ pub(super) struct StreamFile {
     pub bytes: u64,
 }
 
-impl File for StreamFile {
+impl ReadAt for StreamFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let rest = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = buffer.len().min(rest);
@@ -32,7 +32,9 @@ impl File for StreamFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.bytes)
     }
+}
 
+impl File for StreamFile {
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

@@ -14,7 +14,6 @@ use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, Manifest
 use crate::format::snapshot::map::{PieceMap, PieceState};
 use crate::model::{Error, Result};
 use crate::store::collection::LIMITS_SETTING;
-use crate::store::disk::cloned::ClonedCollections;
 use crate::store::disk::clones::{CloneSource, Clones, map_of, write_source};
 use crate::store::disk::memory::MemoryDisk;
 use crate::store::disk::{Disk, File, Open};
@@ -113,7 +112,7 @@ impl Store {
 
     /// The snapshot that a collection is a clone of; `None` if it is no clone.
     pub fn clone_source(&self, tenant: &str, name: &str) -> Result<Option<CloneSource>> {
-        let Some(clones) = &self.clones else { return Ok(None) };
+        let Some(clones) = self.upstream.clones() else { return Ok(None) };
         let path = format!("{tenant}/{name}");
         clones.source_of(&path).map_err(|error| Error::io(path, error))
     }
@@ -129,7 +128,7 @@ impl Store {
     }
 
     fn clones(&self) -> Result<&Clones> {
-        self.clones.as_deref().ok_or_else(|| Error::invalid("a remote has no clones"))
+        self.upstream.clones().ok_or_else(|| Error::invalid("a remote has no clones"))
     }
 
     /// The collections that blocks of a snapshot are differences from must be here, under the same names.
@@ -321,7 +320,7 @@ fn files_of(clones: &Clones, path: &str) -> io::Result<Vec<Before>> {
             let path = format!("{path}/{below}");
             // A file that was removed while the program ended may leave its map.
             let Ok(file) = clones.open(&path, Open::Read) else { continue };
-            let Some(clone) = file.as_clone() else { continue };
+            let Some(clone) = clones.file(&path)? else { continue };
             clone.save()?;
             let (map, bytes) = (clone.map(), file.len()?);
             found.push(Before { below, path, file, bytes, map });

@@ -23,6 +23,7 @@ mod state;
 #[expect(clippy::module_inception, reason = "the store itself, beside its rooms")]
 mod store;
 mod tenant;
+mod upstream;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
@@ -67,6 +68,7 @@ pub use snapshot::payloads::CanonicalFile;
 pub use snapshot::recoded::{CanonicalVariant, Choice, Recode};
 pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
 pub use space::files::Touched;
+pub use space::outside::is_untouched;
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{

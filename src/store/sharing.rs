@@ -117,7 +117,7 @@ pub(in crate::store) fn data_number(name: &str) -> Option<u64> {
 
 /// Whether a data file has further names. If that cannot be determined, it counts as shared.
 pub(in crate::store) fn is_shared(file: &dyn File) -> bool {
-    file.links().map_or(true, |links| links > 1)
+    file.attributes().map_or(true, |found| found.links > 1)
 }
 
 /// The data files of a tenant, or of all with the empty name. Directories that cannot be listed have none.

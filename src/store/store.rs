@@ -27,6 +27,7 @@ use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
 use crate::store::sharing::{Sharing, data_number};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
+use crate::store::upstream::{ShownSnapshot, Upstream};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
@@ -48,8 +49,7 @@ const NUMBER_BYTES_MAX: u64 = 11;
 /// An open store.
 pub struct Store {
     pub(in crate::store) disk: Arc<dyn Disk>,
-    /// The same disk; `None` for a remote, which has no clones.
-    pub(in crate::store) clones: Option<Arc<Clones>>,
+    pub(in crate::store) upstream: Arc<dyn Upstream>,
     access: Access,
     settings: Settings,
     /// Open collections. Held while one is opened, so that no collection is opened twice.
@@ -91,12 +91,23 @@ impl Store {
     /// others.
     pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
         let descriptors = Arc::new(Descriptors::new(disk));
-        let mut disk: Arc<dyn Disk> = descriptors.clone();
-        let mut clones = None;
-        if !disk.shows_snapshots() {
-            let made = Arc::new(Clones::new(disk, access == Access::Write));
-            (disk, clones) = (made.clone(), Some(made));
-        }
+        let clones = Arc::new(Clones::new(descriptors.clone(), access == Access::Write));
+        Store::open_on(clones.clone(), clones, &descriptors, access, note)
+    }
+
+    /// Opens a store on a disk with a remote behind it, which is only read.
+    pub(in crate::store) fn open_shown(shown: ShownSnapshot) -> Result<Store> {
+        let descriptors = Arc::new(Descriptors::new(shown.disk));
+        Store::open_on(descriptors.clone(), shown.upstream, &descriptors, Access::Read, "")
+    }
+
+    fn open_on(
+        disk: Arc<dyn Disk>,
+        upstream: Arc<dyn Upstream>,
+        descriptors: &Descriptors,
+        access: Access,
+        note: &str,
+    ) -> Result<Store> {
         let place = disk.place();
         let opened = disk.open(SETTINGS_NAME, Open::Read);
         let file = opened.map_err(|error| match error.kind() {
@@ -129,7 +140,7 @@ impl Store {
         let variants = Mutex::default();
         let store = Store {
             disk,
-            clones,
+            upstream,
             access,
             settings,
             open,
@@ -301,7 +312,7 @@ impl Store {
     /// The collections that are closed because nobody uses them; none of a remote, whose next opening could show
     /// another snapshot.
     fn closed(&self, open: &mut OpenCollections) -> Vec<Collection> {
-        if self.disk.shows_snapshots() {
+        if self.shows_snapshots() {
             return Vec::new();
         }
         open.close_unused(self.settings.idle_memory_max)
@@ -314,22 +325,27 @@ impl Store {
         closed.summaries.iter().find_map(|summary| summary.clone().downcast().ok())
     }
 
-    /// The disk of one collection, with as many descriptors as the setting says.
-    fn limited(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
-        let limited = Descriptors::new(disk);
+    /// The disk of one collection of a remote, with as many descriptors as the setting says.
+    fn limited(&self, shown: ShownSnapshot) -> (Arc<dyn Disk>, Arc<dyn Upstream>) {
+        let limited = Descriptors::new(shown.disk);
         limited.keep_to(self.settings.descriptors_max);
-        Arc::new(limited)
+        (Arc::new(limited), shown.upstream)
     }
 
     fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
         let path = format!("{}/{}", key.0, key.1);
-        let still = self.disk.still(&path).map_err(|error| Error::io(format!("opening {path}"), error))?;
-        let disk = still.map_or_else(|| self.disk.clone(), |still| self.limited(still));
-        let was_durable = open.closed(&key).is_some_and(|closed| closed.is_durable);
         let place = (key.0.as_str(), key.1.as_str());
+        let (disk, upstream) = match self.upstream.snapshots() {
+            Some(snapshots) => {
+                let still = snapshots.still(place);
+                self.limited(still.map_err(|error| Error::io(format!("opening {path}"), error))?)
+            }
+            None => (self.disk.clone(), self.upstream.clone()),
+        };
+        let was_durable = open.closed(&key).is_some_and(|closed| closed.is_durable);
         let opened = OpenedLog::read(&disk, self.id(), place, self.access)?;
         let opened = if was_durable { opened.known_durable() } else { opened };
-        let collection = open_log(&disk, self.id(), place, opened)?;
+        let collection = open_log(&disk, self.id(), place, opened)?.with_upstream(Some(upstream));
         Ok(self.keep(open, key, collection))
     }
 
@@ -352,7 +368,8 @@ impl Store {
     /// Opens a collection read-only in its present state, for any access of the store; corrects nothing.
     /// `Corrupt` if its log is gone.
     pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
-        let opened = open_collection(&self.disk, self.id(), (tenant, name), Access::Read);
+        let opened = open_collection(&self.disk, self.id(), (tenant, name), Access::Read)
+            .map(|opened| opened.with_upstream(Some(self.upstream.clone())));
         if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             refuse_remains(&self.disk, &format!("{tenant}/{name}"))?;
         }
@@ -416,6 +433,7 @@ impl Store {
         let number = self.free_number()?;
         let mut open = self.open.lock();
         let collection = Collection::create(&self.disk, self.id(), (tenant, name), number, owner, mode)?;
+        let collection = collection.with_upstream(Some(self.upstream.clone()));
         Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
     }
 
@@ -438,22 +456,21 @@ impl Store {
 
     /// A variant of a collection of a remote, with the same nodes; `None` if it was not published.
     pub fn variant(&self, collection: &Arc<Collection>, name: &str) -> Result<Option<Arc<Collection>>> {
-        if !self.disk.shows_snapshots() {
-            return Ok(None);
-        }
+        let Some(upstream) = collection.files.upstream() else { return Ok(None) };
+        let Some(snapshots) = upstream.snapshots() else { return Ok(None) };
         let key = (collection.state().number(), name.to_owned());
         let mut variants = self.variants.lock();
         if let Some(known) = variants.get(&key) {
             return Ok(known.clone());
         }
         let path = collection.path();
-        let disk = collection.files.disk().variant(&path, name);
-        let disk = disk.map_err(|error| Error::io(format!("opening {path} in {name}"), error))?;
-        let opened = match disk {
-            Some(disk) => {
-                let disk = self.limited(disk);
-                let place = (collection.tenant(), collection.name());
-                let opened = open_collection(&disk, self.id(), place, Access::Read)?;
+        let found = snapshots.variant(collection.place(), name);
+        let found = found.map_err(|error| Error::io(format!("opening {path} in {name}"), error))?;
+        let opened = match found {
+            Some(variant) => {
+                let (disk, upstream) = self.limited(variant);
+                let opened = open_collection(&disk, self.id(), collection.place(), Access::Read)?;
+                let opened = opened.with_upstream(Some(upstream));
                 // The tenant has the use of the collection itself.
                 let meter = Meter::new("", None, Limits::default());
                 Some(Arc::new(opened.joined(&self.services, &meter, None)))
@@ -466,24 +483,25 @@ impl Store {
 
     /// Whether it shows snapshots of a remote.
     pub fn shows_snapshots(&self) -> bool {
-        self.disk.shows_snapshots()
+        self.upstream.snapshots().is_some()
     }
 
     /// The traffic with the remote whose snapshots it shows; `None` of another store.
     pub fn traffic(&self) -> Option<Traffic> {
-        self.disk.traffic()
+        self.upstream.snapshots().map(|snapshots| snapshots.traffic())
     }
 
     /// Shows the newest snapshots of a remote from now on. The paths of collections that differ. Open files
     /// stay those of the snapshot before. `NotSupported` for a store that is not a remote.
     pub fn refresh(&self) -> Result<Vec<String>> {
         let place = self.disk.place();
-        let renewed = self.disk.renew_all().map_err(|error| match error.kind() {
-            std::io::ErrorKind::Unsupported => {
-                Error::new(ErrorKind::NotSupported, format!("{place} is no remote, and shows no snapshots"))
-            }
-            _ => Error::io(format!("looking for newer snapshots in {place}"), error),
-        })?;
+        let Some(snapshots) = self.upstream.snapshots() else {
+            let text = format!("{place} is no remote, and shows no snapshots");
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        };
+        let renewed = snapshots.renew_all();
+        let renewed =
+            renewed.map_err(|error| Error::io(format!("looking for newer snapshots in {place}"), error))?;
         for (tenant, name) in &renewed {
             self.forget(tenant, name);
         }
@@ -492,7 +510,7 @@ impl Store {
 
     /// Sets the source of the pieces of clones. Only the first call has an effect.
     pub fn set_piece_source(&self, source: Arc<dyn PieceSource>) {
-        if let Some(clones) = &self.clones {
+        if let Some(clones) = self.upstream.clones() {
             clones.set_source(source);
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tierfs::store::disk::change::Change;
-use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
+use tierfs::store::disk::{Disk, File, FileAttributes, Listed, Lock, Open, ReadAt, Space};
 
 use support::Random;
 
@@ -124,7 +124,7 @@ impl CutDisk {
     }
 }
 
-impl File for CutFile {
+impl ReadAt for CutFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let content = self.content.lock().unwrap();
         let rest = content.now.get(offset as usize..).unwrap_or_default();
@@ -133,6 +133,12 @@ impl File for CutFile {
         Ok(count)
     }
 
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.content.lock().unwrap().now.len() as u64)
+    }
+}
+
+impl File for CutFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut content = self.content.lock().unwrap();
         let new = Pending::Write(offset as usize, bytes.to_vec());
@@ -141,12 +147,8 @@ impl File for CutFile {
         Ok(())
     }
 
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.content.lock().unwrap().now.len() as u64)
-    }
-
-    fn links(&self) -> io::Result<u64> {
-        Ok(self.links.load(Ordering::Relaxed))
+    fn attributes(&self) -> io::Result<FileAttributes> {
+        Ok(FileAttributes { links: self.links.load(Ordering::Relaxed), ..FileAttributes::default() })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -1,13 +1,13 @@
 //! A disk that records every change, so that the disk after any of them can be made again.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tierfs::store::disk::change::Change;
-use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
+use tierfs::store::disk::forward::{ForwardDisk, ForwardFile};
+use tierfs::store::disk::{Disk, File, Open};
 
 use crate::power_cut_disk::CutDisk;
 
@@ -81,7 +81,11 @@ impl Recorder {
     }
 }
 
-impl File for Recorded {
+impl ForwardFile for Recorded {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let got = self.inner.read_at(buffer, offset)?;
         self.read.fetch_add(got as u64, Ordering::Relaxed);
@@ -95,14 +99,6 @@ impl File for Recorded {
         }
         self.ops.lock().unwrap().push(Op::Write(self.number, offset, bytes.into()));
         self.inner.write_at(bytes, offset)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
-    fn links(&self) -> io::Result<u64> {
-        self.inner.links()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -121,9 +117,9 @@ impl File for Recorded {
     }
 }
 
-impl Disk for Recorder {
-    fn place(&self) -> String {
-        self.inner.place()
+impl ForwardDisk for Recorder {
+    fn inner(&self) -> &dyn Disk {
+        &self.inner
     }
 
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
@@ -158,24 +154,8 @@ impl Disk for Recorder {
         Ok(())
     }
 
-    fn remove_directory(&self, path: &str) -> io::Result<()> {
-        self.inner.remove_directory(path)
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
-        self.inner.list(path)
-    }
-
     fn sync_directory(&self, path: &str) -> io::Result<()> {
         self.ops().push(Op::SyncDirectory(path.to_owned()));
         self.inner.sync_directory(path)
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.inner.space()
-    }
-
-    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.inner.lock(how, note)
     }
 }

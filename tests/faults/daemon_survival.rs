@@ -1,6 +1,5 @@
 //! The daemon survives a panic in a request, and files of the store that are truncated or removed.
 
-use std::any::Any;
 use std::fs::{self, File as SystemFile};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -13,7 +12,8 @@ use std::time::Duration;
 use tierfs::fs::{Options, mount};
 use tierfs::store::Verify;
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
+use tierfs::store::disk::forward::{ForwardDisk, ForwardFile};
+use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::{Access, Store};
 use tierfs::vfs::ListMode;
 
@@ -40,7 +40,11 @@ fn panics_if(told: &Option<Arc<AtomicBool>>) {
     );
 }
 
-impl File for PanickingFile {
+impl ForwardFile for PanickingFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         panics_if(&self.reads);
         self.inner.read_at(buffer, offset)
@@ -50,23 +54,11 @@ impl File for PanickingFile {
         panics_if(&self.writes);
         self.inner.write_at(bytes, offset)
     }
-
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.inner.sync_data()
-    }
 }
 
-impl Disk for Panicking {
-    fn place(&self) -> String {
-        self.inner.place()
+impl ForwardDisk for Panicking {
+    fn inner(&self) -> &dyn Disk {
+        &self.inner
     }
 
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
@@ -74,38 +66,6 @@ impl Disk for Panicking {
         let reads = path.contains("/data/").then(|| self.reads.clone());
         let writes = path.contains("/tier").then(|| self.writes.clone());
         Ok(Arc::new(PanickingFile { inner, reads, writes }))
-    }
-
-    fn create_directory(&self, path: &str) -> io::Result<()> {
-        self.inner.create_directory(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &str) -> io::Result<()> {
-        self.inner.remove_file(path)
-    }
-
-    fn remove_directory(&self, path: &str) -> io::Result<()> {
-        self.inner.remove_directory(path)
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
-        self.inner.list(path)
-    }
-
-    fn sync_directory(&self, path: &str) -> io::Result<()> {
-        self.inner.sync_directory(path)
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.inner.space()
-    }
-
-    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.inner.lock(how, note)
     }
 }
 

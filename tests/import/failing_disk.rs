@@ -1,12 +1,12 @@
 //! A disk in memory that fails at a chosen call.
 
-use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tierfs::store::disk::forward::{ForwardDisk, ForwardFile};
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
+use tierfs::store::disk::{Disk, File, Open};
 
 /// How a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,9 +57,9 @@ impl Plan {
     }
 }
 
-impl File for FailingFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buffer, offset)
+impl ForwardFile for FailingFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -73,10 +73,6 @@ impl File for FailingFile {
         self.inner.write_at(bytes, offset)
     }
 
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.plan.count()?;
         self.inner.set_len(len)
@@ -88,7 +84,11 @@ impl File for FailingFile {
     }
 }
 
-impl Disk for FailingDisk {
+impl ForwardDisk for FailingDisk {
+    fn inner(&self) -> &dyn Disk {
+        &self.inner
+    }
+
     fn place(&self) -> String {
         "a failing disk".to_owned()
     }
@@ -121,20 +121,8 @@ impl Disk for FailingDisk {
         self.inner.remove_directory(path)
     }
 
-    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
-        self.inner.list(path)
-    }
-
     fn sync_directory(&self, path: &str) -> io::Result<()> {
         self.plan.count()?;
         self.inner.sync_directory(path)
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.inner.space()
-    }
-
-    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.inner.lock(how, note)
     }
 }

@@ -9,7 +9,7 @@ use tierfs::model::{ErrorKind, MoveTo, Result};
 use tierfs::store::Collection;
 use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::disk::{Disk, File};
+use tierfs::store::disk::{Disk, File, ReadAt};
 
 use crate::failing_disk::{FailingDisk, Failure};
 use crate::fixture::{
@@ -191,18 +191,20 @@ fn imports_fail_on_a_full_disk_and_work_again_when_space_returns() {
 /// A source that is shorter than its stated size.
 struct Shrinking(Arc<dyn File>, u64);
 
-impl File for Shrinking {
+impl ReadAt for Shrinking {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let end = self.1.saturating_sub(offset).min(buffer.len() as u64) as usize;
         self.0.read_at(&mut buffer[..end], offset)
     }
 
-    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     fn len(&self) -> io::Result<u64> {
         self.0.len()
+    }
+}
+
+impl File for Shrinking {
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn set_len(&self, _: u64) -> io::Result<()> {

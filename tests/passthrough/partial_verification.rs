@@ -1,7 +1,6 @@
 //! Verification on open, step by step: it reads cached bytes only, ends at its time limit, and never marks a block
 //! that was written meanwhile.
 
-use std::any::Any;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,8 +9,9 @@ use tierfs::model::{EntryId, ErrorKind, StoreId};
 use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Unchecked;
 use tierfs::store::Verify;
+use tierfs::store::disk::forward::{ForwardDisk, ForwardFile};
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
+use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::{Access, Collection, Store};
 
 use support::Random;
@@ -31,9 +31,9 @@ struct Watched(MemoryDisk, Arc<Watch>);
 
 struct WatchedFile(Arc<dyn File>, Arc<Watch>);
 
-impl File for WatchedFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buffer, offset)
+impl ForwardFile for WatchedFile {
+    fn inner(&self) -> &dyn File {
+        &*self.0
     }
 
     fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -48,63 +48,15 @@ impl File for WatchedFile {
         }
         Ok(got)
     }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(bytes, offset)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
 }
 
-impl Disk for Watched {
-    fn place(&self) -> String {
-        self.0.place()
+impl ForwardDisk for Watched {
+    fn inner(&self) -> &dyn Disk {
+        &self.0
     }
 
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
         Ok(Arc::new(WatchedFile(self.0.open(path, how)?, self.1.clone())))
-    }
-
-    fn create_directory(&self, path: &str) -> io::Result<()> {
-        self.0.create_directory(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &str) -> io::Result<()> {
-        self.0.remove_file(path)
-    }
-
-    fn remove_directory(&self, path: &str) -> io::Result<()> {
-        self.0.remove_directory(path)
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
-        self.0.list(path)
-    }
-
-    fn sync_directory(&self, path: &str) -> io::Result<()> {
-        self.0.sync_directory(path)
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.0.space()
-    }
-
-    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.0.lock(how, note)
     }
 }
 
@@ -141,7 +93,7 @@ impl Fixture {
     fn shown(&self) -> Option<Vec<u8>> {
         let backing = self.collection.backing_of(self.collection.objects_of(self.node).unwrap())?;
         let mut bytes = vec![0; BYTES];
-        self.disk.open(backing.path(), Open::Read).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        self.disk.0.open(backing.path(), Open::Read).unwrap().read_exact_at(&mut bytes, 0).unwrap();
         Some(bytes)
     }
 
@@ -201,7 +153,7 @@ fn a_verification_finds_a_wrong_byte_and_does_not_mark_its_block() {
     let fixture = Fixture::new();
     let path = "acme/m/data/0000000000000001";
     let at = 70 * 16_384 + 5;
-    fixture.disk.open(path, Open::Write).unwrap().write_at(&[!fixture.bytes[at]], at as u64).unwrap();
+    fixture.disk.0.open(path, Open::Write).unwrap().write_at(&[!fixture.bytes[at]], at as u64).unwrap();
     for _ in 0..2 {
         assert!(!fixture.unchecked().unwrap().check(2, &never));
         assert!(!fixture.checked().contains(&70));

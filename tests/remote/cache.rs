@@ -55,7 +55,7 @@ fn source(bucket: &Arc<Faulty>, directory: &Path, size: Size) -> Source {
 fn opened(bucket: &Arc<Faulty>, directory: &Path, size: Size) -> Arc<Store> {
     let source = source(bucket, directory, size);
     let disk = SnapshotDisk::new(Arc::new(Published::new(source, HashMap::new())));
-    Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap())
+    Arc::new(Arc::new(disk).open_store().unwrap())
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn pieces_come_from_a_mirror_and_from_the_remote_where_the_mirror_fails_or_lies(
         let folder = TempDir::new().unwrap();
         let source = source(&origin, folder.path(), Size::default()).with_mirrors(vec![mirror.client()]);
         let disk = SnapshotDisk::new(Arc::new(Published::new(source, HashMap::new())));
-        let store = Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap());
+        let store = Arc::new(Arc::new(disk).open_store().unwrap());
         assert!(files_of(&store, "acme", "m") == wanted, "{fault:?}");
         // Manifests and names come from the remote alone.
         assert_eq!(*at_mirror.lock(), (asked, 0), "{fault:?}");

@@ -18,7 +18,7 @@ use tierfs::remote::cache::{Cache, Size};
 use tierfs::remote::files::Source;
 use tierfs::remote::mounted::Published;
 use tierfs::remote::place::Remote;
-use tierfs::store::{Access, SnapshotDisk, Store};
+use tierfs::store::{SnapshotDisk, Store};
 
 use crate::cache::bucket;
 use crate::faulty::{Fault, Faulty};
@@ -122,7 +122,7 @@ fn opened(bucket: &Arc<Faulty>, cache: &Path) -> (Arc<Store>, Told) {
     };
     let source = Source::new(remote, Some(Cache::open(cache, Size::Bytes(1 << 30)).unwrap()), tell);
     let disk = SnapshotDisk::new(Arc::new(Published::new(source.on_demand(), Default::default())));
-    (Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap()), told)
+    (Arc::new(Arc::new(disk).open_store().unwrap()), told)
 }
 
 /// Reads all files while the disk fails at the third piece, and again; then with a new store after `recover`.

@@ -69,7 +69,7 @@ fn seen(objects: &Arc<InMemory>) -> Option<(u64, HashMap<String, Vec<u8>>)> {
     let number = remote.newest("acme", "m").unwrap()?;
     let source = Source::new(remote, None, Box::new(|path, text| panic!("{path}: {text}")));
     let disk = SnapshotDisk::new(Arc::new(Published::new(source, HashMap::new())));
-    let store = Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap());
+    let store = Arc::new(Arc::new(disk).open_store().unwrap());
     Some((number, crate::reading::files_of(&store, "acme", "m")))
 }
 

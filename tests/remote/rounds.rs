@@ -138,7 +138,7 @@ pub fn mounted(bucket: &Arc<Rounds>, cache: &FilePath) -> Arc<Store> {
     let cache = Cache::open(cache, Size::Bytes(1 << 30)).unwrap();
     let source = Source::new(remote, Some(cache), Box::new(|path, text| panic!("{path}: {text}")));
     let published = Published::new(source, HashMap::new()).with_listing(listing);
-    Arc::new(Store::open(Arc::new(SnapshotDisk::new(Arc::new(published))), Access::Read, "").unwrap())
+    Arc::new(Arc::new(SnapshotDisk::new(Arc::new(published))).open_store().unwrap())
 }
 
 /// Looks a tensor up as the kernel does, name by name, and reads a part of it.

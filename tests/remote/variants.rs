@@ -54,7 +54,7 @@ fn seen_through(bucket: &Arc<Faulty>, tier: Option<&str>) -> HashMap<String, Vec
     let source = Source::new(remote, None, Box::new(|path, text| panic!("{path}: {text}")));
     let published = Published::new(source, HashMap::new()).in_tier(tier.map(str::to_owned));
     let disk = SnapshotDisk::new(Arc::new(published));
-    files_of(&Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap()), "acme", "m")
+    files_of(&Arc::new(Arc::new(disk).open_store().unwrap()), "acme", "m")
 }
 
 /// All files of a store with the same import, moved to a tier.
@@ -233,7 +233,7 @@ fn a_collection_without_the_variant_is_shown_exactly_and_an_event_says_so() {
         Source::new(remote, None, Box::new(move |path, text| noted.lock().push(format!("{path}: {text}"))));
     let published = Published::new(source, HashMap::new()).in_tier(Some("q5".to_owned()));
     let disk = SnapshotDisk::new(Arc::new(published));
-    let store = Arc::new(Store::open(Arc::new(disk), Access::Read, "").unwrap());
+    let store = Arc::new(Arc::new(disk).open_store().unwrap());
     assert!(files_of(&store, "acme", "m") == seen_in(&objects, None));
     assert_eq!(*told.lock(), ["acme/m: snapshot 1 has no variant q5; it is shown exactly"]);
     assert_eq!(store.collection("acme", "m").unwrap().published().unwrap(), ["", "q8"]);

@@ -184,7 +184,7 @@ fn a_new_snapshot_is_shown_under_another_number_once_it_is_asked_for() {
     let remote = Remote::default();
     remote.push(&Frozen::of(&collection).unwrap(), ("t", "c"));
     let shown = Arc::new(remote.disk());
-    let store = Store::open(shown.clone(), Access::Read, "").unwrap();
+    let store = shown.clone().open_store().unwrap();
     let before = store.collection("t", "c").unwrap();
     import(&collection, "f", b"new one", &Options::default()).unwrap();
     remote.push(&Frozen::of(&collection).unwrap(), ("t", "c"));

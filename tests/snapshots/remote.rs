@@ -15,8 +15,8 @@ use tierfs::format::snapshot::pieces::pieces;
 use tierfs::format::zstandard;
 use tierfs::model::{EntryId, StoreId};
 use tierfs::store::{
-    Access, Canonical, CanonicalVariant, Collection, Frozen, OpenObject, Snapshot, SnapshotDisk,
-    SnapshotFiles, Snapshots, Store, Verify,
+    Canonical, CanonicalVariant, Collection, Frozen, OpenObject, Snapshot, SnapshotDisk, SnapshotFiles,
+    Snapshots, Store, Verify,
 };
 use tierfs::stream::{Segment, Stream};
 
@@ -198,7 +198,7 @@ impl Remote {
 
     /// The store that a mount of the remote has.
     pub fn store(&self) -> Store {
-        Store::open(Arc::new(self.disk()), Access::Read, "a test").unwrap()
+        Arc::new(self.disk()).open_store().unwrap()
     }
 
     pub fn disk(&self) -> SnapshotDisk {

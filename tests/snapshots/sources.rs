@@ -128,7 +128,7 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
     let engine = Engine::new(store.clone());
     let collection = store.collection_made("t", "c", (0, 0)).unwrap();
     let opened = disk.open_outside(source.as_os_str().as_encoded_bytes()).unwrap();
-    let mtime = opened.modified().unwrap();
+    let mtime = opened.attributes().unwrap().modified.unwrap();
     let options =
         Options { in_place: Some(source.as_os_str().as_encoded_bytes().to_vec()), ..Options::default() };
     let origin = tierfs::ingest::Origin { mtime, ..crate::fixture::origin() };

@@ -332,6 +332,7 @@ const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
     ("src/store/disk/clones/shared.rs", 2, "Evict, Adopt"),
     ("src/store/disk/descriptors.rs", 4, "the seam"),
     ("src/store/disk/files.rs", 3, "the seam, and the note in the lock"),
+    ("src/store/disk/forward.rs", 4, "the seam"),
     ("src/store/disk/mod.rs", 2, "the seam, and new small files"),
     ("src/store/io/relocate.rs", 3, "Return, Slots"),
     ("src/store/io/write.rs", 2, "Append, Return, Slots"),

@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[(
         ("settings", 0),
         ("clock", 1),
         ("sharing", 1),
+        ("upstream", 1),
         ("events", 2),
         ("tenant", 2),
         ("object", 3),

@@ -122,7 +122,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use crate::remote::mounted::Published;
     use crate::remote::place::Remote;
     use crate::remote::suppliers::Suppliers;
-    use crate::store::{Access, EventKind, Events, SnapshotDisk};
+    use crate::store::{EventKind, Events, SnapshotDisk};
 
     let mut deadlines = Deadlines::default();
     if let Some(seconds) = mounted.and_then(|options| options.timeout) {
@@ -159,7 +159,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     let source = Source::new(remote, cache, tell).with_mirrors(mirrors);
     let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
     let disk = SnapshotDisk::new(Arc::new(published));
-    let store = Store::open(Arc::new(disk), Access::Read, "")?;
+    let store = Arc::new(disk).open_store()?;
     if mounted.is_some() {
         events.get_or_init(|| store.events().clone());
     }

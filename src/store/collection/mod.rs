@@ -49,6 +49,7 @@ use crate::store::object::failed_reads::Unreadable;
 use crate::store::quota::{Limits, Meter};
 use crate::store::settings::PACKS;
 use crate::store::space::files::{Files, Touched};
+use crate::store::space::outside::is_untouched;
 use crate::store::space::reservations::Reservations;
 use crate::store::state::node::Node;
 use crate::store::state::node_settings::PACK;
@@ -136,8 +137,9 @@ impl Collection {
     /// The forms in which a collection of a remote is published: the names of its variants, and an empty name
     /// for the collection itself. The one that this is comes first. Nothing for a collection of a store.
     pub fn published(&self) -> Result<Vec<String>> {
-        let path = self.path();
-        self.files.disk().published(&path).map_err(|error| Error::io(path, error))
+        let snapshots = self.files.upstream().and_then(|upstream| upstream.snapshots());
+        let published = snapshots.map(|snapshots| snapshots.published(self.place())).transpose();
+        published.map(Option::unwrap_or_default).map_err(|error| Error::io(self.path(), error))
     }
 
     /// Damage to its log, if any. The collection accepts no writes then.
@@ -292,12 +294,14 @@ impl Collection {
 
     /// Whether the outside files of these parts have their recorded modification times.
     fn are_untouched(&self, parts: &[Arc<Object>]) -> bool {
-        let extents = parts.iter().filter(|part| part.origin.is_some()).filter_map(|part| part.extent());
-        let mut numbers: Vec<u64> = extents.map(|extent| extent.file).collect();
-        numbers.dedup();
-        let is_untouched =
-            |number: &u64| self.data_file(*number).is_ok_and(|file| file.is_untouched().unwrap_or(false));
-        numbers.iter().all(is_untouched)
+        let origins = parts.iter().filter_map(|part| part.origin.as_ref());
+        let mut files: Vec<&Arc<OutsideFile>> = origins.map(|origin| &origin.file).collect();
+        files.dedup_by_key(|file| file.file);
+        let is_untouched = |recorded: &&Arc<OutsideFile>| {
+            let opened = self.files.data_file(recorded.file, Some(recorded));
+            opened.is_ok_and(|file| is_untouched(&*file, recorded).unwrap_or(false))
+        };
+        files.iter().all(is_untouched)
     }
 
     fn restore_usage(&self) {

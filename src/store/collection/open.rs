@@ -17,6 +17,7 @@ use crate::store::log::replay::{Replayed, replay};
 use crate::store::quota::Meter;
 use crate::store::space::files::Touched;
 use crate::store::state::{ROOT, State};
+use crate::store::upstream::Upstream;
 
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
@@ -163,6 +164,12 @@ impl Collection {
     ) -> Collection {
         let identity = Identity::new(store, place, Access::Read);
         Collection::of_parts(disk, identity, state, Journal::default())
+    }
+
+    /// The same collection, with this remote behind its disk.
+    pub(in crate::store) fn with_upstream(mut self, upstream: Option<Arc<dyn Upstream>>) -> Collection {
+        self.files.set_upstream(upstream);
+        self
     }
 
     /// The same collection, which knows parents and children as another does.

@@ -21,11 +21,17 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::store::disk::change::Change;
-use crate::store::disk::remote::Traffic;
-use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
+use crate::store::disk::{Disk, File, FileAttributes, Identity, Listed, Lock, Open, ReadAt, Space};
 
 /// The store uses at least this many, however low the limit is.
 const DESCRIPTORS_MIN: u32 = 16;
+
+/// EMFILE and ENFILE: the process or the system has no descriptor left.
+const DESCRIPTORS_GONE: [i32; 2] = [24, 23];
+
+fn lacks_descriptor(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|number| DESCRIPTORS_GONE.contains(&number))
+}
 
 /// A disk that uses at most half of the descriptors that the process may have, and as many as a setting says.
 pub struct Descriptors {
@@ -121,7 +127,7 @@ impl Pool {
         self.keep_to_limit();
         loop {
             match work(&*self.disk) {
-                Err(error) if self.disk.lacks_descriptor(&error) => {
+                Err(error) if lacks_descriptor(&error) => {
                     self.tell(&error.to_string());
                     let half = self.open.load(Ordering::Relaxed).div_ceil(2);
                     if self.close(half, Closing::All) == 0 {
@@ -199,7 +205,7 @@ impl Pooled {
         if file.is_none() {
             let path = self.path.read();
             let found = self.pool.with_room(|disk| disk.open(&path, self.how))?;
-            if found.identity()? != self.identity {
+            if found.attributes()?.identity != self.identity {
                 return Err(io::Error::other(format!("another file has taken the place of {path}")));
             }
             self.pool.open.fetch_add(1, Ordering::Relaxed);
@@ -271,7 +277,7 @@ impl Drop for Pooled {
     }
 }
 
-impl File for Pooled {
+impl ReadAt for Pooled {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.with(|file| file.read_at(buffer, offset))
     }
@@ -280,12 +286,14 @@ impl File for Pooled {
         self.with(|file| file.read_in_memory(buffer, offset))
     }
 
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.change(|file| file.write_at(bytes, offset))
-    }
-
     fn len(&self) -> io::Result<u64> {
         self.with(|file| file.len())
+    }
+}
+
+impl File for Pooled {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.change(|file| file.write_at(bytes, offset))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -323,12 +331,8 @@ impl File for Pooled {
         self.with(|file| file.descriptor())
     }
 
-    fn identity(&self) -> io::Result<Option<Identity>> {
-        Ok(self.identity)
-    }
-
-    fn links(&self) -> io::Result<u64> {
-        self.with(|file| file.links())
+    fn attributes(&self) -> io::Result<FileAttributes> {
+        self.with(|file| file.attributes())
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
@@ -345,14 +349,6 @@ impl File for Pooled {
         }
         self.with(|file| self.sync(file))
     }
-
-    fn modified(&self) -> io::Result<i64> {
-        self.with(|file| file.modified())
-    }
-
-    fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
-        self.with(|file| file.refetch(offset, len))
-    }
 }
 
 impl Disk for Descriptors {
@@ -362,7 +358,7 @@ impl Disk for Descriptors {
 
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
         let found = self.pool.with_room(|disk| disk.open(path, how))?;
-        let identity = found.identity()?;
+        let identity = found.attributes()?.identity;
         self.pool.open.fetch_add(1, Ordering::Relaxed);
         let file = Arc::new(Pooled {
             pool: self.pool.clone(),
@@ -383,30 +379,6 @@ impl Disk for Descriptors {
     fn open_outside(&self, path: &[u8]) -> io::Result<Arc<dyn File>> {
         // Never closed by the pool: users replace their own files, and old readers keep the old one.
         self.pool.with_room(|disk| disk.open_outside(path))
-    }
-
-    fn still(&self, path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
-        self.pool.disk.still(path)
-    }
-
-    fn published(&self, path: &str) -> io::Result<Vec<String>> {
-        self.pool.disk.published(path)
-    }
-
-    fn variant(&self, path: &str, name: &str) -> io::Result<Option<Arc<dyn Disk>>> {
-        self.pool.disk.variant(path, name)
-    }
-
-    fn shows_snapshots(&self) -> bool {
-        self.pool.disk.shows_snapshots()
-    }
-
-    fn traffic(&self) -> Option<Traffic> {
-        self.pool.disk.traffic()
-    }
-
-    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
-        self.pool.disk.renew_all()
     }
 
     fn create_directory(&self, path: &str) -> io::Result<()> {
@@ -465,15 +437,12 @@ impl Disk for Descriptors {
     fn descriptors_max(&self) -> Option<u64> {
         self.pool.disk.descriptors_max()
     }
-
-    fn lacks_descriptor(&self, error: &io::Error) -> bool {
-        self.pool.disk.lacks_descriptor(error)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::disk::forward::{ForwardDisk, ForwardFile};
     use crate::store::disk::memory::MemoryDisk;
 
     const LIMIT: usize = 40;
@@ -504,25 +473,22 @@ mod tests {
         }
     }
 
-    impl File for Counted {
-        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-            self.file.read_at(buffer, offset)
+    impl ForwardFile for Counted {
+        fn inner(&self) -> &dyn File {
+            &*self.file
         }
 
         fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
             self.file.write_at(bytes, offset)
         }
 
-        fn len(&self) -> io::Result<u64> {
-            self.file.len()
-        }
-
         fn set_len(&self, len: u64) -> io::Result<()> {
             self.file.set_len(len)
         }
 
-        fn identity(&self) -> io::Result<Option<Identity>> {
-            Ok(Some((0, Arc::as_ptr(&self.file).cast::<()>().addr() as u64)))
+        fn attributes(&self) -> io::Result<FileAttributes> {
+            let identity = Some((0, Arc::as_ptr(&self.file).cast::<()>().addr() as u64));
+            Ok(FileAttributes { identity, ..FileAttributes::default() })
         }
 
         fn sync_data(&self) -> io::Result<()> {
@@ -534,14 +500,18 @@ mod tests {
         }
     }
 
-    impl Disk for Few {
+    impl ForwardDisk for Few {
+        fn inner(&self) -> &dyn Disk {
+            &self.disk
+        }
+
         fn place(&self) -> String {
             "few".to_owned()
         }
 
         fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
             if self.open.load(Ordering::Relaxed) >= LIMIT {
-                return Err(io::Error::other("no descriptor"));
+                return Err(io::Error::from_raw_os_error(DESCRIPTORS_GONE[0]));
             }
             let file = self.disk.open(path, how)?;
             self.open.fetch_add(1, Ordering::Relaxed);
@@ -555,44 +525,8 @@ mod tests {
             }))
         }
 
-        fn create_directory(&self, path: &str) -> io::Result<()> {
-            self.disk.create_directory(path)
-        }
-
-        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-            self.disk.rename(from, to)
-        }
-
-        fn remove_file(&self, path: &str) -> io::Result<()> {
-            self.disk.remove_file(path)
-        }
-
-        fn remove_directory(&self, path: &str) -> io::Result<()> {
-            self.disk.remove_directory(path)
-        }
-
-        fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
-            self.disk.list(path)
-        }
-
-        fn sync_directory(&self, path: &str) -> io::Result<()> {
-            self.disk.sync_directory(path)
-        }
-
-        fn space(&self) -> io::Result<Space> {
-            self.disk.space()
-        }
-
-        fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
-            self.disk.lock(how, note)
-        }
-
         fn descriptors_max(&self) -> Option<u64> {
             self.says.then_some(LIMIT as u64)
-        }
-
-        fn lacks_descriptor(&self, error: &io::Error) -> bool {
-            error.to_string() == "no descriptor"
         }
     }
 

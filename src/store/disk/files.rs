@@ -21,7 +21,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::format::mountinfo::topmost;
 use crate::model::{Error, Result, StoreId};
 use crate::store::disk::change::Change;
-use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
+use crate::store::disk::{Disk, File, FileAttributes, Identity, Listed, Lock, Open, ReadAt, Space};
 
 /// The files of a store are accessible to their owner only, until a mount says otherwise.
 const FILE_MODE: u32 = 0o600;
@@ -120,7 +120,7 @@ impl Leases {
             Held::ByNobody => Ok(false),
             Held::Perhaps => Ok(true),
             Held::Unknown => {
-                let identity = file.identity()?;
+                let identity = file.attributes()?.identity;
                 Ok(identity.is_none_or(|identity| self.given.lock().contains(&identity)))
             }
         }
@@ -148,7 +148,7 @@ impl FileDisk {
     }
 }
 
-impl File for SystemFile {
+impl ReadAt for SystemFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -172,17 +172,14 @@ impl File for SystemFile {
         }
     }
 
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)
-    }
-
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
+}
 
-    fn modified(&self) -> io::Result<i64> {
-        let found = self.file.metadata()?;
-        Ok(found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec()))
+impl File for SystemFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -219,19 +216,20 @@ impl File for SystemFile {
 
     fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
         let given = self.file.try_clone()?;
-        if let Some(identity) = self.identity()? {
+        if let Some(identity) = self.attributes()?.identity {
             self.leases.given.lock().insert(identity);
         }
         Ok(Some(given.into()))
     }
 
-    fn links(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.nlink())
-    }
-
-    fn identity(&self) -> io::Result<Option<Identity>> {
+    fn attributes(&self) -> io::Result<FileAttributes> {
         let found = self.file.metadata()?;
-        Ok(Some((found.dev(), found.ino())))
+        let modified = found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec());
+        Ok(FileAttributes {
+            links: found.nlink(),
+            identity: Some((found.dev(), found.ino())),
+            modified: Some(modified),
+        })
     }
 
     fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -386,10 +384,6 @@ impl Disk for FileDisk {
 
     fn descriptors_max(&self) -> Option<u64> {
         getrlimit(Resource::Nofile).current
-    }
-
-    fn lacks_descriptor(&self, error: &io::Error) -> bool {
-        matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
     }
 }
 

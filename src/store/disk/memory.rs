@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::store::disk::{Disk, File, Listed, Lock, Open, Space};
+use crate::store::disk::{Disk, File, FileAttributes, Listed, Lock, Open, ReadAt, Space};
 
 /// A directory tree in memory. Clones share it.
 #[derive(Clone, Default)]
@@ -30,7 +30,7 @@ struct MemoryFile {
     links: AtomicU64,
 }
 
-impl File for MemoryFile {
+impl ReadAt for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let bytes = self.bytes.read();
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
@@ -46,6 +46,12 @@ impl File for MemoryFile {
         self.read_at(buffer, offset)
     }
 
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.read().len() as u64)
+    }
+}
+
+impl File for MemoryFile {
     fn write_at(&self, new: &[u8], offset: u64) -> io::Result<()> {
         let from = usize::try_from(offset).map_err(io::Error::other)?;
         let end = from.checked_add(new.len()).ok_or(io::ErrorKind::FileTooLarge)?;
@@ -59,17 +65,13 @@ impl File for MemoryFile {
         Ok(())
     }
 
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.bytes.read().len() as u64)
-    }
-
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.bytes.write().resize(usize::try_from(len).map_err(io::Error::other)?, 0);
         Ok(())
     }
 
-    fn links(&self) -> io::Result<u64> {
-        Ok(self.links.load(Ordering::Relaxed))
+    fn attributes(&self) -> io::Result<FileAttributes> {
+        Ok(FileAttributes { links: self.links.load(Ordering::Relaxed), ..FileAttributes::default() })
     }
 
     fn sync_data(&self) -> io::Result<()> {

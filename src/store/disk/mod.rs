@@ -8,112 +8,29 @@ use std::io;
 use std::sync::Arc;
 
 use crate::store::disk::change::Change;
-use crate::store::disk::cloned::{ClonedCollections, ClonedFile};
-use crate::store::disk::remote::Traffic;
 
 pub mod change;
-pub mod cloned;
 pub mod clones;
 pub mod descriptors;
 #[cfg(feature = "mount")]
 pub mod files;
+pub mod forward;
 pub mod memory;
 pub mod remote;
 
-/// A file of a store.
-pub trait File: Send + Sync {
+/// Bytes that can be read at any offset.
+#[expect(clippy::len_without_is_empty, reason = "nobody asks whether a file is empty")]
+pub trait ReadAt: Send + Sync {
     /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Length of the file in bytes.
+    fn len(&self) -> io::Result<u64>;
+
     /// Reads at `offset` from the page cache, without waiting for the disk. Returns the number of bytes
     /// read: fewer than fit if not all are cached, 0 if the system cannot tell.
     fn read_in_memory(&self, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
         Ok(0)
-    }
-    /// Writes all of `bytes` at `offset`. A gap after the old end becomes zeros. A file that is only read
-    /// refuses, as it refuses a new length.
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(read_only())
-    }
-    /// Length of the file in bytes.
-    fn len(&self) -> io::Result<u64>;
-    /// Whether the file is empty.
-    fn is_empty(&self) -> io::Result<bool> {
-        Ok(self.len()? == 0)
-    }
-    /// Truncates the file, or extends it with zeros.
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Err(read_only())
-    }
-    /// Allocates space for bytes that will be written behind the end; the length stays. Does nothing if
-    /// the file system does not support it.
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-    /// Punches a hole, which then reads as zeros. Does nothing if the file system does not support it.
-    fn punch(&self, _change: Change, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-    /// [`write_at`](Self::write_at) where the file has other bytes that programs may have seen.
-    fn write_over(&self, _change: Change, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_at(bytes, offset)
-    }
-    /// Whether anybody but the users of this disk has the file open or mapped. A mapping outlives its
-    /// descriptor. Where the system cannot tell, a file that it was ever given a descriptor of counts as held.
-    fn is_held(&self) -> io::Result<bool> {
-        Ok(false)
-    }
-    /// Drops a stretch from the page cache. Bytes that are not durable yet stay. Does nothing for a
-    /// file in use elsewhere, or in memory.
-    fn drop_cached(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-    /// Another descriptor of the operating system for the same file, if there are descriptors.
-    #[cfg(feature = "mount")]
-    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
-        Ok(None)
-    }
-    /// The number of names that lead to the file.
-    fn links(&self) -> io::Result<u64> {
-        Ok(1)
-    }
-    /// Identity of the file, if the disk can tell: two files that exist at the same time have different
-    /// ones.
-    fn identity(&self) -> io::Result<Option<Identity>> {
-        Ok(None)
-    }
-    /// Offset of the first bytes from `offset` on that may be nonzero; `None` if there are none.
-    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        Ok((offset < self.len()?).then_some(offset))
-    }
-    /// Starts writing a stretch to the disk without waiting, so that a later sync has less to do. Does
-    /// nothing if the file system does not support it.
-    fn begin_sync(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-    /// Makes the content and the length durable.
-    fn sync_data(&self) -> io::Result<()>;
-
-    /// Whether the file still has the bytes that were described, as far as can be told without reading.
-    /// Always true for a file of a store; true for an outside file while its modification time is the
-    /// same.
-    fn is_untouched(&self) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    /// Drops copies of a stretch that may be damaged, so that the next read fetches it from where it came.
-    /// Returns whether that may help.
-    fn refetch(&self, _offset: u64, _len: u64) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    /// The file of a clone that this is, if it is one.
-    fn as_clone(&self) -> Option<&dyn ClonedFile> {
-        None
-    }
-
-    /// Modification time in nanoseconds since 1970. Only used for outside files.
-    fn modified(&self) -> io::Result<i64> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Reads exactly `buffer`, or fails with `UnexpectedEof`.
@@ -126,6 +43,92 @@ pub trait File: Send + Sync {
                 format!("{got} bytes at {offset} where {wanted} should be"),
             )),
         }
+    }
+}
+
+/// A file of a store. The methods with a default are those that a file which is only read, or one in memory, has no use
+/// for.
+pub trait File: ReadAt {
+    /// Writes all of `bytes` at `offset`. A gap after the old end becomes zeros. A file that is only read
+    /// refuses, as it refuses a new length.
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(read_only())
+    }
+
+    /// [`write_at`](Self::write_at) where the file has other bytes that programs may have seen.
+    fn write_over(&self, _change: Change, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(bytes, offset)
+    }
+
+    /// Truncates the file, or extends it with zeros.
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(read_only())
+    }
+
+    /// Allocates space for bytes that will be written behind the end; the length stays. Does nothing if
+    /// the file system does not support it.
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Punches a hole, which then reads as zeros. Does nothing if the file system does not support it.
+    fn punch(&self, _change: Change, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Starts writing a stretch to the disk without waiting, so that a later sync has less to do. Does
+    /// nothing if the file system does not support it.
+    fn begin_sync(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Makes the content and the length durable.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Drops a stretch from the page cache. Bytes that are not durable yet stay. Does nothing for a
+    /// file in use elsewhere, or in memory.
+    fn drop_cached(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Offset of the first bytes from `offset` on that may be nonzero; `None` if there are none.
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        Ok((offset < self.len()?).then_some(offset))
+    }
+
+    /// Whether anybody but the users of this disk has the file open or mapped. A mapping outlives its
+    /// descriptor. Where the system cannot tell, a file that it was ever given a descriptor of counts as held.
+    fn is_held(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// Another descriptor of the operating system for the same file, if there are descriptors.
+    #[cfg(feature = "mount")]
+    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        Ok(None)
+    }
+
+    /// Its attributes, as far as the disk can tell.
+    fn attributes(&self) -> io::Result<FileAttributes> {
+        Ok(FileAttributes::default())
+    }
+}
+
+/// Attributes of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileAttributes {
+    /// The number of names that lead to it.
+    pub links: u64,
+    /// Its device and inode number: two files that exist at the same time have different ones. `None` if the disk cannot
+    /// tell.
+    pub identity: Option<Identity>,
+    /// Time of its last modification, in nanoseconds since 1970; `None` if the disk cannot tell.
+    pub modified: Option<i64>,
+}
+
+impl Default for FileAttributes {
+    fn default() -> FileAttributes {
+        FileAttributes { links: 1, identity: None, modified: None }
     }
 }
 
@@ -217,43 +220,9 @@ pub trait Disk: Send + Sync {
     /// Takes the store's lock until the value is dropped. `note` identifies the holder: a conflicting
     /// call fails with `WouldBlock` and the holder's note as its text.
     fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>>;
-    /// A disk on which the content of a directory stays as it is now, if that may change by itself here.
-    fn still(&self, _path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
-        Ok(None)
-    }
-    /// The forms in which a collection is published: the names of its variants, an empty name for the
-    /// collection itself; the one that is shown comes first. Nothing on a disk that shows no snapshots.
-    fn published(&self, _path: &str) -> io::Result<Vec<String>> {
-        Ok(Vec::new())
-    }
-    /// A disk on which a directory has the content of a variant of the collection, if that was published.
-    fn variant(&self, _path: &str, _name: &str) -> io::Result<Option<Arc<dyn Disk>>> {
-        Ok(None)
-    }
-    /// Whether it shows snapshots, of which there may be newer ones.
-    fn shows_snapshots(&self) -> bool {
-        false
-    }
-    /// Shows the newest content from now on, on a disk that shows snapshots. The tenants and names of the
-    /// collections that differ.
-    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-    /// The traffic with the remote whose snapshots it shows.
-    fn traffic(&self) -> Option<Traffic> {
-        None
-    }
-    /// The disk with clones that this is, if it is one.
-    fn as_clones(&self) -> Option<&dyn ClonedCollections> {
-        None
-    }
     /// Limit of open files for the process, if there is one.
     fn descriptors_max(&self) -> Option<u64> {
         None
-    }
-    /// Whether an error says that the limit of open files was reached.
-    fn lacks_descriptor(&self, _error: &io::Error) -> bool {
-        false
     }
 }
 

@@ -7,19 +7,27 @@ use crate::format::checksum;
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::collection::open_object::OpenObject;
-use crate::store::disk::File;
 use crate::store::disk::change::Change;
+use crate::store::disk::clones::SharedFile;
 use crate::store::object::blocks::Block;
 use crate::store::object::factors::place_of_factor;
 use crate::store::object::links::{place_of, place_of_stored};
 
 impl OpenObject {
-    /// The file of a clone that has a payload.
-    fn clone_file(&self, stored: &Stored) -> Option<Arc<dyn File>> {
+    /// The file of a clone that has a payload, with its pieces.
+    fn clone_file(&self, stored: &Stored) -> Option<Arc<SharedFile>> {
         if stored.is_absent() || stored.is_zeros() || stored.len == 0 {
             return None;
         }
-        self.file_of(stored).ok().filter(|file| file.as_clone().is_some())
+        let files = &self.collection.files;
+        let found = match self.object.extent() {
+            Some(extent) if stored.in_data && self.object.origin.is_none() => {
+                files.cloned_data_file(extent.file)
+            }
+            _ if stored.in_data => return None,
+            _ => files.cloned_payload_file(stored.tier.byte()),
+        };
+        found.ok().flatten()
     }
 
     /// Whether the payload of a block lies in a clone, so that the remote may have it.
@@ -30,9 +38,9 @@ impl OpenObject {
     /// The payload of a block as the remote has it; `None` if the remote has another one, or none.
     pub fn remote_payload(&self, block: &Block) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.clone_file(&block.stored) else { return Ok(None) };
-        let found = file.as_clone().map(|file| file.in_remote(block.stored.offset, block.stored.len));
-        let found = found.transpose().map_err(|error| Error::io(self.file_place(&block.stored), error))?;
-        Ok(found.flatten().filter(|payload| checksum::of(payload) == block.stored.checksum))
+        let found = file.in_remote(block.stored.offset, block.stored.len);
+        let found = found.map_err(|error| Error::io(self.file_place(&block.stored), error))?;
+        Ok(found.filter(|payload| checksum::of(payload) == block.stored.checksum))
     }
 
     /// Reads the elements of a block, with its deltas, from the remote. `false` if the remote lacks them.
@@ -46,7 +54,6 @@ impl OpenObject {
     /// Whether a block can be read without a remote, as far as its own payload goes.
     pub fn is_here(&self, block: &Block) -> bool {
         let file = self.clone_file(&block.stored);
-        let file = file.as_ref().and_then(|file| file.as_clone());
         file.is_none_or(|file| file.is_here(block.stored.offset, u64::from(block.stored.len)))
     }
 
@@ -55,10 +62,12 @@ impl OpenObject {
     pub fn evict_to_remote(&self) -> Result<u64> {
         let files = &self.collection.files;
         let mut evicted = 0;
-        let mut evict = |file: &Arc<dyn File>, range: &Range<u64>| {
-            let Some(clone) = file.as_clone() else { return Ok(()) };
-            let done = clone.evict(range.start, range.end - range.start);
-            evicted += done.map_err(|error| Error::io(format!("evicting from {}", files.path()), error))?;
+        let failed = |error| Error::io(format!("evicting from {}", files.path()), error);
+        let mut evict = |file: std::io::Result<Option<Arc<SharedFile>>>, ranges: &[Range<u64>]| {
+            let Some(file) = file.map_err(failed)? else { return Ok(()) };
+            for range in ranges {
+                evicted += file.evict(range.start, range.end - range.start).map_err(failed)?;
+            }
             Ok::<(), Error>(())
         };
         let (mut in_data, mut in_slots) = (Vec::new(), Vec::new());
@@ -78,16 +87,15 @@ impl OpenObject {
         in_slots.sort_unstable();
         if let (Some(Ok(file)), Some(extent)) = (&self.extent, self.object.extent())
             && !in_data.is_empty()
-            && let Some(alone) = files.shown.alone(Change::Evict, extent.file, file.clone())
+            && let Some(_alone) = files.shown.alone(Change::Evict, extent.file, file.clone())
         {
-            in_data.iter().try_for_each(|range| evict(&alone.file, range))?;
+            evict(files.cloned_data_file(extent.file), &in_data)?;
         }
         for slots in in_slots.chunk_by(|one, next| one.0 == next.0) {
             let Some((number, ..)) = slots.first() else { continue };
             let mut ranges = Vec::new();
             slots.iter().for_each(|(_, offset, len)| add(&mut ranges, *offset, *len));
-            let file = files.payload_file(*number)?;
-            ranges.iter().try_for_each(|range| evict(&file, range))?;
+            evict(files.cloned_payload_file(*number), &ranges)?;
         }
         Ok(evicted)
     }

@@ -18,6 +18,7 @@ use crate::store::disk::{File, Open};
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
 use crate::store::object::parts::Part;
+use crate::store::space::outside::is_untouched;
 use crate::store::state::pinned_copy::PinnedCopy;
 
 /// Bytes that a thread verifies at a time, so that they fit the second-level cache. A longer block is
@@ -163,9 +164,11 @@ impl Collection {
     /// Whether a data file contains exactly these objects, and all satisfy `is_wanted`.
     fn is_filled(&self, number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> bool {
         let bytes = bytes_in(number, objects, is_wanted);
-        let Ok(file) = self.data_file(number) else { return false };
+        let outside = self.state().outside(number).cloned();
+        let Ok(file) = self.files.data_file(number, outside.as_ref()) else { return false };
         // An outside file with a changed modification time may have other bytes.
-        bytes.is_some() && file.len().ok() == bytes && file.is_untouched().unwrap_or(false)
+        let is_untouched = outside.is_none_or(|recorded| is_untouched(&*file, &recorded).unwrap_or(false));
+        bytes.is_some() && file.len().ok() == bytes && is_untouched
     }
 
     /// The copy of a pinned file of these objects, if it may be read directly: it is sound, and no

@@ -15,6 +15,7 @@ use std::cell::RefCell;
 use crate::format::checksum;
 use crate::model::{Error, Result};
 use crate::store::collection::open_object::OpenObject;
+use crate::store::space::outside::is_untouched;
 
 thread_local! {
     /// The block that this thread compares. A block is as long as the limit from which the allocator asks the system,
@@ -65,7 +66,7 @@ impl OpenObject {
     /// Whether earlier verifications of the data file's content are still valid.
     pub fn is_extent_untouched(&self) -> bool {
         match (&self.object.origin, &self.extent) {
-            (Some(_), Some(Ok(file))) => file.is_untouched().unwrap_or(false),
+            (Some(origin), Some(Ok(file))) => is_untouched(&**file, &origin.file).unwrap_or(false),
             _ => true,
         }
     }

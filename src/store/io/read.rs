@@ -22,6 +22,7 @@ use crate::store::io::buffer::PageBuffer;
 use crate::store::io::packed::decode_packed;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
+use crate::store::upstream::Upstream;
 use crate::trace;
 
 /// Number of blocks looked up at a time.
@@ -328,8 +329,11 @@ impl OpenObject {
 
     /// Drops a copy of a payload that the disk may have. Returns whether another read may differ.
     pub(in crate::store) fn refetch(&self, stored: &Stored) -> bool {
-        let refetched = self.file_of(stored).map(|file| file.refetch(stored.offset, u64::from(stored.len)));
-        matches!(refetched, Ok(Ok(true)))
+        let files = &self.collection.files;
+        let path = files.path_of_payload(&self.object, stored);
+        let refetch =
+            |upstream: &Arc<dyn Upstream>| upstream.refetch(&path, stored.offset, u64::from(stored.len));
+        files.upstream().is_some_and(|upstream| refetch(upstream).unwrap_or(false))
     }
 
     /// The file that contains a payload.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use crate::model::Result;
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
-use crate::store::disk::{File, Open};
+use crate::store::disk::{File, FileAttributes, Open};
 use crate::store::object::Object;
 use crate::store::sharing::{SharedName, is_shared};
+use crate::store::upstream::cloned_file;
 
 /// If two files differ, mostly one of this many samples does.
 const SAMPLES: u64 = 16;
@@ -26,10 +27,10 @@ impl Collection {
         let mut known = self.services.sharing().of_length(self.tenant(), bytes);
         known.retain(|name| own.is_none_or(|own| !name.is_of(&path, own)));
         known.retain(|name| {
-            let file = self.files.disk().open(&name.path(), Open::Read);
-            let file = file.ok().filter(|file| file.len().is_ok_and(|len| len == bytes));
             // The files of clones have one name, and samples would be fetched.
-            let Some(file) = file.filter(|file| file.as_clone().is_none()) else {
+            let is_cloned = !matches!(cloned_file(self.files.upstream(), &name.path()), Ok(None));
+            let file = self.files.disk().open(&name.path(), Open::Read).ok().filter(|_| !is_cloned);
+            let Some(file) = file.filter(|file| file.len().is_ok_and(|len| len == bytes)) else {
                 self.services.sharing().forget(self.tenant(), name, bytes);
                 return false;
             };
@@ -107,7 +108,7 @@ pub struct Shared {
 impl Shared {
     /// Counts a data file if it has further names.
     pub(in crate::store) fn count(&mut self, file: &dyn File) {
-        let (Ok(links), Ok(len)) = (file.links(), file.len()) else { return };
+        let (Ok(FileAttributes { links, .. }), Ok(len)) = (file.attributes(), file.len()) else { return };
         if links > 1 {
             self.files += 1;
             self.bytes += len;

@@ -10,7 +10,7 @@ use crate::format::snapshot::map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
-use crate::store::disk::clones::CloneSource;
+use crate::store::disk::clones::{CloneSource, SharedFile};
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
 use crate::store::snapshot::canonical::Canonical;
@@ -21,29 +21,28 @@ impl Canonical {
     /// The snapshot that the collection is a clone of, if it is one.
     pub fn clone_source(&self) -> Result<Option<CloneSource>> {
         let files = &self.still().files;
-        let found = files.disk().as_clones().map(|clones| clones.source_of(files.path()));
+        let found = files.clones().map(|clones| clones.source_of(files.path()));
         Ok(found.transpose().map_err(|error| Error::io(files.path(), error))?.flatten())
     }
 
     /// Notes that the clone is one of this snapshot, durably.
     pub fn set_clone_source(&self, source: &CloneSource) -> Result<()> {
         let files = &self.still().files;
-        let clones = files.disk().as_clones().filter(|clones| clones.keeps());
+        let clones = files.clones().filter(|clones| clones.keeps());
         let noted = clones.map(|clones| clones.set_source_of(files.path(), source));
         noted.transpose().map(drop).map_err(|error| Error::io(files.path(), error))
     }
 
     /// The piece of the remote with the bytes of these stretches of a file, known without reading them.
     pub fn piece_in_clone(&self, file: &CanonicalFile, stretches: &[Range<u64>]) -> Option<Piece> {
-        let local = self.local_file(file).ok()?;
-        let clone = local.as_clone()?;
+        let clone = self.cloned_file(file).ok()??;
         clone.piece_of(&self.local_ranges(file, stretches)?)
     }
 
     /// Notes in the files of the clone that the remote has all bytes of this manifest, which this collection
     /// was pushed as. They can be evicted from then on.
     pub fn adopt(&self, manifest: &Manifest) -> Result<()> {
-        if !self.still().files.disk().as_clones().is_some_and(|clones| clones.keeps()) {
+        if !self.still().files.clones().is_some_and(|clones| clones.keeps()) {
             return Ok(());
         }
         let live = self.live();
@@ -57,12 +56,12 @@ impl Canonical {
         for file in self.files() {
             let is_it = |found: &&(usize, _)| is_of(found, file);
             let Some((_, described)) = described.iter().find(is_it) else { continue };
-            let Ok(local) = self.local_file(file) else { continue };
-            if let (Some(clone), Some(map)) =
-                (local.as_clone(), self.local_map(file, manifest, &described.extents))
-            {
+            let (Ok(local), Ok(Some(clone))) = (self.local_file(file), self.cloned_file(file)) else {
+                continue;
+            };
+            if let Some(map) = self.local_map(file, manifest, &described.extents) {
                 let alone = match file.kind {
-                    FileKind::Data => live.files.shown.alone(Change::Adopt, file.number, local.clone()),
+                    FileKind::Data => live.files.shown.alone(Change::Adopt, file.number, local),
                     _ => None,
                 };
                 let is_rest_unused = file.kind != FileKind::Data || alone.is_some();
@@ -111,15 +110,20 @@ impl Canonical {
     /// The file of the collection with the payloads of a canonical file.
     fn local_file(&self, file: &CanonicalFile) -> Result<Arc<dyn File>> {
         let files = &self.still().files;
-        match file.kind {
-            FileKind::Data => files.data_file(file.number, None),
-            FileKind::Delta => files.payload_file(DELTA_FILE),
-            FileKind::Factor => files.payload_file(FACTOR_FILE),
-            FileKind::Tier | FileKind::Log => {
-                let number = u8::try_from(file.number).map_err(|_| Error::invalid("a tier"))?;
-                files.payload_file(number)
-            }
+        match payload_number(file)? {
+            Some(number) => files.payload_file(number),
+            None => files.data_file(file.number, None),
         }
+    }
+
+    /// The same with its pieces, if the collection is a clone.
+    fn cloned_file(&self, file: &CanonicalFile) -> Result<Option<Arc<SharedFile>>> {
+        let files = &self.still().files;
+        let found = match payload_number(file)? {
+            Some(number) => files.cloned_payload_file(number),
+            None => files.cloned_data_file(file.number),
+        };
+        found.map_err(|error| Error::io(files.path(), error))
     }
 
     /// The places of stretches of a canonical file in the file of the collection, with the ends of slots;
@@ -180,6 +184,18 @@ impl Canonical {
         };
         (len == source.len).then_some(offset)
     }
+}
+
+/// The number of the file of payloads that a canonical file describes; `None` for a data file.
+fn payload_number(file: &CanonicalFile) -> Result<Option<u8>> {
+    Ok(match file.kind {
+        FileKind::Data => None,
+        FileKind::Delta => Some(DELTA_FILE),
+        FileKind::Factor => Some(FACTOR_FILE),
+        FileKind::Tier | FileKind::Log => {
+            Some(u8::try_from(file.number).map_err(|_| Error::invalid("a tier"))?)
+        }
+    })
 }
 
 fn is_of(

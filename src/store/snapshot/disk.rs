@@ -15,10 +15,10 @@ use crate::format::log::catalog::Entry;
 use crate::format::log::record::Record;
 use crate::format::log::slot::{RawSlot, SLOT_BYTES};
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
-use crate::model::{MODE_BITS, StoreId, check_label};
+use crate::model::{MODE_BITS, Result, StoreId, check_label};
 use crate::store::batch::Batch;
 use crate::store::disk::remote::Traffic;
-use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space, read_only};
+use crate::store::disk::{Disk, File, FileAttributes, Listed, Lock, Open, ReadAt, Space, read_only};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::batch_bytes;
 use crate::store::object::factors::FACTOR_FILE;
@@ -26,8 +26,9 @@ use crate::store::object::links::DELTA_FILE;
 use crate::store::settings::Settings;
 use crate::store::snapshot::source::{Snapshot, Snapshots};
 use crate::store::space::files::{PAYLOAD_FILES, payload_name};
-use crate::store::store::SETTINGS_NAME;
+use crate::store::store::{SETTINGS_NAME, Store};
 use crate::store::tenant::{FILE_NAME, TenantEntry};
+use crate::store::upstream::{ShownSnapshot, ShownSnapshots, Upstream};
 
 /// The directory of data files in a collection.
 const DATA: &str = "data";
@@ -42,13 +43,13 @@ pub struct SnapshotDisk {
 #[derive(Default)]
 struct Shown {
     /// By tenant and name.
-    collections: HashMap<(String, String), Arc<ShownSnapshot>>,
+    collections: HashMap<(String, String), Arc<NumberedSnapshot>>,
     /// The number given last.
     last: u32,
 }
 
 /// A snapshot with the number that its collection has here.
-struct ShownSnapshot {
+struct NumberedSnapshot {
     snapshot: Snapshot,
     number: u32,
     /// Indexes into [`Manifest::files`], by kind and number: the files of the collection, or of its variant.
@@ -104,7 +105,7 @@ impl SnapshotDisk {
     }
 
     /// The snapshot of a collection. `NotFound` if the source has none.
-    fn collection(&self, tenant: &str, name: &str) -> io::Result<Arc<ShownSnapshot>> {
+    fn collection(&self, tenant: &str, name: &str) -> io::Result<Arc<NumberedSnapshot>> {
         let key = (tenant.to_owned(), name.to_owned());
         if let Some(found) = self.shown.lock().collections.get(&key) {
             return Ok(found.clone());
@@ -119,10 +120,19 @@ impl SnapshotDisk {
     }
 
     /// A disk that shows only this snapshot of a collection.
-    fn with_one(&self, (tenant, name): (&str, &str), shown: Arc<ShownSnapshot>) -> Arc<dyn Disk> {
+    fn with_one(&self, (tenant, name): (&str, &str), shown: Arc<NumberedSnapshot>) -> SnapshotDisk {
         let (source, last) = (self.source.clone(), shown.number);
         let collections = HashMap::from([((tenant.to_owned(), name.to_owned()), shown)]);
-        Arc::new(SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) })
+        SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) }
+    }
+
+    /// Opens the store that the snapshots make.
+    pub fn open_store(self: Arc<Self>) -> Result<Store> {
+        Store::open_shown(self.shown_snapshot())
+    }
+
+    fn shown_snapshot(self: Arc<Self>) -> ShownSnapshot {
+        ShownSnapshot { disk: self.clone(), upstream: self }
     }
 
     /// The file of a tenant, with the owner that the manifest of a collection has.
@@ -162,23 +172,23 @@ impl SnapshotDisk {
 }
 
 impl Shown {
-    fn show(&mut self, key: (String, String), snapshot: Snapshot) -> io::Result<Arc<ShownSnapshot>> {
+    fn show(&mut self, key: (String, String), snapshot: Snapshot) -> io::Result<Arc<NumberedSnapshot>> {
         self.last = self.last.saturating_add(1);
-        let shown = Arc::new(ShownSnapshot::of(snapshot, self.last)?);
+        let shown = Arc::new(NumberedSnapshot::of(snapshot, self.last)?);
         self.collections.insert(key, shown.clone());
         Ok(shown)
     }
 }
 
-impl ShownSnapshot {
-    fn of(snapshot: Snapshot, number: u32) -> io::Result<ShownSnapshot> {
+impl NumberedSnapshot {
+    fn of(snapshot: Snapshot, number: u32) -> io::Result<NumberedSnapshot> {
         let variant = snapshot.variant.as_deref();
         let files = snapshot.manifest.files_of(variant).ok_or_else(|| {
             let (number, name) = (snapshot.manifest.number, variant.unwrap_or_default());
             io::Error::new(io::ErrorKind::NotFound, format!("snapshot {number} has no variant {name}"))
         })?;
         let indexes = files.into_iter().map(|(index, file)| ((file.kind, file.number), index)).collect();
-        Ok(ShownSnapshot { snapshot, number, indexes })
+        Ok(NumberedSnapshot { snapshot, number, indexes })
     }
 
     fn manifest(&self) -> &Manifest {
@@ -260,6 +270,69 @@ fn name_of(file: &ManifestFile) -> Option<String> {
         FileKind::Tier => Some(payload_name(u8::try_from(file.number).ok()?)),
         FileKind::Delta => Some(payload_name(DELTA_FILE)),
         FileKind::Factor => Some(payload_name(FACTOR_FILE)),
+    }
+}
+
+impl Upstream for SnapshotDisk {
+    fn snapshots(&self) -> Option<&dyn ShownSnapshots> {
+        Some(self)
+    }
+
+    fn refetch(&self, path: &str, offset: u64, len: u64) -> io::Result<bool> {
+        let Some(Place::File(tenant, name, kind, number)) = place_of(path) else { return Ok(false) };
+        let shown = self.collection(tenant, name)?;
+        let index = *shown.indexes.get(&(kind, number)).ok_or(io::ErrorKind::NotFound)?;
+        shown.snapshot.files.refetch(index, offset, len)
+    }
+}
+
+impl ShownSnapshots for SnapshotDisk {
+    fn still(&self, (tenant, name): (&str, &str)) -> io::Result<ShownSnapshot> {
+        let shown = self.collection(tenant, name)?;
+        Ok(Arc::new(self.with_one((tenant, name), shown)).shown_snapshot())
+    }
+
+    fn variant(&self, (tenant, name): (&str, &str), variant: &str) -> io::Result<Option<ShownSnapshot>> {
+        let shown = self.collection(tenant, name)?;
+        if !shown.manifest().variants.iter().any(|known| known.name == variant) {
+            return Ok(None);
+        }
+        let snapshot = Snapshot { variant: Some(variant.to_owned()), ..shown.snapshot.clone() };
+        // The collection and its variant have the same nodes, and the same number.
+        let of_variant = Arc::new(NumberedSnapshot::of(snapshot, shown.number)?);
+        Ok(Some(Arc::new(self.with_one((tenant, name), of_variant)).shown_snapshot()))
+    }
+
+    fn published(&self, (tenant, name): (&str, &str)) -> io::Result<Vec<String>> {
+        let shown = self.collection(tenant, name)?;
+        let is_shown = shown.snapshot.variant.clone().unwrap_or_default();
+        let variants = shown.manifest().variants.iter().map(|variant| variant.name.clone());
+        let others = std::iter::once(String::new()).chain(variants).filter(|name| *name != is_shown);
+        Ok(std::iter::once(is_shown.clone()).chain(others).collect())
+    }
+
+    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
+        let shown: Vec<(String, String)> = self.shown.lock().collections.keys().cloned().collect();
+        let (mut renewed, mut failed) = (Vec::new(), None);
+        for (tenant, name) in shown {
+            match self.renew(&tenant, &name) {
+                Ok(true) => renewed.push((tenant, name)),
+                Ok(false) => {}
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        renewed.sort_unstable();
+        // The caller must learn of those that are shown already; the others fail again next time.
+        match failed {
+            Some(error) if renewed.is_empty() => Err(error),
+            _ => Ok(renewed),
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.source.traffic()
     }
 }
 
@@ -347,62 +420,6 @@ impl Disk for SnapshotDisk {
         Ok(Space { total, files, ..Space::default() })
     }
 
-    /// A disk with the snapshot of a collection that is shown now.
-    fn still(&self, path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
-        let Some(Place::Collection(tenant, name)) = place_of(path) else { return Ok(None) };
-        let shown = self.collection(tenant, name)?;
-        Ok(Some(self.with_one((tenant, name), shown)))
-    }
-
-    fn published(&self, path: &str) -> io::Result<Vec<String>> {
-        let Some(Place::Collection(tenant, name)) = place_of(path) else { return Ok(Vec::new()) };
-        let shown = self.collection(tenant, name)?;
-        let is_shown = shown.snapshot.variant.clone().unwrap_or_default();
-        let variants = shown.manifest().variants.iter().map(|variant| variant.name.clone());
-        let others = std::iter::once(String::new()).chain(variants).filter(|name| *name != is_shown);
-        Ok(std::iter::once(is_shown.clone()).chain(others).collect())
-    }
-
-    fn variant(&self, path: &str, variant: &str) -> io::Result<Option<Arc<dyn Disk>>> {
-        let Some(Place::Collection(tenant, name)) = place_of(path) else { return Ok(None) };
-        let shown = self.collection(tenant, name)?;
-        if !shown.manifest().variants.iter().any(|known| known.name == variant) {
-            return Ok(None);
-        }
-        let snapshot = Snapshot { variant: Some(variant.to_owned()), ..shown.snapshot.clone() };
-        // The collection and its variant have the same nodes, and the same number.
-        let of_variant = Arc::new(ShownSnapshot::of(snapshot, shown.number)?);
-        Ok(Some(self.with_one((tenant, name), of_variant)))
-    }
-
-    fn shows_snapshots(&self) -> bool {
-        true
-    }
-
-    fn traffic(&self) -> Option<Traffic> {
-        Some(self.source.traffic())
-    }
-
-    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
-        let shown: Vec<(String, String)> = self.shown.lock().collections.keys().cloned().collect();
-        let (mut renewed, mut failed) = (Vec::new(), None);
-        for (tenant, name) in shown {
-            match self.renew(&tenant, &name) {
-                Ok(true) => renewed.push((tenant, name)),
-                Ok(false) => {}
-                Err(error) => {
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        renewed.sort_unstable();
-        // The caller must learn of those that are shown already; the others fail again next time.
-        match failed {
-            Some(error) if renewed.is_empty() => Err(error),
-            _ => Ok(renewed),
-        }
-    }
-
     fn lock(&self, how: Lock, _note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
         if how == Lock::Exclusive { Err(read_only()) } else { Ok(Box::new(())) }
     }
@@ -410,7 +427,7 @@ impl Disk for SnapshotDisk {
 
 /// A file of a snapshot.
 struct SnapshotFile {
-    shown: Arc<ShownSnapshot>,
+    shown: Arc<NumberedSnapshot>,
     /// Its index in the manifest.
     index: usize,
     /// Bytes that the snapshot has of it.
@@ -435,7 +452,7 @@ impl SnapshotFile {
     }
 }
 
-impl File for SnapshotFile {
+impl ReadAt for SnapshotFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let (inside, behind) = self.parts(buffer, offset);
         if !inside.is_empty() {
@@ -456,14 +473,17 @@ impl File for SnapshotFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.end.saturating_add(self.tail.len() as u64))
     }
+}
 
+impl File for SnapshotFile {
     #[cfg(feature = "mount")]
     fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         if self.tail.is_empty() { self.shown.snapshot.files.descriptor(self.index) } else { Ok(None) }
     }
 
-    fn identity(&self) -> io::Result<Option<Identity>> {
-        Ok(Some((u64::from(self.shown.number), self.index as u64)))
+    fn attributes(&self) -> io::Result<FileAttributes> {
+        let identity = Some((u64::from(self.shown.number), self.index as u64));
+        Ok(FileAttributes { identity, ..FileAttributes::default() })
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
@@ -471,10 +491,6 @@ impl File for SnapshotFile {
         let next = extents.get(extents.partition_point(|extent| extent.end() <= offset));
         let in_tail = (offset < self.len()? && !self.tail.is_empty()).then(|| offset.max(self.end));
         Ok(next.map(|extent| extent.offset.max(offset)).or(in_tail))
-    }
-
-    fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
-        self.shown.snapshot.files.refetch(self.index, offset, len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -485,7 +501,7 @@ impl File for SnapshotFile {
 /// A file that the disk makes.
 struct TextFile(Vec<u8>);
 
-impl File for TextFile {
+impl ReadAt for TextFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(self.0.len());
         let rest = self.0.get(from..).unwrap_or_default();
@@ -499,7 +515,9 @@ impl File for TextFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
     }
+}
 
+impl File for TextFile {
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

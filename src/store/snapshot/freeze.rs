@@ -50,7 +50,8 @@ impl Frozen {
         let place = (collection.tenant(), collection.name());
         let disk = collection.files.disk();
         let still = Collection::of_state(disk, collection.identity.store(), place, state);
-        let still = Arc::new(still.with_lineage_of(collection));
+        let still =
+            Arc::new(still.with_lineage_of(collection).with_upstream(collection.files.upstream().cloned()));
         Ok(Frozen { still, live: collection.clone(), _hold: hold })
     }
 

@@ -48,7 +48,7 @@ pub struct Snapshot {
 pub trait SnapshotFiles: Send + Sync {
     /// Reads at `offset` until `buffer` is full. The range is inside the file.
     fn read_at(&self, file: usize, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-    /// As [`File::read_in_memory`](crate::store::disk::File::read_in_memory).
+    /// As [`ReadAt::read_in_memory`](crate::store::disk::ReadAt::read_in_memory).
     fn read_in_memory(&self, _file: usize, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
         Ok(0)
     }
@@ -57,7 +57,8 @@ pub trait SnapshotFiles: Send + Sync {
     fn descriptor(&self, _file: usize) -> io::Result<Option<std::os::fd::OwnedFd>> {
         Ok(None)
     }
-    /// As [`File::refetch`](crate::store::disk::File::refetch).
+    /// Drops copies of a stretch that may be damaged, so that the next read fetches it again. Returns whether that may
+    /// help.
     fn refetch(&self, _file: usize, _offset: u64, _len: u64) -> io::Result<bool> {
         Ok(false)
     }

@@ -10,6 +10,7 @@ use crate::format::log::catalog::OutsideFile;
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::disk::change::Change;
+use crate::store::disk::clones::{Clones, SharedFile};
 use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
@@ -17,6 +18,7 @@ use crate::store::object::links::DELTA_FILE;
 use crate::store::space::holders::Shown;
 use crate::store::space::outside::Outside;
 use crate::store::space::reservations::ReservedSlots;
+use crate::store::upstream::{Upstream, cloned_file};
 
 /// Number of payload files: the tier files, `delta.dat` and `factor.dat`.
 pub(in crate::store) const PAYLOAD_FILES: usize = 6;
@@ -67,6 +69,8 @@ struct OpenDataFiles {
 /// The files of a collection. Each is opened at its first use.
 pub(in crate::store) struct Files {
     disk: Arc<dyn Disk>,
+    /// The remote behind the disk. Logs in memory and repairs have none.
+    upstream: Option<Arc<dyn Upstream>>,
     /// The collection's directory.
     path: String,
     /// How files that exist are opened.
@@ -83,12 +87,38 @@ impl Files {
     pub fn new(disk: &Arc<dyn Disk>, path: String, may_write: bool) -> Files {
         Files {
             disk: disk.clone(),
+            upstream: None,
             path,
             how: if may_write { Open::Write } else { Open::Read },
             payload_files: Default::default(),
             data_files: Mutex::default(),
             shown: Shown::default(),
         }
+    }
+
+    /// Sets the remote behind the disk.
+    pub fn set_upstream(&mut self, upstream: Option<Arc<dyn Upstream>>) {
+        self.upstream = upstream;
+    }
+
+    /// The remote behind the disk.
+    pub fn upstream(&self) -> Option<&Arc<dyn Upstream>> {
+        self.upstream.as_ref()
+    }
+
+    /// The clones of the store, if it can have any.
+    pub fn clones(&self) -> Option<&Clones> {
+        self.upstream()?.clones()
+    }
+
+    /// The pieces of a file of payloads, if the collection is a clone.
+    pub fn cloned_payload_file(&self, number: u8) -> std::io::Result<Option<Arc<SharedFile>>> {
+        cloned_file(self.upstream(), &self.payload_path(number))
+    }
+
+    /// The pieces of a data file, if the collection is a clone.
+    pub fn cloned_data_file(&self, id: u64) -> std::io::Result<Option<Arc<SharedFile>>> {
+        cloned_file(self.upstream(), &self.data_path(id))
     }
 
     /// The disk.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::format::log::catalog::OutsideFile;
-use crate::store::disk::{File, Identity};
+use crate::store::disk::{File, FileAttributes, ReadAt};
 
 /// An outside file that must keep the length that it had at import.
 pub(in crate::store) struct Outside {
@@ -32,7 +32,12 @@ impl Outside {
     }
 }
 
-impl File for Outside {
+/// Whether a file has the length and the modification time that the log records of it.
+pub fn is_untouched(file: &dyn File, recorded: &OutsideFile) -> io::Result<bool> {
+    Ok((file.len()?, file.attributes()?.modified) == (recorded.bytes, Some(recorded.mtime)))
+}
+
+impl ReadAt for Outside {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let got = self.inner.read_at(buffer, offset)?;
         // Checked after the read, to notice a change during it.
@@ -49,22 +54,16 @@ impl File for Outside {
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }
+}
 
-    fn is_untouched(&self) -> io::Result<bool> {
-        Ok((self.inner.len()?, self.inner.modified()?) == (self.recorded.bytes, self.recorded.mtime))
-    }
-
-    fn modified(&self) -> io::Result<i64> {
-        self.inner.modified()
-    }
-
+impl File for Outside {
     #[cfg(feature = "mount")]
     fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         self.inner.descriptor()
     }
 
-    fn identity(&self) -> io::Result<Option<Identity>> {
-        self.inner.identity()
+    fn attributes(&self) -> io::Result<FileAttributes> {
+        self.inner.attributes()
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -14,7 +14,7 @@ use support::{Random, allocated_bytes, held, scale};
 use tierfs::format::budget::{Budget, STEPS_MIN, STEPS_PER_BYTE};
 use tierfs::format::files::cgei::Index;
 use tierfs::ingest::recognize_within;
-use tierfs::store::disk::File;
+use tierfs::store::disk::{File, ReadAt};
 
 /// Files of each format.
 const FILES: usize = 200;
@@ -29,7 +29,7 @@ const BYTES_MIN: u64 = 2 << 20;
 /// A file in memory.
 struct Source(Vec<u8>);
 
-impl File for Source {
+impl ReadAt for Source {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let found = self.0.get(offset as usize..).unwrap_or_default();
         let len = found.len().min(buffer.len());
@@ -40,7 +40,9 @@ impl File for Source {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
     }
+}
 
+impl File for Source {
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

@@ -1,17 +1,14 @@
 //! An open file of a clone.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::snapshot::manifest::Piece;
-use crate::format::snapshot::map::PieceMap;
+use crate::store::disk::File;
 use crate::store::disk::change::Change;
-use crate::store::disk::cloned::ClonedFile;
 use crate::store::disk::clones::deferred::noted;
 use crate::store::disk::clones::layout::Layout;
 use crate::store::disk::clones::shared::SharedFile;
-use crate::store::disk::{File, Identity};
+use crate::store::disk::forward::ForwardFile;
 
 /// A file of a clone. Its bytes are fetched when they are read.
 pub struct CloneFile {
@@ -25,37 +22,11 @@ impl CloneFile {
     }
 }
 
-impl ClonedFile for CloneFile {
-    fn is_here(&self, offset: u64, len: u64) -> bool {
-        self.shared.layout().missing(offset, len).is_empty()
+impl ForwardFile for CloneFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
     }
 
-    fn evict(&self, offset: u64, len: u64) -> io::Result<u64> {
-        self.shared.evict(offset, len)
-    }
-
-    fn in_remote(&self, offset: u64, len: u32) -> io::Result<Option<Vec<u8>>> {
-        self.shared.in_remote(offset, len)
-    }
-
-    fn piece_of(&self, ranges: &[Range<u64>]) -> Option<Piece> {
-        self.shared.layout().piece_of(ranges)
-    }
-
-    fn adopt(&self, map: PieceMap, is_rest_unused: bool) -> io::Result<()> {
-        self.shared.adopt(map, is_rest_unused)
-    }
-
-    fn map(&self) -> PieceMap {
-        self.shared.layout().to_map()
-    }
-
-    fn save(&self) -> io::Result<()> {
-        self.shared.save()
-    }
-}
-
-impl File for CloneFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let len = buffer.len() as u64;
         let mut known: Option<Arc<Layout>> = None;
@@ -93,7 +64,7 @@ impl File for CloneFile {
 
     fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let _reading = self.shared.reading();
-        if !self.is_here(offset, buffer.len() as u64) {
+        if !self.shared.is_here(offset, buffer.len() as u64) {
             return Ok(0);
         }
         self.inner.read_in_memory(buffer, offset)
@@ -105,17 +76,9 @@ impl File for CloneFile {
         self.inner.write_at(bytes, offset)
     }
 
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _reading = self.shared.reading();
         self.inner.set_len(len)
-    }
-
-    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.reserve(offset, len)
     }
 
     fn punch(&self, change: Change, offset: u64, len: u64) -> io::Result<()> {
@@ -129,26 +92,10 @@ impl File for CloneFile {
         self.inner.write_over(change, bytes, offset)
     }
 
-    fn is_held(&self) -> io::Result<bool> {
-        self.inner.is_held()
-    }
-
-    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.drop_cached(offset, len)
-    }
-
     #[cfg(feature = "mount")]
     fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         let _reading = self.shared.reading();
         if self.shared.layout().is_whole() { self.inner.descriptor() } else { Ok(None) }
-    }
-
-    fn links(&self) -> io::Result<u64> {
-        self.inner.links()
-    }
-
-    fn identity(&self) -> io::Result<Option<Identity>> {
-        self.inner.identity()
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
@@ -157,24 +104,8 @@ impl File for CloneFile {
         Ok(here.into_iter().chain(remote).min())
     }
 
-    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.begin_sync(offset, len)
-    }
-
     fn sync_data(&self) -> io::Result<()> {
         self.shared.save_or_tell();
         self.inner.sync_data()
-    }
-
-    fn modified(&self) -> io::Result<i64> {
-        self.inner.modified()
-    }
-
-    fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
-        self.shared.refetch(offset, len)
-    }
-
-    fn as_clone(&self) -> Option<&dyn ClonedFile> {
-        Some(self)
     }
 }

@@ -11,7 +11,6 @@ mod file;
 mod layout;
 mod shared;
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -22,15 +21,15 @@ pub use deferred::fetched_outside;
 pub use described::{CLONE_NAME, CloneSource, map_of};
 pub use fetch::PieceSource;
 pub use file::CloneFile;
+pub use shared::SharedFile;
 
 use crate::format::snapshot::map::{MAP_BYTES_MAX, PieceMap};
 use crate::model::{Error, Result};
-use crate::store::disk::cloned::ClonedCollections;
 use crate::store::disk::clones::described::{DRAFT_NAME, FILE_BYTES_MAX};
 use crate::store::disk::clones::fetch::Fetcher;
 use crate::store::disk::clones::layout::Layout;
-use crate::store::disk::clones::shared::SharedFile;
-use crate::store::disk::{Disk, File, Listed, Lock, Open, Space, remove_if_present, replace_file};
+use crate::store::disk::forward::ForwardDisk;
+use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
 
 /// A collection that is a clone.
 struct CloneDirectory {
@@ -58,6 +57,31 @@ impl Clones {
     /// Sets the source of pieces. Only the first call has an effect.
     pub fn set_source(&self, source: Arc<dyn PieceSource>) {
         self.pieces.get_or_init(|| source);
+    }
+
+    /// Whether what is fetched is kept.
+    pub fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    /// The snapshot that the collection at this path is a clone of, if it is one.
+    pub fn source_of(&self, path: &str) -> io::Result<Option<CloneSource>> {
+        Ok(self.directory(path)?.map(|found| CloneSource::clone(&found.fetcher.source())))
+    }
+
+    /// Changes that, durably.
+    pub fn set_source_of(&self, path: &str, source: &CloneSource) -> io::Result<()> {
+        write_source(&*self.disk, path, source)?;
+        if let Some(found) = self.directory(path)? {
+            found.fetcher.set_source(source);
+        }
+        Ok(())
+    }
+
+    /// The file of payloads at this path with its pieces; `None` if it is not that of a clone.
+    pub fn file(&self, path: &str) -> io::Result<Option<Arc<SharedFile>>> {
+        let directory = self.clone_with(path)?;
+        directory.map(|directory| self.shared(&directory, path)).transpose()
     }
 
     /// The disk below, with files as they are.
@@ -172,27 +196,9 @@ fn read_map(file: &dyn File, path: &str) -> io::Result<PieceMap> {
     PieceMap::parse(&bytes).map_err(|error| wrong(error.to_string()))
 }
 
-impl ClonedCollections for Clones {
-    fn keeps(&self) -> bool {
-        self.keeps
-    }
-
-    fn source_of(&self, path: &str) -> io::Result<Option<CloneSource>> {
-        Ok(self.directory(path)?.map(|found| CloneSource::clone(&found.fetcher.source())))
-    }
-
-    fn set_source_of(&self, path: &str, source: &CloneSource) -> io::Result<()> {
-        write_source(&*self.disk, path, source)?;
-        if let Some(found) = self.directory(path)? {
-            found.fetcher.set_source(source);
-        }
-        Ok(())
-    }
-}
-
-impl Disk for Clones {
-    fn place(&self) -> String {
-        self.disk.place()
+impl ForwardDisk for Clones {
+    fn inner(&self) -> &dyn Disk {
+        &*self.disk
     }
 
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
@@ -205,14 +211,6 @@ impl Disk for Clones {
         let inner = self.disk.open(path, how)?;
         let shared = self.shared(&directory, path)?;
         Ok(Arc::new(CloneFile::new(inner, shared)))
-    }
-
-    fn open_outside(&self, path: &[u8]) -> io::Result<Arc<dyn File>> {
-        self.disk.open_outside(path)
-    }
-
-    fn create_directory(&self, path: &str) -> io::Result<()> {
-        self.disk.create_directory(path)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -249,45 +247,5 @@ impl Disk for Clones {
     fn remove_directory(&self, path: &str) -> io::Result<()> {
         self.forget(path);
         self.disk.remove_directory(path)
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
-        self.disk.list(path)
-    }
-
-    fn sync_directory(&self, path: &str) -> io::Result<()> {
-        self.disk.sync_directory(path)
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.disk.space()
-    }
-
-    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.disk.lock(how, note)
-    }
-
-    fn still(&self, path: &str) -> io::Result<Option<Arc<dyn Disk>>> {
-        self.disk.still(path)
-    }
-
-    fn shows_snapshots(&self) -> bool {
-        self.disk.shows_snapshots()
-    }
-
-    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
-        self.disk.renew_all()
-    }
-
-    fn descriptors_max(&self) -> Option<u64> {
-        self.disk.descriptors_max()
-    }
-
-    fn lacks_descriptor(&self, error: &io::Error) -> bool {
-        self.disk.lacks_descriptor(error)
-    }
-
-    fn as_clones(&self) -> Option<&dyn ClonedCollections> {
-        Some(self)
     }
 }

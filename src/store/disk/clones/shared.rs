@@ -39,7 +39,7 @@ static AHEAD_NOW: AtomicUsize = AtomicUsize::new(0);
 pub(super) type Unkept = Option<Arc<Vec<u8>>>;
 
 /// A file of a clone.
-pub(super) struct SharedFile {
+pub struct SharedFile {
     path: String,
     fetcher: Arc<Fetcher>,
     /// The file, to write pieces into it. `None` in a store that is only read, which keeps nothing.
@@ -56,7 +56,7 @@ pub(super) struct SharedFile {
 }
 
 impl SharedFile {
-    pub fn new(
+    pub(super) fn new(
         path: &str,
         fetcher: &Arc<Fetcher>,
         kept: Option<(Arc<dyn File>, Arc<dyn Disk>)>,
@@ -76,22 +76,22 @@ impl SharedFile {
     }
 
     /// Its path in the store when it was opened.
-    pub fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         &self.path
     }
 
     /// Its pieces.
-    pub fn layout(&self) -> Arc<Layout> {
+    pub(super) fn layout(&self) -> Arc<Layout> {
         self.layout.read().clone()
     }
 
     /// Whether it keeps what it fetches.
-    pub fn keeps(&self) -> bool {
+    pub(super) fn keeps(&self) -> bool {
         self.data.is_some()
     }
 
     /// Keeps bytes from going while the result lives: for reads, and for writes behind the end.
-    pub fn reading(&self) -> impl Drop + '_ {
+    pub(super) fn reading(&self) -> impl Drop + '_ {
         self.reading.read()
     }
 
@@ -114,7 +114,7 @@ impl SharedFile {
     }
 
     /// Makes sure that the file has a piece. Returns its bytes if the file does not take them.
-    pub fn fetch(&self, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
+    pub(super) fn fetch(&self, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
         let unsaved = {
             let Some(_claim) = self.claim(layout, piece) else { return Ok(None) };
             let Some(found) = layout.piece(piece) else { return Ok(None) };
@@ -141,7 +141,7 @@ impl SharedFile {
     }
 
     /// Makes sure that the file has the pieces of a range, as far as it takes them.
-    pub fn bring(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
+    pub(super) fn bring(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
         let layout = self.layout();
         for piece in layout.missing(offset, len) {
             self.fetch_for_reader(&layout, piece)?;
@@ -150,7 +150,7 @@ impl SharedFile {
     }
 
     /// [`fetch`](Self::fetch), and the pieces behind it if the reader goes through the file in order.
-    pub fn fetch_for_reader(self: &Arc<Self>, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
+    pub(super) fn fetch_for_reader(self: &Arc<Self>, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
         let last = self.last.swap(piece.saturating_add(1), Ordering::Relaxed);
         if self.keeps() && last > 0 && (last..last.saturating_add(AHEAD + 1)).contains(&piece) {
             for next in piece.saturating_add(1)..=piece.saturating_add(AHEAD) {
@@ -185,7 +185,7 @@ impl SharedFile {
     }
 
     /// Makes the pieces of a range own, because it is about to be written. Fetches those that are not here.
-    pub fn own(&self, offset: u64, len: u64) -> io::Result<()> {
+    pub(super) fn own(&self, offset: u64, len: u64) -> io::Result<()> {
         'again: loop {
             let layout = self.layout();
             for piece in layout.pieces_in(offset, len) {
@@ -208,6 +208,21 @@ impl SharedFile {
             }
             return Ok(());
         }
+    }
+
+    /// Whether a range can be read without the remote.
+    pub fn is_here(&self, offset: u64, len: u64) -> bool {
+        self.layout().missing(offset, len).is_empty()
+    }
+
+    /// The piece that consists of exactly these ranges, if the remote has it.
+    pub fn piece_of(&self, ranges: &[Range<u64>]) -> Option<Piece> {
+        self.layout().piece_of(ranges)
+    }
+
+    /// Its pieces and their states.
+    pub fn map(&self) -> PieceMap {
+        self.layout().to_map()
     }
 
     /// Gives back the space of pieces of a range that the remote has too. Returns the bytes of these pieces.

@@ -1,0 +1,72 @@
+//! The remote that a store gets bytes from, beside its disk. A disk knows nothing of remotes: a store is opened on one
+//! and asks here for what only a remote has.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::store::disk::Disk;
+use crate::store::disk::clones::{Clones, SharedFile};
+use crate::store::disk::remote::Traffic;
+
+/// The remote behind the disk of a store, or behind that of one collection.
+pub trait Upstream: Send + Sync {
+    /// The clones of snapshots among the collections, if there can be any.
+    fn clones(&self) -> Option<&Clones> {
+        None
+    }
+
+    /// The snapshots that all collections are, if they are.
+    fn snapshots(&self) -> Option<&dyn ShownSnapshots> {
+        None
+    }
+
+    /// Drops copies of a stretch of the file at this path that may be damaged, so that the next read fetches it again.
+    /// Returns whether that may help.
+    fn refetch(&self, path: &str, offset: u64, len: u64) -> io::Result<bool>;
+}
+
+/// Snapshots of a remote that are shown as collections. A place is a tenant and a name.
+pub trait ShownSnapshots: Send + Sync {
+    /// The snapshot of a collection that is shown now, which stays as it is when another is shown.
+    fn still(&self, place: (&str, &str)) -> io::Result<ShownSnapshot>;
+
+    /// A variant of that snapshot, if it was published.
+    fn variant(&self, place: (&str, &str), name: &str) -> io::Result<Option<ShownSnapshot>>;
+
+    /// The forms in which a collection is published: the names of its variants, an empty name for the collection itself;
+    /// the one that is shown comes first.
+    fn published(&self, place: (&str, &str)) -> io::Result<Vec<String>>;
+
+    /// Shows the newest snapshots from now on. The tenants and names of the collections that differ.
+    fn renew_all(&self) -> io::Result<Vec<(String, String)>>;
+
+    /// The traffic with the remote.
+    fn traffic(&self) -> Traffic;
+}
+
+/// One snapshot: a disk on which its collection stands alone, and the remote behind it.
+pub struct ShownSnapshot {
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+    /// The remote.
+    pub upstream: Arc<dyn Upstream>,
+}
+
+/// The store is no remote, and its collections may be clones.
+impl Upstream for Clones {
+    fn clones(&self) -> Option<&Clones> {
+        Some(self)
+    }
+
+    fn refetch(&self, path: &str, offset: u64, len: u64) -> io::Result<bool> {
+        self.file(path)?.map_or(Ok(false), |file| file.refetch(offset, len))
+    }
+}
+
+/// The pieces of the file at this path, if it is that of a clone.
+pub(in crate::store) fn cloned_file(
+    upstream: Option<&Arc<dyn Upstream>>,
+    path: &str,
+) -> io::Result<Option<Arc<SharedFile>>> {
+    upstream.and_then(|upstream| upstream.clones()).map_or(Ok(None), |clones| clones.file(path))
+}
