@@ -6,70 +6,32 @@
 //!    interrupted import leaves complete files only.
 //! 2. Every byte of a file belongs to exactly one object.
 
-mod archives;
-mod arrive;
-mod batch;
-mod blocking;
-#[cfg(feature = "mount")]
-mod compare;
-mod cut;
-mod data_files;
-mod diagnose;
-mod drafts;
-#[cfg(feature = "mount")]
-mod hub;
-mod import_file;
-#[cfg(feature = "mount")]
-mod import_job;
-#[cfg(feature = "mount")]
-mod inside;
-#[cfg(feature = "mount")]
-mod links;
-#[cfg(feature = "mount")]
-mod manifest;
-#[cfg(feature = "mount")]
-mod mend;
-mod names;
-mod options;
-mod parents;
-mod parts;
-mod provenance;
+mod bytes;
+mod find;
+mod job;
 mod publish;
 mod recognize;
-#[cfg(feature = "mount")]
-mod removal;
-#[cfg(feature = "mount")]
-mod request;
-mod room;
-mod share;
-mod store_parts;
-#[cfg(feature = "mount")]
-mod sum;
-mod target;
-mod uncommitted;
-#[cfg(feature = "mount")]
-mod walk;
 
-pub use arrive::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized};
-pub use batch::check_batch;
-pub use blocking::Blocking;
+pub use bytes::cut::Written;
+pub use bytes::options::{Options, Origin, Report};
+pub use bytes::parents::Parents;
 #[cfg(feature = "mount")]
-pub use compare::node_at;
-pub use cut::Written;
-pub use data_files::{has_data_files, has_models, is_data_file, mark_data_files};
+pub use find::hub::{HubCache, HubRepository, hub_cache};
+pub use find::target::Target;
+pub use job::import_file::{import_file, import_shards};
 #[cfg(feature = "mount")]
-pub use hub::{HubCache, HubRepository, hub_cache};
-pub use import_file::{import_file, import_shards};
+pub use job::import_job::{Plan, Watch};
+pub use job::mounted_file::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized};
 #[cfg(feature = "mount")]
-pub use import_job::{Plan, Watch};
-pub use options::{Options, Origin, Report};
-pub use parents::Parents;
-pub use parts::{Part, PartTensor, Recognized};
-pub use publish::Rename;
-pub use recognize::{recognize, recognize_at, recognize_within};
+pub use job::request::{Request, parse_collection, parse_encoder};
+pub use job::share::share;
 #[cfg(feature = "mount")]
-pub use request::{Request, parse_collection, parse_encoder};
-pub use share::share;
+pub use job::sum::{Action, Listed, Sum};
+pub use publish::commit::Rename;
 #[cfg(feature = "mount")]
-pub use sum::{Action, Listed, Sum};
-pub use target::Target;
+pub use publish::compare::node_at;
+pub use recognize::batch::check_batch;
+pub use recognize::blocking::Blocking;
+pub use recognize::content::{recognize, recognize_at, recognize_within};
+pub use recognize::data_files::{has_data_files, has_models, is_data_file, mark_data_files};
+pub use recognize::parts::{Part, PartTensor, Recognized};

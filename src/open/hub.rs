@@ -1,4 +1,4 @@
-//! Blobs of a hub cache that was copied into a mount, as `ingest/hub.rs` describes it. A blob is named after its
+//! Blobs of a hub cache that was copied into a mount, as `ingest/find/hub.rs` describes it. A blob is named after its
 //! digest, so the names of the links to it tell its format.
 
 use crate::format::log::catalog::{Content, NodeType};

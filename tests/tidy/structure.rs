@@ -8,32 +8,35 @@ use crate::source::{Finding, Source, skip_spaces, word_at, words};
 
 /// The rooms of a layer with their height. A file of a room may name its own room and lower ones. A file that stands
 /// in the layer's folder itself is a room. The layer's `mod.rs` may name all.
-const ROOMS: &[(&str, &[(&str, u8)])] = &[(
-    "store",
-    &[
-        ("disk", 0),
-        ("quota", 0),
-        ("settings", 0),
-        ("clock", 1),
-        ("sharing", 1),
-        ("upstream", 1),
-        ("events", 2),
-        ("tenant", 2),
-        ("object", 3),
-        ("batch", 4),
-        ("state", 5),
-        ("log", 6),
-        ("space", 7),
-        ("collection", 8),
-        ("io", 9),
-        ("open_collections", 9),
-        ("repair", 10),
-        ("store", 11),
-        ("snapshot", 12),
-        ("relocation", 12),
-        ("cloning", 13),
-    ],
-)];
+const ROOMS: &[(&str, &[(&str, u8)])] = &[
+    ("ingest", &[("find", 0), ("recognize", 1), ("bytes", 2), ("publish", 3), ("job", 4)]),
+    (
+        "store",
+        &[
+            ("disk", 0),
+            ("quota", 0),
+            ("settings", 0),
+            ("clock", 1),
+            ("sharing", 1),
+            ("upstream", 1),
+            ("events", 2),
+            ("tenant", 2),
+            ("object", 3),
+            ("batch", 4),
+            ("state", 5),
+            ("log", 6),
+            ("space", 7),
+            ("collection", 8),
+            ("io", 9),
+            ("open_collections", 9),
+            ("repair", 10),
+            ("store", 11),
+            ("snapshot", 12),
+            ("relocation", 12),
+            ("cloning", 13),
+        ],
+    ),
+];
 
 /// The most files that may import each other in a circle.
 pub const CYCLE_FILES_MAX: usize = 4;

@@ -1,0 +1,737 @@
+//! Whole imports: finds the files that a request names, and imports one after the other.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::format::files::shard_index;
+use crate::ingest::bytes::options::{Options, Origin, Report};
+use crate::ingest::bytes::parents::Parents;
+use crate::ingest::bytes::room;
+use crate::ingest::find::provenance::place_of;
+use crate::ingest::find::store_paths::{StoreFiles, identity};
+use crate::ingest::find::target::Target;
+use crate::ingest::find::walk::{Found, Mounts, Walked, files, mtime, shards};
+use crate::ingest::job::import_file::{import_file, import_shards};
+use crate::ingest::job::manifest::Manifest;
+use crate::ingest::job::request::Request;
+use crate::ingest::job::sum::{Action, Listed, Sum};
+use crate::ingest::publish::compare::{Compare, Comparison, node_at};
+use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink};
+use crate::ingest::publish::mend::{Damage, Mended};
+use crate::ingest::publish::removal::{Removal, removals, remove};
+use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result, quoted_name};
+use crate::store::Use;
+use crate::store::disk::Identity;
+use crate::store::disk::files::{FileDisk, open_source};
+use crate::store::{Collection, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
+
+/// Missing shards that a note names.
+const SHARDS_SHOWN_MAX: usize = 5;
+
+/// Observes an import.
+pub trait Watch: Progress {
+    /// The import of a file begins.
+    fn began(&self, _path: &str) {}
+    /// An action is done and durable or, in a dry run, would be done.
+    fn did(&self, _listed: &Listed) -> Result<()> {
+        Ok(())
+    }
+    /// A file could not be imported.
+    fn failed(&self, _source: &str, _error: &Error) {}
+    /// A source was left out.
+    fn skipped(&self, _source: &str, _why: &str) {}
+    /// A remark about a file.
+    fn noted(&self, _path: &str, _note: &str) {}
+    /// Frees the space of what was removed. Whether there was any.
+    fn make_room(&self, store: &Store) -> bool {
+        store.make_room()
+    }
+}
+
+/// Finishes an imported file, for example by packing or evicting it. Returns why some of its tensors
+/// were left, if any.
+pub type Finish<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<String>>;
+
+/// The files of a request. Finding them changes nothing.
+pub struct Plan {
+    request: Request,
+    options: Options,
+    walked: Walked,
+    manifest: Option<Manifest>,
+    /// For an import in place, the files of stores, which cannot be sources.
+    stores: Option<StoreFiles>,
+}
+
+impl Plan {
+    /// Finds the files of a request. Rejects sources on a tierfs mount and, for an import in place,
+    /// files of a store.
+    pub fn of(request: Request, store: &Path) -> Result<Plan> {
+        let options = request.options()?;
+        let mounts = Mounts::read()?;
+        let mut walked = match request.shard_of {
+            Some(_) => shards(&request.paths, &mounts)?,
+            None => files(&request.paths, &request.revisions(), &mounts)?,
+        };
+        if request.shard_of.is_none() {
+            // Models say which tensors their data files have.
+            walked.found.sort_by_key(|found| !found.target.name.ends_with(b".onnx"));
+        }
+        if request.delete && walked.roots.is_empty() {
+            return Err(Error::invalid("only an import of a directory can remove what that no longer has"));
+        }
+        // A dry run creates no store.
+        let has_store = !request.dry_run || Store::exists(&FileDisk::new(store));
+        let stores = if request.in_place && has_store { Some(StoreFiles::of(store, &mounts)?) } else { None };
+        if let Some(stores) = &stores {
+            let mut found = walked.found.iter();
+            found.try_for_each(|found| stores.refuse(&found.source, &found.real, found.identity))?;
+        }
+        if let Some(path) = &request.manifest {
+            mounts.refuse_ours("manifest", path)?;
+        }
+        let manifest = request.manifest.as_deref().map(Manifest::read).transpose()?;
+        Ok(Plan { request, options, walked, manifest, stores })
+    }
+
+    /// Its request.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// The path of the collection.
+    pub fn path(&self) -> String {
+        format!("{}/{}", self.request.collection.0, self.request.collection.1)
+    }
+
+    /// Total bytes of the sources.
+    pub fn bytes(&self) -> u64 {
+        self.walked.found.iter().map(|found| found.bytes).sum()
+    }
+
+    /// Checks the quotas of the tenant and the collection for the whole import, before it begins.
+    /// Fails with `Quota`. The stored bytes of files that go to a tier are checked file by file,
+    /// those of shards before the first.
+    pub fn check_quota(&self, store: &Store) -> Result<()> {
+        let whole = |found: &Found| Use {
+            logical: found.bytes,
+            stored: if self.options.tier.is_some() { 0 } else { found.bytes },
+            files: 1,
+        };
+        let collection = self.existing(store)?;
+        let compare = Compare { checksum: false, ..self.compare(store, &self.options, &|| false) };
+        let mut more = Use::default();
+        for found in self.walked.found.iter().filter(|_| self.request.shard_of.is_none()) {
+            let file = whole(found);
+            more = more.and(match &collection {
+                Some(collection) => {
+                    if matches!(compare.compare(collection, found, None)?, Comparison::Unchanged { .. }) {
+                        continue;
+                    }
+                    // Many files may share the missing directories.
+                    let more = room::more_than_there(&collection.state(), &found.target, file);
+                    Use { files: more.files.min(1), ..more }
+                }
+                None => file,
+            });
+        }
+        match collection {
+            Some(collection) => collection.meter().check(more),
+            None => store.check_tenant_quota(&self.request.collection.0, more),
+        }
+    }
+
+    /// The collection, if it exists.
+    fn existing(&self, store: &Store) -> Result<Option<Arc<Collection>>> {
+        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        if self.is_there(store)? { store.collection(tenant, name).map(Some) } else { Ok(None) }
+    }
+
+    fn is_there(&self, store: &Store) -> Result<bool> {
+        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        Ok(store.tenants()?.contains(tenant) && store.collections(tenant)?.contains(name))
+    }
+
+    fn compare<'a>(
+        &self,
+        store: &'a Store,
+        options: &'a Options,
+        is_cancelled: &'a dyn Fn() -> bool,
+    ) -> Compare<'a> {
+        Compare {
+            settings: store.settings(),
+            options,
+            checksum: self.request.checksum,
+            evicts: self.request.reconstruct.is_some(),
+            in_place: self.request.in_place,
+            is_cancelled,
+        }
+    }
+
+    /// Runs the import and adds to `sum`; a dry run adds the actions that the import would take. An
+    /// error in one file is noted there, and the others go on. Fails with `Interrupted` on cancellation.
+    /// `finish` is called for each imported file.
+    pub fn run(
+        &self,
+        store: &Store,
+        owner: (u32, u32),
+        watch: &dyn Watch,
+        finish: Option<Finish<'_>>,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        let parents = self.request.parent.as_deref().map(|parent| parents(store, parent)).transpose()?;
+        let options = Options { parents, ..self.options.clone() };
+        if self.request.dry_run {
+            return self.preview_in(self.existing(store)?.as_ref(), Some((store, &options)), watch, sum);
+        }
+        self.tell_walked(watch, sum);
+        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        // One that a killed import has begun to make has no names either.
+        let is_made = !self.is_there(store)? || store.collection(tenant, name).is_err();
+        let collection = store.collection_made(tenant, name, owner)?;
+        if is_made && collection.check_writable().is_ok() {
+            collection.record(Touched::default(), |batch, _| {
+                batch.entry(show_plain_names(ROOT));
+                Ok(())
+            })?;
+        }
+        let ran = self.all(store, &collection, owner, (&options, watch), (finish, &mut *sum));
+        collection.save_damage();
+        // Makes the imported files durable.
+        let marked = match collection.check_writable() {
+            Ok(()) => collection.sync(),
+            // Each rejected file has reported this.
+            Err(_) => Ok(()),
+        };
+        ran.and(marked)
+    }
+
+    /// The actions of the import in a store that does not exist.
+    pub fn preview(&self, watch: &dyn Watch, sum: &mut Sum) -> Result<()> {
+        self.preview_in(None, None, watch, sum)
+    }
+
+    fn preview_in(
+        &self,
+        collection: Option<&Arc<Collection>>,
+        store: Option<(&Store, &Options)>,
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        self.tell_walked(watch, sum);
+        let would = |sum: &mut Sum, action, path: String, bytes| {
+            let listed = Listed { action, path, bytes };
+            watch.did(&listed)?;
+            sum.list(listed);
+            Ok::<_, Error>(())
+        };
+        let is_cancelled = || watch.is_cancelled();
+        for found in &self.walked.found {
+            let compared = match (collection, store) {
+                (Some(collection), Some((store, options))) => {
+                    self.compare_one(&self.compare(store, options, &is_cancelled), collection, found)
+                }
+                _ => Ok(Comparison::New),
+            };
+            let compared = compared.and_then(|compared| {
+                let is_damaged = self.damage(&compared, collection)?.is_some_and(|damage| !damage.is_none());
+                Ok((compared, is_damaged))
+            });
+            let action = match compared {
+                Ok((Comparison::Unchanged { .. }, true)) => {
+                    would(sum, Action::Mend, found.target.path(), found.bytes)?;
+                    watch.advance(found.bytes);
+                    continue;
+                }
+                Ok((Comparison::Unchanged { .. }, false)) => {
+                    sum.unchanged += 1;
+                    watch.advance(found.bytes);
+                    continue;
+                }
+                Ok((Comparison::Changed { is_newer } | Comparison::Unreadable { is_newer, .. }, _)) => {
+                    if is_newer && self.note_newer(found, watch, sum) {
+                        continue;
+                    }
+                    Action::Replace
+                }
+                Ok((Comparison::New, _)) => Action::Import,
+                Err(error) => {
+                    let place = store.map_or(String::new(), |(store, _)| store.place());
+                    self.note_failed(found, (error, &place), watch, sum)?;
+                    continue;
+                }
+            };
+            sum.files += 1;
+            sum.bytes += found.bytes;
+            would(sum, action, found.target.path(), found.bytes)?;
+            watch.advance(found.bytes);
+        }
+        let is_missing = |link: &&_| collection.is_none_or(|collection| !is_there(collection, link));
+        for link in self.walked.links.iter().filter(is_missing) {
+            would(sum, Action::Link, link.target.path(), 0)?;
+        }
+        if let Some(collection) = collection {
+            for removal in self.removals(collection, watch, sum) {
+                sum.removed += 1;
+                would(sum, Action::Remove, removal.path, removal.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports the entries below directories that are not imported.
+    fn tell_walked(&self, watch: &dyn Watch, sum: &mut Sum) {
+        for (path, error) in &self.walked.failed {
+            let source = path.display().to_string();
+            watch.failed(&source, error);
+            sum.failed.push((source, error.to_string()));
+        }
+        for (path, why) in &self.walked.skipped {
+            let source = path.display().to_string();
+            watch.skipped(&source, why);
+            sum.skipped.push((source, why.clone()));
+        }
+    }
+
+    /// The damage of a file that is otherwise as the import would store it. It is looked for only where the import
+    /// compares bytes, or reads have found some.
+    fn damage(&self, compared: &Comparison, collection: Option<&Arc<Collection>>) -> Result<Option<Damage>> {
+        match (compared, collection) {
+            (Comparison::Unchanged { node, .. }, Some(collection))
+                if self.request.checksum || collection.is_suspect(*node) =>
+            {
+                Damage::of(collection, *node).map(Some)
+            }
+            (Comparison::Unreadable { node, .. }, Some(collection)) => {
+                Damage::of(collection, *node).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Mends a file that is otherwise as the import would store it. Returns how it compares then, and whether it was
+    /// mended.
+    fn mended(
+        &self,
+        compare: &Compare<'_>,
+        (collection, found): (&Arc<Collection>, &Found),
+        compared: Comparison,
+    ) -> Result<(Comparison, bool)> {
+        let damage = self.damage(&compared, Some(collection))?.filter(|damage| !damage.is_none());
+        let Some(damage) = damage else { return Ok((compared, false)) };
+        let source = open_source(&found.source).map_err(|error| Error::io("opening it", error))?;
+        let mended = damage.mend(&*source)?;
+        collection.sync()?;
+        if mended == Mended::NotAll {
+            let is_newer = matches!(compared, Comparison::Unreadable { is_newer: true, .. });
+            return Ok((Comparison::Changed { is_newer }, false));
+        }
+        let compared = match compared {
+            Comparison::Unreadable { .. } => self.compare_one(compare, collection, found)?,
+            compared => compared,
+        };
+        Ok((compared, matches!(compared, Comparison::Unchanged { .. })))
+    }
+
+    fn compare_one(
+        &self,
+        compare: &Compare<'_>,
+        collection: &Arc<Collection>,
+        found: &Found,
+    ) -> Result<Comparison> {
+        let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
+        compare.compare(collection, found, sha256)
+    }
+
+    /// Notes that a file of the collection is newer than the source. Returns whether it is left.
+    fn note_newer(&self, found: &Found, watch: &dyn Watch, sum: &mut Sum) -> bool {
+        let path = found.target.path();
+        let left = self.request.update;
+        let note = match (left, self.request.dry_run) {
+            (true, _) => "left as it is: it was changed in the collection after the source was changed",
+            (false, true) => {
+                "would be replaced, although it was changed in the collection after the source was changed; \
+                 --update leaves such files"
+            }
+            (false, false) => {
+                "replaced, although it was changed in the collection after the source was changed; \
+                 --update leaves such files"
+            }
+        };
+        watch.noted(&path, note);
+        sum.notes.push((path, note.to_owned()));
+        if left {
+            watch.advance(found.bytes);
+        }
+        left
+    }
+
+    /// Notes the error of a file. Fails if the error ends the import. `place` is that of the store.
+    fn note_failed(
+        &self,
+        found: &Found,
+        (error, place): (Error, &str),
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        if error.kind() == ErrorKind::Interrupted {
+            return Err(error);
+        }
+        let source = found.source.display().to_string();
+        let error = with_advice(error, place);
+        watch.failed(&source, &error);
+        sum.failed.push((source, error.to_string()));
+        Ok(())
+    }
+
+    /// The names to remove. None if a part of the source could not be read.
+    fn removals(&self, collection: &Collection, watch: &dyn Watch, sum: &mut Sum) -> Vec<Removal> {
+        if !self.request.delete {
+            return Vec::new();
+        }
+        let mut note = |path: String, note: &str| {
+            watch.noted(&path, note);
+            sum.notes.push((path, note.to_owned()));
+        };
+        if !self.walked.failed.is_empty() {
+            note(self.path(), "nothing was removed, because a part of the source could not be read");
+            return Vec::new();
+        }
+        let (removals, changed): (Vec<_>, Vec<_>) =
+            removals(collection, &self.walked).into_iter().partition(|removal| removal.is_untouched);
+        for removal in changed {
+            note(removal.path, "not removed, because it was changed since it was imported");
+        }
+        removals
+    }
+
+    fn all(
+        &self,
+        store: &Store,
+        collection: &Arc<Collection>,
+        owner: (u32, u32),
+        (options, watch): (&Options, &dyn Watch),
+        (finish, sum): (Option<Finish<'_>>, &mut Sum),
+    ) -> Result<()> {
+        if let Some(tensor) = &self.request.shard_of {
+            let target = target_of(tensor)?;
+            sum.note_changed(collection, &target);
+            let shards = || self.shards(collection, &target, owner, (options, watch));
+            sum.add(&with_room(store, self.bytes(), watch, shards)?);
+            return Ok(());
+        }
+        let is_cancelled = || watch.is_cancelled();
+        let compare = self.compare(store, options, &is_cancelled);
+        let compared: Vec<_> =
+            self.walked.found.iter().map(|found| self.compare_one(&compare, collection, found)).collect();
+        let (mut blobs, mut indexes) = (Blobs::default(), Vec::new());
+        for (found, compared) in self.walked.found.iter().zip(&compared) {
+            if let Ok(Comparison::Unchanged { node, .. }) = compared {
+                blobs.add(found, *node);
+            }
+        }
+        let count = self.walked.found.len();
+        for (index, (found, compared)) in self.walked.found.iter().zip(compared).enumerate() {
+            // Counts this file too, until it is finished.
+            sum.left = (count - index) as u64;
+            if watch.is_cancelled() {
+                return Err(cancelled());
+            }
+            let path = found.target.path();
+            let done = compared.and_then(|compared| {
+                let (compared, is_mended) = self.mended(&compare, (collection, found), compared)?;
+                let action = match compared {
+                    Comparison::New => Action::Import,
+                    Comparison::Changed { is_newer: true } if self.note_newer(found, watch, sum) => {
+                        return Ok(None);
+                    }
+                    Comparison::Changed { .. } | Comparison::Unreadable { .. } => Action::Replace,
+                    Comparison::Unchanged { node, is_retimed } => {
+                        if is_retimed {
+                            set_time(collection, node, found)?;
+                            sum.changed.push(node);
+                        }
+                        watch.advance(found.bytes);
+                        if is_mended {
+                            return Ok(Some((Action::Mend, Report::default())));
+                        }
+                        sum.unchanged += 1;
+                        return Ok(None);
+                    }
+                };
+                watch.began(&path);
+                sum.note_changed(collection, &found.target);
+                let origin = || Ok(origin(&fs::metadata(&found.source)?, owner, None));
+                if let Some(node) = blobs.get(found)
+                    && link(
+                        collection,
+                        node,
+                        found,
+                        &origin().map_err(|error| Error::io("reading it", error))?,
+                    )?
+                {
+                    watch.advance(found.bytes);
+                    return Ok(Some((Action::Link, Report::default())));
+                }
+                let report = with_room(store, found.bytes, watch, || {
+                    self.one(store, collection, found, owner, (options, watch))
+                })?;
+                Ok(Some((action, report)))
+            });
+            let (action, report) = match done {
+                Ok(Some(done)) => done,
+                Ok(None) => continue,
+                Err(error) => {
+                    // The whole store accepts no more writes.
+                    let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
+                    self.note_failed(found, (error, &store.place()), watch, sum)?;
+                    sum.left -= 1;
+                    if is_last { return Ok(()) } else { continue }
+                }
+            };
+            sum.note_changed(collection, &found.target);
+            if shard_index::is_name(&found.target.name) {
+                indexes.push(&found.target);
+            }
+            if !matches!(action, Action::Link | Action::Mend) {
+                sum.add(&report);
+                if let Some(node) = node_at(&collection.state(), &found.target) {
+                    blobs.add(found, node);
+                }
+                let left = finish.map(|finish| finish(collection, &found.target)).transpose()?.flatten();
+                let note = Some(report.note).filter(|note| !note.is_empty());
+                for note in note.into_iter().chain(left) {
+                    watch.noted(&path, &note);
+                    sum.notes.push((path.clone(), note));
+                }
+            }
+            let listed = Listed { action, path, bytes: found.bytes };
+            watch.did(&listed)?;
+            sum.list(listed);
+        }
+        sum.left = 0;
+        self.links(collection, owner, watch, sum)?;
+        note_missing_shards(collection, &indexes, watch, sum);
+        self.remove(collection, owner, watch, sum)
+    }
+
+    /// Makes the symbolic links.
+    fn links(
+        &self,
+        collection: &Arc<Collection>,
+        owner: (u32, u32),
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        for link in &self.walked.links {
+            let path = link.target.path();
+            sum.note_changed(collection, &link.target);
+            match symlink(collection, link, &now(owner)) {
+                Ok(false) => {}
+                Ok(true) => {
+                    sum.note_changed(collection, &link.target);
+                    let listed = Listed { action: Action::Link, path, bytes: 0 };
+                    watch.did(&listed)?;
+                    sum.list(listed);
+                }
+                Err(error) => {
+                    watch.failed(&path, &error);
+                    sum.failed.push((path, error.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes files that the source no longer has.
+    fn remove(
+        &self,
+        collection: &Arc<Collection>,
+        owner: (u32, u32),
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        for removal in self.removals(collection, watch, sum) {
+            match remove(collection, &removal, &now(owner)) {
+                Ok(changed) => {
+                    sum.changed.extend(changed);
+                    sum.removed += 1;
+                    let Removal { path, bytes, .. } = removal;
+                    let listed = Listed { action: Action::Remove, path, bytes };
+                    watch.did(&listed)?;
+                    sum.list(listed);
+                }
+                Err(error) => {
+                    watch.failed(&removal.path, &error);
+                    sum.failed.push((removal.path, error.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        store: &Store,
+        collection: &Arc<Collection>,
+        found: &Found,
+        owner: (u32, u32),
+        (options, watch): (&Options, &dyn Watch),
+    ) -> Result<Report> {
+        // Mounts may have changed since the files were found.
+        Mounts::read()?.refuse_ours("source", &found.source)?;
+        let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
+        let failed = |error| Error::io("opening it", error);
+        let source = open_source(&found.source).map_err(failed)?;
+        let metadata = fs::metadata(&found.source).map_err(failed)?;
+        let in_place = match &self.stores {
+            Some(stores) => {
+                let real = fs::canonicalize(&found.source).map_err(failed)?;
+                stores.refuse(&found.source, &real, identity(&metadata))?;
+                Some(real.into_os_string().into_vec())
+            }
+            None => None,
+        };
+        let places = [place_of(&found.root, &found.target)].into_iter().chain(found.blob.clone()).collect();
+        let options = Options { in_place, places, ..options.clone() };
+        let origin = origin(&metadata, owner, sha256);
+        import_file(collection, store.settings(), &found.target, &source, &origin, &options, watch)
+    }
+
+    fn shards(
+        &self,
+        collection: &Arc<Collection>,
+        target: &Target,
+        owner: (u32, u32),
+        (options, watch): (&Options, &dyn Watch),
+    ) -> Result<Report> {
+        let mut sources = Vec::new();
+        for path in &self.request.paths {
+            sources.push(open_source(path).map_err(|error| Error::io(path.display(), error))?);
+        }
+        let first = self.request.paths.first().ok_or_else(|| Error::invalid("no shards"))?;
+        let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
+        let origin = origin(&metadata, owner, None);
+        import_shards(collection, target, &sources, &origin, options, watch)
+    }
+}
+
+/// Notes the shards that imported indexes name and that are not in the collection.
+fn note_missing_shards(collection: &Collection, indexes: &[&Target], watch: &dyn Watch, sum: &mut Sum) {
+    for target in indexes {
+        let missing = {
+            let state = collection.state();
+            node_at(&state, target).map(|node| state.missing_shards(node)).unwrap_or_default()
+        };
+        let shown: Vec<&str> = missing.iter().take(SHARDS_SHOWN_MAX).map(|name| quoted_name(name)).collect();
+        let note = match missing.len() - shown.len() {
+            _ if missing.is_empty() => continue,
+            0 => format!("shards that it names are not there: {}", shown.join(", ")),
+            more => format!("shards that it names are not there: {} and {more} more", shown.join(", ")),
+        };
+        let path = target.path();
+        watch.noted(&path, &note);
+        sum.notes.push((path, note));
+    }
+}
+
+/// Stores something of `bytes` bytes. Where the disk is full, what was removed is freed, and it is tried once more.
+fn with_room<T>(
+    store: &Store,
+    bytes: u64,
+    watch: &dyn Watch,
+    mut work: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    if store.space().is_ok_and(|space| space.available < bytes) {
+        watch.make_room(store);
+    }
+    work().or_else(|error| match error.kind() {
+        ErrorKind::Full if watch.make_room(store) => work(),
+        _ => Err(error),
+    })
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Interrupted, "the import was cancelled")
+}
+
+/// Adds advice to the error of a quota, and to that of a full disk.
+fn with_advice(error: Error, place: &str) -> Error {
+    if error.kind() == ErrorKind::Full {
+        let text = format!(
+            "{error}; make room on the file system of the store (df {place}), or remove a collection: tierfs rm {place} \
+             TENANT/COLLECTION; then import again"
+        );
+        return Error::new(ErrorKind::Full, text);
+    }
+    let of = error.refusals().iter().find_map(|refusal| match &refusal.cause {
+        Cause::Quota(of, _) => Some(of.clone()),
+        _ => None,
+    });
+    match of {
+        Some(of) => {
+            let text = format!(
+                "{error}; remove files, or raise the quota in a mount: \
+                 echo bytes=SIZE stored=SIZE files=N > MOUNTPOINT/{of}/.ctl/quota"
+            );
+            Error::new(error.kind(), text)
+        }
+        None => error,
+    }
+}
+
+/// Finds the lineage parents.
+fn parents(store: &Store, text: &str) -> Result<Parents> {
+    let mut parts = text.splitn(3, '/');
+    let (tenant, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let named = parts.next().filter(|path| !path.is_empty());
+    let collection = store.collection(tenant, name).map_err(|error| error.at(format!("--parent {text}")))?;
+    Parents::new(&collection, named)
+}
+
+/// The target of a tensor's name in the collection.
+fn target_of(tensor: &str) -> Result<Target> {
+    let mut parts: Vec<Vec<u8>> = tensor.split('/').map(|part| part.as_bytes().to_vec()).collect();
+    if parts.iter().any(|part| matches!(part.as_slice(), b"" | b"." | b"..")) {
+        return Err(Error::invalid(format!("{tensor:?} is no path below a collection")));
+    }
+    let name = parts.pop().unwrap_or_default();
+    Ok(Target { directories: parts, name })
+}
+
+/// Blobs of a hub cache that the collection has already.
+#[derive(Default)]
+struct Blobs<'a>(HashMap<Identity, Vec<(&'a [u8], EntryId)>>);
+
+impl<'a> Blobs<'a> {
+    fn add(&mut self, found: &'a Found, node: EntryId) {
+        if found.blob.is_some() {
+            self.0.entry(found.identity).or_default().push((&found.target.name, node));
+        }
+    }
+
+    /// The node of the same bytes, if it can have this name too.
+    fn get(&self, found: &Found) -> Option<EntryId> {
+        let there = self.0.get(&found.identity).filter(|_| found.blob.is_some())?;
+        there.iter().find(|(name, _)| may_share(name, &found.target.name)).map(|(_, node)| *node)
+    }
+}
+
+/// Attributes of entries that an import creates now.
+fn now(owner: (u32, u32)) -> Origin {
+    let now = now_nanoseconds();
+    Origin { mode: 0o777, owner, atime: now, mtime: now, sha256: None }
+}
+
+fn origin(metadata: &fs::Metadata, owner: (u32, u32), sha256: Option<[u8; 32]>) -> Origin {
+    Origin {
+        mode: metadata.mode() & crate::model::PERMISSIONS,
+        owner,
+        atime: metadata.atime().saturating_mul(1_000_000_000).saturating_add(metadata.atime_nsec()),
+        mtime: mtime(metadata),
+        sha256,
+    }
+}

@@ -1,0 +1,13 @@
+//! Imports: one file, many, and those that arrive through a mount.
+
+pub(in crate::ingest) mod import_file;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod import_job;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod manifest;
+pub(in crate::ingest) mod mounted_file;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod request;
+pub(in crate::ingest) mod share;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod sum;

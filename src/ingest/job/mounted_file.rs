@@ -1,0 +1,207 @@
+//! Recognizes files that were written through a mount, in place.
+
+use std::sync::Arc;
+
+use crate::format::files::shard_index;
+use crate::format::log::catalog::{Digests, FileEntry};
+use crate::ingest::bytes::cut::{Cutting, Written};
+use crate::ingest::bytes::options::Options;
+use crate::ingest::bytes::room;
+use crate::ingest::bytes::store_parts::{How, StoredParts, store_parts};
+use crate::ingest::bytes::uncommitted::Uncommitted;
+use crate::ingest::publish::commit;
+use crate::ingest::publish::commit::Rename;
+use crate::ingest::recognize::archives;
+use crate::ingest::recognize::blocking::Blocking;
+use crate::ingest::recognize::content::{plain, recognize_at};
+use crate::ingest::recognize::parts::{Part, PartTensor, Recognized};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, Silent};
+use crate::store::Collection;
+use crate::store::GATHERED_BYTES_MAX;
+use crate::store::disk::File;
+use crate::store::{PACK, Parts, State};
+
+/// From this size on, a file is only taken apart if the disk seems to have room for what that needs:
+/// its bytes are not read in vain.
+const ASKS_FROM_BYTES: u64 = 64 << 20;
+
+/// The bytes of a written file.
+pub enum Bytes<'a> {
+    /// Of a file that is cut where it lies.
+    Written(Written<'a>),
+    /// Other bytes, which are copied.
+    Other(&'a Arc<dyn File>),
+}
+
+impl<'a> Bytes<'a> {
+    fn source(&self) -> &'a Arc<dyn File> {
+        match self {
+            Bytes::Written(written) => written.file,
+            Bytes::Other(source) => source,
+        }
+    }
+}
+
+/// Replaces the bytes of the file `node`, called `name`, and its tensors. A file whose content does not fit its name is kept as a plain file, with the error as reason. `digests`
+/// are those known so far. Returns the new parts of the file.
+pub fn arrive(
+    collection: &Arc<Collection>,
+    (node, name): (EntryId, &[u8]),
+    bytes: Bytes<'_>,
+    digests: Digests,
+    mtime: i64,
+) -> Result<Parts> {
+    let source = bytes.source();
+    // Content that takes reading the whole file is recognized at the close.
+    let name = if is_scanned(name) { b"" } else { name };
+    let path = collection.state().path(node);
+    let (recognized, why) = match recognize_at((collection, &path), source, name) {
+        Ok(recognized) => {
+            let note = recognized.note.clone();
+            (recognized, note)
+        }
+        Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
+        Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
+    };
+    arrive_as(collection, (node, None), recognized, (bytes, digests), mtime, why)
+}
+
+/// Replaces the bytes of the file `node`, which are recognized already, and its tensors; with `rename`, under its new
+/// name. Where the tensors would exceed a quota, the file is kept as a plain file, with that reason.
+/// Returns the new parts of the file.
+pub fn arrive_as(
+    collection: &Arc<Collection>,
+    (node, rename): (EntryId, Option<Rename<'_>>),
+    recognized: Recognized,
+    (bytes, digests): (Bytes<'_>, Digests),
+    mtime: i64,
+    why: String,
+) -> Result<Parts> {
+    let source = bytes.source();
+    let (recognized, why, _held) = match room::reserve_tensors(collection, node, &recognized) {
+        Ok(held) => (recognized, why, Some(held)),
+        Err(error) if error.kind() == ErrorKind::Quota => {
+            (plain(source)?, format!("kept as a plain file: {error}"), None)
+        }
+        Err(error) => return Err(error),
+    };
+    let packs = {
+        let state = collection.state();
+        let above = rename.as_ref().filter(|_| state.setting(node, PACK).is_none());
+        collection.packs(&state, above.map_or(node, |rename| rename.to.0))
+    };
+    let tier_of = |tensor: &PartTensor| tensor.packed_tier(Blocking::default()).filter(|_| packs);
+    let is_packed =
+        recognized.parts.iter().filter_map(|part| part.tensor.as_ref()).any(|it| tier_of(it).is_some());
+    let mut uncommitted = Uncommitted::new(collection);
+    if is_packed && recognized.records.is_none() {
+        let options = Options::default();
+        let how = How::plain(&options);
+        match store_parts(&mut uncommitted, collection, source, &recognized, &tier_of, how, &Silent) {
+            Ok(stored_parts) => {
+                let stored_parts = StoredParts { digests, ..stored_parts };
+                return commit::publish_over(
+                    uncommitted,
+                    collection,
+                    (node, rename),
+                    mtime,
+                    recognized,
+                    stored_parts,
+                    why,
+                );
+            }
+            // Without room for the packed blocks beside the others, the file stays verbatim.
+            Err(error) if error.kind() == ErrorKind::Full => uncommitted = Uncommitted::new(collection),
+            Err(error) => return Err(error),
+        }
+    }
+    let is_cut = recognized.bytes > GATHERED_BYTES_MAX && recognized.records.is_none();
+    let cut = match &bytes {
+        Bytes::Written(written) if is_cut => Some(Cutting::new(written, &recognized)),
+        _ => None,
+    };
+    let mut is_in_place = false;
+    let stored_parts = match cut {
+        Some(cut) if is_preferred(collection, &cut, recognized.bytes)? => {
+            is_in_place = true;
+            StoredParts { digests, ..cut.store(collection)? }
+        }
+        _ => {
+            let options = Options::default();
+            let how = How::plain(&options);
+            let mut stored_parts =
+                store_parts(&mut uncommitted, collection, source, &recognized, &tier_of, how, &Silent)?;
+            // There are many small files, so their digests are taken on demand. Those of a batch show
+            // whether it still reads as it was imported.
+            if recognized.records.is_none() {
+                stored_parts.digests = digests;
+            }
+            stored_parts
+        }
+    };
+    let parts =
+        commit::publish_over(uncommitted, collection, (node, rename), mtime, recognized, stored_parts, why)?;
+    if is_in_place {
+        collection.free_left(&parts.0);
+    }
+    Ok(parts)
+}
+
+/// Whether to cut a file where it lies. One that lies mostly elsewhere is copied to a data file of its own, where
+/// there is room. `Full` if there seems to be no room for either.
+fn is_preferred(collection: &Collection, cut: &Cutting<'_>, bytes: u64) -> Result<bool> {
+    let is_scattered = cut.copied() > bytes / 2;
+    if bytes < ASKS_FROM_BYTES && !is_scattered {
+        return Ok(true);
+    }
+    let free = collection.free_bytes()?;
+    if is_scattered && free > bytes + bytes / 8 {
+        return Ok(false);
+    }
+    // The log takes a checksum of each block.
+    let needed = cut.copied() + bytes / 2048;
+    if bytes >= ASKS_FROM_BYTES && free < needed {
+        let text = format!("taking it apart needs {needed} bytes, and {free} are free");
+        return Err(Error::new(ErrorKind::Full, text));
+    }
+    Ok(true)
+}
+
+/// Whether a file consists of the recognized parts already, so that its tensors can stay.
+pub fn is_recorded(state: &State, file: &FileEntry, recognized: &Recognized) -> bool {
+    let is_alike = (file.content, &file.records) == (recognized.content, &recognized.records);
+    let is_same = |(id, part): (&ObjectId, &Part)| {
+        let known = state.part_of(*id).and_then(|node| state.node(node)?.file()?.tensor.as_ref());
+        let is_tensor = match (known, &part.tensor) {
+            (Some(known), Some(tensor)) => {
+                (&*known.name, known.dtype, &known.shape)
+                    == (tensor.own_name.as_str(), tensor.dtype, &tensor.shape)
+            }
+            (known, tensor) => known.is_none() && tensor.is_none(),
+        };
+        is_tensor && state.object(*id).is_some_and(|object| object.bytes() == part.end - part.begin)
+    };
+    is_alike
+        && file.objects.len() == recognized.parts.len()
+        && file.objects.iter().zip(&recognized.parts).all(is_same)
+}
+
+/// Whether a file of this name could be recognized as more than a plain file.
+pub fn may_be_recognized(name: &[u8]) -> bool {
+    has_suffix(name, b".safetensors")
+        || has_suffix(name, b".npy")
+        || has_suffix(name, b".gguf")
+        || archives::has_suffix(name)
+        || shard_index::is_name(name)
+        || is_scanned(name)
+}
+
+/// Whether recognition reads all bytes of a file of this name. It then waits until the writer has
+/// closed the file.
+pub fn is_scanned(name: &[u8]) -> bool {
+    has_suffix(name, b".cgeb")
+}
+
+fn has_suffix(name: &[u8], suffix: &[u8]) -> bool {
+    name.ends_with(suffix) && name.len() > suffix.len()
+}

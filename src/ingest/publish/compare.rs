@@ -1,0 +1,215 @@
+//! Compares a file of an import with the file that the collection has in its place.
+
+use std::sync::Arc;
+
+use crate::format::log::catalog::{Content, FileEntry, NodeType};
+use crate::ingest::bytes::options::Options;
+use crate::ingest::find::provenance::Provenance;
+use crate::ingest::find::target::Target;
+use crate::ingest::find::walk::Found;
+use crate::model::{EntryId, Error, ErrorKind, Result, TensorId, Tier};
+use crate::store::disk::files::open_source;
+use crate::store::{Collection, Object, ROOT, Settings, State, Verify};
+use crate::stream::{Digester, sums};
+
+/// Bytes of a source that are compared at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// The action of an import for a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::ingest) enum Comparison {
+    /// The collection has no file in its place.
+    New,
+    /// The collection has it as this import would store it.
+    Unchanged {
+        /// Its node.
+        node: EntryId,
+        /// Whether its bytes are the same and its modification time is not.
+        is_retimed: bool,
+    },
+    /// The collection has it as this import would store it, as far as its damaged blocks show.
+    Unreadable {
+        /// Its node.
+        node: EntryId,
+        /// Whether it was changed after the source, and not by an import or a move.
+        is_newer: bool,
+    },
+    /// The collection has another file in its place.
+    Changed {
+        /// Whether that was changed after the source, and not by an import or a move.
+        is_newer: bool,
+    },
+}
+
+/// How an import compares files.
+pub(in crate::ingest) struct Compare<'a> {
+    pub settings: &'a Settings,
+    pub options: &'a Options,
+    /// Compare digests of the bytes, rather than modification times.
+    pub checksum: bool,
+    /// Compare how they are stored: tensors are absent in the collection.
+    pub evicts: bool,
+    pub in_place: bool,
+    /// Whether to stop.
+    pub is_cancelled: &'a dyn Fn() -> bool,
+}
+
+/// The node at a target, if there is one.
+pub fn node_at(state: &State, target: &Target) -> Option<EntryId> {
+    let mut at = ROOT;
+    for name in &target.directories {
+        at = state.directory(at)?.get(name)?;
+    }
+    state.directory(at)?.get(&target.file_name())
+}
+
+impl Compare<'_> {
+    /// Compares a source. `sha256` is the digest that it must have.
+    pub fn compare(
+        &self,
+        collection: &Arc<Collection>,
+        found: &Found,
+        sha256: Option<[u8; 32]>,
+    ) -> Result<Comparison> {
+        let known = node_at(&collection.state(), &found.target);
+        let checksum = self.checksum || known.is_some_and(|node| collection.is_suspect(node));
+        let (node, digest, is_same_time, is_newer) = {
+            let state = collection.state();
+            let Some(id) = node_at(&state, &found.target) else { return Ok(Comparison::New) };
+            let Some(node) = state.node(id) else { return Ok(Comparison::New) };
+            let other = Comparison::Changed { is_newer: false };
+            let NodeType::File(file) = &node.entry.node_type else { return Ok(other) };
+            if matches!(file.content, Content::Part | Content::Tensor) {
+                return Ok(other);
+            }
+            let imported = Provenance::of(&state, id).filter(|imported| imported.is_of(file));
+            let is_newer = imported.is_none() && node.entry.mtime > found.mtime;
+            let is_same_time = match (&imported, &found.blob) {
+                // Two blobs of one download may have the same size and time.
+                (Some(imported), Some(blob)) => imported.places.contains(blob),
+                (Some(imported), None) if imported.mtime == found.mtime => true,
+                _ => node.entry.mtime == found.mtime,
+            };
+            if node.bytes != found.bytes
+                || !(checksum || is_same_time)
+                || sha256.is_some_and(|wanted| file.digests.sha256() != Some(wanted))
+                || !self.is_stored_so(collection, &state, file, found)
+            {
+                return Ok(Comparison::Changed { is_newer });
+            }
+            (id, file.digests.blake3(), is_same_time, is_newer)
+        };
+        if checksum {
+            let there = match digest {
+                Some(digest) => Some(digest),
+                None => match self.digest_of(collection, node) {
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        return Ok(Comparison::Unreadable { node, is_newer });
+                    }
+                    digest => digest?,
+                },
+            };
+            if there != self.digest_of_source(found)? {
+                return Ok(Comparison::Changed { is_newer });
+            }
+        }
+        Ok(Comparison::Unchanged { node, is_retimed: !is_same_time })
+    }
+
+    /// Whether a file is stored as the options of the import say.
+    fn is_stored_so(&self, collection: &Collection, state: &State, file: &FileEntry, found: &Found) -> bool {
+        let objects: Vec<&Arc<Object>> = file.objects.iter().filter_map(|id| state.object(*id)).collect();
+        let blocking = self.options.blocking;
+        let is_cut_so = |object: &&Arc<Object>| {
+            let layout = object.logged_layout();
+            layout.block_bytes == blocking.block_bytes(object.dtype(), layout.bytes)
+        };
+        if blocking != Default::default() && !objects.iter().all(is_cut_so) {
+            return false;
+        }
+        let real = std::os::unix::ffi::OsStrExt::as_bytes(found.real.as_os_str());
+        let is_in_place = |object: &&Arc<Object>| {
+            let outside = object.extent().and_then(|extent| state.outside(extent.file));
+            if self.in_place {
+                outside.is_some_and(|outside| outside.path == real)
+            } else {
+                outside.is_none()
+            }
+        };
+        if !objects.iter().all(is_in_place) {
+            return false;
+        }
+        let mut has_absent = false;
+        for part in state.parts(file) {
+            let names = part.file().zip(state.tensor_name(part)).zip(state.own_path(part));
+            let Some(((entry, own_name), name)) = names else { continue };
+            let Some(tensor) = &entry.tensor else { continue };
+            let has_codes = entry.container.is_some_and(|container| state.has_codes(container));
+            let objects: Vec<&Arc<Object>> =
+                entry.objects.iter().filter_map(|id| state.object(*id)).collect();
+            has_absent |= objects.iter().any(|object| object.has_absent());
+            if let Some(to) = self.options.tier
+                && !file.content.has_checksums()
+                && to.takes(tensor.dtype, &tensor.shape, || self.settings.keeps(&own_name, has_codes))
+                && !objects.iter().all(|object| is_in_tier(object, to.aim.tier()))
+            {
+                return false;
+            }
+            if let Some(parents) = &self.options.parents {
+                let shards: Vec<u64> = objects.iter().map(|object| object.logged_layout().bytes).collect();
+                let parent = parents.of((collection, &name), tensor.dtype, &tensor.shape, &shards);
+                if !parent.is_ok_and(|parent| parent.map_or(TensorId(0), |parent| parent.id) == tensor.parent)
+                {
+                    return false;
+                }
+            }
+        }
+        !self.evicts || has_absent || state.parts(file).next().is_none()
+    }
+
+    /// The digest of the present content of a file of the collection. `None` while it is written.
+    fn digest_of(&self, collection: &Arc<Collection>, node: EntryId) -> Result<Option<[u8; 32]>> {
+        let parts = collection.objects_of(node)?;
+        let records = collection.state().node(node).and_then(|node| node.file()?.records.clone());
+        match sums(collection, node, (&parts, records.as_ref()), Verify::First) {
+            Ok(sums) => Ok(Some(sums.blake3)),
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn digest_of_source(&self, found: &Found) -> Result<Option<[u8; 32]>> {
+        let failed = |error| Error::io("reading it", error);
+        let source = open_source(&found.source).map_err(failed)?;
+        let mut digester = Digester::blake3();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        loop {
+            let count = source.read_at(&mut chunk, at).map_err(failed)?;
+            let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+            digester.update(bytes);
+            at += count as u64;
+            if (self.is_cancelled)() {
+                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+            }
+        }
+        Ok(digester.finish().blake3())
+    }
+}
+
+/// Whether all blocks of a tensor lie in a tier, except those that this tier cannot hold and that stay
+/// exact. Packed blocks are exact.
+fn is_in_tier(object: &Object, tier: Tier) -> bool {
+    let layout = object.logged_layout();
+    let (mut has_blocks, mut is_in) = (false, false);
+    for (_, block) in object.stored_blocks(0..layout.blocks(), layout) {
+        has_blocks = true;
+        let is_exact = block.stored.tier.is_exact();
+        let is_there = block.stored.tier == tier || (is_exact && tier == Tier::Exact);
+        is_in |= is_there;
+        if !is_there && !is_exact {
+            return false;
+        }
+    }
+    is_in || !has_blocks
+}

@@ -1,0 +1,13 @@
+//! Commits objects, nodes and names: names last.
+
+pub(in crate::ingest) mod commit;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod compare;
+pub(in crate::ingest) mod drafts;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod links;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod mend;
+pub(in crate::ingest) mod names;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod removal;
