@@ -263,12 +263,13 @@ impl World {
 
     fn write_tensor(&mut self) {
         let Some((path, number)) = self.some_container() else { return };
-        let known = tensors(&self.model.files[number].now).unwrap_or_default();
+        let now = self.model.files[number].now.clone();
+        let known = tensors(&now).unwrap_or_default();
         let Some((name, begin, end)) = known.get(self.random.below(known.len().max(1))).cloned() else {
             return;
         };
         let elements = (end - begin) / 4;
-        let Some(at) = self.tensor(&path, &name).filter(|_| elements > 0) else { return };
+        let Some(at) = self.tensor(&path, &name, &now[begin..end]).filter(|_| elements > 0) else { return };
         let from = self.random.below(elements);
         let most = if self.random.below(3) == 0 { 9000 } else { 40 };
         let count = (1 + self.random.below(most)).min(elements - from);

@@ -204,11 +204,15 @@ impl World {
         let lost = self.mounted.take().unwrap().unmount_without_room();
         assert!(lost.is_empty() || self.disk.is_some(), "{lost:?} had no room on a roomy disk");
         run(["fsck".as_ref(), self.place.store().as_os_str()]).ok();
-        let numbers = lost.iter().map(|path| {
-            let number = self.model.file(path.strip_prefix("t/").unwrap_or(path));
-            number.unwrap_or_else(|| self.fail(&format!("{path} is no file, and had no room")))
-        });
-        numbers.collect()
+        let mut numbers = Vec::new();
+        for path in lost {
+            let found = self.files_at(path.strip_prefix("t/").unwrap_or(&path));
+            if found.is_empty() {
+                self.fail(&format!("{path} is no file, and had no room"));
+            }
+            numbers.extend(found);
+        }
+        numbers
     }
 
     /// Publishes `c1` and makes a clone of it, whose bytes are fetched when they are read.
@@ -485,7 +489,7 @@ impl World {
         }
         for (tensor, begin, end) in tensors(known).unwrap_or_default() {
             // A container that met a full disk may be a plain file.
-            let Some(at) = self.tensor(path, &tensor) else {
+            let Some(at) = self.tensor(path, &tensor, &known[begin..end]) else {
                 if self.disk.is_some() || self.has_killer && self.is_killed.load(Ordering::Acquire) {
                     continue;
                 }
@@ -501,8 +505,8 @@ impl World {
         }
     }
 
-    /// The path of a tensor of a container. `None` if it is not shown.
-    pub fn tensor(&self, container: &str, tensor: &str) -> Option<PathBuf> {
+    /// The path of a tensor of a container, which has these bytes. `None` if it is not shown.
+    pub fn tensor(&self, container: &str, tensor: &str, known: &[u8]) -> Option<PathBuf> {
         let (folder, name) = container.rsplit_once('/')?;
         let tensors = self.path(folder).join(".tensors");
         // Where containers have tensors of the same names, each has a directory of its own.
@@ -510,30 +514,44 @@ impl World {
         if own.exists() {
             return Some(own.join(tensor)).filter(|at| at.exists());
         }
-        // This container may be a plain file, and the tensor that of another.
+        // Another container may have a tensor of this name while this one is a plain file.
         let at = tensors.join(tensor);
-        (!self.is_shared(folder, container, tensor) && at.exists()).then_some(at)
+        let is_own = at.exists() && fs::read(&at).map_or(true, |found| found == known);
+        (is_own || !self.is_shared(folder, container, tensor)).then_some(at).filter(|at| at.exists())
     }
 
     /// Whether another container in a directory may have a tensor of this name.
     fn is_shared(&self, folder: &str, container: &str, tensor: &str) -> bool {
-        let is_beside = |path: &str| {
-            path != container
-                && path.ends_with(".safetensors")
-                && path.rsplit_once('/').is_some_and(|(above, _)| above == folder)
-        };
-        let has_tensor = |bytes: &Vec<u8>| {
-            tensors(bytes).is_some_and(|found| found.iter().any(|(name, ..)| name == tensor))
-        };
-        // What a file has after a kill or on a full disk is known only once it was read.
-        let is_sure = self.disk.is_none() && !self.has_killer;
+        let is_beside = |path: &str| path != container && self::folder(path) == folder;
         self.model.names.iter().any(|(path, node)| match node {
-            Node::File(number) if is_beside(path) => {
-                let file = &self.model.files[*number];
-                has_tensor(&file.now) || !is_sure && file.others.iter().any(has_tensor)
-            }
+            Node::File(number) => is_beside(path) && self.has_tensor(*number, tensor),
             _ => false,
         })
+    }
+
+    /// Whether a version of a file has a tensor of this name.
+    fn has_tensor(&self, number: usize, tensor: &str) -> bool {
+        let file = &self.model.files[number];
+        let has = |bytes: &Vec<u8>| {
+            tensors(bytes).is_some_and(|found| found.iter().any(|(name, ..)| name == tensor))
+        };
+        file.others.iter().chain([&file.now]).any(has)
+    }
+
+    /// The files that a path below the tenant stands for: a file, or the containers that may have a tensor.
+    fn files_at(&self, path: &str) -> Vec<usize> {
+        let Some((folder, tensor)) = path.split_once("/.tensors/") else {
+            return self.model.file(path).into_iter().collect();
+        };
+        let beside = self.model.names.iter().filter_map(|(name, node)| match node {
+            Node::File(number) if self::folder(name) == folder => {
+                let own =
+                    tensor.strip_prefix(name.rsplit('/').next()?).and_then(|rest| rest.strip_prefix('/'));
+                self.has_tensor(*number, own.unwrap_or(tensor)).then_some(*number)
+            }
+            _ => None,
+        });
+        beside.collect()
     }
 
     pub fn check_mappings(&mut self, when: &str) {
@@ -568,6 +586,11 @@ impl World {
             self.done, self.rounds, self.kills_inside, self.full
         );
     }
+}
+
+/// The directory of a path.
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 impl Drop for World {
