@@ -5,7 +5,7 @@
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
 //! `model` < `codec`, `format`, `trace` < `store` < `stream`, `remote` < `ingest` < `engine`
-//! < `open`, `view` < `vfs` < `control` < `fs`, `gpu` < `cli`.
+//! < `vfs` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
 pub mod model;
@@ -31,12 +31,6 @@ pub mod ingest;
 
 #[deny(clippy::indexing_slicing)]
 pub mod engine;
-
-#[deny(clippy::indexing_slicing)]
-pub mod open;
-
-#[deny(clippy::indexing_slicing)]
-pub mod view;
 
 #[deny(clippy::indexing_slicing)]
 pub mod vfs;

@@ -99,13 +99,13 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_of_memory() {
     use std::sync::Arc;
     use tierfs::ingest::{Options, Origin, Target, import_file};
     use tierfs::model::{EntryId, StoreId};
-    use tierfs::open::OpenFiles;
     use tierfs::store::ROOT;
     use tierfs::store::Settings;
     use tierfs::store::Verify;
     use tierfs::store::disk::memory::MemoryDisk;
     use tierfs::store::disk::{Disk, Open};
     use tierfs::store::{Access, Collection};
+    use tierfs::vfs::open::OpenFiles;
     const TENSORS: usize = 10_000;
     let id = StoreId(7);
     let q8 = MoveTo::all(Aim::Tier(Tier::Q8));

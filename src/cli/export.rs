@@ -19,8 +19,8 @@ use crate::cli::shared::output::{human, print};
 use crate::cli::shared::tree::Tree;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::without_zeros;
+use crate::vfs::form::{Form, Shows};
 use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Vfs};
-use crate::view::{Form, Shows};
 
 /// Reads from an offset until the buffer is full or the file ends. Returns the number of bytes.
 type Read<'a> = dyn Fn(u64, &mut [u8]) -> Result<usize> + 'a;

@@ -23,9 +23,9 @@ use crate::ingest::{
     Action, Blocking, Listed, Plan, Request, Sum, Watch, hub_cache, parse_collection, parse_encoder,
 };
 use crate::model::{Encoder, Error, ErrorKind, MoveTo, Progress, Result, check_label};
-use crate::open::{OpenFiles, finish_renames};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store, Verify};
+use crate::vfs::open::{OpenFiles, finish_renames};
 
 /// Import files into a collection; tensors in .safetensors, .gguf and .npy files become files too.
 ///

@@ -15,7 +15,7 @@ use crate::control::{
     ATTRIBUTES, Attribute, COLLECTION_FILES, Cost, File, MOUNT_FILES, PREFIX, TENANT_FILES,
 };
 use crate::model::{Error, Result, Tier};
-use crate::view::Form;
+use crate::vfs::form::Form;
 
 /// Write the manual pages, or print tierfs(1).
 ///

@@ -7,8 +7,8 @@ use crate::control::refusals::{Asker, Refusals};
 use crate::control::totals::why_unreadable;
 use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
+use crate::vfs::form::{self, Shows};
 use crate::vfs::{FormView, Vfs};
-use crate::view::{self, Shows};
 
 /// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`, and `why` where there
 /// is something to say.
@@ -101,5 +101,5 @@ fn check_name(name: &[u8]) -> Result<()> {
 fn pin_of(view: &FormView) -> Result<Pin> {
     let (form, item) =
         view.of.as_ref().ok_or_else(|| Error::new(ErrorKind::Absent, "not a file in a form"))?;
-    view::pin_of(&view.collection, *form, item)
+    form::pin_of(&view.collection, *form, item)
 }

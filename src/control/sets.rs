@@ -10,8 +10,8 @@ use crate::control::jobs::{Job, Report};
 use crate::engine::{self, Consent, Evict, Moved, Reconstruct, Setting, Sources};
 use crate::format::log::catalog::NodeType;
 use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human};
-use crate::open;
 use crate::store::{EventKind, State};
+use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
 
 /// The duration of setting an attribute.

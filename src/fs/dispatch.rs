@@ -13,9 +13,9 @@ use crate::fs::kernel::{
 use crate::fs::serve::{Dispatcher, Durable};
 use crate::fs::times::type_bits;
 use crate::model::{ErrorKind, NAME_BYTES_MAX, Result};
-use crate::open::SetAttr;
 use crate::store::now_nanoseconds;
 use crate::trace;
+use crate::vfs::open::SetAttr;
 use crate::vfs::{Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;

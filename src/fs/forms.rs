@@ -14,8 +14,8 @@ use crate::fs::read_pattern::ReadPattern;
 use crate::fs::serve::Dispatcher;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::ROOT;
+use crate::vfs::form::Shows;
 use crate::vfs::{CacheMode, FormView, Ino, Invalidation, Located};
-use crate::view::Shows;
 
 /// How the bytes of a file of a form are cached: as those of the file that it shows.
 fn cache_mode(view: &FormView) -> CacheMode {

@@ -8,8 +8,8 @@ use parking_lot::RwLock;
 use crate::control::Text;
 use crate::fs::form_file::FormFile;
 use crate::fs::read_pattern::ReadPattern;
-use crate::open::OpenFile;
 use crate::vfs::ControlView;
+use crate::vfs::open::OpenFile;
 
 /// The source of an open file.
 pub(super) enum Handle {

@@ -1,6 +1,6 @@
 //! Passthrough: files that the kernel reads itself, without the daemon.
 //!
-//! The kernel knows such a file by two numbers (`vfs/ino.rs`). Its inode of a number is either cached
+//! The kernel knows such a file by two numbers (`vfs/tree/ino.rs`). Its inode of a number is either cached
 //! or backed by one physical file, as long as any descriptor or mapping of it lives; an open of the
 //! other kind fails with EIO. Writes to a backed inode would reach the physical file. Therefore:
 //!
@@ -32,8 +32,8 @@ use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
 use crate::fs::read_pattern::ReadPattern;
 use crate::fs::serve::Dispatcher;
 use crate::model::{Error, ErrorKind, Result};
-use crate::open::OpenFile;
 use crate::store::Backing;
+use crate::vfs::open::OpenFile;
 use crate::vfs::{Ino, Place};
 
 /// By then a redirected thread has come back or ended.

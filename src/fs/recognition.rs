@@ -14,8 +14,8 @@ use crate::fs::in_progress;
 use crate::fs::kernel::Reply;
 use crate::fs::serve::{Dispatcher, Durable};
 use crate::ingest::{has_models, may_be_recognized};
-use crate::open::OpenFile;
 use crate::vfs::Ino;
+use crate::vfs::open::OpenFile;
 
 type Job = Box<dyn FnOnce() + Send>;
 

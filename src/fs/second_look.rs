@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::fs::form_file::FormFile;
-use crate::open::OpenFile;
+use crate::vfs::open::OpenFile;
 use crate::vfs::{Ino, Located};
 
 /// By then a thread has asked about what it found, or has ended.

@@ -20,9 +20,9 @@ use crate::fs::second_look::{Found, SecondLooks};
 use crate::fs::times::{ShownOwner, Times};
 use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::model::{Error, ErrorKind, Result};
-use crate::open::{OpenFile, SetAttr, has_setid};
 use crate::store::Access;
 use crate::trace;
+use crate::vfs::open::{OpenFile, SetAttr, has_setid};
 use crate::vfs::{CacheMode, FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// How often a name is looked up that leads to other files all the time.

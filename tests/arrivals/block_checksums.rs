@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tierfs::model::ErrorKind;
-use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
+use tierfs::vfs::open::{self, OpenFile, OpenFiles};
 
 use crate::history::{History, STORE};
 use crate::power_cut_disk::CutDisk;

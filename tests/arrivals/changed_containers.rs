@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use tierfs::open;
 use tierfs::store::ROOT;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
+use tierfs::vfs::open;
 
 use support::{
     Fixture, Mapping, Place, Random, assert_same, container_of, header_of, npy_file, safetensors_file,

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tierfs::engine::{self, MovePreview};
 use tierfs::model::{Dtype, Encoder, Progress, Tier};
-use tierfs::open::{self, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{OpenObject, Verify};
 use tierfs::stream::Computed;
+use tierfs::vfs::open::{self, OpenFiles};
 
 use crate::history::{History, STORE};
 use crate::power_cut_disk::CutDisk;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tierfs::model::{EntryId, ErrorKind, StoreId};
-use tierfs::open::{self, Changes, OpenFile, OpenFiles};
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
 use tierfs::store::{Access, Collection};
+use tierfs::vfs::open::{self, Changes, OpenFile, OpenFiles};
 
 use support::{Random, npy_file};
 

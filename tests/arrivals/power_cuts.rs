@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tierfs::open::{self, Changes, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
+use tierfs::vfs::open::{self, Changes, OpenFiles};
 
 use crate::history::{History, STORE};
 use crate::power_cut_disk::CutDisk;

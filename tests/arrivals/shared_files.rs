@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tierfs::engine::compact;
 use tierfs::ingest::{Options, Origin, Target, import_file};
 use tierfs::model::{ErrorKind, Result, Silent, StoreId};
-use tierfs::open::{self, OpenFiles};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::{Access, Collection, ROOT, Store, Verify};
+use tierfs::vfs::open::{self, OpenFiles};
 
 use crate::power_cut_disk::CutDisk;
 use crate::recorder::Recorder;

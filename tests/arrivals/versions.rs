@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tierfs::model::StoreId;
-use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, files::FileDisk};
 use tierfs::store::{OpenObject, Verify};
+use tierfs::vfs::open::{self, OpenFile, OpenFiles};
 
 use support::{Fixture, goes_on, scale};
 

@@ -13,7 +13,7 @@ use tierfs::format::log::catalog::{
 };
 use tierfs::format::log::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
-use tierfs::open::OpenFiles;
+use tierfs::vfs::open::OpenFiles;
 use tierfs::store::ROOT;
 use tierfs::store::Touched;
 use tierfs::store::Verify;

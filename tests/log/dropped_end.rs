@@ -7,12 +7,12 @@ use tierfs::format::log::record::Record;
 use tierfs::format::log::slot::RawSlot;
 use tierfs::ingest::{Blocking, Options};
 use tierfs::model::MoveTo;
-use tierfs::open::{self, OpenFiles};
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, EventKind};
+use tierfs::vfs::open::{self, OpenFiles};
 
 use crate::fixture::{LOG, SLOT, STORE, batches, files, import, noise, open, picture};
 
@@ -153,7 +153,7 @@ impl Written {
         open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (7, 8)).unwrap();
     }
 
-    fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Arc<tierfs::open::OpenFile> {
+    fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Arc<tierfs::vfs::open::OpenFile> {
         let node = self.collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
         let open_file = self.table.open(&self.collection, node, Verify::First).unwrap();
         open_file.write(at, bytes).unwrap();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tierfs::format::log::catalog::NodeEntry;
 use tierfs::ingest::{Blocking, Options, Origin, Target, import_file};
 use tierfs::model::{EntryId, Error, ErrorKind, MoveTo, Result, Silent, StoreId};
-use tierfs::open::{OpenFiles, create, unlink};
 use tierfs::store::ROOT;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -14,6 +13,7 @@ use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection};
 use tierfs::store::{OpenObject, Verify};
 use tierfs::stream::{Segment, Stream};
+use tierfs::vfs::open::{OpenFiles, create, unlink};
 
 pub const STORE: StoreId = StoreId(0x5707e);
 pub const LOG: &str = "t/c/meta.log";

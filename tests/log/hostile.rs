@@ -242,8 +242,8 @@ fn claims() -> World {
 
 #[test]
 fn a_short_log_with_huge_claims_opens_in_little_memory_and_time() {
-    use tierfs::open::OpenFiles;
     use tierfs::store::Verify;
+    use tierfs::vfs::open::OpenFiles;
     let world = claims();
     let log = world.log().len();
     assert!(log < 8192, "{log} bytes");

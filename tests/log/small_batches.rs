@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tierfs::open::{OpenFiles, create, unlink};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, ROOT, Verify};
+use tierfs::vfs::open::{OpenFiles, create, unlink};
 
 use crate::fixture::{LOG, SLOT, STORE, batches, noise, open, picture};
 

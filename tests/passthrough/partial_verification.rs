@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tierfs::model::{EntryId, ErrorKind, StoreId};
-use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Unchecked;
 use tierfs::store::Verify;
 use tierfs::store::disk::forward::{ForwardDisk, ForwardFile};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::{Access, Collection, Store};
+use tierfs::vfs::open::{self, OpenFile, OpenFiles};
 
 use support::Random;
 

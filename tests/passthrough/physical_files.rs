@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tierfs::model::{EntryId, StoreId};
-use tierfs::open::{self, OpenFiles};
 use tierfs::store::Backing;
 use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, Store};
+use tierfs::vfs::open::{self, OpenFiles};
 
 const ROOT: EntryId = tierfs::store::ROOT;
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
 use tierfs::ingest::Options;
 use tierfs::model::{Silent, Tier};
-use tierfs::open::OpenFiles;
 use tierfs::store::ROOT;
 use tierfs::store::SaveUsage;
 use tierfs::store::SetClock;
@@ -13,6 +12,7 @@ use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, Store};
+use tierfs::vfs::open::OpenFiles;
 
 use crate::fixture::{Numbers, STORE, f32s, find, import, objects, on_each_disk, read, safetensors_file};
 

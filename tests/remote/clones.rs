@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use support::{Place, Random, assert_same, scale};
 use tierfs::engine::{Consent, Engine, Evict, LOSSY, Moved, compact, set_setting};
 use tierfs::model::{EntryId, ErrorKind, MoveTo, Result, Silent};
-use tierfs::open::{self, OpenFiles};
 use tierfs::remote::clones::{Changes, ClonePieces, Made, clone, pull};
 use tierfs::remote::mounted::At;
 use tierfs::remote::place::Remote;
 use tierfs::remote::push::{Pushed, push};
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Collection, OpenObject, ROOT, Store, Verify};
+use tierfs::vfs::open::{self, OpenFiles};
 
 use crate::faulty::{Call, Fault, Faulty};
 use crate::push::{pushed, quiet, request, stored};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tierfs::engine::{Consent, Engine, Moved, compact};
 use tierfs::ingest::Options;
 use tierfs::model::{ErrorKind, MoveTo, Silent};
-use tierfs::open::{self, OpenFiles};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::change::Change;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Collection, Frozen, ROOT, Store, Verify};
+use tierfs::vfs::open::{self, OpenFiles};
 
 use crate::fixture::{Numbers, STORE, create, f32s, find, import, safetensors_file};
 use crate::remote::{REMOTE, Remote, assert_same, seen};

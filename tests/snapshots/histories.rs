@@ -7,10 +7,10 @@ use tierfs::engine::{
 };
 use tierfs::ingest::{Options, Parents};
 use tierfs::model::{EntryId, ErrorKind, MoveTo, Result, Silent};
-use tierfs::open::{self, OpenFiles};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Collection, Frozen, Limits, ROOT, Store, Verify};
+use tierfs::vfs::open::{self, OpenFiles};
 
 use crate::fixture::{Numbers, STORE, f32s, find, import, npy_file, safetensors_file};
 use crate::remote::{REMOTE, Remote, assert_same, assert_same_bytes, seen};

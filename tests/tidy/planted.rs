@@ -286,12 +286,12 @@ fn methods_of_a_type_stand_in_few_folders() {
         ("src/store/collection/mod.rs", "pub struct Collection;\nimpl Collection {}"),
         ("src/store/io/read.rs", "use crate::store::collection::Collection;\nimpl Collection {}"),
         ("src/engine/by.rs", "struct Collection;\nimpl Collection {}\nimpl<T: X<u8>> Drop for Collection {}"),
-        ("src/open/file.rs", "use crate::store::Collection;\nimpl Collection {}"),
+        ("src/vfs/open/file.rs", "use crate::store::Collection;\nimpl Collection {}"),
         ("src/store/mod.rs", "pub use collection::Collection;"),
     ];
     assert_none_in_all(&files[..3]);
     assert_eq!(IMPL_FOLDERS_MAX, 2);
-    assert_one_in_all(&files, "src/store/", "methods of `Collection` stand in 3 folders");
+    assert_one_in_all(&files, "src/vfs/open/", "methods of `Collection` stand in 3 folders");
 }
 
 #[test]

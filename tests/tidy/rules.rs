@@ -14,13 +14,11 @@ const LAYERS: &[(&str, u8)] = &[
     ("remote", 3),
     ("ingest", 4),
     ("engine", 5),
-    ("open", 6),
-    ("view", 6),
-    ("vfs", 7),
-    ("control", 8),
-    ("fs", 9),
-    ("gpu", 9),
-    ("cli", 10),
+    ("vfs", 6),
+    ("control", 7),
+    ("fs", 8),
+    ("gpu", 8),
+    ("cli", 9),
 ];
 
 /// Crates that one place wraps: the crate, the path prefixes that may name it, the alternative for other code.
@@ -49,8 +47,8 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("tokio", &["src/remote/"], "use threads; src/remote has the only asynchronous code"),
     ("reqwest", &["src/remote/"], "call src/remote"),
     ("rustls", &["src/remote/"], "call src/remote"),
-    ("opentelemetry", &["src/remote/traces.rs"], "make spans by the functions of src/trace"),
-    ("tracing", &["src/trace/on.rs", "src/remote/traces.rs"], "make spans by the functions of src/trace"),
+    ("opentelemetry", &["src/remote/traces.rs"], "make spans by the functions of src/trace.rs"),
+    ("tracing", &["src/trace.rs", "src/remote/traces.rs"], "make spans by the functions of src/trace.rs"),
     ("crc_fast", &["src/format/checksum.rs"], "call `checksum::of`"),
     ("crc32c", &["src/format/checksum.rs"], "call `checksum::of` or `checksum::joined`"),
 ];
@@ -343,7 +341,7 @@ const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
 
 /// Every operation that changes bytes of a file is known, with those who may see them.
 pub fn changes_of_files(source: &Source) -> Vec<Finding> {
-    if source.path.starts_with("src/cli/") || source.path == "src/open/source.rs" {
+    if source.path.starts_with("src/cli/") || source.path == "src/vfs/open/source.rs" {
         return Vec::new();
     }
     let product = source.code.split("#[cfg(test)]").next().unwrap_or_default();

@@ -2,7 +2,7 @@
 //! so that the kernel reads them by passthrough.
 //!
 //! Invariants:
-//! 1. A copy has the bytes of one version of a file (`vfs/content.rs`). Its last byte is written and every
+//! 1. A copy has the bytes of one version of a file (`vfs/tree/content.rs`). Its last byte is written and every
 //!    byte is verified before the table has it. Then it is never written again.
 //! 2. A copy is shown only while the file is of its version. The version is compared at each lookup and each
 //!    open, so no event can be missed; a sweep frees the memory of outdated copies.

@@ -84,7 +84,10 @@ impl World {
             {
                 Outcome::Refused
             }
-            _ => self.fail(&format!("{what} {path}: {error}")),
+            _ => {
+                let why = support::try_get(&self.path(path), "why");
+                self.fail(&format!("{what} {path}: {error}; why: {why:?}"))
+            }
         }
     }
 

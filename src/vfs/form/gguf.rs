@@ -1,0 +1,126 @@
+//! Shows GGUF files with their floats cast to another type.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::format::budget::Budget;
+use crate::format::files::gguf;
+use crate::model::{Dtype, Error, Result};
+use crate::store::Collection;
+use crate::store::{OpenObject, Verify};
+use crate::stream::{Segment, Stream, is_castable};
+use crate::vfs::form::plan::Piece;
+use crate::vfs::form::recipe::{Part, Shown, Source};
+
+/// Bytes to read first for the header. The read grows by a factor of four while the header continues.
+const PREFIX_BYTES: u64 = 64 << 10;
+
+/// The values of `general.file_type` for files that are mostly of a type. Source: `llama_ftype` of llama.cpp.
+const FILE_TYPES: [(Dtype, u32); 3] = [(Dtype::F32, 0), (Dtype::F16, 1), (Dtype::Bf16, 32)];
+
+/// Parts of the names of tensors that llama.cpp needs in F32, whatever the type of the file. Source:
+/// `convert_hf_to_gguf.py` of llama.cpp, which keeps tensors of one dimension so too, those whose names end in
+/// `_norm.weight`, and those whose names do not end in `.weight`.
+const F32_NAMES: [&str; 16] = [
+    "ffn_gate_inp",
+    "ffn_gate_inp_shexp",
+    "position_embd",
+    "token_types",
+    "ssm_conv1d",
+    "shortconv.conv",
+    "time_mix_first",
+    "time_mix_w1",
+    "time_mix_w2",
+    "time_mix_decay_w1",
+    "time_mix_decay_w2",
+    "time_mix_lerp_fused",
+    "posnet.0.norm1",
+    "posnet.0.norm2",
+    "altup_correct_coef",
+    "altup_predict_coef",
+];
+
+/// The type of a tensor in a cast. One that llama.cpp needs in F32 stays as it is, but for quantized ones, which are
+/// decoded.
+fn cast_type(entry: &gguf::Entry, to: Dtype) -> Dtype {
+    let stem = entry.name.strip_suffix(".weight").unwrap_or(&entry.name);
+    let is_named = |name: &str| {
+        let before = stem.strip_suffix(name);
+        before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    };
+    let is_needed_in_f32 = entry.shape.dimensions().len() < 2
+        || stem.ends_with("_norm")
+        || stem.len() == entry.name.len()
+        || F32_NAMES.into_iter().any(is_named);
+    match entry.dtype {
+        dtype if !is_castable(dtype) => dtype,
+        dtype if is_needed_in_f32 && to != Dtype::F32 => {
+            if dtype.is_ggml() {
+                Dtype::F32
+            } else {
+                dtype
+            }
+        }
+        _ => to,
+    }
+}
+
+/// The parts of a file with its floats cast and a new header. The rest is unchanged except for the gaps between tensors.
+/// The tensors are in the order of the header, which this function reads.
+pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) -> Result<Vec<Part>> {
+    let (prefix, header) = header(collection, pieces)?;
+    let file_type = FILE_TYPES.into_iter().find(|(dtype, _)| *dtype == to).map(|(_, value)| value);
+    let written = gguf::with_types(&prefix, &header, file_type, |entry| cast_type(entry, to))?;
+    // The start of each object. Empty objects contribute nothing.
+    let mut at = 0;
+    let mut starts = HashMap::with_capacity(pieces.len());
+    for object in pieces.iter().map(|piece| &piece.object).filter(|object| object.bytes() > 0) {
+        starts.insert(at, object);
+        at += object.bytes();
+    }
+    let head_padding = written.data_start - written.bytes.len() as u64;
+    let mut parts = vec![Part::Literal(written.bytes), Part::Zeros(head_padding)];
+    for (entry, place) in header.tensors.iter().zip(&written.tensors) {
+        let dtype = entry.dtype;
+        let shown = match cast_type(entry, to) {
+            same if same == dtype => Shown::Plain,
+            to => Shown::Cast(to),
+        };
+        if entry.bytes > 0 {
+            let object = starts.get(&(header.data_start + entry.offset));
+            let object = object.filter(|object| object.bytes() == entry.bytes).ok_or_else(|| {
+                Error::corrupt(format!(
+                    "tensor {:?} of a gguf file is no object; run tierfs fsck",
+                    entry.name
+                ))
+            })?;
+            let objects = vec![Arc::clone(object)];
+            parts.push(Part::Source(Source { objects, dtype, shown, bytes: entry.bytes }));
+        }
+        parts.push(Part::Zeros(place.padding));
+    }
+    Ok(parts)
+}
+
+/// The first bytes of a file, and the header that they contain.
+fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<(Vec<u8>, gguf::Header)> {
+    let bytes = pieces.iter().map(|piece| piece.object.bytes()).sum();
+    // Only the objects before the tensors: the tensors may be absent.
+    let before = pieces.iter().take_while(|piece| piece.tensor.is_none());
+    let open =
+        |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
+    let stream = Stream::new(before.map(open).collect::<Result<_>>()?)?;
+    let mut wanted = PREFIX_BYTES;
+    loop {
+        let len = wanted.min(stream.bytes()).min(gguf::HEADER_BYTES_MAX);
+        let mut prefix = vec![0; len as usize];
+        stream.read_exact(0, &mut prefix)?;
+        match gguf::parse(&prefix, bytes, &mut Budget::default())? {
+            Some(header) => return Ok((prefix, header)),
+            None if len < wanted => {
+                return Err(Error::corrupt("a gguf file without its header; run tierfs fsck"));
+            }
+            None => wanted *= 4,
+        }
+    }
+}

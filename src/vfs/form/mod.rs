@@ -1,0 +1,21 @@
+//! Other forms of the same tensors: `.as/<form>/`. Gives the names of a form, the size of each file and its bytes as a
+//! stream. Forms are not stored.
+//!
+//! A file of a form is planned from the state of the log: literal headers, objects, and the conversion of each. The size
+//! follows from the plan without decoding anything.
+
+mod batch;
+mod gguf;
+mod kind;
+mod names;
+mod pinned;
+mod plan;
+mod recipe;
+mod safetensors;
+mod sums;
+
+pub use kind::{Form, INDEX_NUMBER, Shows};
+pub use names::{Item, find, names};
+pub use pinned::{PinnedForms, pin_of};
+pub use plan::{plan, published};
+pub use recipe::Recipe;

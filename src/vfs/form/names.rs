@@ -1,0 +1,102 @@
+//! The files of a form in a directory, and the nodes that they show.
+
+use std::sync::Arc;
+
+use crate::format::log::catalog::NodeType;
+use crate::model::{Dtype, EntryId, NAME_BYTES_MAX};
+use crate::store::{Node, ROOT, State};
+use crate::stream::is_castable;
+use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
+use crate::vfs::form::kind::{Form, Shows};
+
+/// The source of a file or directory in a form.
+#[derive(Clone)]
+pub enum Item {
+    /// A directory, a symbolic link, or the file that shows a file.
+    Node(Arc<Node>),
+    /// The index file that accompanies the file that shows a file.
+    Index(Arc<Node>),
+    /// The whole collection.
+    Whole,
+}
+
+impl Item {
+    /// The node, if there is one.
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        match self {
+            Item::Node(node) | Item::Index(node) => Some(node),
+            Item::Whole => None,
+        }
+    }
+}
+
+/// Looks up a name in a directory of a form. `directory` is the directory of the collection that it mirrors.
+pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Option<Item> {
+    if directory == ROOT && form.whole().is_some_and(|whole| whole.as_bytes() == name) {
+        return Some(Item::Whole);
+    }
+    let node = |name: &[u8]| state.shown(state.find_any(directory, name)?);
+    // Directories keep their names. A file of the form takes precedence over a directory with its name.
+    let of_file = |suffix: Option<&str>| {
+        let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;
+        Some(found).filter(|node: &Arc<Node>| node.file().is_some() && is_shown(form, node))
+    };
+    let suffix = match form.shows() {
+        Shows::Wrapped(suffix) => Some(suffix),
+        _ => None,
+    };
+    let file = of_file(suffix).map(Item::Node);
+    let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
+    let other = || node(name).filter(|node| node.file().is_none() && is_shown(form, node)).map(Item::Node);
+    file.or_else(index).or_else(other)
+}
+
+/// The names in a form of a node whose name in its directory is `name`, each with its item.
+pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> {
+    if !is_shown(form, node) {
+        return Vec::new();
+    }
+    let suffixed = |suffix: &str| [name, suffix.as_bytes()].concat();
+    let mut found = match form.shows() {
+        Shows::Wrapped(suffix) if node.file().is_some() => vec![(suffixed(suffix), Item::Node(node.clone()))],
+        _ => vec![(name.to_vec(), Item::Node(node.clone()))],
+    };
+    if let Some(suffix) = form.index_suffix().filter(|_| node.file().is_some()) {
+        found.push((suffixed(suffix), Item::Index(node.clone())));
+    }
+    found.retain(|(name, _)| name.len() <= NAME_BYTES_MAX);
+    found
+}
+
+/// The type of a tensor's elements in a file of a format of its own: f32 for quantized types of ggml. `None` for
+/// those that are not decoded.
+pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
+    match dtype.is_ggml() {
+        true => is_castable(dtype).then_some(Dtype::F32),
+        false => Some(dtype),
+    }
+}
+
+/// Whether a form shows a node.
+fn is_shown(form: Form, node: &Node) -> bool {
+    let file = match &node.entry.node_type {
+        NodeType::Directory => return form != Form::Sha256,
+        NodeType::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
+        NodeType::File(file) => file,
+    };
+    let Some(tensor) = &file.tensor else {
+        return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_));
+    };
+    match form {
+        Form::Npy => tensor.dtype != Dtype::F4 && wrapped_dtype(tensor.dtype).is_some(),
+        Form::Safetensors => wrapped_dtype(tensor.dtype).is_some(),
+        Form::Cgeb => {
+            let sizes = tensor.shape.dimensions();
+            let is_row = |size: &u64| (1..=u64::from(DIMENSION_MAX)).contains(size);
+            let are_few = sizes.first().is_some_and(|rows| *rows <= ROWS_MAX);
+            is_castable(tensor.dtype) && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
+        }
+        Form::Sha256 => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,45 @@
+//! Pins of files in forms.
+
+use std::sync::Arc;
+
+use crate::engine::Forms;
+use crate::format::log::catalog::Content;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Pin;
+use crate::store::Verify;
+use crate::store::{Collection, Store};
+use crate::stream::Stream;
+use crate::vfs::form::kind::{Form, INDEX_NUMBER};
+use crate::vfs::form::names::Item;
+use crate::vfs::form::plan::{plan, published};
+
+/// Provides the bytes of pinned files in forms.
+pub struct PinnedForms(pub Arc<Store>);
+
+/// The pin of a file in a form. Fails with `Denied` for a file that is made of several files.
+pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
+    let refused = |text: &str| Err(Error::new(ErrorKind::Denied, text));
+    let node = match item {
+        Item::Whole => return refused("it is made of many files; pin these"),
+        Item::Node(node) | Item::Index(node) => node,
+    };
+    let Some(file) = node.file() else { return refused("of a form, files can be pinned") };
+    let state = collection.state();
+    let container = file.container.and_then(|id| state.node(id)).and_then(|node| node.file());
+    if form == Form::Cgeb && container.is_some_and(|container| container.content == Content::Cgeb) {
+        return refused("it is the batch that came in, and its index; pin that");
+    }
+    let form = if matches!(item, Item::Index(_)) { INDEX_NUMBER } else { form.number() };
+    Ok(Pin { node: node.entry.id, form })
+}
+
+impl Forms for PinnedForms {
+    fn stream(&self, collection: &Arc<Collection>, pin: Pin, verify: Verify) -> Result<Stream> {
+        let none = || Error::new(ErrorKind::NotFound, "there is no such form");
+        let (form, is_index) = Form::from_number(pin.form).ok_or_else(none)?;
+        let node = collection.state().node(pin.node).cloned().ok_or_else(none)?;
+        let item = if is_index { Item::Index(node) } else { Item::Node(node) };
+        let published = published(&self.0, collection, form)?;
+        plan(collection, published.as_ref(), self.0.settings(), form, &item)?.stream(verify)
+    }
+}

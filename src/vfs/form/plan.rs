@@ -1,0 +1,264 @@
+//! Plans the recipe of a file in a form.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::engine::would_move;
+use crate::format::files::cgeb::Runs;
+use crate::format::files::{npy, safetensors};
+use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
+use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result};
+use crate::store::Collection;
+use crate::store::Object;
+use crate::store::{Node, ROOT, State, TENSORS_NAME, Walk};
+use crate::store::{Settings, Store};
+use crate::stream::is_castable;
+use crate::vfs::form::gguf;
+use crate::vfs::form::kind::{Form, Shows};
+use crate::vfs::form::names::{Item, wrapped_dtype};
+use crate::vfs::form::recipe::{Part, Recipe, Shown, Source};
+use crate::vfs::form::safetensors::cast as cast_safetensors;
+use crate::vfs::form::sums;
+
+/// Data start at multiples of the page size.
+pub(super) const ALIGNMENT: u64 = 4096;
+
+/// An object of a file, and the tensor that it holds, if any.
+pub(super) struct Piece {
+    pub object: Arc<Object>,
+    pub tensor: Option<(EntryId, TensorEntry)>,
+}
+
+/// The recipe of a file in a form. Fails with `IsDirectory` for an item that is not a file, with `NotFound` for one that
+/// the form does not show. `published` is the collection as after the move that the form shows, if somebody
+/// has published it: then nothing is computed.
+pub fn plan(
+    collection: &Arc<Collection>,
+    published: Option<&Arc<Collection>>,
+    settings: &Settings,
+    form: Form,
+    item: &Item,
+) -> Result<Recipe> {
+    let own = collection;
+    let collection = published.unwrap_or(own);
+    let parts = match (item, form.shows()) {
+        (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
+        (Item::Whole, _) => all_tensors(&collection.state())?,
+        (Item::Index(node), _) => match batch_of(collection, node) {
+            Some((batch, runs)) => vec![Part::BatchIndex { runs, node: batch.entry.id }],
+            None => {
+                let (source, rows, dimension) = matrix(&pieces(collection, node)?.1)?;
+                vec![Part::Index { source, rows, dimension }]
+            }
+        },
+        (Item::Node(node), shows) => {
+            // Look the file up again: the item may be older.
+            let (node, own) = pieces(collection, node)?;
+            let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
+            let of_batch = batch_of(collection, &node).filter(|_| form == Form::Cgeb);
+            let records = of_batch.as_ref().map(|(_, runs)| runs.clone()).or_else(|| file.records.clone());
+            let pieces = match &of_batch {
+                Some((batch, _)) => pieces(collection, batch)?.1,
+                None => own,
+            };
+            let parts = match shows {
+                Shows::Wrapped(_) if of_batch.is_some() => {
+                    pieces.into_iter().map(|piece| plain(piece.object)).collect()
+                }
+                Shows::Wrapped(_) => wrapped(form, &pieces)?,
+                Shows::Cast(to) => cast(collection, file, pieces, to)?,
+                _ if published.is_some() => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
+                _ => moved(collection, settings, pieces, form),
+            };
+            stitched(records, parts)
+        }
+    };
+    let created_at =
+        item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
+    Ok(Recipe { collection: collection.clone(), created_at, parts })
+}
+
+/// The collection as after the move that a form shows, if it is one of a remote that has this variant.
+pub fn published(store: &Store, collection: &Arc<Collection>, form: Form) -> Result<Option<Arc<Collection>>> {
+    match form.shows() {
+        Shows::Moved(tier) => store.variant(collection, tier.name()),
+        _ => Ok(None),
+    }
+}
+
+/// Assembles the parts of an embedding batch to the batch file. Without records, returns the parts unchanged.
+fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
+    let Some(runs) = records else { return parts };
+    let source = |part| match part {
+        Part::Source(source) => Some(source),
+        _ => None,
+    };
+    vec![Part::Batch { runs, parts: parts.into_iter().filter_map(source).collect() }]
+}
+
+/// The embedding batch to which a node's vectors belong, with its records.
+fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs>)> {
+    let state = collection.state();
+    let vectors = state.node(node.entry.id)?.file()?;
+    let batch = state.node(vectors.container?)?;
+    let file = batch.file()?;
+    let runs = file.records.clone()?;
+    (file.objects.first() == vectors.objects.first()).then(|| (batch.clone(), runs))
+}
+
+/// The current node of a file, and its objects in order. The objects of a sharded tensor are not joined.
+fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
+    let state = collection.state();
+    let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+    let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
+    let name = state.tensor_name(node).unwrap_or_default();
+    let own = file.tensor.as_ref().map(|tensor| (node.entry.id, TensorEntry { name, ..tensor.clone() }));
+    let piece = |id| {
+        let object = state.object(id).cloned();
+        let object = object.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
+        let tensor = own.clone().or_else(|| {
+            let part = state.node(state.part_of(id)?)?;
+            Some((part.entry.id, part.file()?.tensor.clone()?))
+        });
+        Ok(Piece { object, tensor })
+    };
+    let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
+    Ok((node.clone(), pieces))
+}
+
+/// A tensor that is a file, with all its shards.
+fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
+    let entry = pieces.first().and_then(|piece| piece.tensor.clone());
+    let (_, entry) = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "not a tensor"))?;
+    let objects = pieces.iter().map(|piece| piece.object.clone()).collect();
+    Ok((source(objects, &entry, Shown::Plain)?, entry))
+}
+
+pub(super) fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Result<Source> {
+    let bytes = tensor.dtype.bytes_of(tensor.shape.elements());
+    let bytes = bytes.ok_or_else(|| Error::corrupt("a tensor of more bytes than can be counted"))?;
+    Ok(Source { objects, dtype: tensor.dtype, shown, bytes })
+}
+
+/// The bytes of an object, unchanged.
+pub(super) fn plain(object: Arc<Object>) -> Part {
+    let (dtype, bytes) = (object.dtype(), object.bytes());
+    Part::Source(Source { objects: vec![object], dtype, shown: Shown::Plain, bytes })
+}
+
+fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {
+    let (source, TensorEntry { name, shape, .. }) = tensor(pieces)?;
+    let (source, dtype) = decoded(source)?;
+    let header = match form {
+        Form::Npy => npy::write_header(dtype, &shape, ALIGNMENT as usize)?,
+        Form::Safetensors => safetensors::write_header([(&*name, dtype, &shape)], &[], ALIGNMENT)?,
+        _ => {
+            let (source, rows, dimension) = matrix(pieces)?;
+            return Ok(vec![Part::Rows { source, rows, dimension }]);
+        }
+    };
+    Ok(vec![Part::Literal(header), Part::Source(source)])
+}
+
+/// A tensor in a file of a format of its own, and the type of its elements there.
+fn decoded(source: Source) -> Result<(Source, Dtype)> {
+    let none = || Error::new(ErrorKind::NotFound, format!("{} blocks are not decoded", source.dtype));
+    let dtype = wrapped_dtype(source.dtype).ok_or_else(none)?;
+    let shown = if dtype == source.dtype { source.shown } else { Shown::Cast(dtype) };
+    Ok((Source { shown, ..source }, dtype))
+}
+
+/// A matrix of floats cast to f32, the number of its rows, and the length of a row.
+fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
+    let (source, tensor) = tensor(pieces)?;
+    let none = || Error::new(ErrorKind::NotFound, "not a matrix of floats");
+    let [rows, dimension] = tensor.shape.dimensions() else { return Err(none()) };
+    let dimension = u32::try_from(*dimension).map_err(|_| none())?;
+    Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
+}
+
+/// Every named tensor of a collection, ggml's quantized types decoded; those that are not decoded are left
+/// out. Sorted by element size, largest first, as the format's own library sorts them, then by name.
+fn all_tensors(state: &State) -> Result<Vec<Part>> {
+    let mut tensors = Vec::new();
+    let mut seen = HashSet::new();
+    state.walk(ROOT, &mut |visited| {
+        if let Some(file) = visited.node.file() {
+            let parts = state.parts(file).filter(|_| file.content.is_container());
+            let named = parts.chain([visited.node]).filter(|node| seen.insert(node.entry.id));
+            tensors.extend(named.cloned());
+        }
+        Walk::Enter
+    });
+    let mut found = Vec::new();
+    let mut names = HashSet::new();
+    // Below `.tensors` the path of a tensor has its container, if another container has its name.
+    let is_taken = |path: &[u8], own: &str| {
+        let mut below = path.split(|byte| *byte == b'/').skip_while(|name| *name != TENSORS_NAME.as_bytes());
+        below.next().is_some() && below.collect::<Vec<_>>().join(&b'/') != own.as_bytes()
+    };
+    let paths = tensors.iter().map(|node| (state.path(node.entry.id), node));
+    let mut tensors: Vec<_> = paths
+        .map(|(path, node)| (state.own_path(node).map(|own| is_taken(&path, &own)), path, node))
+        .collect();
+    tensors.sort_by_key(|(is_taken, _, node)| (*is_taken, node.entry.id));
+    for (_, path, node) in tensors {
+        let Some(file) = node.file() else { continue };
+        let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
+        let Some((tensor, own)) = tensor.zip(state.own_path(node)) else { continue };
+        let is_first = names.insert(own.clone());
+        let name = if is_first { own } else { String::from_utf8_lossy(&path).into_owned() };
+        let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
+        let objects = objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
+        let (source, dtype) = decoded(source(objects, tensor, Shown::Plain)?)?;
+        found.push((name, tensor.shape.clone(), source, dtype));
+    }
+    found.sort_by(|(one, .., first), (other, .., second)| {
+        second.bytes().cmp(&first.bytes()).then_with(|| one.cmp(other))
+    });
+    let header = safetensors::write_header(
+        found.iter().map(|(name, shape, _, dtype)| (name.as_str(), *dtype, shape)),
+        &[],
+        ALIGNMENT,
+    )?;
+    let sources = found.into_iter().map(|(_, _, source, _)| Part::Source(source));
+    Ok([Part::Literal(header)].into_iter().chain(sources).collect())
+}
+
+fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, form: Form) -> Vec<Part> {
+    let Shows::Moved(tier) = form.shows() else { return Vec::new() };
+    let to = MoveTo { aim: Aim::Tier(tier), all: false };
+    let part = |piece: Piece| {
+        let moved = piece.tensor.and_then(|(node, _)| would_move(collection, node, to, settings));
+        match (plain(piece.object), moved) {
+            (Part::Source(source), Some(encoder)) => {
+                Part::Source(Source { shown: Shown::Moved(tier, encoder), ..source })
+            }
+            (part, _) => part,
+        }
+    };
+    pieces.into_iter().map(part).collect()
+}
+
+fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
+    if file.tensor.is_some() {
+        let (source, tensor) = tensor(&pieces)?;
+        let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        return Ok(vec![Part::Source(Source { shown, ..source })]);
+    }
+    match file.content {
+        Content::Gguf => return gguf::cast(collection, &pieces, to),
+        Content::Safetensors => return cast_safetensors(collection, &pieces, to),
+        _ => {}
+    }
+    let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, &piece.object)));
+    match tensors.next().filter(|_| file.content == Content::Npy) {
+        Some(((_, tensor), object)) => {
+            let dtype = if is_castable(tensor.dtype) { to } else { tensor.dtype };
+            let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+            let header = npy::write_header(dtype, &tensor.shape, ALIGNMENT as usize)?;
+            Ok(vec![Part::Literal(header), Part::Source(source(vec![object.clone()], tensor, shown)?)])
+        }
+        None => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
+    }
+}

@@ -1,0 +1,196 @@
+//! The recipe of a file in a form: the parts that it consists of.
+
+use std::sync::Arc;
+
+use crate::engine::MovePreview;
+use crate::format::files::cgeb::Runs;
+use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::Object;
+use crate::store::{OpenObject, Verify};
+use crate::stream::{AssembledBatch, Cast, Segment, Stream, Zeros, batch_index};
+use crate::vfs::form::batch::{self, Rows};
+use crate::vfs::form::sums::{self, Summed};
+
+/// How the bytes of a tensor are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shown {
+    /// Unchanged.
+    Plain,
+    /// Cast to floats of another type.
+    Cast(Dtype),
+    /// With the values that they would have after a move to a tier.
+    Moved(Tier, Encoder),
+}
+
+/// Consecutive objects that are shown in the same way.
+#[derive(Clone)]
+pub(super) struct Source {
+    /// The objects in order.
+    pub objects: Vec<Arc<Object>>,
+    /// The type of their elements.
+    pub dtype: Dtype,
+    /// How to show them.
+    pub shown: Shown,
+    /// Total bytes according to the catalog.
+    pub bytes: u64,
+}
+
+/// A part of a file in a form.
+pub(super) enum Part {
+    /// A header.
+    Literal(Vec<u8>),
+    /// A number of zero bytes.
+    Zeros(u64),
+    /// A tensor, or bytes between tensors.
+    Source(Source),
+    /// Rows of a matrix as records.
+    Rows { source: Source, rows: u64, dimension: u32 },
+    /// The index of these records.
+    Index { source: Source, rows: u64, dimension: u32 },
+    /// An embedding batch, assembled from its parts.
+    Batch { runs: Arc<Runs>, parts: Vec<Source> },
+    /// The index of the embedding batch `node`.
+    BatchIndex { runs: Arc<Runs>, node: EntryId },
+    /// Digests of files.
+    Sums(Vec<Summed>),
+}
+
+/// The parts of a file in a form, which determine its size and its bytes.
+pub struct Recipe {
+    pub(super) collection: Arc<Collection>,
+    /// Creation time of the source in Unix seconds.
+    pub(super) created_at: u64,
+    pub(super) parts: Vec<Part>,
+}
+
+impl Source {
+    /// Bytes after the conversion; `None` on overflow.
+    fn shown_bytes(&self) -> Option<u64> {
+        match self.shown {
+            Shown::Cast(to) => self.dtype.elements_in(self.bytes).checked_mul(to.bytes()),
+            _ => Some(self.bytes),
+        }
+    }
+
+    fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
+        let found: u64 = self.objects.iter().map(|object| object.bytes()).sum();
+        if found != self.bytes {
+            let text = "it is being written to, and its size does not match its header";
+            return Err(Error::new(crate::model::ErrorKind::Busy, text));
+        }
+        let segments = self.objects.iter().map(|object| {
+            let open = OpenObject::open(collection, object, verify)?;
+            Ok(match self.shown {
+                Shown::Moved(to, encoder) => Segment::Computed(Arc::new(MovePreview::new(open, to, encoder))),
+                _ => Segment::Object(open),
+            })
+        });
+        let source = Stream::new(segments.collect::<Result<_>>()?)?;
+        match self.shown {
+            Shown::Cast(to) if to != self.dtype => {
+                let cast = Cast { source, from: self.dtype, to };
+                Stream::new(vec![Segment::Computed(Arc::new(cast))])
+            }
+            _ => Ok(source),
+        }
+    }
+}
+
+impl Part {
+    fn bytes(&self) -> Option<u64> {
+        match self {
+            Part::Literal(bytes) => Some(bytes.len() as u64),
+            Part::Zeros(bytes) => Some(*bytes),
+            Part::Source(source) => source.shown_bytes(),
+            Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
+            Part::Index { rows, .. } => batch::index_bytes(*rows),
+            Part::Batch { runs, .. } => Some(runs.bytes()),
+            Part::BatchIndex { runs, .. } => batch::index_bytes(runs.records()),
+            Part::Sums(files) => Some(sums::bytes(files)),
+        }
+    }
+
+    fn segment(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Segment> {
+        let rows = |source: &Source, rows, dimension| {
+            let rows = Rows::new(source.stream(collection, verify)?, rows, dimension);
+            Ok(Segment::Computed(Arc::new(rows)))
+        };
+        match self {
+            Part::Literal(bytes) => Ok(Segment::literal(bytes.as_slice())),
+            Part::Zeros(bytes) => Ok(Segment::Computed(Arc::new(Zeros(*bytes)))),
+            Part::Source(source) => {
+                source.stream(collection, verify).map(|stream| Segment::Computed(Arc::new(stream)))
+            }
+            Part::Rows { source, rows: count, dimension } => rows(source, *count, *dimension),
+            Part::Index { source, rows: count, dimension } => {
+                let batch = Stream::new(vec![rows(source, *count, *dimension)?])?;
+                Ok(Segment::literal(batch::index(&batch, *count, *dimension)?))
+            }
+            Part::Batch { runs, parts } => {
+                let parts =
+                    parts.iter().map(|part| part.stream(collection, verify)).collect::<Result<_>>()?;
+                Ok(Segment::Computed(Arc::new(AssembledBatch::new(runs.clone(), parts)?)))
+            }
+            Part::BatchIndex { node, .. } => {
+                let index = batch_index(collection, *node, verify)?;
+                let gone = || Error::new(crate::model::ErrorKind::Gone, "it is no longer an embedding batch");
+                Ok(Segment::Computed(Arc::new(index.ok_or_else(gone)?)))
+            }
+            Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
+        }
+    }
+}
+
+impl Recipe {
+    /// Size of the file. Fails with `Corrupt` above 2^63 - 1 bytes.
+    pub fn bytes(&self) -> Result<u64> {
+        let mut sum = 0_u64;
+        for part in &self.parts {
+            let more =
+                part.bytes().and_then(|bytes| sum.checked_add(bytes)).filter(|sum| *sum <= i64::MAX as u64);
+            sum = more.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+        }
+        Ok(sum)
+    }
+
+    /// Counts an access to all source objects. Called when the file is opened, because the daemon does not see reads from
+    /// the page cache.
+    pub fn count_use(&self) {
+        let ticks = self.collection.ticks();
+        let created = ticks.of(self.created_at);
+        for part in &self.parts {
+            let sources = match part {
+                Part::Source(source) | Part::Rows { source, .. } => std::slice::from_ref(source),
+                Part::Batch { parts, .. } => parts.as_slice(),
+                _ => continue,
+            };
+            for object in sources.iter().flat_map(|source| &source.objects) {
+                object.count_use(0..object.layout().blocks(), created, ticks.now());
+            }
+        }
+        self.collection.note_use();
+    }
+
+    /// The bytes of the file as a stream. Fails with `Busy` while a source changes its size.
+    pub fn stream(&self, verify: Verify) -> Result<Stream> {
+        let segments = self.parts.iter().map(|part| part.segment(&self.collection, verify));
+        Stream::new(segments.collect::<Result<_>>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, Shown, Source};
+    use crate::model::Dtype;
+
+    #[test]
+    fn a_cast_whose_size_overflows_has_no_size() {
+        let part = |bytes| {
+            let shown = Shown::Cast(Dtype::F32);
+            Part::Source(Source { objects: Vec::new(), dtype: Dtype::F8E4M3, shown, bytes })
+        };
+        assert_eq!(part(1 << 61).bytes(), Some(1 << 63));
+        assert_eq!(part(1 << 62).bytes(), None);
+    }
+}

@@ -1,0 +1,630 @@
+//! Flushes the writes to an open file into the log.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::engine;
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
+use crate::format::log::record::Record;
+use crate::ingest::{
+    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded, is_scanned,
+    may_be_recognized, recognize, recognize_at, share,
+};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::store::Batch;
+use crate::store::OpenObject;
+use crate::store::Writes;
+use crate::store::Written;
+use crate::store::disk::File;
+use crate::store::{Node, State};
+use crate::store::{Parts, Place, Stretch, Touched, now_nanoseconds};
+use crate::vfs::open::Changes;
+use crate::vfs::open::file::OpenFile;
+use crate::vfs::open::hub::name_to_recognize;
+use crate::vfs::open::layout::Layout;
+use crate::vfs::open::names::remove_parts;
+use crate::vfs::open::source::StreamFile;
+
+/// Why a container stays a plain file for now.
+struct LeftWhole(String);
+
+impl LeftWhole {
+    fn because(error: &Error) -> LeftWhole {
+        LeftWhole(format!("kept as a plain file until there is room to take it apart: {error}"))
+    }
+}
+
+impl OpenFile {
+    /// Commits all writes to the log, so that they survive the end of this process and every name of
+    /// these bytes agrees. A file without a name keeps its writes while it is open.
+    pub fn flush(&self) -> Result<Changes> {
+        if !self.flags.changed.load(Ordering::Acquire) {
+            return Ok(Changes::default());
+        }
+        self.flush_locked(&mut self.layout.write())
+    }
+
+    /// As [`flush`](Self::flush), before the process ends: with as little room as possible.
+    pub fn flush_at_end(&self) -> Result<Changes> {
+        self.flags.ending.store(true, Ordering::Release);
+        self.flush()
+    }
+
+    /// Flushes in this way, where there is no room to take a container apart: it stays a plain file, and is
+    /// recognized again later.
+    pub fn flush_whole(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.flags.whole.store(true, Ordering::Release);
+        let flushed = flush();
+        self.flags.whole.store(false, Ordering::Release);
+        flushed
+    }
+
+    fn leaves_whole(&self) -> bool {
+        self.flags.whole.load(Ordering::Acquire) || self.flags.ending.load(Ordering::Acquire)
+    }
+
+    /// As [`flush`](Self::flush), after the writer closed the file. It then recognizes content for which
+    /// the whole file must be read. Adds its changes to `changes`, also those before a failure.
+    pub fn flush_closed(&self, changes: &mut Changes) -> Result<()> {
+        changes.merge(self.flush()?);
+        let is_scanned = self.named().is_some_and(|(node, name)| {
+            is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
+        });
+        if !self.flags.unclosed.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if is_scanned && let Err(error) = self.recognize_now(changes) {
+            if error.kind() == ErrorKind::Full && self.leaves_whole() {
+                return self.note_left_whole(&error);
+            }
+            self.flags.unclosed.store(true, Ordering::Release);
+            return Err(error);
+        }
+        // The file is complete without sharing.
+        match self.share() {
+            Ok(shared) => changes.merge(shared),
+            Err(error) => log::warn!("{}: a file shares no data file: {error}", self.collection.path()),
+        }
+        Ok(())
+    }
+
+    /// The other files that have bytes of its unflushed writes: the container of a tensor, or tensors of a
+    /// container. `None` if the kernel was told to drop these since the last write.
+    pub fn others_to_tell(&self) -> Option<Changes> {
+        if self.flags.told.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let layout = self.layout.read();
+        let state = self.collection.state();
+        let container = state.node(self.node)?.file()?.container;
+        let dirty = layout.objects.iter().filter(|open| open.object().is_dirty());
+        let parts = dirty.filter_map(|open| state.part_of(open.object().entry.id));
+        let nodes: HashSet<EntryId> = parts.chain(container).filter(|id| *id != self.node).collect();
+        Some(Changes { nodes: nodes.into_iter().collect() })
+    }
+
+    fn note_left_whole(&self, error: &Error) -> Result<()> {
+        let LeftWhole(why) = LeftWhole::because(error);
+        engine::note_why(&self.collection, self.node, &why)?;
+        self.collection.record(Touched::default(), |batch, state| {
+            if state.node(self.node).is_some() {
+                batch.recognize_again(self.node);
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets a new file share the data file of another with the same bytes, if there is one.
+    fn share(&self) -> Result<Changes> {
+        let mut layout = self.layout.write();
+        let named = self.named().filter(|_| self.flags.is_new.load(Ordering::Acquire));
+        let Some((node, name)) = named else { return Ok(Changes::default()) };
+        let Some(file) = node.file().filter(|file| !matches!(file.content, Content::Part | Content::Tensor))
+        else {
+            return Ok(Changes::default());
+        };
+        if self.flags.changed.load(Ordering::Acquire) || layout.drafts > 0 || layout.check().is_err() {
+            return Ok(Changes::default());
+        }
+        let Some(number) = self.data_file_of(&layout, &layout.objects)? else {
+            return Ok(Changes::default());
+        };
+        let (before, bytes) = (self.related(&node), layout.bytes());
+        let place = (self.node, name.as_slice(), node.entry.mtime);
+        match share(&self.collection, place, file, (number, bytes))? {
+            Some(parts) => self.reload(&mut layout, Ok(parts), before),
+            None => Ok(Changes::default()),
+        }
+    }
+
+    /// Flushes under the layout lock, which the caller holds.
+    pub(super) fn flush_locked(&self, layout: &mut Layout) -> Result<Changes> {
+        let flushed = self.flush_layout(layout, None);
+        // Cleared only after the commit: readers of the size then ask the log. Later writes wait for
+        // the layout lock.
+        self.flags.changed.store(flushed.is_err(), Ordering::Release);
+        self.flags.unclosed.store(true, Ordering::Release);
+        match flushed {
+            // The last name was removed meanwhile: the file keeps its writes while it is open.
+            Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
+            Err(error) => Err(error),
+            Ok(None) => Ok(Changes::default()),
+            Ok(Some(changes)) => {
+                self.grown.lock().flushed(layout.bytes())?;
+                self.discard_drafts(&layout.objects);
+                Ok(changes)
+            }
+        }
+    }
+
+    /// Truncates the file to its first `bytes` in one batch, together with the unflushed writes to
+    /// them. Nothing changes before the batch is in the log. `None` where the file has no name.
+    pub(super) fn record_truncation(&self, layout: &mut Layout, bytes: u64) -> Result<Option<Changes>> {
+        self.flush_layout(layout, Some(bytes))
+    }
+
+    /// Commits the unflushed writes; with `cut`, only those to the first `cut` bytes. `None` where
+    /// the file has no name any more.
+    fn flush_layout(&self, layout: &mut Layout, cut: Option<u64>) -> Result<Option<Changes>> {
+        layout.check()?;
+        let Some((node, name)) = self.named() else { return Ok(None) };
+        let Some(file) = node.file() else { return Ok(None) };
+        let bytes = cut.unwrap_or(layout.bytes());
+        let mtime = layout.mtime.filter(|_| cut.is_none()).unwrap_or_else(now_nanoseconds);
+        let before = self.related(&node);
+        let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
+        // A stand-alone tensor stays one when all of its bytes are new.
+        let is_new = cut.is_none()
+            && layout.drafts > 0
+            && layout.drafts == layout.objects.len()
+            && file.content != Content::Tensor;
+        let is_other = layout.is_other || cut.is_some();
+        let recognized = if is_new || self.must_be_recognized_again(layout, is_other, file, &name) {
+            let found = recognize_at((&self.collection, &self.path()), &source, &name);
+            // Many programs use the suffix of a checkpoint; their files stay plain. A container whose parts
+            // are still the same keeps them.
+            let stays = |found: &Recognized| {
+                !is_new
+                    && match file.content {
+                        Content::Plain => {
+                            found.content == Content::Plain
+                                && !self
+                                    .collection
+                                    .state()
+                                    .has_other_shards(self.node, found.shards.as_deref())
+                        }
+                        _ => !is_other && self.has_parts(file, found),
+                    }
+            };
+            Some(found).filter(|found| !found.as_ref().is_ok_and(stays))
+        } else {
+            None
+        };
+        let kept = cut.map_or(layout.objects.len(), |bytes| layout.kept(bytes).0);
+        let objects: Vec<OpenObject> = layout.objects.iter().take(kept).cloned().collect();
+        let in_memory = objects.iter().any(OpenObject::is_in_memory);
+        let mut left_whole = None;
+        if is_new || matches!(recognized, Some(Ok(_))) {
+            let is_container = matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
+            let is_ending = self.flags.ending.load(Ordering::Acquire);
+            let taken_apart = if is_ending {
+                Err(Error::new(ErrorKind::Full, "the disk was full when the mount ended"))
+            } else {
+                self.take_apart(layout, &objects, &source, &name, mtime)
+            };
+            let may_stay = is_new && !is_container || self.leaves_whole();
+            match taken_apart {
+                Ok(parts) => return self.reload(layout, Ok(parts), before).map(Some),
+                // The bytes can stay where they are.
+                Err(error) if error.kind() == ErrorKind::Full && may_stay => {
+                    left_whole = is_container.then(|| LeftWhole::because(&error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if in_memory {
+            // The log cannot name its bytes.
+            self.move_to_data_file(layout)?;
+            return self.flush_layout(layout, cut);
+        }
+        // An empty file is recognized by the next bytes written to it.
+        let explain =
+            |error| if bytes == 0 { String::new() } else { format!("kept as a plain file: {error}") };
+        let is_left = left_whole.is_some();
+        let why = recognized.and_then(Result::err).map(explain).or(left_whole.map(|LeftWhole(why)| why));
+        let is_plain = why.is_some();
+        let mut written = Vec::new();
+        let mut end = 0;
+        for open in &objects {
+            let begin = end;
+            end += open.bytes();
+            if open.object().is_dirty() || end > bytes {
+                written.push(open.written_until(self.writes(open), bytes - begin)?);
+            }
+        }
+        let mut touched = Touched::default();
+        written.iter_mut().for_each(|written| touched.merge(written.touched()));
+        let is_rounded = written.iter().any(Written::is_rounded);
+        let size = (bytes, cut.is_some());
+        let recorded = self.record(&objects, (&written, touched), size, mtime, (why, is_left))?;
+        let Some(parts) = recorded else { return Ok(None) };
+        written.into_iter().for_each(Written::recorded);
+        let mut changes = if is_other || is_plain {
+            self.reload(layout, parts, before)?
+        } else {
+            layout.mtime = None;
+            Changes { nodes: before }
+        };
+        if is_rounded {
+            // The kernel caches the exact bytes, but the stored ones are quantized.
+            changes.nodes.push(self.node);
+        }
+        Ok(Some(changes))
+    }
+
+    /// How to store writes to an object, by the settings of the tensor that it belongs to.
+    fn writes(&self, open: &OpenObject) -> Writes {
+        let state = self.collection.state();
+        let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
+        let is_rounded = engine::quantizes_writes(&state, node);
+        if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
+    }
+
+    /// Recognizes the content again, under the current name of the file. Adds its changes to `changes`, also
+    /// those before a failure.
+    pub(super) fn recognize_now(&self, changes: &mut Changes) -> Result<()> {
+        changes.merge(self.flush()?);
+        let mut layout = self.layout.write();
+        let Some((node, name)) = self.named() else { return Ok(()) };
+        let Some(file) = node.file() else { return Ok(()) };
+        let may_be = self.may_be_recognized_as(file, &name);
+        if !may_be {
+            return Ok(());
+        }
+        let bytes = layout.bytes();
+        let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
+        let is_plain = file.content == Content::Plain;
+        let path = self.path();
+        let found = recognize_at((&self.collection, &path), &source, &name).map(|recognized| {
+            let note = recognized.note.clone();
+            (recognized, note)
+        });
+        // A container whose new name does not fit its content becomes a plain file.
+        let found = found.or_else(|error| match recognize(&source, b"") {
+            Ok(plain) if !is_plain => Ok((plain, format!("kept as a plain file: {error}"))),
+            _ => Err(error),
+        });
+        match found {
+            Ok((recognized, _)) if is_plain && recognized.content == Content::Plain => {
+                self.record_shards(recognized.shards)?;
+            }
+            Ok((recognized, why)) => {
+                if is_recorded(&self.collection.state(), file, &recognized) {
+                    return Ok(());
+                }
+                let before = self.related(&node);
+                let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
+                let came_in = (bytes, file.digests.clone());
+                let (collection, mtime) = (&self.collection, node.entry.mtime);
+                let parts = arrive_as(collection, (self.node, None), recognized, came_in, mtime, why)?;
+                changes.merge(Changes { nodes: before });
+                layout.replace(collection, Ok(parts), self.verify)?;
+            }
+            Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {
+                let why = format!("kept as a plain file: {error}");
+                engine::note_why(&self.collection, self.node, &why)?;
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a change of its bytes may make them be recognized.
+    pub fn may_be_recognized(&self) -> bool {
+        self.named().is_some_and(|(node, name)| {
+            node.file().is_some_and(|file| self.may_be_recognized_as(file, &name))
+        })
+    }
+
+    fn may_be_recognized_as(&self, file: &FileEntry, name: &[u8]) -> bool {
+        match file.content {
+            Content::Part | Content::Tensor => false,
+            Content::Plain => {
+                let is_index = self.collection.state().is_shard_index(self.node);
+                may_be_recognized(name) || is_index || self.is_data_file()
+            }
+            Content::Safetensors
+            | Content::Npy
+            | Content::Gguf
+            | Content::Cgeb
+            | Content::Torch
+            | Content::Npz
+            | Content::Onnx
+            | Content::OnnxData => true,
+        }
+    }
+
+    /// Records the containers that the file names, if it is the index of a sharded model under its present name.
+    fn record_shards(&self, shards: Option<String>) -> Result<()> {
+        self.collection.record(Touched::default(), |batch, state| {
+            if state.node(self.node).is_some() {
+                batch.put_shards(state, self.node, shards);
+            }
+            Ok(())
+        })
+    }
+
+    /// Creates new objects for the file's bytes, where they lie if possible.
+    fn take_apart(
+        &self,
+        layout: &Layout,
+        objects: &[OpenObject],
+        source: &Arc<dyn File>,
+        name: &[u8],
+        mtime: i64,
+    ) -> Result<Parts> {
+        // The copied drafts are discarded with the layout.
+        let bytes = self.bytes_of(layout, objects, source)?;
+        arrive(&self.collection, (self.node, name), bytes, self.digests(), mtime)
+    }
+
+    pub(super) fn bytes_of<'a>(
+        &self,
+        layout: &Layout,
+        objects: &[OpenObject],
+        source: &'a Arc<dyn File>,
+    ) -> Result<Bytes<'a>> {
+        Ok(match self.stretches(layout, objects)? {
+            Some(stretches) => {
+                // An object that is in the log may have other writers, so only a single draft is
+                // passed on.
+                let draft =
+                    layout.objects.first().filter(|_| layout.drafts == 1 && layout.objects.len() == 1);
+                let draft = draft.map(|draft| draft.object().clone());
+                Bytes::Written(WrittenFile { file: source, stretches, draft })
+            }
+            None => Bytes::Other(source),
+        })
+    }
+
+    /// Where the bytes of these objects lie, one after the other. `None` where others cannot name them there.
+    fn stretches(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<Vec<Stretch>>> {
+        if layout.records.is_some() || objects.iter().any(OpenObject::is_in_memory) {
+            return Ok(None);
+        }
+        let (mut stretches, mut begin) = (Vec::new(), 0);
+        for object in objects {
+            for Stretch { bytes, place } in object.stretches()? {
+                Stretch::push(&mut stretches, begin + bytes.start..begin + bytes.end, place);
+            }
+            begin += object.bytes();
+        }
+        Ok(Some(stretches))
+    }
+
+    /// The data file that begins with exactly the bytes of these objects.
+    fn data_file_of(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<u64>> {
+        let stretches = self.stretches(layout, objects)?.unwrap_or_default();
+        let mut places = stretches.iter().map(|stretch| match stretch.place {
+            Place::Data(extent) | Place::Hole(extent) if extent.offset == stretch.bytes.start => {
+                Some(extent.file)
+            }
+            _ => None,
+        });
+        let first = places.next().flatten();
+        Ok(first.filter(|_| places.all(|place| place == first)))
+    }
+
+    /// Whether a file has the recognized parts already, so that it can keep them.
+    fn has_parts(&self, file: &FileEntry, found: &Recognized) -> bool {
+        // A model may name other data files.
+        file.content != Content::Onnx
+            && *file.why == *found.note
+            && is_recorded(&self.collection.state(), file, found)
+    }
+
+    /// The node and the name that tells its format. `None` once the node is gone.
+    fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
+        let state = self.collection.state();
+        let node = state.node(self.node)?.clone();
+        // A tensor of a container has no name of its own.
+        Some((node, name_to_recognize(&state, self.node).unwrap_or_default()))
+    }
+
+    /// The path of its first name, below the collection.
+    fn path(&self) -> Vec<u8> {
+        self.collection.state().path(self.node)
+    }
+
+    /// Whether a model says that it has tensors.
+    fn is_data_file(&self) -> bool {
+        let state = self.collection.state();
+        is_data_file(&state, &state.path(self.node))
+    }
+
+    /// The container of a tensor, or the tensors of a container.
+    fn related(&self, node: &Node) -> Vec<EntryId> {
+        let Some(file) = node.file() else { return Vec::new() };
+        let state = self.collection.state();
+        let parts = state.parts(file).map(|part| part.entry.id);
+        // For a tensor, `parts` yields the tensor itself.
+        parts.chain(file.container).filter(|id| *id != self.node).collect()
+    }
+
+    /// Whether the parts of a container may have moved, or a plain file may have become a container.
+    fn must_be_recognized_again(
+        &self,
+        layout: &Layout,
+        is_other: bool,
+        file: &FileEntry,
+        name: &[u8],
+    ) -> bool {
+        match file.content {
+            Content::Part | Content::Tensor => false,
+            Content::Plain => may_be_recognized(name) && !is_scanned(name) || self.is_data_file(),
+            Content::Cgeb => is_other,
+            Content::Safetensors
+            | Content::Npy
+            | Content::Gguf
+            | Content::Torch
+            | Content::Npz
+            | Content::Onnx
+            | Content::OnnxData => {
+                let state = self.collection.state();
+                let mut others =
+                    layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());
+                is_other || others.any(|open| open.object().is_dirty())
+            }
+        }
+    }
+
+    /// The state of the digests after a write.
+    fn digests(&self) -> Digests {
+        if self.flags.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
+    }
+
+    /// Commits the file. With `why` the file becomes plain, for that reason; if it `is_left` so, it is recognized
+    /// again later. Returns its parts as the log then records them; `None` where the file has lost its last
+    /// name.
+    fn record(
+        &self,
+        objects: &[OpenObject],
+        (written, touched): (&[Written<'_>], Touched),
+        (bytes, is_cut): (u64, bool),
+        mtime: i64,
+        (why, is_left): (Option<String>, bool),
+    ) -> Result<Option<Result<Parts>>> {
+        let fill = |batch: &mut Batch, state: &State| {
+            let Some(node) = state.node(self.node) else { return Ok(false) };
+            let Some(file) = node.file() else { return Ok(false) };
+            let by_object: HashMap<_, _> =
+                written.iter().map(|written| (Arc::as_ptr(written.object()), written)).collect();
+            let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
+            for open in objects {
+                let found = by_object.get(&Arc::as_ptr(open.object()));
+                let known = open.object().entry.id;
+                ids.push(match found {
+                    Some(written) if known == ObjectId(0) => self.describe(batch, state, written),
+                    Some(written) => {
+                        written.add(batch);
+                        known
+                    }
+                    None => known,
+                });
+            }
+            let kept: HashSet<ObjectId> = ids.iter().copied().collect();
+            for object in file.objects.iter().filter(|object| !kept.contains(object)) {
+                batch.record(Record::Delete { object: *object });
+            }
+            if is_cut && bytes == 0 || self.flags.ending.load(Ordering::Acquire) {
+                // The first releases the space of drafts too.
+                batch.mark_freeing();
+            }
+            let now = now_nanoseconds();
+            let digests = if bytes == 0 { Digests::NotTaken } else { self.digests() };
+            let mut entry = FileEntry { objects: ids.into(), digests, ..file.clone() };
+            entry.tensor = entry.tensor.and_then(|tensor| resized(tensor, bytes));
+            if entry.tensor.is_none() && entry.content == Content::Tensor {
+                entry.content = Content::Plain;
+                entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it").into();
+            }
+            let others = if why.is_none() { self.changed_with(state, file, written) } else { Vec::new() };
+            if let Some(why) = why {
+                entry.why = why.into();
+                entry.content = Content::Plain;
+                entry.records = None;
+                remove_parts(batch, state, file);
+            }
+            if is_left {
+                batch.recognize_again(self.node);
+            }
+            let is_written_over = |before: &FileEntry, now: &FileEntry| {
+                let outdated = FileEntry { digests: Digests::Outdated, ..before.clone() };
+                *now == outdated
+            };
+            if is_written_over(file, &entry) {
+                // A short record, because the many objects of a container are unchanged.
+                batch.entry(Entry::Written { node: self.node, mtime, ctime: now });
+            } else {
+                let node_type = NodeType::File(Box::new(entry));
+                let entry = NodeEntry { mtime, ctime: now, node_type, ..node.entry.clone() };
+                batch.node(entry);
+            }
+            for other in others.into_iter().filter_map(|id| state.node(id)) {
+                let node = other.entry.id;
+                if self.digests() == Digests::Outdated {
+                    batch.entry(Entry::Written { node, mtime, ctime: now });
+                    continue;
+                }
+                let mut entry = NodeEntry { mtime, ctime: now, ..other.entry.clone() };
+                if let NodeType::File(file) = &mut entry.node_type {
+                    file.digests = self.digests();
+                }
+                batch.node(entry);
+            }
+            Ok(true)
+        };
+        self.collection.record_then(touched, fill, |state, is_there| {
+            is_there.then(|| self.collection.parts_in(state, self.node))
+        })
+    }
+
+    /// The other files whose bytes changed: the container of a tensor, or the written tensors of a
+    /// container.
+    fn changed_with(&self, state: &State, file: &FileEntry, written: &[Written<'_>]) -> Vec<EntryId> {
+        let parts = written.iter().filter_map(|written| state.part_of(written.object().entry.id));
+        let others: HashSet<EntryId> = parts.chain(file.container).filter(|id| *id != self.node).collect();
+        others.into_iter().collect()
+    }
+
+    /// Gives an identity to an object that was not in the log.
+    fn describe(&self, batch: &mut Batch, state: &State, written: &Written<'_>) -> ObjectId {
+        let path = state.path(self.node);
+        let name = String::from_utf8_lossy(&path);
+        let (tenant, collection) = (self.collection.tenant(), self.collection.name());
+        let tensor = TensorId::of(tenant, collection, &name, TensorId(0));
+        let file = state.node(self.node).and_then(|node| node.file());
+        let dtype = file.and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.dtype);
+        let dtype = dtype.filter(|dtype| written.bytes().is_multiple_of(dtype.bytes())).unwrap_or(Dtype::U8);
+        let creation = batch.next_sequence();
+        let id = ObjectId::of(tensor, SeedId(0), creation);
+        let entry = ObjectEntry {
+            id,
+            tensor,
+            seed: SeedId(0),
+            creation,
+            dtype,
+            bytes: written.bytes(),
+            ..written.object().entry.clone()
+        };
+        batch.entry(Entry::Object(entry.clone()));
+        written.add_bytes(batch, &entry);
+        id
+    }
+
+    /// Reloads the layout from the log: the parts of the file as the batch left them.
+    fn reload(&self, layout: &mut Layout, parts: Result<Parts>, related: Vec<EntryId>) -> Result<Changes> {
+        layout.replace(&self.collection, parts, self.verify)?;
+        Ok(Changes { nodes: related })
+    }
+}
+
+/// The shape of a tensor whose file has a new size. The first dimension follows the size; `None`
+/// where that is not a whole number of rows.
+fn resized(
+    tensor: crate::format::log::catalog::TensorEntry,
+    bytes: u64,
+) -> Option<crate::format::log::catalog::TensorEntry> {
+    if tensor.dtype.bytes_of(tensor.shape.elements()) == Some(bytes) {
+        return Some(tensor);
+    }
+    let (first, rest) = tensor.shape.dimensions().split_first()?;
+    let row = tensor.dtype.bytes_of(Shape::new(rest)?.elements()).filter(|row| *row > 0)?;
+    if *first == 0 && bytes == 0 || !bytes.is_multiple_of(row) {
+        return None;
+    }
+    let mut sizes = vec![bytes / row];
+    sizes.extend_from_slice(rest);
+    Some(crate::format::log::catalog::TensorEntry { shape: Shape::new(&sizes)?, ..tensor })
+}

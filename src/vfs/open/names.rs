@@ -1,0 +1,485 @@
+//! Changes of names and attributes. Each change is one batch.
+//!
+//! A rename can give a file other content. Its batch marks the file with a setting; recognizing the file again, here or
+//! by the next mount, removes the mark.
+
+use std::sync::Arc;
+
+use crate::format::files::shard_index;
+use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
+use crate::format::log::record::Record;
+use crate::ingest::{Rename, arrive_as, is_data_file, mark_data_files, may_be_recognized, recognize_at};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result, SET_GROUP_ID};
+use crate::store::Batch;
+use crate::store::Collection;
+use crate::store::disk::File;
+use crate::store::{EventKind, Node, ROOT, State, Touched, Use, Verify, end_plain_names, now_nanoseconds};
+use crate::vfs::open::hub::mark_blob;
+use crate::vfs::open::source::StreamFile;
+use crate::vfs::open::{Changes, OpenFile, OpenFiles};
+
+/// Creates an empty file. Fails with `Exists` where the name is taken.
+pub fn create(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    mode: u32,
+    owner: (u32, u32),
+) -> Result<EntryId> {
+    let file = FileEntry::new(Content::Plain, ObjectIds::new());
+    make(collection, parent, name, mode, owner, NodeType::File(Box::new(file)))
+}
+
+/// Creates a directory. Fails with `Exists` where the name is taken.
+pub fn make_directory(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    mode: u32,
+    owner: (u32, u32),
+) -> Result<EntryId> {
+    make(collection, parent, name, mode, owner, NodeType::Directory)
+}
+
+/// Creates a symbolic link. Fails with `Exists` where the name is taken.
+pub fn symlink(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    target: &[u8],
+    owner: (u32, u32),
+) -> Result<EntryId> {
+    make(collection, parent, name, 0o777, owner, NodeType::Symlink(target.to_vec()))
+}
+
+fn make(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    mode: u32,
+    owner: (u32, u32),
+    node_type: NodeType,
+) -> Result<EntryId> {
+    let _counted = collection.meter().reserve(Use::FILE)?;
+    collection
+        .record(Touched::default(), |batch, state| {
+            check_free(state, parent, name)?;
+            let above = state.node(parent).map_or((0, 0), |above| (above.entry.mode, above.entry.gid));
+            let (mode, owner) = inherited(above, mode, owner, &node_type);
+            let id = EntryId(state.last_entry() + 1);
+            if let NodeType::Symlink(target) = &node_type {
+                mark_blob(batch, state, (parent, name), target);
+            }
+            batch.node(NodeEntry::new(id, mode, owner, now_nanoseconds(), node_type));
+            batch.mark_requested_by_kernel(parent, name);
+            put_name(batch, parent, name, EntryId(id.0 + 1), id);
+            touch_directory(batch, state, parent);
+            Ok((id, plain_names_ended(batch, state, (parent, name))))
+        })
+        .map(|(id, ended)| {
+            tell(collection, ended);
+            id
+        })
+}
+
+/// The mode and owner of a new node in a directory of mode and group `above`. A directory with the
+/// set-group-ID bit gives its group to the node, and the bit to a directory.
+pub fn inherited(above: (u32, u32), mode: u32, owner: (u32, u32), node_type: &NodeType) -> (u32, (u32, u32)) {
+    if above.0 & SET_GROUP_ID == 0 {
+        return (mode, owner);
+    }
+    let bit = if *node_type == NodeType::Directory { SET_GROUP_ID } else { 0 };
+    (mode | bit, (owner.0, above.1))
+}
+
+/// Creates a hard link. Fails with `Denied` for directories and for tensors of containers.
+pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]) -> Result<()> {
+    let _counted = collection.meter().reserve(Use::FILE)?;
+    collection
+        .record(Touched::default(), |batch, state| {
+            check_free(state, parent, name)?;
+            let found = known(state, node)?;
+            match &found.entry.node_type {
+                NodeType::Directory => return Err(Error::new(ErrorKind::Denied, "a directory has one name")),
+                NodeType::File(file) if file.container.is_some() => return Err(belongs()),
+                _ => {}
+            }
+            batch.mark_requested_by_kernel(parent, name);
+            put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
+            batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
+            touch_directory(batch, state, parent);
+            Ok(plain_names_ended(batch, state, (parent, name)))
+        })
+        .map(|ended| tell(collection, ended))
+}
+
+/// Removes a name of a file, and with its last name the file.
+pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<Changes> {
+    collection.record(Touched::default(), |batch, state| {
+        let node = named(state, parent, name)?;
+        if node.entry.node_type == NodeType::Directory {
+            return Err(Error::new(ErrorKind::IsDirectory, "a directory is removed with rmdir"));
+        }
+        let changes = take_away(batch, state, parent, name, node);
+        touch_directory(batch, state, parent);
+        Ok(changes)
+    })
+}
+
+/// Removes an empty directory.
+pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<()> {
+    collection.record(Touched::default(), |batch, state| {
+        let node = named(state, parent, name)?;
+        let directory = state.directory(node.entry.id);
+        let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+        if !directory.is_empty() {
+            return Err(Error::new(ErrorKind::NotEmpty, "the directory is not empty"));
+        }
+        batch.mark_requested_by_kernel(parent, name);
+        batch.entry(Entry::NameRemoved { parent, name: name.into() });
+        batch.entry(Entry::NodeRemoved(node.entry.id));
+        touch_directory(batch, state, parent);
+        Ok(())
+    })
+}
+
+/// Renames a file or a directory. An existing target is replaced, or is an error if `keep` is set.
+/// Returns the node, whose content may have to be recognized again under its new name.
+pub fn rename(
+    collection: &Collection,
+    from: (EntryId, &[u8]),
+    to: (EntryId, &[u8]),
+    keep: bool,
+) -> Result<(EntryId, Changes)> {
+    let renamed = collection.record(Touched::default(), |batch, state| {
+        let entry = EntryId(state.last_entry() + 1);
+        let (id, changes) = add_rename(collection, (batch, state), (from, to), keep, entry)?;
+        Ok((id, changes, plain_names_ended(batch, state, to)))
+    });
+    renamed.map(|(id, changes, ended)| {
+        tell(collection, ended);
+        (id, changes)
+    })
+}
+
+/// A directory, and a name in it.
+type Place<'a> = (EntryId, &'a [u8]);
+
+/// Adds a rename to a batch. The name has the number `entry` if it is a new one.
+fn add_rename(
+    collection: &Collection,
+    (batch, state): (&mut Batch, &State),
+    (from, to): (Place<'_>, Place<'_>),
+    keep: bool,
+    entry: EntryId,
+) -> Result<(EntryId, Changes)> {
+    check_name(to.1)?;
+    let node = named(state, from.0, from.1)?;
+    let id = node.entry.id;
+    // The new name may make the file be split anew.
+    let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
+    objects.try_for_each(|object| collection.check_not_needed(*object))?;
+    let is_directory = node.entry.node_type == NodeType::Directory;
+    if is_directory && (to.0 == id || is_below(state, to.0, id)) {
+        return Err(Error::invalid("a directory cannot go into itself"));
+    }
+    let mut changes = Changes::default();
+    let target = state.directory(to.0).ok_or_else(no_directory)?;
+    // Keeping the entry number makes a concurrent listing show a replaced name once. The first of
+    // several names of a file is the one with the lowest number, so those get a new number.
+    let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
+    if let Some(old) = target.get(to.1) {
+        let old = known(state, old)?;
+        if old.entry.id == id {
+            return Ok((id, changes));
+        }
+        if keep {
+            return Err(Error::new(ErrorKind::Exists, "the name is taken"));
+        }
+        match (is_directory, state.directory(old.entry.id)) {
+            (false, Some(_)) => {
+                return Err(Error::new(ErrorKind::IsDirectory, "the name is a directory's"));
+            }
+            (true, None) => return Err(Error::new(ErrorKind::NotDirectory, "the name is a file's")),
+            (true, Some(directory)) if !directory.is_empty() => {
+                return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
+            }
+            (true, Some(_)) => {
+                batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
+                batch.entry(Entry::NodeRemoved(old.entry.id));
+            }
+            (false, None) => changes.merge(take_away(batch, state, to.0, to.1, old)),
+        }
+    }
+    batch.mark_requested_by_kernel(from.0, from.1);
+    batch.mark_requested_by_kernel(to.0, to.1);
+    batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
+    put_name(batch, to.0, to.1, kept.unwrap_or(entry), id);
+    batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
+    mark(batch, state, node, from, to);
+    if let NodeType::Symlink(target) = &node.entry.node_type {
+        mark_blob(batch, state, to, target);
+    }
+    if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
+        && *first == (from.0, from.1.into())
+    {
+        mark(batch, state, node, from, (next.0, &next.1));
+    }
+    for parent in [from.0, to.0] {
+        touch_directory(batch, state, parent);
+    }
+    Ok((id, changes))
+}
+
+/// Plain names of tensors that a program ended.
+struct PlainNamesEnded {
+    /// The directory.
+    path: String,
+    /// The name that the program made there.
+    name: String,
+}
+
+/// Ends the plain names of tensors in a directory, and below it, in which a program makes a name: the kernel
+/// does not ask for the creation of a name that a lookup finds, so the next ones must lead nowhere.
+fn plain_names_ended(
+    batch: &mut Batch,
+    state: &State,
+    (directory, name): (EntryId, &[u8]),
+) -> Option<PlainNamesEnded> {
+    state.has_plain_names(directory).then(|| {
+        batch.entry(end_plain_names(directory));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        PlainNamesEnded { path: text(&state.path(directory)), name: text(name) }
+    })
+}
+
+fn tell(collection: &Collection, ended: Option<PlainNamesEnded>) {
+    let Some(PlainNamesEnded { path, name }) = ended else { return };
+    let path = if path.is_empty() { collection.path() } else { format!("{}/{path}", collection.path()) };
+    let text = format!(
+        "plain=off: a program made {name}, so tensors open below .tensors only; tierfs set plain=on brings their \
+         plain names back"
+    );
+    collection.event_log().tell(EventKind::Control, &path, "plain", &text);
+}
+
+/// Removes a name, and with the last one the node, its tensors and its bytes.
+fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
+    let mut changes = Changes::default();
+    let id = node.entry.id;
+    batch.mark_requested_by_kernel(parent, name);
+    batch.entry(Entry::NameRemoved { parent, name: name.into() });
+    match &node.entry.node_type {
+        _ if state.links(id).len() > 1 => {
+            if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
+                && *first == (parent, name.into())
+            {
+                mark(batch, state, node, (parent, name), (next.0, &next.1));
+            }
+            let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
+            batch.node(entry);
+            changes.nodes.push(id);
+        }
+        NodeType::File(file) => {
+            remove_parts(batch, state, file);
+            batch.entry(Entry::NodeRemoved(id));
+            for object in &file.objects {
+                batch.record(Record::Delete { object: *object });
+            }
+        }
+        NodeType::Directory | NodeType::Symlink(_) => batch.entry(Entry::NodeRemoved(id)),
+    }
+    changes
+}
+
+/// Removes the tensors of a container.
+pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) {
+    let parts = state.parts(file).filter(|part| part.file().is_some_and(|file| file.container.is_some()));
+    parts.for_each(|part| batch.entry(Entry::NodeRemoved(part.entry.id)));
+}
+
+/// Marks a file whose first name changes, where its content may be recognized differently.
+fn mark(batch: &mut Batch, state: &State, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
+    let Some(file) = node.file() else { return };
+    let is_other = file.content.is_container() || may_be_recognized(to.1);
+    let is_index = shard_index::is_name(from.1) != shard_index::is_name(to.1);
+    let has_data = file.content == Content::OnnxData || is_data_file(state, &state.path_of_name(to.0, to.1));
+    if is_other && has_other_suffix(from.1, to.1) || is_index || has_data {
+        batch.recognize_again(node.entry.id);
+    }
+    mark_data_files(batch, state, node.entry.id, to.0);
+}
+
+fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {
+    batch.entry(Entry::Name { parent, entry, name: name.into(), node });
+}
+
+fn touch_directory(batch: &mut Batch, state: &State, id: EntryId) {
+    if let Some(node) = state.node(id) {
+        let now = now_nanoseconds();
+        batch.node(NodeEntry { mtime: now, ctime: now, ..node.entry.clone() });
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
+    }
+    if crate::model::is_reserved(&String::from_utf8_lossy(name)) {
+        return Err(Error::new(ErrorKind::Denied, "the name is that of a tree that every collection has"));
+    }
+    Ok(())
+}
+
+fn check_free(state: &State, parent: EntryId, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    match state.directory(parent).ok_or_else(no_directory)?.get(name) {
+        Some(_) => Err(Error::new(ErrorKind::Exists, "the name is taken")),
+        None => Ok(()),
+    }
+}
+
+fn named<'a>(state: &'a State, parent: EntryId, name: &[u8]) -> Result<&'a Node> {
+    let node = state.directory(parent).ok_or_else(no_directory)?.get(name);
+    known(state, node.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such file"))?)
+}
+
+pub(super) fn known(state: &State, node: EntryId) -> Result<&Node> {
+    state.node(node).map(AsRef::as_ref).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))
+}
+
+fn is_below(state: &State, id: EntryId, above: EntryId) -> bool {
+    let mut at = id;
+    while at != ROOT {
+        let Some((parent, _)) = state.links(at).first() else { return false };
+        if *parent == above {
+            return true;
+        }
+        at = *parent;
+    }
+    false
+}
+
+fn no_directory() -> Error {
+    Error::new(ErrorKind::NotDirectory, "not a directory")
+}
+
+fn belongs() -> Error {
+    Error::new(ErrorKind::Denied, "the tensor belongs to a container; change the container")
+}
+
+impl OpenFile {
+    /// Renames a plain file that its new name makes a container, and gives it its tensors, in one batch: a name of
+    /// a tensor that the replaced file had leads to one of the two at every moment. Whether it did; after an
+    /// error nothing is renamed. Adds its changes to `changes`, also those before a failure.
+    pub fn rename_as_container(
+        &self,
+        from: (EntryId, &[u8]),
+        to: (EntryId, &[u8]),
+        keep: bool,
+        changes: &mut Changes,
+    ) -> Result<bool> {
+        let path = self.collection.state().path_of_name(to.0, to.1);
+        changes.merge(self.flush()?);
+        let mut layout = self.layout.write();
+        layout.check()?;
+        let node = self.collection.state().node(self.node).cloned();
+        let Some((node, file)) = node.as_ref().and_then(|node| Some((node, node.file()?))) else {
+            return Ok(false);
+        };
+        // Another thread may have written since.
+        if file.content != Content::Plain || self.is_changed() {
+            return Ok(false);
+        }
+        let bytes = layout.bytes();
+        let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
+        let recognized = recognize_at((&self.collection, &path), &source, to.1)?;
+        if recognized.content == Content::Plain {
+            return Ok(false);
+        }
+        let (mut renamed, mut ended) = (Changes::default(), None);
+        let mut add = |batch: &mut Batch, state: &State, entry| {
+            let (id, replaced) = add_rename(&self.collection, (batch, state), (from, to), keep, entry)?;
+            // By another name it may stay what it is.
+            if id != self.node || state.links(id).len() != 1 {
+                return Err(Error::new(ErrorKind::Gone, "the name leads elsewhere"));
+            }
+            renamed = replaced;
+            ended = plain_names_ended(batch, state, to);
+            Ok(())
+        };
+        let came_in = (self.bytes_of(&layout, &layout.objects, &source)?, file.digests.clone());
+        let (why, mtime) = (recognized.note.clone(), node.entry.mtime);
+        let arriving = (self.node, Some(Rename { to, add: &mut add }));
+        let parts = arrive_as(&self.collection, arriving, recognized, came_in, mtime, why)?;
+        tell(&self.collection, ended);
+        changes.merge(renamed);
+        if let Err(error) = layout.replace(&self.collection, Ok(parts), self.verify) {
+            log::warn!("{}: a renamed file: {error}", self.collection.path());
+        }
+        Ok(true)
+    }
+
+    /// Recognizes the file under its current name, and removes the mark that a rename left. Adds its changes
+    /// to `changes`, also those before a failure.
+    pub fn recognize_again(&self, changes: &mut Changes) -> Result<()> {
+        self.recognize_now(changes)?;
+        let marked = |state: &State| state.must_be_recognized_again(self.node);
+        if marked(&self.collection.state()) {
+            let taken = self.collection.record(Touched::default(), |batch, state| {
+                if marked(state) {
+                    batch.was_recognized_again(self.node);
+                }
+                Ok(())
+            });
+            // Recognizing it once more does no harm.
+            if let Err(error) = taken {
+                log::warn!("{}: {error}", self.collection.path());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a plain file may be a container under its new name.
+pub fn may_become_container(state: &State, from: &[u8], (directory, name): (EntryId, &[u8])) -> bool {
+    may_be_recognized(name) && has_other_suffix(from, name)
+        || is_data_file(state, &state.path_of_name(directory, name))
+}
+
+/// Whether a file may have other content under its new name, so that it must be recognized again.
+pub fn has_other_suffix(from: &[u8], to: &[u8]) -> bool {
+    suffix(from) != suffix(to)
+}
+
+fn suffix(name: &[u8]) -> &[u8] {
+    name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
+}
+
+/// Recognizes renamed files that still have the mark: the process ended before, or an import took
+/// their first name. Those for which there is no room are added to `waiting`.
+pub fn finish_renames(
+    collection: &Arc<Collection>,
+    table: &OpenFiles,
+    verify: Verify,
+    waiting: &mut Vec<Arc<OpenFile>>,
+) -> Changes {
+    let mut changes = Changes::default();
+    let marked: Vec<EntryId> = collection.state().to_be_recognized_again().collect();
+    if marked.is_empty() || collection.check_writable().is_err() {
+        return changes;
+    }
+    for node in marked {
+        let recognized = table.open(collection, node, verify).and_then(|open_file| {
+            let recognized = open_file.recognize_again(&mut changes);
+            if recognized.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
+                waiting.push(open_file);
+            }
+            recognized
+        });
+        if let Err(error) = recognized {
+            log::warn!("{}: recognizing a file again: {error}", collection.path());
+        }
+    }
+    changes
+}

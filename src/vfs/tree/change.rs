@@ -1,0 +1,577 @@
+//! Changes of the tree, and where programs may make them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::format::log::catalog::Content;
+use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
+use crate::store::SaveUsage;
+use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
+use crate::vfs::open::{self, Changes, OpenFile, SetAttr};
+use crate::vfs::tree::ino::{Ino, Place};
+use crate::vfs::tree::invalidation::Invalidation;
+use crate::vfs::tree::list_mode::ListMode;
+use crate::vfs::tree::located::{CONTROL_NAME, FORMS_NAME};
+use crate::vfs::tree::located::{ControlView, FileView, Located};
+use crate::vfs::tree::unlinked::{RemovedNode, UnlinkedFile};
+use crate::vfs::tree::vfs::Vfs;
+
+/// After this time the open or stat that follows a lookup has arrived, even if the lookup was
+/// answered before its file was forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
+
+/// A file whose name a request is about to remove. It counts as unlinked until the request has ended,
+/// so that an open finds it at every moment.
+struct Unlinking<'a> {
+    vfs: &'a Vfs,
+    ino: Ino,
+    open_file: Arc<OpenFile>,
+    node: EntryId,
+}
+
+impl Drop for Unlinking<'_> {
+    fn drop(&mut self) {
+        let mut unlinked = self.vfs.unlinked.files.lock();
+        let is_there = self.open_file.collection().state().node(self.node).is_some();
+        let Some(file) = unlinked.get_mut(&self.ino) else { return };
+        file.unlinking -= 1;
+        // `self.open_file` is dropped after the lock is released.
+        if is_there && file.unlinking == 0 {
+            unlinked.remove(&self.ino);
+        }
+    }
+}
+
+/// A directory of a collection.
+struct Directory {
+    collection: Arc<Collection>,
+    node: EntryId,
+}
+
+impl Vfs {
+    /// Opens a file. It keeps its content while it is open.
+    pub fn open(&self, view: &FileView) -> Result<Arc<OpenFile>> {
+        if view.node.file().is_none() {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{} is not a file", view.path())));
+        }
+        self.open_files.open(&view.collection, view.node.entry.id, self.verify)
+    }
+
+    /// The file of an inode number, if it is open.
+    pub fn open_file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        match ino.place() {
+            Place::Node { collection, node } => self.open_files.get(collection, node),
+            _ => None,
+        }
+    }
+
+    /// The open file of an inode number whose last name a program removed. There is none for a file
+    /// that an import replaced: an open by its name gets the new file.
+    pub fn unlinked_open_file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        self.unlinked.files.lock().get(&ino).map(|file| file.open_file.clone())
+    }
+
+    /// Fails with `Gone` for a file that an import has replaced: its name leads to the new file.
+    pub fn check_named(&self, ino: Ino) -> Result<()> {
+        match (self.locate(ino), self.unlinked_open_file(ino)) {
+            (Err(error), None) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles a forget of the kernel. An unlinked file stays for a while: the kernel may know it by
+    /// its other inode number, or have just looked it up again.
+    pub fn forget_inode(&self, number: Ino) {
+        if !number.is_backed() {
+            // Under the passthrough number the kernel caches no pages.
+            self.forms.forget(number);
+        }
+        let ino = number.own();
+        if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
+            file.forgotten = Some(Instant::now());
+        }
+        if let Some(removed) = self.unlinked.nodes.lock().get_mut(&ino) {
+            removed.forgotten = Some(Instant::now());
+        }
+    }
+
+    /// Releases the unlinked files that the kernel forgot long enough ago that no earlier lookup is
+    /// in progress. It skips open files, which the kernel still knows.
+    pub fn release_forgotten(&self) {
+        let is_over = |_: &Ino, file: &mut UnlinkedFile| {
+            let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
+            is_due && file.unlinking == 0 && Arc::strong_count(&file.open_file) == 1
+        };
+        let gone: Vec<_> = self.unlinked.files.lock().extract_if(is_over).collect();
+        // Closing files may take a while, so the lock is released first.
+        drop(gone);
+        let is_known = |_: &Ino, removed: &mut RemovedNode| {
+            removed.forgotten.is_none_or(|since| since.elapsed() < FORGOTTEN_AFTER)
+        };
+        self.unlinked.nodes.lock().retain(is_known);
+    }
+
+    /// Keeps the directory or link of a name, which `remove` removes, until the kernel forgets it.
+    fn removing<T>(
+        &self,
+        collection: &Collection,
+        (parent, name): (EntryId, &[u8]),
+        remove: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let found = {
+            let state = collection.state();
+            let node = state.directory(parent).and_then(|names| state.node(names.get(name)?));
+            node.filter(|node| node.file().is_none()).cloned().and_then(|node| {
+                let place = Place::Node { collection: state.number(), node: node.entry.id };
+                Some((Ino::of(place)?, node))
+            })
+        };
+        let Some((ino, node)) = found else { return remove() };
+        // Before it is gone, so that a request finds it at every moment.
+        self.unlinked.nodes.lock().insert(ino, RemovedNode { node, forgotten: None });
+        remove().inspect_err(|_| drop(self.unlinked.nodes.lock().remove(&ino)))
+    }
+
+    /// The file that may lose its last name with this one. The kernel may still open it, because it
+    /// has looked it up. Its other names may be removed meanwhile, so this is only a possibility.
+    fn file_to_unlink(
+        &self,
+        collection: &Arc<Collection>,
+        parent: EntryId,
+        name: &[u8],
+    ) -> Option<Unlinking<'_>> {
+        let (number, entry) = {
+            let state = collection.state();
+            let node = state.node(state.directory(parent)?.get(name)?)?;
+            node.file().filter(|file| file.container.is_none())?;
+            (state.number(), node.entry.clone())
+        };
+        // A file that cannot be opened now cannot be opened later.
+        let open_file = self.open_files.open(collection, entry.id, self.verify).ok()?;
+        let node = entry.id;
+        let ino = Ino::of(Place::Node { collection: number, node })?;
+        let mut unlinked = self.unlinked.files.lock();
+        let unused = || UnlinkedFile { open_file: open_file.clone(), entry, unlinking: 0, forgotten: None };
+        unlinked.entry(ino).or_insert_with(unused).unlinking += 1;
+        drop(unlinked);
+        Some(Unlinking { vfs: self, ino, open_file, node })
+    }
+
+    /// Handles the removal of a file's name. A file with other names may have other content by the
+    /// first. An unlinked file stays until the kernel forgets it.
+    fn keep(&self, file: Option<Unlinking<'_>>) -> Changes {
+        let Some(file) = file else { return Changes::default() };
+        let has_moved = file.open_file.collection().state().must_be_recognized_again(file.node);
+        if has_moved {
+            // The name is removed even on an error here.
+            self.look_at_renamed(&file.open_file).unwrap_or_default()
+        } else {
+            Changes::default()
+        }
+    }
+
+    /// Flushes all open files and syncs the logs; the logs record that. Passes to `forget` what the
+    /// kernel must invalidate. `forget` queues that or tells the kernel before it returns.
+    pub fn sync(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
+        self.sync_with(forget, Collection::sync)
+    }
+
+    /// Does as [`sync`](Self::sync), every few seconds. A log records the sync once it is idle.
+    pub fn sync_now_and_then(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
+        self.sync_with(forget, Collection::sync_or_mark)
+    }
+
+    fn sync_with(
+        &self,
+        forget: &mut dyn FnMut(Invalidation),
+        sync: impl Fn(&Collection) -> Result<()>,
+    ) -> Result<()> {
+        let mut first = Ok(());
+        for open_file in self.open_files.all().iter().filter(|open_file| !self.is_given_up(open_file)) {
+            let _invalidation_order = open_file.invalidation_order();
+            first = first.and(self.flush(open_file).map(&mut *forget));
+        }
+        first = first.and(self.flush_kept(forget));
+        for collection in self.store().open_collections() {
+            if collection.check_writable().is_ok() {
+                collection.save_usage(SaveUsage::NowAndThen);
+                first = first.and(match sync(&collection) {
+                    // The collection was removed meanwhile.
+                    Err(error) if error.kind() == ErrorKind::ReadOnly && collection.poisoned().is_none() => {
+                        Ok(())
+                    }
+                    synced => synced,
+                });
+            }
+        }
+        first
+    }
+
+    /// Syncs all logs. Released space is free after that.
+    fn sync_all(&self) -> Result<()> {
+        let open = self.store().open_collections();
+        open.iter().filter(|open| open.check_writable().is_ok()).try_for_each(|open| open.sync())
+    }
+
+    /// Flushes all open files and queues the invalidations.
+    pub fn flush_everything(&self) -> Result<()> {
+        let all = self.open_files.all();
+        // Read-only collections are skipped, so that their open files do not block the others.
+        let mut writable = all.iter().filter(|open_file| open_file.collection().check_writable().is_ok());
+        writable.try_for_each(|open_file| self.flush_and_queue(open_file))
+    }
+
+    /// Creates an empty file.
+    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
+        let directory = self.directory_to_add(parent, name)?;
+        self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
+        self.found_in(&directory, name)
+    }
+
+    /// Creates a directory: a tenant at the root, a collection in a tenant.
+    pub fn make_directory(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Result<(Ino, Located)> {
+        let label = || {
+            let label =
+                std::str::from_utf8(name).ok().filter(|label| crate::model::check_label(label).is_ok());
+            label.ok_or_else(|| {
+                Error::invalid("tenants and collections have names of text without a leading dot")
+            })
+        };
+        self.check_access()?;
+        match self.locate(parent)? {
+            _ if name == CONTROL_NAME.as_bytes() => return Err(not_here()),
+            Located::Root => self.store().create_tenant(label()?, owner, mode)?,
+            Located::Tenant(tenant) => self.make_collection(&tenant, label()?, mode, owner)?,
+            _ => {
+                let directory = self.directory_to_add(parent, name)?;
+                let Directory { collection, node } = &directory;
+                self.with_room(|| open::make_directory(collection, *node, name, mode, owner))?;
+                return self.found_in(&directory, name);
+            }
+        }
+        self.lookup(parent, name)
+    }
+
+    /// Creates a symbolic link.
+    pub fn symlink(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        owner: (u32, u32),
+    ) -> Result<(Ino, Located)> {
+        let directory = self.directory_to_add(parent, name)?;
+        let collection = &directory.collection;
+        let link = self.with_room(|| open::symlink(collection, directory.node, name, target, owner))?;
+        self.queue_invalidation(self.forget(collection, self.look_at_blob(collection, link)?, None));
+        self.found_in(&directory, name)
+    }
+
+    /// Creates a hard link.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        let directory = self.directory_to_add(parent, name)?;
+        let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
+        if !Arc::ptr_eq(&view.collection, &directory.collection) {
+            return Err(other_collection());
+        }
+        self.with_room(|| open::link(&directory.collection, view.node.entry.id, directory.node, name))?;
+        self.found_in(&directory, name)
+    }
+
+    /// Removes a name of a file.
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Invalidation> {
+        let directory = self.directory_for(parent, name)?;
+        if self.keeps_tensor(&directory, name)? {
+            return Ok(Invalidation::default());
+        }
+        let last = self.file_to_unlink(&directory.collection, directory.node, name);
+        let unlink = || open::unlink(&directory.collection, directory.node, name);
+        let unlinked =
+            self.removing(&directory.collection, (directory.node, name), || self.with_room(unlink));
+        let mut changes = match unlinked {
+            // Dependent tensors may have been removed since the last sync.
+            Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
+                self.with_room(unlink)?
+            }
+            unlinked => unlinked?,
+        };
+        changes.merge(self.keep(last));
+        Ok(self.forget(&directory.collection, changes, None))
+    }
+
+    /// Removes an empty directory, or an empty collection or tenant.
+    pub fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.check_access()?;
+        let label =
+            || std::str::from_utf8(name).map_err(|_| Error::new(ErrorKind::NotFound, "no such directory"));
+        match self.locate(parent)? {
+            _ if name == CONTROL_NAME.as_bytes() => Err(not_here()),
+            Located::Root => self.store().remove_tenant(label()?),
+            Located::Tenant(tenant) => {
+                let number = self.store().remove_collection(&tenant, label()?)?;
+                self.forget_collection(number);
+                Ok(())
+            }
+            _ => {
+                let directory = self.directory_for(parent, name)?;
+                if self.keeps_tensor(&directory, name)? {
+                    return Ok(());
+                }
+                let Directory { collection, node } = &directory;
+                self.removing(collection, (*node, name), || {
+                    self.with_room(|| open::remove_directory(collection, *node, name))
+                })
+            }
+        }
+    }
+
+    /// Renames a file or a directory within its collection, a collection, or a tenant.
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Invalidation> {
+        self.check_access()?;
+        match (self.locate(from.0)?, self.locate(to.0)?) {
+            (Located::Root, Located::Root) => return self.rename_tenant(from.1, to.1),
+            (Located::Tenant(old), Located::Tenant(new)) => {
+                return self.rename_collection((&old, from.1), (&new, to.1));
+            }
+            _ => {}
+        }
+        let source = self.directory_for(from.0, from.1)?;
+        if source.collection.state().is_of_tensors(source.node, from.1) {
+            return Err(of_container());
+        }
+        let target = self.directory_to_add(to.0, to.1)?;
+        let collection = &source.collection;
+        if !Arc::ptr_eq(collection, &target.collection) {
+            return Err(other_collection());
+        }
+        let (from, to) = ((source.node, from.1), (target.node, to.1));
+        let last = self.file_to_unlink(collection, to.0, to.1);
+        let mut changes = Changes::default();
+        let arrived = self.rename_as_container(collection, from, to, keep, &mut changes);
+        let renamed = match arrived {
+            Some(node) => Ok((node, Changes::default())),
+            None => {
+                self.removing(collection, to, || self.with_room(|| open::rename(collection, from, to, keep)))
+            }
+        };
+        let (node, more) = match renamed {
+            Ok(renamed) => renamed,
+            Err(error) => return self.forget_or_queue(collection, changes, None, Err(error)),
+        };
+        changes.merge(more);
+        changes.merge(self.keep(last));
+        let (is_file, is_marked) = {
+            let state = collection.state();
+            let is_file = state.node(node).is_some_and(|node| node.file().is_some());
+            (is_file, state.must_be_recognized_again(node))
+        };
+        let mut finish = || {
+            if is_marked || is_file && arrived.is_none() && open::has_other_suffix(from.1, to.1) {
+                let open_file = self.open_files.open(collection, node, self.verify);
+                // The kernel must learn that its names are out of date.
+                let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
+                changes.merge(self.look_at_renamed(&open_file)?);
+            }
+            changes.merge(self.data_files_recognized(collection, node));
+            changes.merge(self.look_at_blob(collection, node)?);
+            Ok(())
+        };
+        let finished = finish();
+        self.forget_or_queue(collection, changes, None, finished)
+    }
+
+    /// Renames a file that its new name makes a container, together with the names of its tensors. `None` where the
+    /// name does not, or that fails: nothing is renamed then.
+    fn rename_as_container(
+        &self,
+        collection: &Arc<Collection>,
+        from: (EntryId, &[u8]),
+        to: (EntryId, &[u8]),
+        keep: bool,
+        changes: &mut Changes,
+    ) -> Option<EntryId> {
+        let node = {
+            let state = collection.state();
+            let node = state.node(state.directory(from.0)?.get(from.1)?)?;
+            let is_plain = node.file()?.content == Content::Plain;
+            Some(node.entry.id).filter(|_| is_plain && open::may_become_container(&state, from.1, to))?
+        };
+        let open_file = self.open_files.open(collection, node, self.verify).ok()?;
+        let renamed = open_file.rename_as_container(from, to, keep, changes);
+        let is_renamed = renamed.inspect_err(|error| log::debug!("renaming a file in two steps: {error}"));
+        is_renamed.is_ok_and(|is_renamed| is_renamed).then_some(node)
+    }
+
+    /// Writes to an open file.
+    pub fn write(&self, open_file: &OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.with_room(|| open_file.write(offset, bytes))
+    }
+
+    /// Sets attributes, and with `bytes` the size.
+    pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
+        self.check_access()?;
+        let located = match self.locate(ino) {
+            Err(error) => return self.set_unlinked(ino, set, bytes, error),
+            Ok(located) => located,
+        };
+        let view = match located {
+            Located::Node(view) if State::is_computed(view.node.entry.id) => return Err(of_container()),
+            Located::Node(view) => view,
+            Located::Control(view) => return self.set_control(&view, set, bytes),
+            Located::Tenant(name) => return self.set_tenant(&name, set, bytes),
+            _ => return Err(not_here()),
+        };
+        let (collection, node) = (&view.collection, view.node.entry.id);
+        if let Some(bytes) = bytes {
+            self.set_bytes(&view, bytes)?;
+        }
+        if set != SetAttr::default() {
+            if let Some(open_file) = self.open_file(ino) {
+                // Flushed first, so that the earlier write does not override a time that is set.
+                self.flush_and_queue(&open_file)?;
+            }
+            let changes = self.with_room(|| open::set_attr(collection, node, set))?;
+            return Ok(self.forget(collection, changes, None));
+        }
+        Ok(Invalidation::default())
+    }
+
+    /// Truncates a file or extends it with zeros, and commits that. On an error nothing changes.
+    fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
+        let (collection, node) = (&view.collection, view.node.entry.id);
+        let open_file = self.open(view)?;
+        let _invalidation_order = open_file.invalidation_order();
+        let mut changes = Changes::default();
+        let truncated = self.with_room(|| open_file.truncate_into(bytes, &mut changes));
+        if truncated.is_err() {
+            self.keep_unflushed(&open_file);
+            self.queue_unlogged(&open_file);
+            // The kernel would keep its cached size.
+            changes.nodes.push(node);
+        }
+        self.queue_invalidation(self.forget(collection, changes, Some(node)));
+        truncated
+    }
+
+    /// Accepts the truncation of `>` on a writable control, which has nothing to truncate.
+    fn set_control(&self, view: &ControlView, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
+        let is_cut = bytes.is_some() && set == SetAttr::default();
+        let is_written = self.row(view).is_some_and(|row| row.mode & OWNER_WRITES != 0);
+        if is_cut && is_written { Ok(Invalidation::default()) } else { Err(not_here()) }
+    }
+
+    /// Sets attributes of an open unlinked file. They are lost with it.
+    fn set_unlinked(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
+        let open_file = self.open_file(ino).ok_or(gone)?;
+        if let Some(bytes) = bytes {
+            self.with_room(|| open_file.truncate(bytes))?;
+        }
+        if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
+            set.apply(&mut file.entry);
+        }
+        Ok(Invalidation::default())
+    }
+
+    /// Releases the unlinked files that no program has open: they use space, because the kernel could
+    /// still open them. Whether there were any.
+    pub fn release_unlinked(&self) -> bool {
+        let is_idle = |_: &Ino, file: &mut UnlinkedFile| Arc::strong_count(&file.open_file) == 1;
+        let idle: Vec<_> = self.unlinked.files.lock().extract_if(is_idle).collect();
+        !idle.is_empty()
+    }
+
+    /// Whether an open file was unlinked, and no program has it open. The caller has a reference to it.
+    pub(super) fn is_idle_unlinked(&self, open_file: &Arc<OpenFile>) -> bool {
+        let unlinked = self.unlinked.files.lock();
+        let is_it = |file: &UnlinkedFile| Arc::ptr_eq(&file.open_file, open_file) && file.unlinking == 0;
+        unlinked.values().any(is_it) && Arc::strong_count(open_file) <= 2
+    }
+
+    /// A directory in which a name can be created. A computed directory is created in the log first.
+    fn directory_to_add(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
+        let found = self.directory_for(ino, name)?;
+        if !State::is_computed(found.node) {
+            return Ok(found);
+        }
+        let (place, like) = {
+            let state = found.collection.state();
+            (state.place_beside(found.node), state.shown(found.node))
+        };
+        let Some(((mut node, names), like)) = place.zip(like) else { return Err(of_container()) };
+        let (mode, owner) = (like.entry.mode, (like.entry.uid, like.entry.gid));
+        for name in names {
+            let collection = &found.collection;
+            let made = self.with_room(|| open::make_directory(collection, node, &name, mode, owner));
+            node = match made {
+                Err(error) if error.kind() == ErrorKind::Exists => {
+                    let state = collection.state();
+                    state.find(node, &name).ok_or(error)?
+                }
+                made => made?,
+            };
+        }
+        // The kernel knows them by the numbers of tensors' directories.
+        found.collection.invalidate_all_names();
+        Ok(Directory { node, ..found })
+    }
+
+    /// The new entry of a directory.
+    fn found_in(&self, directory: &Directory, name: &[u8]) -> Result<(Ino, Located)> {
+        let node = self.named(&directory.collection, directory.node, name)?;
+        let located = Located::Node(FileView { collection: directory.collection.clone(), node });
+        Ok((self.ino(&located)?, located))
+    }
+
+    /// Whether a name leads to a tensor in a listing of tensors, where removing it does nothing, so that
+    /// programs that remove all listed names continue. Fails with `Denied` for another tensor.
+    fn keeps_tensor(&self, directory: &Directory, name: &[u8]) -> Result<bool> {
+        let state = directory.collection.state();
+        if !state.is_of_tensors(directory.node, name) {
+            return Ok(false);
+        }
+        let is_beside = !State::is_computed(directory.node) || state.place_beside(directory.node).is_some();
+        let is_listed = is_beside && self.list_mode(&state, directory.node) == ListMode::Both;
+        if is_listed && name != TENSORS_NAME.as_bytes() { Ok(true) } else { Err(of_container()) }
+    }
+
+    /// A directory in which names can be created and removed.
+    fn directory_for(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
+        self.check_access()?;
+        match self.locate(ino)? {
+            Located::Node(view) if view.node.entry.id == ROOT && is_ours(name) => Err(not_here()),
+            Located::Node(FileView { collection, node }) => Ok(Directory { collection, node: node.entry.id }),
+            _ => Err(not_here()),
+        }
+    }
+
+    pub(super) fn check_access(&self) -> Result<()> {
+        match self.store().access() {
+            Access::Write => Ok(()),
+            Access::Read => Err(Error::new(ErrorKind::ReadOnly, "the store is mounted to be read only")),
+        }
+    }
+}
+
+fn is_ours(name: &[u8]) -> bool {
+    [CONTROL_NAME, FORMS_NAME].iter().any(|ours| ours.as_bytes() == name)
+}
+
+fn of_container() -> Error {
+    let text = "it is made of the tensors of a container: change the container, or write to the tensors";
+    Error::new(ErrorKind::Denied, text)
+}
+
+pub(super) fn not_here() -> Error {
+    let text = "only directories can be created among tenants and collections, and .ctl and .as are reserved";
+    Error::new(ErrorKind::Denied, text)
+}
+
+fn other_collection() -> Error {
+    Error::new(ErrorKind::OtherDevice, "a name in another collection")
+}

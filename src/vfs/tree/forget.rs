@@ -1,0 +1,90 @@
+//! Invalidations: cached pages and attributes that the kernel must drop.
+
+use std::collections::BTreeSet;
+
+use crate::model::{EntryId, Result};
+use crate::store::Collection;
+use crate::stream::index_beside;
+use crate::vfs::open::Changes;
+use crate::vfs::tree::ino::{Ino, Place};
+use crate::vfs::tree::invalidation::Invalidation;
+use crate::vfs::tree::vfs::Vfs;
+
+impl Vfs {
+    /// Queues an invalidation that the kernel must receive whether or not the request succeeds.
+    pub fn queue_invalidation(&self, forget: Invalidation) {
+        self.pending_invalidations.lock().nodes.extend(forget.nodes);
+    }
+
+    /// Notes that the kernel may cache pages of a tensor under the number of its plain name, if it is one.
+    pub fn note_plain_open(&self, number: Ino) {
+        if let Place::Node { collection, node } = number.place()
+            && number.is_plain()
+        {
+            self.forms.note(collection, node, number);
+        }
+    }
+
+    /// Takes the invalidations of requests that could not send them themselves. The caller tells the
+    /// kernel before anybody can find the queue empty, as `Invalidator` does.
+    pub fn take_pending_invalidations(&self) -> Invalidation {
+        std::mem::take(&mut *self.pending_invalidations.lock())
+    }
+
+    /// The invalidation for nodes whose bytes changed.
+    pub fn invalidate_nodes(
+        &self,
+        collection: &Collection,
+        nodes: impl IntoIterator<Item = EntryId>,
+    ) -> Invalidation {
+        self.forget(collection, Changes { nodes: nodes.into_iter().collect() }, None)
+    }
+
+    /// The invalidation for changes; queues it if the request failed after them.
+    pub(super) fn forget_or_queue(
+        &self,
+        collection: &Collection,
+        changes: Changes,
+        written: Option<EntryId>,
+        done: Result<()>,
+    ) -> Result<Invalidation> {
+        let forget = self.forget(collection, changes, written);
+        match done {
+            Ok(()) => Ok(forget),
+            Err(error) => {
+                self.queue_invalidation(forget);
+                Err(error)
+            }
+        }
+    }
+
+    /// The invalidation for changes. The kernel has the bytes of a file that it wrote itself,
+    /// `written`, but not those of the file's forms and of its plain name.
+    pub(super) fn forget(
+        &self,
+        collection: &Collection,
+        changes: Changes,
+        written: Option<EntryId>,
+    ) -> Invalidation {
+        let number = collection.state().number();
+        let ino = |node| Ino::of(Place::Node { collection: number, node });
+        let nodes: BTreeSet<EntryId> = {
+            let state = collection.state();
+            // The index next to a batch contains the hash of the batch.
+            let indexes = changes.nodes.iter().filter_map(|node| index_beside(&state, *node));
+            let mut indexes: Vec<EntryId> = indexes.collect();
+            // The batch that is a form of the vectors contains all parts.
+            let files = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());
+            let parts = files.filter(|file| file.records.is_some()).flat_map(|file| state.parts(file));
+            indexes.extend(parts.map(|part| part.entry.id));
+            changes.nodes.into_iter().chain(indexes).collect()
+        };
+        nodes
+            .iter()
+            .filter_map(|node| self.open_files.get(number, *node))
+            .for_each(|open_file| open_file.note_forgotten());
+        let changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
+        let forms = self.forms.of(number, &changed);
+        Invalidation { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }
+    }
+}

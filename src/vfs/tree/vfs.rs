@@ -1,0 +1,421 @@
+//! The mounted tree: tenants, their collections, and the files in them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use foldhash::quality::RandomState;
+use parking_lot::{Mutex, RwLock};
+
+use crate::engine::Engine;
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result};
+use crate::store::Verify;
+use crate::store::now_nanoseconds;
+use crate::store::{Collection, Store};
+use crate::store::{Node, ROOT, State};
+use crate::vfs::form::PinnedForms;
+use crate::vfs::open::{OpenFile, OpenFiles};
+use crate::vfs::tree::attr::{Attr, Unlogged};
+use crate::vfs::tree::ino::{Ino, Place};
+use crate::vfs::tree::invalidation::Invalidation;
+use crate::vfs::tree::list_mode::ListMode;
+use crate::vfs::tree::located::{
+    CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
+};
+use crate::vfs::tree::opened_forms::OpenedForms;
+use crate::vfs::tree::unlinked::Unlinked;
+
+/// The mounted tree.
+pub struct Vfs {
+    store: Arc<Store>,
+    engine: Engine,
+    /// The list mode of directories without a setting of their own.
+    pub(super) listed_by_default: ListMode,
+    pub(super) verify: Verify,
+    pub(super) open_files: OpenFiles,
+    pub(super) unlinked: Unlinked,
+    /// Files that differ from the log although they may be closed.
+    pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
+    /// Invalidations that jobs and slow requests have queued so far.
+    pub(super) pending_invalidations: Mutex<Invalidation>,
+    pub(super) mounted: Mounted,
+    pub(super) controls: Controls,
+    /// Files of forms of which the kernel may cache pages.
+    pub(super) forms: OpenedForms,
+    looked_up: LookedUp,
+}
+
+/// The user and group of nodes that no log records, and their time.
+pub(super) struct Mounted {
+    pub by: (u32, u32),
+    /// Nanoseconds since 1970.
+    pub at: i64,
+}
+
+/// Targets of inode numbers that were looked up by name.
+#[derive(Default)]
+struct LookedUp {
+    /// Collections by number.
+    collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
+    /// Tenants by the hash of their name.
+    tenants: RwLock<HashMap<u64, String>>,
+}
+
+/// A collection that was looked up.
+struct KnownCollection {
+    tenant: String,
+    name: String,
+    /// The store may close it while nobody uses it.
+    collection: Weak<Collection>,
+    /// Of a remote, whose next opening could show another snapshot.
+    kept: Option<Arc<Collection>>,
+}
+
+impl KnownCollection {
+    fn path(&self) -> String {
+        format!("{}/{}", self.tenant, self.name)
+    }
+}
+
+impl Vfs {
+    /// When stored bytes are verified.
+    pub fn verify(&self) -> Verify {
+        self.verify
+    }
+
+    /// The tree of a store. `owner` is the user and group of nodes that no log records.
+    pub fn new(
+        store: Arc<Store>,
+        listed_by_default: ListMode,
+        verify: Verify,
+        owner: (u32, u32),
+        controls: Controls,
+    ) -> Vfs {
+        let engine = Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone())));
+        let (open_files, unlinked) = (OpenFiles::default(), Unlinked::default());
+        Vfs {
+            store,
+            engine,
+            listed_by_default,
+            verify,
+            open_files,
+            unlinked,
+            unflushed: Mutex::default(),
+            pending_invalidations: Mutex::default(),
+            mounted: Mounted { by: owner, at: now_nanoseconds() },
+            controls,
+            forms: OpenedForms::default(),
+            looked_up: LookedUp::default(),
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The engine that moves tensors between tiers.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The target of an inode number. Fails with `Gone` for one that was never looked up, or whose node
+    /// is gone.
+    pub fn locate(&self, ino: Ino) -> Result<Located> {
+        match ino.place() {
+            Place::Root => Ok(Located::Root),
+            Place::Tenant(hash) => self.hashed(hash).map(Located::Tenant).ok_or_else(|| gone(ino)),
+            Place::Node { collection, node } => {
+                let collection = self.numbered(collection)?.ok_or_else(|| gone(ino))?;
+                let node = collection.state().shown(node).ok_or_else(|| gone(ino))?;
+                Ok(Located::Node(FileView { collection, node }))
+            }
+            Place::Control { owner, place, node } => {
+                self.control(owner, place, node).map(Located::Control).ok_or_else(|| gone(ino))
+            }
+            Place::Form { collection, form, node } => {
+                self.form(collection, form, node).map(Located::Form).ok_or_else(|| gone(ino))
+            }
+        }
+    }
+
+    /// [`locate`](Self::locate), also of directories and links that were removed and that the kernel still knows.
+    pub fn locate_known(&self, ino: Ino) -> Result<Located> {
+        self.locate(ino).or_else(|error| {
+            let node = self.unlinked.nodes.lock().get(&ino).map(|removed| removed.node.clone());
+            match (node, ino.place()) {
+                (Some(node), Place::Node { collection, .. }) => {
+                    let collection = self.numbered(collection)?.ok_or(error)?;
+                    Ok(Located::Node(FileView { collection, node }))
+                }
+                _ => Err(error),
+            }
+        })
+    }
+
+    /// Looks up `name` in a directory. Fails with `NotFound` where it does not exist.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
+        }
+        let located = match self.locate(parent)? {
+            Located::Root if name == CONTROL_NAME.as_bytes() => {
+                Located::Control(ControlView::top(Scope::Mount))
+            }
+            Located::Root => Located::Tenant(self.tenant_named(text(name)?)?),
+            Located::Tenant(tenant) if name == CONTROL_NAME.as_bytes() => {
+                Located::Control(ControlView::top(Scope::Tenant(tenant)))
+            }
+            Located::Tenant(tenant) => {
+                let label = text(name)?;
+                if crate::model::check_label(label).is_err() {
+                    return Err(no_name(name));
+                }
+                let collection = self.collection_named(&tenant, label)?;
+                self.node_in(collection, ROOT)?
+            }
+            Located::Node(view) if view.node.entry.id == ROOT && name == CONTROL_NAME.as_bytes() => {
+                Located::Control(ControlView::top(Scope::Collection(view.collection)))
+            }
+            Located::Node(view) if view.node.entry.id == ROOT && name == FORMS_NAME.as_bytes() => {
+                Located::Form(FormView { collection: view.collection, of: None })
+            }
+            Located::Node(FileView { collection, node }) => {
+                let found = self.named(&collection, node.entry.id, name)?;
+                let is_plain = is_plain_name(&collection.state(), node.entry.id, &found);
+                let located = Located::Node(FileView { collection, node: found });
+                let ino = self.ino(&located)?;
+                return Ok((ino.plain().filter(|_| is_plain).unwrap_or(ino), located));
+            }
+            Located::Control(view) => Located::Control(self.control_named(view, name)?),
+            Located::Form(view) => Located::Form(self.form_named(&view, name)?),
+        };
+        Ok((self.ino(&located)?, located))
+    }
+
+    /// Resolves a path below the mount without following symbolic links.
+    pub fn walk(&self, path: &[u8]) -> Result<(Ino, Located)> {
+        let mut at = (Ino::ROOT, Located::Root);
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            at = self.lookup(at.0, name)?;
+        }
+        Ok(at)
+    }
+
+    /// The inode number of a target.
+    pub fn ino(&self, located: &Located) -> Result<Ino> {
+        let place = match located {
+            Located::Root => Place::Root,
+            Located::Tenant(name) => Place::Tenant(Ino::tenant_hash(name)),
+            Located::Node(FileView { collection, node }) => {
+                Place::Node { collection: collection.state().number(), node: node.entry.id }
+            }
+            Located::Control(view) => view.number(),
+            Located::Form(view) => view.number(),
+        };
+        Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^38 files in one"))
+    }
+
+    /// The attributes of a target.
+    pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
+        match located {
+            Located::Root => {
+                let attr = Attr::directory(ino, 0o755, self.mounted.at, self.mounted.by);
+                attr.with_directories(self.store.tenants().map_or(0, |tenants| tenants.len()))
+            }
+            Located::Tenant(name) => self.tenant_attr(ino, name),
+            Located::Node(FileView { collection, node }) => {
+                // Read before the log, so that the log's answer is at least as new.
+                let written = self.open_file(ino).and_then(|open_file| written(&open_file));
+                let state = collection.state();
+                let node = state.node(node.entry.id).unwrap_or(node);
+                Attr::node(ino, node, &state).with(written)
+            }
+            Located::Control(view) => self.control_attr(ino, view),
+            Located::Form(view) => self.form_attr(ino, view),
+        }
+    }
+
+    /// The unflushed writes to the files of a collection. The caller holds no lock of the collection,
+    /// because the lock of an open file comes before those.
+    pub(super) fn written_in(&self, collection: &Arc<Collection>) -> HashMap<EntryId, Unlogged> {
+        let open = self.open_files.all();
+        let open = open.iter().filter(|open_file| Arc::ptr_eq(open_file.collection(), collection));
+        open.filter_map(|open_file| Some((open_file.node(), written(open_file)?))).collect()
+    }
+
+    /// The attributes of an inode number, also of an open unlinked file and of a removed directory.
+    pub fn stat(&self, ino: Ino) -> Result<Attr> {
+        match self.locate(ino) {
+            Ok(located) => Ok(self.attr(ino, &located)),
+            Err(error) => match self.open_file(ino) {
+                None if error.kind() == ErrorKind::Gone => {
+                    let removed = self.unlinked.nodes.lock();
+                    let removed = removed.get(&ino).ok_or(error)?;
+                    Ok(Attr { links: 0, ..Attr::node(ino, &removed.node, &State::default()) })
+                }
+                Some(open_file) => {
+                    let unlinked = self.unlinked.files.lock();
+                    let entry = unlinked.get(&ino).map_or(open_file.entry(), |file| &file.entry);
+                    Ok(Attr::of_unlinked(ino, &open_file, entry))
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.locate(ino)?.link_target()
+    }
+
+    /// Looks up a tenant by name and caches it under its number.
+    pub(super) fn tenant_named(&self, name: &str) -> Result<String> {
+        if !self.store.tenants()?.iter().any(|tenant| tenant == name) {
+            return Err(no_name(name.as_bytes()));
+        }
+        let mut tenants = self.looked_up.tenants.write();
+        let hash = Ino::tenant_hash(name);
+        let known = tenants.entry(hash).or_insert_with(|| name.to_owned());
+        if known != name && Ino::tenant_hash(known) != hash {
+            // The number of a tenant that was renamed, which has another name by now.
+            name.clone_into(known);
+        }
+        if known != name {
+            return Err(Error::unsupported(format!("the tenants {known} and {name} have the same number")));
+        }
+        Ok(name.to_owned())
+    }
+
+    /// Looks up a collection by name and caches it under its number.
+    pub(super) fn collection_named(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        if crate::model::check_label(name).is_err() {
+            return Err(no_name(name.as_bytes()));
+        }
+        let collection = self.store.collection(tenant, name)?;
+        let number = collection.state().number();
+        let is_known =
+            |known: &KnownCollection| std::ptr::eq(known.collection.as_ptr(), Arc::as_ptr(&collection));
+        if self.looked_up.collections.read().get(&number).is_some_and(is_known) {
+            return Ok(collection);
+        }
+        let known = KnownCollection {
+            tenant: tenant.to_owned(),
+            name: name.to_owned(),
+            collection: Arc::downgrade(&collection),
+            kept: self.store.shows_snapshots().then(|| collection.clone()),
+        };
+        let path = known.path();
+        {
+            let mut collections = self.looked_up.collections.write();
+            match collections.get(&number) {
+                // Another thread was faster.
+                Some(before) if is_known(before) => return Ok(collection),
+                Some(before) if before.kept.is_some() || (before.path() != path && self.is_there(before)) => {
+                    let before = before.path();
+                    return Err(Error::corrupt(format!("{before} and {path} have the same number {number}")));
+                }
+                _ => collections.insert(number, known),
+            };
+        }
+        self.finish_renames(&collection);
+        Ok(collection)
+    }
+
+    /// Whether there is a collection with the name of one that was looked up, which may have another name by now.
+    fn is_there(&self, known: &KnownCollection) -> bool {
+        self.store.collections(&known.tenant).is_ok_and(|names| names.contains(&known.name))
+    }
+
+    /// Whether the collection of an inode is open; otherwise nobody uses it, and nothing in it changes.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        let (Place::Node { collection, .. } | Place::Form { collection, .. }) = ino.place() else {
+            return true;
+        };
+        let collections = self.looked_up.collections.read();
+        collections.get(&collection).is_some_and(|known| known.collection.strong_count() > 0)
+    }
+
+    /// Makes the number that the kernel knows for a renamed tenant lead to its new name.
+    pub(super) fn rename_looked_up_tenant(&self, old: &str, new: &str) {
+        let mut tenants = self.looked_up.tenants.write();
+        for name in tenants.values_mut().filter(|name| *name == old) {
+            new.clone_into(name);
+        }
+        tenants.insert(Ino::tenant_hash(new), new.to_owned());
+    }
+
+    /// Drops a removed collection from the cache.
+    pub(super) fn forget_collection(&self, number: u32) {
+        self.looked_up.collections.write().remove(&number);
+    }
+
+    /// The tenant with a hash, if it was looked up before.
+    pub(super) fn hashed(&self, hash: u64) -> Option<String> {
+        self.looked_up.tenants.read().get(&hash).cloned()
+    }
+
+    /// The collection with a number that was looked up before, opened again if it was closed.
+    pub(super) fn numbered(&self, number: u32) -> Result<Option<Arc<Collection>>> {
+        let (tenant, name) = {
+            let collections = self.looked_up.collections.read();
+            let Some(known) = collections.get(&number) else { return Ok(None) };
+            if let Some(collection) = known.collection.upgrade() {
+                collection.note_lookup();
+                return Ok(Some(collection));
+            }
+            (known.tenant.clone(), known.name.clone())
+        };
+        let found = self.collection_named(&tenant, &name)?;
+        let is_it = found.state().number() == number;
+        Ok(is_it.then_some(found))
+    }
+
+    fn node_in(&self, collection: Arc<Collection>, node: EntryId) -> Result<Located> {
+        let found = self.found(&collection.state(), node)?;
+        Ok(Located::Node(FileView { collection, node: found }))
+    }
+
+    /// The node of a name in a directory of a collection.
+    pub(super) fn named(
+        &self,
+        collection: &Collection,
+        directory: EntryId,
+        name: &[u8],
+    ) -> Result<Arc<Node>> {
+        // Name and node come from one state, because names can change in between.
+        let state = collection.state();
+        if state.directory(directory).is_none() && !State::is_computed(directory) {
+            return Err(Error::new(ErrorKind::NotDirectory, "not a directory"));
+        }
+        self.found(&state, state.find(directory, name).ok_or_else(|| no_name(name))?)
+    }
+
+    fn found(&self, state: &State, node: EntryId) -> Result<Arc<Node>> {
+        state
+            .shown(node)
+            .ok_or_else(|| Error::corrupt(format!("a name leads to node {}, which is gone", node.0)))
+    }
+}
+
+/// Whether the name of a node in a directory is the plain name of a tensor, by which it is only read.
+pub(super) fn is_plain_name(state: &State, directory: EntryId, node: &Node) -> bool {
+    let is_part = node.file().is_some_and(|file| file.container.is_some());
+    is_part && (!State::is_computed(directory) || state.place_beside(directory).is_some())
+}
+
+/// Size and time of unflushed writes to an open file.
+fn written(open_file: &OpenFile) -> Option<Unlogged> {
+    if !open_file.is_changed() {
+        return None;
+    }
+    let mtime = open_file.mtime()?;
+    Some(Unlogged { bytes: open_file.bytes(), mtime })
+}
+
+fn text(name: &[u8]) -> Result<&str> {
+    std::str::from_utf8(name).map_err(|_| no_name(name))
+}
+
+fn gone(ino: Ino) -> Error {
+    Error::new(ErrorKind::Gone, format!("inode {:#x} is gone", ino.0))
+}
