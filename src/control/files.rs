@@ -7,7 +7,7 @@ use crate::control::maintenance::{COMPACT, SCRUB};
 #[cfg(feature = "remote")]
 use crate::control::push;
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, hottest, maintenance, metrics, prefetch, quota, status};
+use crate::control::{actions, blocks, hot_tensors, maintenance, metrics, prefetch, quota, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
@@ -124,7 +124,7 @@ pub const MOUNT_FILES: &[File] = &[
             Ok(context.mounted.jobs.json(actions::jobs_of(context)))
         })
     },
-    shown("hottest.json", "the tensors with the highest scores, as JSON", hottest::json),
+    shown("hottest.json", "the tensors with the highest scores, as JSON", hot_tensors::json),
     #[cfg(feature = "remote")]
     File {
         show: None,

@@ -9,7 +9,7 @@ mod counters;
 mod digests;
 mod files;
 mod forms;
-mod hottest;
+mod hot_tensors;
 #[cfg(feature = "mount")]
 mod http;
 #[cfg(feature = "mount")]

@@ -11,9 +11,9 @@ mod access;
 mod automatic;
 mod compact;
 mod evict;
-mod heal;
 #[cfg(feature = "mount")]
-mod imported;
+mod finish_import;
+mod heal;
 mod move_preview;
 mod moves;
 mod pins;
@@ -34,7 +34,7 @@ pub use access::Heat;
 pub use compact::compact;
 pub use evict::Evict;
 #[cfg(feature = "mount")]
-pub use imported::Finish;
+pub use finish_import::Finish;
 pub use move_preview::{MovePreview, would_move};
 pub use pins::Pinned;
 pub use plan_move::Sources;

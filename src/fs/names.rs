@@ -2,7 +2,7 @@
 //!
 //! Names of a container's tensors are created and removed with the container, without a request of
 //! the kernel. Invalidating one waits for the lock of its directory, which the daemon must not wait
-//! for (`fs/forget.rs`). Linux 6.16 and later can invalidate all names at once
+//! for (`fs/invalidate.rs`). Linux 6.16 and later can invalidate all names at once
 //! (FUSE_NOTIFY_INC_EPOCH): this waits for nothing, and the kernel looks each name up again at its
 //! next use. Older kernels do not cache such names.
 //!

@@ -56,7 +56,7 @@ pub(super) struct Passthrough {
 struct Table {
     nodes: HashMap<Ino, Node>,
     /// Resources of open files, by handle.
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, OpenResource>,
     /// Writable descriptors of all nodes.
     writers: usize,
     /// Threads that were redirected and have opened nothing since.
@@ -70,11 +70,11 @@ struct Table {
 struct Node {
     backed: Weak<Backed>,
     writers: usize,
-    awaited: Vec<Awaited>,
+    redirects: Vec<Redirect>,
 }
 
 /// A thread that was redirected to look the name up again.
-struct Awaited {
+struct Redirect {
     thread: u32,
     since: Instant,
     /// The file for an open of the passthrough number; `None` where the daemon serves the thread.
@@ -114,24 +114,24 @@ impl Drop for Backed {
     }
 }
 
-impl Awaited {
+impl Redirect {
     fn is_current(&self) -> bool {
         self.since.elapsed() < AWAITED_FOR
     }
 }
 
-enum Held {
+enum OpenResource {
     /// The physical file, and the extents in it at the time of this open.
     Backed {
         _file: Arc<Backed>,
-        _lies: Physical,
+        _physical: Physical,
     },
     Writer(Ino),
 }
 
 impl Node {
     fn is_unused(&self) -> bool {
-        self.writers == 0 && self.awaited.is_empty() && self.backed.strong_count() == 0
+        self.writers == 0 && self.redirects.is_empty() && self.backed.strong_count() == 0
     }
 }
 
@@ -139,7 +139,7 @@ impl Table {
     /// The state of a file, after removing expired redirects.
     fn node(&mut self, ino: Ino) -> Option<&mut Node> {
         let node = self.nodes.get_mut(&ino)?;
-        node.awaited.retain(Awaited::is_current);
+        node.redirects.retain(Redirect::is_current);
         if node.is_unused() {
             self.nodes.remove(&ino);
         }
@@ -152,7 +152,7 @@ impl Table {
             self.swept = Some(Instant::now());
             self.sent.retain(|_, since| since.elapsed() < AWAITED_FOR);
             self.nodes.retain(|_, node| {
-                node.awaited.retain(Awaited::is_current);
+                node.redirects.retain(Redirect::is_current);
                 !node.is_unused()
             });
         }
@@ -161,7 +161,7 @@ impl Table {
     /// Whether the file has writers, or threads redirected to the daemon.
     fn is_for_writers(&mut self, ino: Ino) -> bool {
         self.node(ino).is_some_and(|node| {
-            node.writers > 0 || node.awaited.iter().any(|awaited| awaited.backed.is_none())
+            node.writers > 0 || node.redirects.iter().any(|redirect| redirect.backed.is_none())
         })
     }
 }
@@ -188,7 +188,7 @@ impl Passthrough {
         let mut table = self.table.lock();
         table.writers += 1;
         table.nodes.entry(ino).or_default().writers += 1;
-        table.held.insert(handle, Held::Writer(ino));
+        table.held.insert(handle, OpenResource::Writer(ino));
     }
 
     /// Notes a closed descriptor. Returns the file that has lost its last writer by this, if any.
@@ -197,7 +197,7 @@ impl Passthrough {
         table.sweep();
         let held = table.held.remove(&handle);
         let mut last = None;
-        if let Some(Held::Writer(ino)) = &held {
+        if let Some(OpenResource::Writer(ino)) = &held {
             table.writers -= 1;
             if let Some(node) = table.node(*ino) {
                 node.writers -= 1;
@@ -210,13 +210,13 @@ impl Passthrough {
     }
 
     /// Notes that a thread was redirected: to `backed`, or to the daemon.
-    fn sent_away(&self, ino: Ino, thread: u32, backed: Option<Arc<Backed>>) {
+    fn redirect(&self, ino: Ino, thread: u32, backed: Option<Arc<Backed>>) {
         let mut table = self.table.lock();
         table.sweep();
         let since = Instant::now();
         table.sent.insert(thread, since);
-        let awaited = Awaited { thread, since, backed };
-        table.nodes.entry(ino).or_default().awaited.push(awaited);
+        let redirect = Redirect { thread, since, backed };
+        table.nodes.entry(ino).or_default().redirects.push(redirect);
     }
 
     /// Handles an open by a thread. Returns whether the thread was redirected, perhaps from another
@@ -225,14 +225,14 @@ impl Passthrough {
         &self,
         ino: Ino,
         thread: u32,
-        is_sought: impl Fn(&Awaited) -> bool,
-    ) -> (bool, Option<Awaited>) {
+        is_sought: impl Fn(&Redirect) -> bool,
+    ) -> (bool, Option<Redirect>) {
         let mut table = self.table.lock();
         let was_sent = table.sent.remove(&thread).is_some();
-        let is_it = |awaited: &Awaited| awaited.thread == thread && is_sought(awaited);
+        let is_it = |redirect: &Redirect| redirect.thread == thread && is_sought(redirect);
         let found = table.node(ino).and_then(|node| {
-            let place = node.awaited.iter().position(is_it)?;
-            Some(node.awaited.swap_remove(place))
+            let place = node.redirects.iter().position(is_it)?;
+            Some(node.redirects.swap_remove(place))
         });
         (was_sent || found.is_some(), found)
     }
@@ -244,8 +244,8 @@ impl Passthrough {
 
     /// Whether a thread was redirected to the passthrough number of a file.
     pub fn is_promised(&self, ino: Ino, thread: u32) -> bool {
-        let is_it = |awaited: &Awaited| awaited.thread == thread && awaited.backed.is_some();
-        self.table.lock().node(ino).is_some_and(|node| node.awaited.iter().any(is_it))
+        let is_it = |redirect: &Redirect| redirect.thread == thread && redirect.backed.is_some();
+        self.table.lock().node(ino).is_some_and(|node| node.redirects.iter().any(is_it))
     }
 
     /// Whether one of these files is written to, or about to be.
@@ -276,7 +276,7 @@ impl Passthrough {
     }
 
     /// Registers a physical file with the kernel, unless it is registered.
-    fn give(&self, ino: Ino, physical: &Physical, open_file: Arc<OpenFile>) -> Option<Arc<Backed>> {
+    fn register(&self, ino: Ino, physical: &Physical, open_file: Arc<OpenFile>) -> Option<Arc<Backed>> {
         let device = self.device.get()?;
         let mut table = self.table.lock();
         if let Some(backed) = table.nodes.get(&ino).and_then(|node| node.backed.upgrade()) {
@@ -330,9 +330,9 @@ impl Dispatcher {
             let found = if may_be_backed { self.backed_for(thread, ino) } else { None };
             let decoding = if may_be_backed && found.is_none() { self.decode_at_open(ino) } else { None };
             return match (found, decoding) {
-                (Some((backed, lies)), _) => {
+                (Some((backed, physical)), _) => {
                     self.second_looks.done(thread);
-                    self.opened_backed(ino, backed, lies, reply)
+                    self.opened_backed(ino, backed, physical, reply)
                 }
                 (None, Some(decoding)) => self.open_decoded((thread, number), flags, decoding, reply),
                 (None, None) => self.send_to_daemon(thread, ino, reply),
@@ -379,7 +379,7 @@ impl Dispatcher {
 
     /// Redirects a thread to the own number.
     fn send_to_daemon(&self, thread: u32, ino: Ino, reply: Reply) {
-        self.passthrough.sent_away(ino, thread, None);
+        self.passthrough.redirect(ino, thread, None);
         self.second_looks.sent(thread);
         reply.error(errno::LOOK_AGAIN);
     }
@@ -388,9 +388,9 @@ impl Dispatcher {
     /// the thread.
     pub fn open_backed(&self, thread: u32, ino: Ino, reply: Reply) -> bool {
         match self.give_backing(ino) {
-            Some((backed, lies)) => {
+            Some((backed, physical)) => {
                 self.second_looks.done(thread);
-                self.opened_backed(ino, backed, lies, reply);
+                self.opened_backed(ino, backed, physical, reply);
                 true
             }
             None => {
@@ -404,7 +404,7 @@ impl Dispatcher {
     /// Otherwise returns the reply for other use.
     pub fn send_to_kernel(&self, thread: u32, ino: Ino, reply: Reply) -> Result<(), Reply> {
         let Some((backed, _)) = self.give_backing(ino) else { return Err(reply) };
-        self.passthrough.sent_away(ino, thread, Some(backed));
+        self.passthrough.redirect(ino, thread, Some(backed));
         self.second_looks.sent(thread);
         reply.error(errno::LOOK_AGAIN);
         Ok(())
@@ -429,16 +429,16 @@ impl Dispatcher {
         }
     }
 
-    fn opened_backed(&self, ino: Ino, backed: Arc<Backed>, lies: Physical, reply: Reply) {
+    fn opened_backed(&self, ino: Ino, backed: Arc<Backed>, physical: Physical, reply: Reply) {
         backed.open_file.opened_to_read();
-        match &lies {
+        match &physical {
             Physical::Stored(_) => {
                 self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
             }
             Physical::Decoded(_) => self.decoded.opened(ino),
         }
         let handle = self.handles.insert(Handle::file(backed.open_file.clone()));
-        let held = Held::Backed { _file: backed.clone(), _lies: lies };
+        let held = OpenResource::Backed { _file: backed.clone(), _physical: physical };
         self.passthrough.table.lock().held.insert(handle, held);
         let backing = Some(backed.id.number());
         reply.opened(&Opened { handle, flags: OpenedFlags::NO_FLUSH, backing });
@@ -446,10 +446,10 @@ impl Dispatcher {
 
     /// The physical file for an open of the passthrough number.
     fn backed_for(&self, thread: u32, ino: Ino) -> Option<(Arc<Backed>, Physical)> {
-        let (_, promised) = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
-        if let Some(backed) = promised.and_then(|awaited| awaited.backed) {
-            let lies = backed.physical.clone();
-            return Some((backed, lies));
+        let (_, promised) = self.passthrough.arrived(ino, thread, |redirect| redirect.backed.is_some());
+        if let Some(backed) = promised.and_then(|redirect| redirect.backed) {
+            let physical = backed.physical.clone();
+            return Some((backed, physical));
         }
         self.give_backing(ino)
     }
@@ -458,7 +458,7 @@ impl Dispatcher {
     fn give_backing(&self, ino: Ino) -> Option<(Arc<Backed>, Physical)> {
         let physical = self.physical(ino)?;
         let open_file = self.vfs.open_numbered(ino).ok()?;
-        Some((self.passthrough.give(ino, &physical, open_file)?, physical))
+        Some((self.passthrough.register(ino, &physical, open_file)?, physical))
     }
 
     /// The physical file for a reader that opens the file now.

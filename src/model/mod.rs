@@ -3,9 +3,9 @@
 
 mod dtype;
 mod error;
+mod exact_reason;
 mod id;
 mod keep_list;
-mod kept;
 mod mode;
 mod move_to;
 mod name;
@@ -17,9 +17,9 @@ mod tier;
 
 pub use dtype::{Dtype, GGML_CODE};
 pub use error::{Error, ErrorKind, Result, beginning, plain};
+pub use exact_reason::{Kept, KeptBy};
 pub use id::{EntryId, ObjectId, SeedId, StoreId, TensorId};
 pub use keep_list::{KEEP, keeps};
-pub use kept::{Kept, KeptBy};
 pub use mode::{
     ENTER_BITS, GROUP_EXECUTES, MODE_BITS, OWNER_BITS, OWNER_WRITES, PERMISSIONS, READ_BITS, SET_GROUP_ID,
     SET_USER_ID,

@@ -19,13 +19,13 @@ use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
 use crate::store::events::Events;
-use crate::store::io::share::Shared;
+use crate::store::io::link::Shared;
+use crate::store::link_candidates::{Sharing, data_number};
 use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::{Limits, Meter, Room, Use};
 use crate::store::repair::set_aside::{open_collection, open_log};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
-use crate::store::sharing::{Sharing, data_number};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 use crate::store::upstream::{ShownSnapshot, Upstream};
 

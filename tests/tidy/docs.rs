@@ -251,7 +251,10 @@ fn a_document_names_paths_that_exist() {
         "README.md",
         "`store/lock.rs`, `src/store/lock.rs`, `lock.rs`, `docs/FORMAT.md` and `tests/log/`",
     );
-    assert_none(MAP, "`store/`, `src/vfs/open/`, `.ci/run`, `scripts/bench.sh --quick`, ``scripts/bench.sh``");
+    assert_none(
+        MAP,
+        "`store/`, `src/vfs/open/`, `.ci/run`, `scripts/bench.sh --quick`, ``scripts/bench.sh``",
+    );
     assert_one("README.md", "one\ntwo `store/look.rs`", 2, "store/look.rs");
     assert_one("README.md", "`look.rs`", 1, "look.rs");
     assert_one("docs/FORMAT.md", "| a | `docs/FORM.md` |", 1, "docs/FORM.md");

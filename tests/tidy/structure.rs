@@ -17,7 +17,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
             ("quota", 0),
             ("settings", 0),
             ("clock", 1),
-            ("sharing", 1),
+            ("link_candidates", 1),
             ("upstream", 1),
             ("events", 2),
             ("tenant", 2),

@@ -16,7 +16,7 @@ use crate::store::object::links::{DELTA_FILE, place_of, place_of_stored};
 use crate::store::object::parts::Part;
 use crate::store::space::files::Touched;
 use crate::store::space::slots::{SLOT_ALIGN, Slots};
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 
 /// Payloads of so many bytes are written back at once, so that little is left for the sync.
 const WRITEBACK_BYTES: usize = 1 << 20;

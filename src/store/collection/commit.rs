@@ -17,15 +17,15 @@ use crate::store::clock::now_seconds;
 use crate::store::collection::Collection;
 use crate::store::collection::journal::{Due, Writer};
 use crate::store::events::EventKind;
+use crate::store::link_candidates::is_shared;
 use crate::store::log::checkpoint::{Checkpoint, GROWTH, LOG_BYTES_MIN, switch_log, write_draft};
 use crate::store::log::validate::check;
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
-use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
 use crate::store::state::State;
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 use crate::trace;
 
 impl Collection {

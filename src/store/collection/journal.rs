@@ -13,7 +13,7 @@ use crate::store::log::replay::Damage;
 use crate::store::space::files::{PAYLOAD_FILES, Touched};
 use crate::store::space::slots::Slots;
 use crate::store::state::State;
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 
 /// State that only the holder of the writer's lock uses.
 pub(in crate::store) struct Writer {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::model::{Error, Result};
 use crate::store::collection::Collection;
 use crate::store::disk::{File, Open, remove_if_present};
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 
 impl Collection {
     fn pinned_directory(&self) -> String {

@@ -20,12 +20,12 @@ use crate::store::collection::journal::Writer;
 use crate::store::collection::open_object::MEMORY_FILE;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::change::Change;
+use crate::store::link_candidates::is_shared;
 use crate::store::object::Object;
 use crate::store::object::factors::place_of_factor;
 use crate::store::object::links::{place_of, place_of_stored};
-use crate::store::sharing::is_shared;
 use crate::store::space::holders::{ASKED_EVERY, Alone};
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 
 /// Space goes back to the disk in pages of this size.
 const PAGE_BYTES: u64 = 4096;

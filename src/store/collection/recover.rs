@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use crate::format::log::record::Record;
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::collection::Collection;
-use crate::store::sharing::data_number;
+use crate::store::link_candidates::data_number;
 use crate::store::space::files::Touched;
 use crate::store::state::ROOT;
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 
 impl Collection {
     /// Removes the collection from the disk. `NotEmpty` if there are names in it. The log goes last,

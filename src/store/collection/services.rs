@@ -7,7 +7,7 @@ use crate::store::clock::Ticks;
 use crate::store::collection::lineage::Lineage;
 use crate::store::collection::open_object::Rebuild;
 use crate::store::events::Events;
-use crate::store::sharing::Sharing;
+use crate::store::link_candidates::Sharing;
 
 /// Called when names change. The writer's locks are held during the call.
 type NameWatcher = Box<dyn Fn() + Send + Sync>;

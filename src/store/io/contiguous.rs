@@ -18,7 +18,7 @@ use crate::store::disk::{File, Open};
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
 use crate::store::object::parts::Part;
-use crate::store::space::outside::is_untouched;
+use crate::store::space::external_file::is_untouched;
 use crate::store::state::pinned_copy::PinnedCopy;
 
 /// Bytes that a thread verifies at a time, so that they fit the second-level cache. A longer block is

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use crate::format::checksum;
 use crate::model::{Error, Result};
 use crate::store::collection::open_object::OpenObject;
-use crate::store::space::outside::is_untouched;
+use crate::store::space::external_file::is_untouched;
 
 thread_local! {
     /// The block that this thread compares. A block is as long as the limit from which the allocator asks the system,

@@ -18,7 +18,7 @@ use crate::store::disk::change::Change;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::links::{DELTA_FILE, place_of_stored};
 use crate::store::space::files::Touched;
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 
 /// Use of space in a tier file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

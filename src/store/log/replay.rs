@@ -23,7 +23,7 @@ use crate::store::log::pending_batch::PendingBatch;
 use crate::store::log::refused_entries::RefusedEntries;
 use crate::store::log::scan::{LogReader, SLOT, SlotContent, durable_before};
 use crate::store::object::Object;
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 use crate::store::state::{ROOT, State};
 
 /// The result of a replay.

@@ -15,7 +15,6 @@
 
 pub(in crate::store) mod block_ranges;
 pub(in crate::store) mod blocks;
-pub(in crate::store) mod checked;
 pub(in crate::store) mod deltas;
 pub(in crate::store) mod factors;
 pub(in crate::store) mod failed_reads;
@@ -23,6 +22,7 @@ pub(in crate::store) mod links;
 pub(in crate::store) mod origin;
 pub(in crate::store) mod parts;
 pub(in crate::store) mod usage;
+pub(in crate::store) mod verified_blocks;
 pub(in crate::store) mod write_state;
 
 use std::collections::BTreeMap;
@@ -38,12 +38,12 @@ use crate::format::log::catalog::{Extent, ObjectEntry};
 use crate::format::log::record::Stored;
 use crate::model::{Dtype, EntryId, Error, Result, Tier};
 use crate::store::object::blocks::{Block, BlockLayout, Blocks, DIRTY, Run};
-use crate::store::object::checked::Checked;
 use crate::store::object::failed_reads::Unreadable;
 use crate::store::object::links::DeltaLink;
 use crate::store::object::origin::Origin;
 use crate::store::object::parts::Part;
 use crate::store::object::usage::Accesses;
+use crate::store::object::verified_blocks::Checked;
 use crate::store::object::write_state::WriteState;
 use crate::store::quota::Use;
 

@@ -1,10 +1,10 @@
 //! Snapshots: a collection at one moment as canonical files, and such files as a disk that is only read.
 
-mod again;
 pub(in crate::store) mod canonical;
+mod clone_reuse;
 pub(in crate::store) mod disk;
 pub(in crate::store) mod freeze;
-mod narrowed;
 pub(in crate::store) mod payloads;
-pub(in crate::store) mod recoded;
+mod shared_pieces;
 pub(in crate::store) mod source;
+pub(in crate::store) mod variant;

@@ -15,8 +15,8 @@ use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
+use crate::store::space::external_file::Outside;
 use crate::store::space::holders::Shown;
-use crate::store::space::outside::Outside;
 use crate::store::space::reservations::ReservedSlots;
 use crate::store::upstream::{Upstream, cloned_file};
 

@@ -10,10 +10,10 @@ use crate::format::log::block_record::BlockRecord;
 use crate::format::log::record::Stored;
 use crate::model::{Error, ObjectId, Result, Tier};
 use crate::store::object::blocks::{Block, BlockLayout, Blocks};
-use crate::store::object::checked::{Checked, Words};
+use crate::store::object::verified_blocks::{Checked, Words};
 use crate::store::object::{Object, is_relocation, lies_in_a_file};
 use crate::store::state::State;
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 
 /// The index of an object while block records are applied to it. Locks `blocks`, then `checked`.
 struct BlockApplier<'a> {

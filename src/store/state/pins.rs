@@ -10,7 +10,7 @@ use crate::model::{EntryId, ObjectId, Result};
 use crate::store::batch::Batch;
 use crate::store::object::{Object, is_relocation};
 use crate::store::state::State;
-use crate::store::state::freed::Freed;
+use crate::store::state::freed_space::Freed;
 use crate::store::state::node::Node;
 use crate::store::state::pinned_copy::{PIN, PinnedCopy, WITHOUT_COPY};
 

@@ -488,8 +488,15 @@ impl World {
             return;
         }
         for (tensor, begin, end) in tensors(known).unwrap_or_default() {
+            // After a kill, a mount recognizes files that the last one had no time for.
+            let until = std::time::Instant::now() + support::PATIENCE;
+            let mut at = self.tensor(path, &tensor, &known[begin..end]);
+            while at.is_none() && self.disk.is_none() && std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+                at = self.tensor(path, &tensor, &known[begin..end]);
+            }
             // A container that met a full disk may be a plain file.
-            let Some(at) = self.tensor(path, &tensor, &known[begin..end]) else {
+            let Some(at) = at else {
                 if self.disk.is_some() || self.has_killer && self.is_killed.load(Ordering::Acquire) {
                     continue;
                 }

@@ -23,8 +23,8 @@ use crate::store::object::Object;
 use crate::store::object::blocks::Block;
 use crate::store::snapshot::canonical::{Canonical, Files, lacks, log_of};
 use crate::store::snapshot::freeze::{copied, next_sequence};
-use crate::store::snapshot::narrowed::Narrowed;
 use crate::store::snapshot::payloads::{CanonicalFile, Payload, PayloadReader};
+use crate::store::snapshot::shared_pieces::Narrowed;
 use crate::store::state::State;
 use crate::store::state::node::Node;
 

@@ -9,8 +9,8 @@ use crate::model::Result;
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::{File, FileAttributes, Open};
+use crate::store::link_candidates::{SharedName, is_shared};
 use crate::store::object::Object;
-use crate::store::sharing::{SharedName, is_shared};
 use crate::store::upstream::cloned_file;
 
 /// If two files differ, mostly one of this many samples does.
