@@ -10,14 +10,17 @@
 #[deny(clippy::indexing_slicing)]
 pub mod model;
 
+#[warn(missing_docs)]
 pub mod codec;
 
 #[deny(clippy::indexing_slicing)]
+#[warn(missing_docs)]
 pub mod format;
 
 #[deny(clippy::indexing_slicing)]
 pub mod trace;
 
+#[warn(missing_docs)]
 pub mod store;
 
 pub mod stream;

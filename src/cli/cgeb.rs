@@ -76,7 +76,6 @@ struct Write {
 #[derive(ClapArgs)]
 #[command(after_help = "Example: tierfs cgeb show table.cgeb --record 7")]
 struct Show {
-    /// The batch
     file: PathBuf,
     /// Show only this record, with its values; the first is 0
     #[arg(long)]
@@ -90,7 +89,6 @@ struct Show {
 #[derive(ClapArgs)]
 #[command(after_help = "Example: tierfs cgeb verify table.cgeb")]
 struct Verify {
-    /// The batch
     file: PathBuf,
 }
 

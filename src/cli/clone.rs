@@ -27,7 +27,6 @@ pub(super) struct Clone {
     remote: String,
     /// TENANT/COLLECTION in the remote; with =TENANT/COLLECTION its names in the store
     collection: String,
-    /// The store
     store: PathBuf,
     /// Clone this snapshot instead of the newest: its number, or a tag
     #[arg(long, value_name = "N|TAG")]
@@ -46,9 +45,7 @@ pub(super) struct Clone {
 /// Example: tierfs pull /srv/tensors acme/llama
 #[derive(clap::Args)]
 pub(super) struct Pull {
-    /// The store
     store: PathBuf,
-    /// TENANT/COLLECTION
     collection: String,
     /// Get this snapshot instead of the newest: its number, or a tag
     #[arg(long, value_name = "N|TAG")]

@@ -81,7 +81,6 @@ fn compact(path: &Path) -> Result<String> {
     first.map(|()| text)
 }
 
-/// Shows progress.
 struct Bar {
     bar: ProgressBar,
     counted: Counted,

@@ -55,11 +55,9 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// As recommended.
     Good,
     /// Works, with lower performance or without a feature.
     Warning,
-    /// Mounting is impossible.
     Bad,
 }
 
@@ -105,7 +103,6 @@ impl Args {
         self.report(&findings)
     }
 
-    /// Prints findings.
     fn report(&self, findings: &[Finding]) -> Result<Outcome> {
         let word = |verdict| match verdict {
             Verdict::Good => "ok",

@@ -49,7 +49,6 @@ enum Way {
     Auto,
     /// cuFile only; fail where it cannot read the file
     Cufile,
-    /// Through host memory
     Host,
 }
 

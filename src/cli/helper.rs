@@ -23,7 +23,6 @@ pub(super) struct Helper {
     store: OsString,
     /// The directory to mount on
     mountpoint: OsString,
-    /// Ignore unknown options
     #[arg(short)]
     sloppy: bool,
     /// Check the arguments but do not mount

@@ -108,7 +108,6 @@ fn write_pages(command: clap::Command, directory: &Path) -> Result<()> {
     write(&directory.join(format!("{name}.1")), &page)
 }
 
-/// The page tierfs(1).
 fn program_page(command: &clap::Command) -> Result<Vec<u8>> {
     let (man, mut page) = (Man::new(command.clone()), Vec::new());
     man.render_title(&mut page).map_err(failed)?;
@@ -134,7 +133,6 @@ fn failed(error: std::io::Error) -> Error {
     Error::io("formatting a manual page", error)
 }
 
-/// The page tierfs-control(7).
 fn control_page() -> Roff {
     let mut page = begin("tierfs-control", "attributes and control files of a tierfs mount");
     page.control("SH", ["DESCRIPTION"]);
@@ -190,7 +188,6 @@ fn file_text(file: &File) -> String {
     format!("{} {modes}{private}", sentence(file.help))
 }
 
-/// The page tierfs-tiers(7).
 fn tiers_page() -> Roff {
     let mut page = begin("tierfs-tiers", "the precision in which tierfs stores tensors");
     page.control("SH", ["DESCRIPTION"]);

@@ -119,7 +119,6 @@ enum Command {
 /// The outcome of a command that did not return an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// The command succeeded.
     Succeeded,
     /// The command failed in part and has printed what failed.
     Failed,

@@ -28,7 +28,6 @@ pub(super) struct Args {
     /// The present name: TENANT/COLLECTION or TENANT
     #[arg(value_name = "FROM", value_parser = parse_name)]
     from: Name,
-    /// The new name
     #[arg(value_name = "TO", value_parser = parse_name)]
     to: Name,
     /// Print a JSON object

@@ -32,7 +32,6 @@ use crate::store::{Access, Store};
 /// Example: tierfs push /srv/tensors acme/llama s3://models/prefix --create
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store
     store: PathBuf,
     /// TENANT/COLLECTION; with =TENANT/COLLECTION its names in the remote
     collection: String,

@@ -24,7 +24,6 @@ use crate::model::{Error, ErrorKind, Result};
 pub(super) struct Args {
     /// The store, or its mount point
     store: PathBuf,
-    /// The collection
     #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
     collection: (String, String),
     /// Print a JSON object

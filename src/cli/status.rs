@@ -22,7 +22,6 @@ use crate::model::{Error, ErrorKind, Result};
 pub(super) struct Args {
     /// A mount point, or a path below one
     mountpoint: Option<PathBuf>,
-    /// Print JSON
     #[arg(long)]
     json: bool,
 }

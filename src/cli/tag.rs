@@ -17,16 +17,12 @@ use crate::remote::tags::{remove_tag, set_tag, tags};
 /// Example: tierfs tag s3://models/prefix acme/llama=3 v1.0
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The remote
     remote: String,
     /// TENANT/COLLECTION, for its newest snapshot; with =N for snapshot N
     collection: String,
-    /// The tag
     name: Option<String>,
-    /// Remove the tag
     #[arg(long, requires = "name")]
     remove: bool,
-    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -23,7 +23,6 @@ use crate::store::disk::{Disk, Lock};
 /// Example: tierfs umount /mnt/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The mount point
     mountpoint: PathBuf,
     /// Detach the mount point now; the daemon ends when the last file is closed
     #[arg(long)]
@@ -201,7 +200,6 @@ fn same(one: &Path, other: &Path) -> bool {
 enum Detach {
     /// Once no program uses the mount.
     Unused,
-    /// At once.
     Now,
 }
 

@@ -21,7 +21,6 @@ pub const PREFIX: &str = "user.tierfs.";
 /// The cost of reading an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cost {
-    /// Reads memory only.
     Small,
     /// May read the whole file.
     WholeFile,
@@ -29,13 +28,11 @@ pub enum Cost {
 
 /// The context in which attributes are read.
 pub struct Reader<'a> {
-    /// The tree.
     pub vfs: &'a Vfs,
     /// On a mount, the refusals that it keeps, and the inode and user that ask.
     pub refusals: Option<(&'a Refusals, Asker)>,
 }
 
-/// An extended attribute.
 pub struct Attribute {
     /// The name after [`PREFIX`].
     pub name: &'static str,

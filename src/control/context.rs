@@ -13,19 +13,14 @@ use crate::vfs::{ControlView, FileView, Scope, Vfs};
 /// The user ID of root.
 pub(super) const ROOT_USER: u32 = 0;
 
-/// A mounted store.
 pub struct Mounted {
-    /// The tree.
     pub vfs: Arc<Vfs>,
-    /// The mount point.
     pub mountpoint: String,
-    /// The mount options.
     pub options: toml::Table,
     /// How requests arrive; set when the session begins.
     pub transport: OnceLock<&'static str>,
     /// The time of the mount.
     pub since: Instant,
-    /// Counts of requests.
     pub counters: Counters,
     /// Requests that take long.
     pub jobs: Jobs,
@@ -48,7 +43,6 @@ impl Mounted {
         }
     }
 
-    /// The store.
     pub fn store(&self) -> &Arc<Store> {
         self.vfs.store()
     }
@@ -61,9 +55,7 @@ impl Mounted {
 
 /// The context of a request to a control file.
 pub struct Context<'a> {
-    /// The mount.
     pub mounted: &'a Mounted,
-    /// The control file.
     pub view: &'a ControlView,
     /// The user ID of the caller.
     pub user: u32,

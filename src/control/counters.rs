@@ -17,7 +17,6 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Every kind.
             pub const ALL: &[Operation] = &[$(Operation::$kind,)*];
 
             /// The kernel's name of the operation.
@@ -75,14 +74,12 @@ pub struct Times {
 pub struct Snapshot {
     /// Upper bounds in seconds with cumulative counts. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
-    /// Number of requests.
     pub count: u64,
     /// The sum of the durations in seconds.
     pub seconds: f64,
 }
 
 impl Times {
-    /// Counts one request.
     pub fn add(&self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         // The logarithm to base 4 of the microseconds, rounded up.
@@ -94,12 +91,10 @@ impl Times {
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Number of requests.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// A snapshot.
     pub fn snapshot(&self) -> Snapshot {
         let mut count = 0;
         let mut bound = FIRST_BOUND_NANOSECONDS as f64 / 1e9;

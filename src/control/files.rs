@@ -28,7 +28,6 @@ type Act = fn(&Context, &str) -> Result<Invalidation>;
 
 /// A control file, or a tree of them.
 pub struct File {
-    /// The name.
     pub name: &'static str,
     /// The text that a read shows, and the action of a write.
     pub help: &'static str,

@@ -47,7 +47,6 @@ pub fn serve_metrics(mounted: &Arc<Mounted>, at: SocketAddr) -> Result<()> {
 
 struct Server {
     listener: TcpListener,
-    /// The oldest first.
     connections: Vec<Connection>,
     mounted: Weak<Mounted>,
 }

@@ -46,7 +46,6 @@ struct Ended {
 pub struct Report {
     /// For people. A job that succeeds without a text found nothing to do, and is not listed.
     pub text: String,
-    /// For programs.
     pub result: Value,
 }
 

@@ -13,9 +13,7 @@ use crate::vfs::FileView;
 /// Blocks and bytes of one tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Number of blocks.
     pub blocks: u64,
-    /// Their logical bytes.
     pub logical: u64,
     /// The bytes of their payloads.
     pub stored: u64,
@@ -29,7 +27,6 @@ pub(super) struct Measure {
     zeros: Tally,
     /// Elements of the tensors, or bytes of a plain file.
     pub elements: u64,
-    /// Number of objects.
     pub objects: u64,
     /// The largest number of deltas on a block.
     pub chain: usize,
@@ -91,7 +88,6 @@ impl Measure {
 }
 
 impl Tally {
-    /// Adds `other`.
     pub fn add(&mut self, other: Tally) {
         self.blocks += other.blocks;
         self.logical += other.logical;

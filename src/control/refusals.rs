@@ -30,7 +30,6 @@ struct Inner {
     kept: VecDeque<(Ino, u32, Refused)>,
 }
 
-/// A refused request.
 #[derive(Clone)]
 struct Refused {
     /// Identifies refusals, so that programs can recognize a new one.

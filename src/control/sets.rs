@@ -26,13 +26,10 @@ pub enum Acts {
 /// A request to set an attribute: the file or directory, and the user who asks.
 #[derive(Clone)]
 pub struct Asked {
-    /// The mount.
     pub mounted: Arc<Mounted>,
     /// The file or directory.
     pub view: FileView,
-    /// Its inode number.
     pub ino: Ino,
-    /// The user.
     pub user: u32,
 }
 
@@ -75,10 +72,8 @@ impl Asked {
     }
 }
 
-/// Sets an attribute.
 #[derive(Clone, Copy)]
 pub struct Set {
-    /// The duration.
     pub acts: Acts,
     set: fn(&Asked, &str) -> Result<()>,
 }

@@ -49,7 +49,6 @@ impl Reading {
 }
 
 impl Text {
-    /// A complete text.
     pub fn whole(text: String) -> Text {
         Text { make: None, reading: Mutex::new(Reading { begin: 0, bytes: text.into_bytes(), rest: None }) }
     }

@@ -15,11 +15,8 @@ const UNREADABLE_MAX: usize = 100;
 /// Totals of a store, tenant or collection.
 #[derive(Default)]
 pub(super) struct Totals {
-    /// Number of tenants.
     pub tenants: u64,
-    /// Number of collections.
     pub collections: u64,
-    /// Number of files.
     pub files: u64,
     /// Bytes of the logs, as of opening each collection.
     pub log_bytes: u64,
@@ -29,7 +26,6 @@ pub(super) struct Totals {
     pub tiers: BTreeMap<Tier, Tally>,
     /// The number of deltas of each block that has any.
     pub chains: Vec<u64>,
-    /// The problems.
     pub problems: Vec<Problem>,
     /// Each collection that can be opened.
     pub shares: Vec<Share>,
@@ -83,9 +79,7 @@ pub(super) struct Share {
     place: Visibility,
     /// Its path in the mount.
     pub path: String,
-    /// Number of files.
     pub files: u64,
-    /// Number of problems.
     pub problems: u64,
     /// Blocks and bytes by tier.
     pub tiers: BTreeMap<Tier, Tally>,
@@ -101,7 +95,6 @@ impl Totals {
         Ok(totals)
     }
 
-    /// Adds a tenant.
     pub fn add_tenant(&mut self, store: &Store, tenant: &str) -> Result<()> {
         self.tenants += 1;
         for name in store.collections(tenant)? {
@@ -122,7 +115,6 @@ impl Totals {
         Ok(())
     }
 
-    /// Adds a collection.
     pub fn add(&mut self, collection: &Collection) {
         let counted = collection.summarized(|| Counted::of(collection));
         let path = &counted.path;

@@ -16,7 +16,6 @@ use crate::store::Collection;
 pub struct Finish {
     /// Pack its tensors, which were imported in place.
     packs: bool,
-    /// Evict its tensors.
     evicts: Option<Reconstruct>,
 }
 

@@ -30,11 +30,8 @@ pub struct Tensor {
     pub key: (u32, ObjectId, u32),
     /// The tier of most of its blocks.
     pub tier: Tier,
-    /// Number of blocks.
     pub blocks: u64,
-    /// Number of elements.
     pub elements: u64,
-    /// Bytes per element.
     pub width: u64,
     /// When its last block entered the tier, in seconds since 1970.
     pub since: u64,
@@ -57,11 +54,8 @@ pub struct Tensor {
 /// A planned step of a tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Move {
-    /// The tensor.
     pub key: (u32, ObjectId, u32),
-    /// The current tier.
     pub from: Tier,
-    /// The new tier.
     pub to: Tier,
     /// The reason, for people.
     pub why: &'static str,

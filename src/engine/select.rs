@@ -17,15 +17,12 @@ use crate::store::{Node, State, Walk};
 /// A tensor that a request applies to.
 #[derive(Clone)]
 pub struct Target {
-    /// Its node.
     pub node: EntryId,
     /// Its path in the collection.
     pub path: String,
     /// Its own name, in its container.
     pub name: String,
-    /// Element type.
     pub dtype: Dtype,
-    /// Shape.
     pub shape: Shape,
     /// Its objects, in the order of its bytes.
     pub objects: Vec<Arc<Object>>,
@@ -54,7 +51,6 @@ impl Target {
         by.or_else(|| (self.is_checksummed && !to.aim.tier().is_exact()).then_some(KeptBy::Checksummed))
     }
 
-    /// Logical bytes.
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.bytes()).sum()
     }

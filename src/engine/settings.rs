@@ -11,7 +11,6 @@ use crate::store::allow_until_written;
 /// A setting with a text value that is inherited: a tensor inherits from its container, a file from
 /// the directories above it.
 pub struct Setting {
-    /// Its name.
     pub name: &'static str,
     /// The possible values; the first is the default.
     pub values: &'static [&'static str],
@@ -36,7 +35,6 @@ pub const CACHE: Setting = Setting { name: "cache", values: &["auto", "kernel", 
 pub const PACK: Setting = Setting { name: crate::store::PACK, values: &crate::store::PACKS };
 
 impl Setting {
-    /// All settings.
     pub const ALL: [Setting; 8] = [LOSSY, POLICY, ENCODER, WRITES, LIST, PLAIN, CACHE, PACK];
 
     /// The setting with a name.
@@ -44,7 +42,6 @@ impl Setting {
         Setting::ALL.into_iter().find(|setting| setting.name == name)
     }
 
-    /// The default value.
     pub fn default_value(&self) -> &'static str {
         self.values.first().copied().unwrap_or_default()
     }

@@ -30,7 +30,6 @@ impl Forms for NoForms {
 
 /// Moves, evicts, pins and scrubs tensors, and tracks this work.
 pub struct Engine {
-    /// The store.
     pub store: Arc<Store>,
     /// Serializes the requests that change tiers.
     pub(super) at_work: Mutex<()>,

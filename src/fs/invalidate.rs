@@ -89,7 +89,6 @@ pub(super) struct InvalidationQueue {
 }
 
 impl Invalidator {
-    /// Creates both ends.
     pub fn new(decoded: Arc<DecodedCache>) -> (Invalidator, InvalidationQueue) {
         let ((tasks, receiver), progress) = (channel(), Arc::<Progress>::default());
         let queue = InvalidationQueue { tasks: Mutex::new(Some(receiver)), progress: progress.clone() };

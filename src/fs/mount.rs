@@ -45,7 +45,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// number to the other.
 const STACK_DEPTH: u32 = 2;
 
-/// Mount options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The list mode of directories without a setting of their own.
@@ -58,7 +57,6 @@ pub struct Options {
     pub zero_fill: bool,
     /// Number of threads that answer requests; by default the number of cores, at least 2.
     pub threads: Option<usize>,
-    /// How requests arrive.
     pub transport: Choice,
     /// Whether the kernel gets none of the rings that it agreed to use. For tests.
     pub withholds_rings: bool,
@@ -112,7 +110,6 @@ impl Options {
     }
 }
 
-/// A mounted store.
 pub struct Mount {
     /// Unmounts when it is dropped.
     _session: Session,

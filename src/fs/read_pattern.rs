@@ -14,12 +14,10 @@ const DISTANCE_MAX: u64 = 4 << 20;
 #[derive(Default)]
 pub(super) struct ReadPattern(Mutex<Run>);
 
-/// Reads in order.
 #[derive(Default)]
 struct Run {
     /// The range that they span.
     range: Range<u64>,
-    /// The bytes read.
     bytes: u64,
     is_whole: bool,
 }

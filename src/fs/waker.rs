@@ -35,7 +35,6 @@ impl Waker {
         self.wake();
     }
 
-    /// Wakes the thread.
     pub(super) fn wake(&self) {
         if let Err(error) = (&self.wake_handle).write(&[0]) {
             log::debug!("the end of the session is seen at the next look: {error}");

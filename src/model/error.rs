@@ -18,7 +18,6 @@ pub enum ErrorKind {
     Unsupported,
     /// An operation that this file system does not support.
     NotSupported,
-    /// An invalid value.
     Invalid,
     /// A file from outside that is cut off, or that is not of the format that its name promises.
     Unreadable,
@@ -133,7 +132,6 @@ impl Error {
         Error::new(ErrorKind::Corrupt, text)
     }
 
-    /// An invalid value.
     pub fn invalid(text: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, text)
     }

@@ -52,7 +52,6 @@ impl KeptBy {
 }
 
 impl Kept {
-    /// Counts a tensor.
     pub fn count(&mut self, by: KeptBy) {
         *match by {
             KeptBy::KeepList => &mut self.by_keep_list,
@@ -66,7 +65,6 @@ impl Kept {
         } += 1;
     }
 
-    /// Adds other numbers.
     pub fn add(&mut self, other: Kept) {
         self.by_keep_list += other.by_keep_list;
         self.beside_codes += other.beside_codes;
@@ -78,7 +76,6 @@ impl Kept {
         self.checksummed += other.checksummed;
     }
 
-    /// All of them.
     pub fn sum(&self) -> u64 {
         self.taken_by_all()
             + self.not_float

@@ -4,9 +4,7 @@
 pub const MODE_BITS: u32 = 0o7777;
 /// The permission bits of a mode.
 pub const PERMISSIONS: u32 = 0o777;
-/// The set-user-ID bit.
 pub const SET_USER_ID: u32 = 0o4000;
-/// The set-group-ID bit.
 pub const SET_GROUP_ID: u32 = 0o2000;
 /// The permission to execute for the group. It makes a file's set-group-ID bit effective.
 pub const GROUP_EXECUTES: u32 = 0o010;

@@ -29,7 +29,6 @@ pub struct Storing {
 /// An aim, and the selection of tensors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveTo {
-    /// The aim.
     pub aim: Aim,
     /// Every tensor that the aim can apply to, not only those that are usually worth it.
     pub all: bool,

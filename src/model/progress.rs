@@ -21,7 +21,6 @@ pub trait Progress: Sync {
     }
 }
 
-/// Ignores the progress.
 pub struct Silent;
 
 impl Progress for Silent {

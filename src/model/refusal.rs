@@ -15,7 +15,6 @@ const PATH_BYTES_MAX: usize = 1000;
 pub struct Refusal {
     /// The path in the mount of the file that is the cause.
     pub path: String,
-    /// The cause.
     pub cause: Cause,
 }
 
@@ -28,7 +27,6 @@ pub enum Cause {
     LastBytes,
     /// Low-rank factors would replace its last exact copy, and `lossy` is `deny`.
     Factors,
-    /// It is pinned.
     Pinned,
     /// Other tensors are stored as differences to it.
     Needed,
@@ -47,7 +45,6 @@ pub enum Cause {
     NoSource(Tier),
     /// Its bytes are absent, and nothing can reconstruct them.
     Absent,
-    /// `reconstruct` is `none`.
     NoReconstruct,
     /// A quota of this tenant or collection would be exceeded, with the numbers.
     Quota(String, String),
@@ -69,9 +66,7 @@ pub enum About<'a> {
 /// The files that have the same cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reason {
-    /// The cause.
     pub cause: Cause,
-    /// Number of files.
     pub count: usize,
     /// The first paths in the mount, at most [`FILES_SHOWN_MAX`].
     pub paths: Vec<String>,

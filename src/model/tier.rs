@@ -14,11 +14,8 @@ pub enum Tier {
     Packed,
     /// 8 bits a value, one scale a group: "hot".
     Q8,
-    /// 7 bits: "warm".
     Q7,
-    /// 5 bits: "warm5".
     Q5,
-    /// 3 bits: "cold".
     Q3,
     /// 3 bits with two scales a group.
     Q3x,

@@ -41,7 +41,6 @@ impl Segment {
     }
 }
 
-/// Concatenated segments.
 #[derive(Clone)]
 pub struct Stream {
     segments: Vec<Segment>,

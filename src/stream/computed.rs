@@ -91,7 +91,6 @@ impl Computed for Zeros {
     }
 }
 
-/// Constant bytes.
 impl Computed for Arc<[u8]> {
     fn bytes(&self) -> u64 {
         self.len() as u64

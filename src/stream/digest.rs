@@ -24,7 +24,6 @@ pub struct Digester {
 }
 
 impl Digester {
-    /// BLAKE3 only.
     pub fn blake3() -> Digester {
         Digester::default()
     }

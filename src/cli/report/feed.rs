@@ -24,15 +24,11 @@ const TOGETHER: usize = 64;
 pub(super) struct Feed {
     /// The store, or the mount point.
     pub place: String,
-    /// The store's uuid.
     pub store: String,
-    /// `stats.json`.
     pub tiers: Vec<(String, Bytes)>,
-    /// Number of files.
     pub files: u64,
     /// Bytes of copies of pinned files.
     pub pinned: u64,
-    /// Bytes of logs.
     pub logs: u64,
     pub collections: Vec<Collection>,
     pub problems: Vec<String>,
@@ -48,7 +44,6 @@ pub(super) struct Bytes {
     pub stored: u64,
 }
 
-/// A collection.
 pub(super) struct Collection {
     pub path: String,
     pub files: u64,
@@ -58,12 +53,10 @@ pub(super) struct Collection {
 
 /// A container, or a file that is a tensor.
 pub(super) struct Model {
-    /// TENANT/COLLECTION/FILE.
     pub path: String,
     pub tensors: Vec<Tensor>,
 }
 
-/// A tensor.
 #[derive(Default)]
 pub(super) struct Tensor {
     pub name: String,

@@ -25,7 +25,6 @@ pub(super) struct Measured {
 /// A sample after a move to a tier.
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
-    /// The tier.
     pub tier: Tier,
     /// Bytes of the payload.
     pub bytes: u64,

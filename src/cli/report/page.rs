@@ -21,7 +21,6 @@ const CELL: f64 = 22.0;
 /// The approximate width of a letter of 11 pixels.
 const LETTER: f64 = 6.4;
 
-/// The page.
 pub(super) fn page(feed: &Feed) -> String {
     let mut out = String::with_capacity(64 << 10);
     let tensors: usize = feed.models.iter().map(|model| model.tensors.len()).sum();

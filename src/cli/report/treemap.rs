@@ -1,6 +1,5 @@
 //! Squarified treemaps (Bruls, Huizing and van Wijk, 2000): areas in proportion to sizes, nearly square.
 
-/// A rectangle.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Area {
     pub x: f64,

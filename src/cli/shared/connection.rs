@@ -69,9 +69,7 @@ fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
 
 /// A process that answers requests of a connection.
 pub(in crate::cli) struct Daemon {
-    /// The process.
     pub process: Process,
-    /// Its connection.
     pub connection: Connection,
 }
 
@@ -100,7 +98,6 @@ pub(in crate::cli) fn daemons() -> impl Iterator<Item = Daemon> {
 pub(in crate::cli) struct Elsewhere {
     number: u32,
     name: String,
-    /// The mount.
     pub mounted: MountedThere,
 }
 

@@ -18,7 +18,6 @@ const TRIES: u32 = 100;
 /// resolved again.
 pub(in crate::cli) struct Folder {
     directory: OwnedFd,
-    /// For messages.
     path: PathBuf,
 }
 

@@ -19,7 +19,6 @@ pub(in crate::cli) const SHOW_EVERY: Duration = Duration::from_millis(50);
 /// A job of a mount.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Job {
-    /// Its number.
     pub number: u64,
     /// The request: `tier=q5`, `import:TAG`, `scrub`.
     pub request: String,
@@ -27,7 +26,6 @@ pub(in crate::cli) struct Job {
     pub path: String,
     /// `waiting`, `running`, `done`, `failed` or `cancelled`.
     pub state: String,
-    /// Why it failed.
     pub error: String,
     /// Its result so far.
     pub text: String,

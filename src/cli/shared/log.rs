@@ -100,16 +100,13 @@ fn line(level: Level, process: u32, text: &str) -> String {
 pub(in crate::cli) enum Destination {
     /// The journal or syslog.
     SystemLog {
-        /// Its socket.
         path: PathBuf,
     },
     /// The file that an option names.
     File(File),
     /// The file of a user on a machine without a system log, and whether it is new.
     StateFile {
-        /// The open file.
         file: File,
-        /// Its path.
         path: PathBuf,
         /// Whether no daemon has logged to it yet.
         is_new: bool,

@@ -8,10 +8,8 @@ use crate::cli::shared::connection::{Connection, daemons, noted_mountpoint, wher
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::model::{Error, ErrorKind, Result};
 
-/// A mounted tierfs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct Mounted {
-    /// The mount point.
     pub mountpoint: PathBuf,
     /// The directory of the store.
     pub store: PathBuf,

@@ -17,7 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(in crate::cli) enum Asked {
     /// It is this process.
     Answers(Process),
-    /// It has ended.
     Gone,
     /// It does not answer, or does not say a process of this PID namespace.
     Silent,

@@ -38,7 +38,6 @@ struct Reason {
 pub(in crate::cli) struct Typed<'a> {
     /// The words before the path: `tier q5`.
     pub words: &'a str,
-    /// The path.
     pub path: &'a Path,
 }
 

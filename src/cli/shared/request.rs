@@ -30,9 +30,7 @@ pub(in crate::cli) struct How {
 /// An attribute and its new value.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Request<'a> {
-    /// The attribute.
     pub name: &'a str,
-    /// The value.
     pub value: &'a str,
     /// The words of the command before the path, for advice.
     pub words: &'a str,

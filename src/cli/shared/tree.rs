@@ -20,7 +20,6 @@ use crate::vfs::{Ino, Kind, ListMode, Located, Vfs};
 pub(in crate::cli) enum Tree {
     /// An unmounted store and a path below it.
     Store {
-        /// The store's tree.
         vfs: Arc<Vfs>,
         /// The path below the store.
         below: Vec<u8>,
@@ -32,11 +31,9 @@ pub(in crate::cli) enum Tree {
 /// A line of a listing.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Row {
-    /// The name.
     pub name: OsString,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// Logical bytes.
     pub bytes: u64,
     /// Stored bytes, rounded up to a multiple of 512.
     pub stored: u64,
@@ -100,7 +97,6 @@ impl Tree {
         }
     }
 
-    /// Descends into `name`.
     pub fn enter(&mut self, name: &OsStr) {
         match self {
             Tree::Store { below, .. } => {

@@ -16,12 +16,10 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 /// The list of jobs as it was read.
 pub(in crate::cli) struct JobList {
     file: File,
-    /// A JSON array.
     pub text: Vec<u8>,
 }
 
 impl JobList {
-    /// Reads the list.
     pub fn read(mounted: &Mounted) -> Result<JobList> {
         let read = || {
             let mut file = File::open(mounted.mountpoint.join(".ctl/jobs.json"))?;

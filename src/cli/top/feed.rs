@@ -16,7 +16,6 @@ pub(super) struct Sample {
     pub at: f64,
     /// Seconds since the mount began.
     pub uptime: f64,
-    /// Requests by kind.
     pub operations: BTreeMap<String, Times>,
     /// Bytes by tier, most precise first.
     pub tiers: Vec<(String, Bytes)>,
@@ -26,14 +25,12 @@ pub(super) struct Sample {
     pub jobs: Vec<Job>,
     /// The numbers of `stats.json` by name.
     numbers: BTreeMap<String, f64>,
-    /// Number of problems.
     pub problems: usize,
 }
 
 /// Requests of one kind since the mount began.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Times {
-    /// Number of requests.
     pub count: u64,
     /// The sum of their durations.
     pub seconds: f64,
@@ -55,13 +52,11 @@ pub(super) struct Bytes {
 pub(super) struct Tensor {
     /// Its path in the mount.
     pub path: String,
-    /// Its tier.
     pub tier: String,
     /// Accesses of its hottest block.
     pub accesses: u64,
     /// Its score, 0 to 1000.
     pub score: f64,
-    /// Its stored bytes.
     pub stored: u64,
 }
 

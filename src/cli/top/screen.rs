@@ -104,7 +104,6 @@ impl Screen {
         self.note = Some(note);
     }
 
-    /// Handles a key.
     pub fn press(&mut self, key: Key) -> Wish {
         self.note = None;
         if let Some(number) = self.asked.take() {
@@ -160,7 +159,6 @@ impl Screen {
         jobs
     }
 
-    /// Draws the picture.
     pub fn draw(&self, frame: &mut Frame) {
         let area = frame.area();
         let tiers = self.samples.back().map_or(0, |sample| sample.tiers.len());

@@ -22,7 +22,6 @@ const SQUARE_MIN: f64 = 1e-14;
 
 /// Largest singular values, descending.
 pub(super) struct Leading {
-    /// Their squares.
     pub squares: Vec<f64>,
     /// A column for each, of unit length: the singular vectors of the shorter side.
     pub vectors: DMatrix<f64>,
@@ -42,7 +41,6 @@ impl Tall {
         Tall { matrix, transposed, total }
     }
 
-    /// The shorter side.
     pub fn side(&self) -> usize {
         self.matrix.ncols()
     }

@@ -24,11 +24,9 @@ use crate::store::{Collection, Object, OpenObject, Verify};
 /// The bytes to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evict {
-    /// Cached decoded bytes.
     Cache,
     /// Stored bytes that can be reconstructed.
     Stored,
-    /// Stored bytes, permanently.
     Discard,
 }
 

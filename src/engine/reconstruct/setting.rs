@@ -19,7 +19,6 @@ const RECONSTRUCT: &str = "reconstruct";
 /// How absent blocks of a tensor are reconstructed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Reconstruct {
-    /// Not at all.
     None,
     /// As differences to the lineage parent.
     Delta,
@@ -34,13 +33,11 @@ pub enum Reconstruct {
 /// The rank of the matrices in a product.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rank {
-    /// A fixed rank.
     Count(u32),
     /// The smallest rank whose squared singular values reach this share of those of the matrix.
     Energy(f64),
 }
 
-/// The default share.
 const ENERGY: Rank = Rank::Energy(0.99);
 
 impl Reconstruct {

@@ -22,7 +22,6 @@ const STEP_BYTES: u64 = 512 << 10;
 /// How urgent it is that a file is decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::fs) enum Urgency {
-    /// An open waits.
     Now,
     /// Nobody waits: other work goes first.
     Later,

@@ -103,7 +103,6 @@ impl Draft {
         std::os::unix::fs::FileExt::write_all_at(&self.0, bytes, offset)
     }
 
-    /// Ends the writing.
     pub fn finish(self, files: &MemoryFiles) -> io::Result<Arc<DecodedFile>> {
         if !files.has_own() {
             let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;

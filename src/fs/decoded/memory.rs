@@ -14,10 +14,8 @@ const SCARCE_PART: u64 = 50;
 /// or less than this.
 const SCARCE_BYTES: u64 = 16 << 20;
 
-/// Memory in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Memory {
-    /// All of it.
     pub total: u64,
     /// The memory that can be allocated without taking any that is in use.
     pub available: u64,

@@ -14,7 +14,6 @@ use super::device::IOCTL_GROUP;
 /// FUSE_DEV_IOC_BACKING_CLOSE, which takes the number of a file.
 const CLOSE: Opcode = opcode::write::<u32>(IOCTL_GROUP, 2);
 
-/// `struct fuse_backing_map`.
 #[repr(C)]
 struct BackingMap {
     descriptor: i32,
@@ -22,7 +21,6 @@ struct BackingMap {
     padding: u64,
 }
 
-/// FUSE_DEV_IOC_BACKING_OPEN.
 struct OpenBacking(BackingMap);
 
 // SAFETY: the kernel reads a `struct fuse_backing_map` and writes nothing. It returns the number of the file.

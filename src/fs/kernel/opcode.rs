@@ -1,7 +1,6 @@
 //! The kinds of requests that are served, by the kernel's numbers (`enum fuse_opcode`). The others get ENOSYS.
 
 pub(super) const LOOKUP: u32 = 1;
-/// Has no reply.
 pub(super) const FORGET: u32 = 2;
 pub(super) const GETATTR: u32 = 3;
 pub(super) const SETATTR: u32 = 4;
@@ -33,7 +32,6 @@ pub(super) const CREATE: u32 = 35;
 pub(super) const INTERRUPT: u32 = 36;
 pub(super) const DESTROY: u32 = 38;
 pub(super) const POLL: u32 = 40;
-/// Has no reply.
 pub(super) const BATCH_FORGET: u32 = 42;
 pub(super) const READDIRPLUS: u32 = 44;
 pub(super) const RENAME2: u32 = 45;

@@ -32,7 +32,6 @@ const TYPE_SHIFT: u32 = 12;
 pub struct Attributes {
     /// The inode, and the number that programs see.
     pub node: Ino,
-    /// Length in bytes.
     pub bytes: u64,
     /// Stored size, in units of 512 bytes.
     pub blocks: u64,
@@ -44,11 +43,8 @@ pub struct Attributes {
     pub changed: i64,
     /// The type and the permission bits.
     pub mode: u32,
-    /// Number of names.
     pub links: u32,
-    /// Owner.
     pub user: u32,
-    /// Group.
     pub group: u32,
     /// Preferred bytes of a read or a write.
     pub block_bytes: u32,
@@ -99,7 +95,6 @@ impl Sub for OpenedFlags {
     }
 }
 
-/// An open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// The number by which requests name it.
@@ -120,15 +115,11 @@ impl Opened {
 /// The numbers of statfs(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Blocks in all.
     pub blocks: u64,
-    /// Free blocks.
     pub blocks_free: u64,
     /// Free blocks that users may take.
     pub blocks_available: u64,
-    /// Inodes in all.
     pub files: u64,
-    /// Free inodes.
     pub files_free: u64,
     /// Bytes of a block.
     pub block_bytes: u32,

@@ -21,7 +21,6 @@ use super::opcode;
 /// Bytes of the header.
 pub const REQUEST_HEADER_BYTES: usize = 40;
 
-/// One request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request<'a> {
     /// The number that the reply repeats.
@@ -159,7 +158,6 @@ pub struct Forgotten<'a> {
 impl<'a> Forgotten<'a> {
     const ENTRY_BYTES: usize = 16;
 
-    /// The inodes.
     pub fn nodes(self) -> impl Iterator<Item = Ino> + use<'a> {
         let number = |entry: &[u8]| entry.first_chunk().map(|bytes| Ino(u64::from_ne_bytes(*bytes)));
         self.entries.chunks_exact(Forgotten::ENTRY_BYTES).filter_map(number)
@@ -171,24 +169,17 @@ impl<'a> Forgotten<'a> {
 pub enum SetTime {
     /// That of the request.
     Now,
-    /// Nanoseconds since 1970.
     At(i64),
 }
 
 /// The attributes that a request sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttributes {
-    /// Permission bits.
     pub mode: Option<u32>,
-    /// Owner.
     pub user: Option<u32>,
-    /// Group.
     pub group: Option<u32>,
-    /// Length in bytes.
     pub bytes: Option<u64>,
-    /// Access time.
     pub accessed: Option<SetTime>,
-    /// Modification time.
     pub modified: Option<SetTime>,
 }
 
@@ -251,7 +242,6 @@ pub struct Malformed {
 #[derive(Debug)]
 struct Wrong;
 
-/// `struct fuse_in_header`.
 struct Header {
     len: u32,
     kind: u32,
@@ -332,7 +322,6 @@ impl<'a> Arguments<'a> {
         if u32::try_from(rest.len()) == Ok(len) { Ok(rest) } else { Err(Wrong) }
     }
 
-    /// `struct fuse_getattr_in`.
     fn handle_of_attributes(&mut self) -> Result<Option<u64>, Wrong> {
         const HAS_HANDLE: u32 = 1;
         let flags = self.u32()?;
@@ -341,7 +330,6 @@ impl<'a> Arguments<'a> {
         Ok((flags & HAS_HANDLE != 0).then_some(handle))
     }
 
-    /// `struct fuse_setattr_in`.
     fn attributes(&mut self) -> Result<SetAttributes, Wrong> {
         let valid = self.u32()?;
         // Padding and the handle.
@@ -373,7 +361,6 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// `struct fuse_read_in`.
     fn read(&mut self) -> Result<(u64, u64, u32, OpenFlags), Wrong> {
         let (handle, offset, size) = (self.u64()?, self.u64()?, self.u32()?);
         // Flags of the read, and the owner of locks.

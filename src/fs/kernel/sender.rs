@@ -34,9 +34,7 @@ pub trait Sender: Send {
 
 /// The sender of one reply. That of the device lies in it, so that its requests cost no allocation.
 pub enum Route {
-    /// By the device.
     Device(ToDevice),
-    /// By another channel.
     Other(Box<dyn Sender>),
 }
 

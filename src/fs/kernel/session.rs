@@ -50,7 +50,6 @@ pub(in crate::fs) struct Agreed {
 pub(in crate::fs) struct Session {
     session: fuser::Session<Handshake>,
     device: Arc<OwnedFd>,
-    /// The kernel's answers.
     pub agreed: Agreed,
 }
 

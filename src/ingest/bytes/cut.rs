@@ -20,7 +20,6 @@ const CHUNK_BYTES: u64 = 4 << 20;
 
 /// The bytes of a written file.
 pub struct Written<'a> {
-    /// Its content.
     pub file: &'a Arc<dyn File>,
     /// Where it lies, in order and without gaps.
     pub stretches: Vec<Stretch>,
@@ -60,7 +59,6 @@ enum Kind {
     Hole,
     /// Zeros that lie nowhere.
     Zeros,
-    /// Copied to slots.
     Copy,
 }
 

@@ -31,7 +31,6 @@ pub struct Options {
 /// Attributes of a source file.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Permission bits.
     pub mode: u32,
     /// User and group of the new file.
     pub owner: (u32, u32),

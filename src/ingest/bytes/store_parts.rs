@@ -118,7 +118,6 @@ pub(in crate::ingest) struct How<'a> {
     pub options: &'a Options,
     /// For an import in place, the data file number of the source itself.
     pub outside: Option<u64>,
-    /// Computes its digests.
     pub digester: Digester,
 }
 
@@ -195,7 +194,6 @@ pub(in crate::ingest) fn store_parts(
 
 /// The destination of exact blocks.
 enum Data {
-    /// Into `tier0.dat`, packed.
     None,
     /// The same offset in a data file.
     Own(u64, Arc<dyn File>),

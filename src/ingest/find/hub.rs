@@ -54,7 +54,6 @@ pub(in crate::ingest) struct Repository {
 /// A repository of a cache, and the collection that it becomes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HubRepository {
-    /// Its directory.
     pub path: PathBuf,
     /// `ORG--NAME` of a model.
     pub collection: String,

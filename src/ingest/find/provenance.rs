@@ -30,7 +30,6 @@ pub(in crate::ingest) struct Provenance {
     pub mtime: i64,
     /// Digits of the BLAKE3 of its bytes.
     pub digest: String,
-    /// See [`place`].
     pub places: Vec<String>,
 }
 

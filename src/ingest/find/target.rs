@@ -7,7 +7,6 @@ use crate::model::escape_component;
 pub struct Target {
     /// The directories above it, outermost first.
     pub directories: Vec<Vec<u8>>,
-    /// Its name.
     pub name: Vec<u8>,
 }
 

@@ -42,9 +42,7 @@ pub(in crate::ingest) struct Found {
 pub(in crate::ingest) struct FoundLink {
     /// Its target in the collection.
     pub target: Target,
-    /// Its text.
     pub text: Vec<u8>,
-    /// As in [`Found`].
     pub root: Arc<[u8]>,
 }
 
@@ -53,7 +51,6 @@ pub(in crate::ingest) struct FoundLink {
 pub(in crate::ingest) struct Walked {
     /// Sorted by target; no two have the same one.
     pub found: Vec<Found>,
-    /// Links to make.
     pub links: Vec<FoundLink>,
     /// Entries that could not be read, with reasons. The others are there.
     pub failed: Vec<(PathBuf, Error)>,
@@ -72,7 +69,6 @@ impl Mounts {
         text.map(Mounts).map_err(|error| Error::io("reading /proc/self/mountinfo", error))
     }
 
-    /// The mounted stores.
     pub fn stores(&self) -> impl Iterator<Item = PathBuf> {
         mounted(&self.0).filter(MountedThere::is_ours).map(|ours| ours.source)
     }

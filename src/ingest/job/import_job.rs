@@ -32,7 +32,6 @@ use crate::store::{Collection, ROOT, Store, Touched, now_nanoseconds, show_plain
 /// Missing shards that a note names.
 const SHARDS_SHOWN_MAX: usize = 5;
 
-/// Observes an import.
 pub trait Watch: Progress {
     /// The import of a file begins.
     fn began(&self, _path: &str) {}
@@ -97,7 +96,6 @@ impl Plan {
         Ok(Plan { request, options, walked, manifest, stores })
     }
 
-    /// Its request.
     pub fn request(&self) -> &Request {
         &self.request
     }

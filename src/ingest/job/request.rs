@@ -16,9 +16,7 @@ const TAG_LEN_MAX: usize = 64;
 /// The options of an import.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request {
-    /// Tenant and collection.
     pub collection: (String, String),
-    /// Files and directories.
     pub paths: Vec<PathBuf>,
     /// The tier that float tensors go to, as [`MoveTo::parse_tier`] takes it.
     pub tier: Option<String>,
@@ -56,7 +54,6 @@ pub struct Request {
     pub strict: bool,
     /// List the actions without taking them.
     pub dry_run: bool,
-    /// Identifies its job.
     pub tag: Option<String>,
 }
 

@@ -15,7 +15,6 @@ const LISTED_MAX: usize = 1000;
 /// The action of an import for a file, also in a dry run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Creates it.
     Import,
     /// Replaces the file of its name.
     Replace,
@@ -28,7 +27,6 @@ pub enum Action {
 }
 
 impl Action {
-    /// All actions.
     pub const ALL: [Action; 5] =
         [Action::Import, Action::Replace, Action::Link, Action::Mend, Action::Remove];
 
@@ -47,11 +45,9 @@ impl Action {
 /// A file that an import has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
-    /// The action.
     pub action: Action,
     /// Its path in the collection.
     pub path: String,
-    /// Its bytes.
     pub bytes: u64,
 }
 

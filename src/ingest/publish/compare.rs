@@ -22,14 +22,12 @@ pub(in crate::ingest) enum Comparison {
     New,
     /// The collection has it as this import would store it.
     Unchanged {
-        /// Its node.
         node: EntryId,
         /// Whether its bytes are the same and its modification time is not.
         is_retimed: bool,
     },
     /// The collection has it as this import would store it, as far as its damaged blocks show.
     Unreadable {
-        /// Its node.
         node: EntryId,
         /// Whether it was changed after the source, and not by an import or a move.
         is_newer: bool,
@@ -50,7 +48,6 @@ pub(in crate::ingest) struct Compare<'a> {
     /// Compare how they are stored: tensors are absent in the collection.
     pub evicts: bool,
     pub in_place: bool,
-    /// Whether to stop.
     pub is_cancelled: &'a dyn Fn() -> bool,
 }
 

@@ -19,9 +19,7 @@ pub(in crate::ingest) struct Removal {
     name: Vec<u8>,
     /// The file or link that has the name.
     pub node: EntryId,
-    /// Its path.
     pub path: String,
-    /// Its bytes.
     pub bytes: u64,
     /// Whether it still has the imported bytes.
     pub is_untouched: bool,

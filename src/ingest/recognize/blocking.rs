@@ -17,7 +17,6 @@ pub enum Blocking {
     /// 16 KiB, and 128 KiB from 16 MiB on.
     #[default]
     BySize,
-    /// This many bytes.
     Bytes(u32),
     /// 32 KiB rounded down to whole positions of this many elements, for key-value caches.
     HeadDim(u32),

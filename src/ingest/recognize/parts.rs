@@ -46,9 +46,7 @@ pub struct PartTensor {
     pub name: String,
     /// Its own name, unescaped; in an `.npy` or `.cgeb` file, the part after the file's stem.
     pub own_name: String,
-    /// Element type.
     pub dtype: Dtype,
-    /// Shape.
     pub shape: Shape,
 }
 

@@ -77,7 +77,6 @@ impl Rows {
         Ok(())
     }
 
-    /// Writes one record.
     fn put(&self, vector: &[u8], record: &mut [u8]) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(vector);

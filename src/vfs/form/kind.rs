@@ -9,11 +9,8 @@ pub enum Form {
     Npy,
     /// Each tensor, and all of them, as a safetensors file.
     Safetensors,
-    /// Floats as f32.
     F32,
-    /// Floats as f16.
     F16,
-    /// Floats as bf16.
     Bf16,
     /// Contents after a move to q8.
     Q8,
@@ -25,7 +22,6 @@ pub enum Form {
     Q3,
     /// Each matrix of floats as an embedding batch, with its index.
     Cgeb,
-    /// Digests.
     Sha256,
 }
 

@@ -16,7 +16,6 @@ pub enum Item {
     Node(Arc<Node>),
     /// The index file that accompanies the file that shows a file.
     Index(Arc<Node>),
-    /// The whole collection.
     Whole,
 }
 

@@ -15,7 +15,6 @@ use crate::vfs::form::sums::{self, Summed};
 /// How the bytes of a tensor are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shown {
-    /// Unchanged.
     Plain,
     /// Cast to floats of another type.
     Cast(Dtype),
@@ -38,7 +37,6 @@ pub(super) struct Source {
 
 /// A part of a file in a form.
 pub(super) enum Part {
-    /// A header.
     Literal(Vec<u8>),
     /// A number of zero bytes.
     Zeros(u64),
@@ -52,7 +50,6 @@ pub(super) enum Part {
     Batch { runs: Arc<Runs>, parts: Vec<Source> },
     /// The index of the embedding batch `node`.
     BatchIndex { runs: Arc<Runs>, node: EntryId },
-    /// Digests of files.
     Sums(Vec<Summed>),
 }
 

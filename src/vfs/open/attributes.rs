@@ -13,11 +13,8 @@ use crate::vfs::open::names::known;
 /// Attributes to set; `None` leaves one unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
-    /// Permission bits.
     pub mode: Option<u32>,
-    /// Owner.
     pub uid: Option<u32>,
-    /// Group.
     pub gid: Option<u32>,
     /// Access time, in nanoseconds since 1970.
     pub atime: Option<i64>,

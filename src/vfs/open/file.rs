@@ -42,7 +42,6 @@ pub(super) struct Flags {
     pub told: AtomicBool,
 }
 
-/// An open file.
 pub struct OpenFile {
     pub(super) collection: Arc<Collection>,
     pub(super) node: EntryId,

@@ -233,7 +233,6 @@ fn add_rename(
 
 /// Plain names of tensors that a program ended.
 struct PlainNamesEnded {
-    /// The directory.
     path: String,
     /// The name that the program made there.
     name: String,

@@ -9,7 +9,6 @@ use crate::stream::Stream;
 
 /// The first bytes of a stream, as the source of an import.
 pub(super) struct StreamFile {
-    /// The stream.
     pub stream: Arc<Stream>,
     /// How many bytes of the stream; at most its size.
     pub bytes: u64,

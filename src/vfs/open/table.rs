@@ -39,7 +39,6 @@ impl OpenFiles {
         self.open.lock().get(&(number, node)).and_then(Weak::upgrade)
     }
 
-    /// All open files.
     pub fn all(&self) -> Vec<Arc<OpenFile>> {
         self.open.lock().values().filter_map(Weak::upgrade).collect()
     }

@@ -12,30 +12,21 @@ pub(super) const STAT_BLOCK_BYTES: u64 = 512;
 /// The kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A directory.
     Directory,
-    /// A file.
     File,
-    /// A symbolic link.
     Symlink,
 }
 
 /// The attributes of a node, as stat(2) shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
-    /// Inode number.
     pub ino: Ino,
-    /// Its kind.
     pub kind: Kind,
-    /// Permission bits.
     pub mode: u32,
     /// Number of names. For a directory, 2 plus the number of its subdirectories.
     pub links: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Logical bytes.
     pub bytes: u64,
     /// Stored size, in units of 512 bytes. Never 0 for a file with content, because tar takes such a
     /// file for a hole.
@@ -55,7 +46,6 @@ pub struct Attr {
 /// Size and time of writes to an open file that are not in the log yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unlogged {
-    /// Logical bytes.
     pub bytes: u64,
     /// Time of the last write, in nanoseconds since 1970.
     pub mtime: i64,

@@ -19,7 +19,6 @@ struct Cached {
     parent: EntryId,
     name: Arc<[u8]>,
     node: EntryId,
-    /// Stored bytes.
     bytes: u64,
     /// Time of the last access or write, in seconds since 1970.
     used: u64,

@@ -25,7 +25,6 @@ pub enum CacheMode {
     Kernel,
     /// Decoded into memory when it is opened.
     Decoded,
-    /// Not cached.
     None,
 }
 

@@ -139,7 +139,6 @@ impl Vfs {
         recipe.stream(self.verify)
     }
 
-    /// The parent directory.
     pub(super) fn above_form(&self, view: &FormView) -> Result<Located> {
         let state = view.collection.state();
         let node = |id| state.shown(id).ok_or_else(|| Error::corrupt("a directory without a node"));

@@ -44,7 +44,6 @@ const FORM: u64 = 1 << 38;
 const PLAIN: u64 = 1 << 38;
 const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
 
-/// An inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ino(pub u64);
 
@@ -57,14 +56,11 @@ pub enum Place {
     Tenant(u64),
     /// A node of a collection.
     Node {
-        /// The collection's number.
         collection: u32,
-        /// The node.
         node: EntryId,
     },
     /// A control directory, or something in it.
     Control {
-        /// Its scope.
         owner: Owner,
         /// The place in the table of control files, counted from 1; 0: the directory.
         place: u32,
@@ -73,7 +69,6 @@ pub enum Place {
     },
     /// The directory of a collection's forms, or something in it.
     Form {
-        /// The collection's number.
         collection: u32,
         /// The number of the form, or of its indexes, at most 15; 0: the directory of forms.
         form: u8,
@@ -85,7 +80,6 @@ pub enum Place {
 /// The scope of a control.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
-    /// The mount.
     Mount,
     /// A tenant, by a hash of its name.
     Tenant(u64),
@@ -94,7 +88,6 @@ pub enum Owner {
 }
 
 impl Ino {
-    /// The mount itself.
     pub const ROOT: Ino = Ino(1);
 
     /// The inode number of a place. `None` where the number of the collection or the node is too

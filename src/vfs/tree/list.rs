@@ -23,9 +23,7 @@ pub struct Listed {
     /// Offset at which a later listing continues. It is derived from the name's or the tensor's own
     /// number, so that it stays the same while others are created and removed.
     pub offset: u64,
-    /// The name.
     pub name: Vec<u8>,
-    /// Its attributes.
     pub attr: Attr,
 }
 

@@ -23,7 +23,6 @@ pub(super) const WHOLE: EntryId = EntryId(0);
 pub enum Located {
     /// The directory of tenants.
     Root,
-    /// A tenant's directory.
     Tenant(String),
     /// A node of a collection.
     Node(FileView),
@@ -51,9 +50,7 @@ impl Located {
 /// A node of a collection, as of its lookup.
 #[derive(Clone)]
 pub struct FileView {
-    /// Its collection.
     pub collection: Arc<Collection>,
-    /// The node.
     pub node: Arc<Node>,
 }
 
@@ -71,7 +68,6 @@ impl FileView {
 /// The directory of forms, or something in it.
 #[derive(Clone)]
 pub struct FormView {
-    /// The collection.
     pub collection: Arc<Collection>,
     /// Which form, and which item of it; `None` for the directory of forms itself.
     pub of: Option<(Form, Item)>,
@@ -101,7 +97,6 @@ impl FormView {
 /// A row in the table of control files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Control {
-    /// Its name.
     pub name: &'static str,
     /// The kind of file.
     pub shape: Shape,
@@ -114,7 +109,6 @@ pub struct Control {
 /// The kind of a control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// A file.
     File,
     /// The event log: it grows while it is open, and its size is exact.
     Growing,
@@ -125,11 +119,8 @@ pub enum Shape {
 /// The tables of control files, in the order of their places.
 #[derive(Clone, Copy, Debug)]
 pub struct Controls {
-    /// Of the mount.
     pub mount: &'static [Control],
-    /// Of a tenant.
     pub tenant: &'static [Control],
-    /// Of a collection.
     pub collection: &'static [Control],
 }
 
@@ -147,18 +138,14 @@ impl Controls {
 /// The scope of a control.
 #[derive(Clone)]
 pub enum Scope {
-    /// The mount.
     Mount,
-    /// A tenant.
     Tenant(String),
-    /// A collection.
     Collection(Arc<Collection>),
 }
 
 /// A control directory, or something in it.
 #[derive(Clone)]
 pub struct ControlView {
-    /// Its scope.
     pub scope: Scope,
     /// The place in the table, counted from 1; 0 is the directory itself.
     pub place: u32,
@@ -167,7 +154,6 @@ pub struct ControlView {
 }
 
 impl ControlView {
-    /// A control directory.
     pub fn top(scope: Scope) -> ControlView {
         ControlView { scope, place: 0, node: None }
     }

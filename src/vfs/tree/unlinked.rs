@@ -16,7 +16,6 @@ use crate::vfs::tree::ino::Ino;
 pub(super) struct Unlinked {
     /// Files that it may still open.
     pub files: Mutex<HashMap<Ino, UnlinkedFile>>,
-    /// Directories and links.
     pub nodes: Mutex<HashMap<Ino, RemovedNode>>,
 }
 

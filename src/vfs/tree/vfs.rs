@@ -24,7 +24,6 @@ use crate::vfs::tree::located::{
 use crate::vfs::tree::opened_forms::OpenedForms;
 use crate::vfs::tree::unlinked::Unlinked;
 
-/// The mounted tree.
 pub struct Vfs {
     store: Arc<Store>,
     engine: Engine,
@@ -47,14 +46,12 @@ pub struct Vfs {
 /// The user and group of nodes that no log records, and their time.
 pub(super) struct Mounted {
     pub by: (u32, u32),
-    /// Nanoseconds since 1970.
     pub at: i64,
 }
 
 /// Targets of inode numbers that were looked up by name.
 #[derive(Default)]
 struct LookedUp {
-    /// Collections by number.
     collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
     /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
@@ -108,7 +105,6 @@ impl Vfs {
         }
     }
 
-    /// The store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }

@@ -46,7 +46,6 @@ pub enum Choice {
     Auto,
     /// The same, but says why where it uses the device.
     Uring,
-    /// From the device.
     Classic,
 }
 
@@ -100,7 +99,6 @@ impl FromStr for Choice {
 /// Whether requests can arrive over io_uring on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Support {
-    /// They can.
     Offered,
     /// The kernel is told not to offer it.
     Disabled,

@@ -30,7 +30,6 @@ pub(super) struct Ring {
     woken: Box<[u8; 8]>,
 }
 
-/// A completed command.
 pub(super) enum Completion {
     /// A thread has work for this one.
     Woken,
@@ -100,7 +99,6 @@ impl Ring {
         }
     }
 
-    /// Submits the commands.
     pub fn submit(&mut self) -> io::Result<()> {
         if self.ring.submission().is_empty() {
             return Ok(());

@@ -170,7 +170,6 @@ impl Shared {
     }
 }
 
-/// One thread.
 pub(super) struct Worker<S> {
     shared: Arc<Shared>,
     this: usize,
