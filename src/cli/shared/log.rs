@@ -99,9 +99,7 @@ fn line(level: Level, process: u32, text: &str) -> String {
 /// Where a daemon logs.
 pub(in crate::cli) enum Destination {
     /// The journal or syslog.
-    SystemLog {
-        path: PathBuf,
-    },
+    SystemLog { path: PathBuf },
     /// The file that an option names.
     File(File),
     /// The file of a user on a machine without a system log, and whether it is new.

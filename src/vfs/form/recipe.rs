@@ -43,13 +43,27 @@ pub(super) enum Part {
     /// A tensor, or bytes between tensors.
     Source(Source),
     /// Rows of a matrix as records.
-    Rows { source: Source, rows: u64, dimension: u32 },
+    Rows {
+        source: Source,
+        rows: u64,
+        dimension: u32,
+    },
     /// The index of these records.
-    Index { source: Source, rows: u64, dimension: u32 },
+    Index {
+        source: Source,
+        rows: u64,
+        dimension: u32,
+    },
     /// An embedding batch, assembled from its parts.
-    Batch { runs: Arc<Runs>, parts: Vec<Source> },
+    Batch {
+        runs: Arc<Runs>,
+        parts: Vec<Source>,
+    },
     /// The index of the embedding batch `node`.
-    BatchIndex { runs: Arc<Runs>, node: EntryId },
+    BatchIndex {
+        runs: Arc<Runs>,
+        node: EntryId,
+    },
     Sums(Vec<Summed>),
 }
 

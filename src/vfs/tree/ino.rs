@@ -55,10 +55,7 @@ pub enum Place {
     /// A tenant, by a hash of its name.
     Tenant(u64),
     /// A node of a collection.
-    Node {
-        collection: u32,
-        node: EntryId,
-    },
+    Node { collection: u32, node: EntryId },
     /// A control directory, or something in it.
     Control {
         owner: Owner,
