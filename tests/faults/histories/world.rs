@@ -281,23 +281,29 @@ impl World {
     fn description(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         for path in self.model.paths(|_, node| matches!(node, Node::File(_))) {
-            let (collection, below) = path.split_once('/').unwrap();
-            let table = self.path(collection).join(".ctl/blocks").join(below);
-            let table = fs::read_to_string(table).unwrap_or_else(|error| format!("{error}"));
-            let attributes = ["tier", "pin", "id", "parent", "reconstruct", "lossy", "why", "dtype", "shape"];
-            let shown = attributes.map(|name| {
-                let value = support::try_get(&self.path(&path), name).unwrap_or_default();
-                // The last refused request of a caller is not in the log.
-                let lines = value.lines().filter(|line| !line.contains(" refused: "));
-                format!("{name}={}", lines.collect::<Vec<_>>().join("; "))
-            });
-            let metadata = fs::symlink_metadata(self.path(&path)).unwrap();
-            use std::os::unix::fs::MetadataExt;
-            let stat = (metadata.ino(), metadata.nlink(), metadata.mtime_nsec(), metadata.mode());
-            all.insert(path, format!("{}\n{stat:?}\n{table}", shown.join(" ")));
+            let described = self.described(&path);
+            all.insert(path, described);
         }
         all.extend(self.counted());
         all
+    }
+
+    /// The attributes and the table of blocks of a file.
+    fn described(&self, path: &str) -> String {
+        use std::os::unix::fs::MetadataExt;
+        let (collection, below) = path.split_once('/').unwrap();
+        let table = self.path(collection).join(".ctl/blocks").join(below);
+        let table = fs::read_to_string(table).unwrap_or_else(|error| format!("{error}"));
+        let attributes = ["tier", "pin", "id", "parent", "reconstruct", "lossy", "why", "dtype", "shape"];
+        let shown = attributes.map(|name| {
+            let value = support::try_get(&self.path(path), name).unwrap_or_default();
+            // The last refused request of a caller is not in the log.
+            let lines = value.lines().filter(|line| !line.contains(" refused: "));
+            format!("{name}={}", lines.collect::<Vec<_>>().join("; "))
+        });
+        let metadata = fs::symlink_metadata(self.path(path)).unwrap();
+        let stat = (metadata.ino(), metadata.nlink(), metadata.mtime_nsec(), metadata.mode());
+        format!("{}\n{stat:?}\n{table}", shown.join(" "))
     }
 
     /// The state of the daemon is that of a replay of the log.
@@ -500,8 +506,13 @@ impl World {
                 if self.disk.is_some() || self.has_killer && self.is_killed.load(Ordering::Acquire) {
                     continue;
                 }
-                let why = support::try_get(&self.path(path), "why");
-                self.fail(&format!("{path} {when} has no tensor {tensor}; why: {why:?}"));
+                let shown = self.path(folder(path)).join(".tensors");
+                let mut listed = files_below(&shown);
+                listed.sort();
+                let described = self.described(path);
+                self.fail(&format!(
+                    "{path} {when} has no tensor {tensor}, which is not in {listed:?}\n{described}"
+                ));
             };
             match fs::read(&at) {
                 Ok(found) if found == known[begin..end] => {}
