@@ -11,11 +11,19 @@ const SNAPSHOTS: &[u8] = b"snapshots";
 /// Names below `snapshots` that are looked at for one blob.
 const NAMES_MAX: usize = 1 << 16;
 
+/// Of a file with more names, further ones do not tell its format.
+const OWN_NAMES_MAX: usize = 256;
+
 /// The name by which a file is recognized: for a blob that of a link below `snapshots`, the first in the order of bytes
-/// that has the suffix of a container; for any other file its own.
+/// that has the suffix of a container; for any other file its first name that has one, or its first name.
 pub(super) fn name_to_recognize(state: &State, node: EntryId) -> Option<Vec<u8>> {
-    let (directory, name) = state.links(node).first()?;
-    Some(name_of_link(state, (*directory, name), node).unwrap_or_else(|| name.to_vec()))
+    let links = state.links(node);
+    let (directory, first) = links.first()?;
+    if let Some(found) = name_of_link(state, (*directory, first), node) {
+        return Some(found);
+    }
+    let mut names = links.iter().take(OWN_NAMES_MAX).map(|(_, name)| name);
+    Some(names.find(|name| may_be_recognized(name)).unwrap_or(first).to_vec())
 }
 
 fn name_of_link(state: &State, (directory, name): (EntryId, &[u8]), blob: EntryId) -> Option<Vec<u8>> {
