@@ -13,7 +13,7 @@ PATH="$HOME/.cargo/bin:$PATH"
 # Nobody measures or debugs these programs.
 export CARGO_PROFILE_DEV_DEBUG=none CARGO_INCREMENTAL=0
 # The tests that need no process, no other user and no mount.
-tests=(--test codec --test formats --test log --test records)
+tests=(--test codec --test formats --test log)
 
 # has_target NAME: whether the standard library of the target is installed; says so if it is not.
 has_target() {
