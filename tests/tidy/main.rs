@@ -7,6 +7,7 @@ use std::path::Path;
 
 use source::{Finding, Source};
 
+mod binaries;
 mod docs;
 mod planted;
 mod rules;
