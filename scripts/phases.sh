@@ -1,5 +1,6 @@
 # Runs phases in order and stops at the first failure. scripts/test.sh and scripts/test-long.sh source this file and
-# define all_phases, limit_seconds and phase_command.
+# define all_phases, limit_seconds and phase_command. The report at the end has the wall and the processor time (user and
+# system) of each phase, with the daemons that it started.
 #
 # Every phase has a time limit, so CI cannot hang. Only phases named setup* use the network.
 
@@ -13,7 +14,11 @@ uring() {
 }
 
 phases=("$@")
-[ $# != 0 ] || phases=("${all_phases[@]}")
+if [ $# = 0 ]; then
+    phases=("${all_phases[@]}")
+    # A run of all phases compiles everything once; a record for the next compilation would only take time.
+    export CARGO_INCREMENTAL=0
+fi
 for name in "${phases[@]}"; do
     if [ -z "${limit_seconds[$name]:-}" ]; then
         echo "unknown phase '$name'; phases: ${all_phases[*]}" >&2
@@ -40,14 +45,28 @@ unmount_leftovers() {
 started=$SECONDS
 report=""
 current=""
+processor_seconds=0
+
+# Adds the current phase to the report; the argument says how it ended.
+add_to_report() {
+    local wall=$((SECONDS - phase_started)) used=-
+    if [ -s "$TMPDIR/processor" ]; then
+        used=$(cat "$TMPDIR/processor")
+        processor_seconds=$((processor_seconds + used))
+    fi
+    report+=$(printf '\n%-16s %7d s %7s s%s' "$current" "$wall" "$used" "${1:-}")
+    current=""
+}
 
 finish() {
     local status=$?
     trap - EXIT
     unmount_leftovers
+    [ -z "$current" ] || add_to_report '  FAILED'
     rm -rf --one-file-system "$TMPDIR" || true
-    [ -z "$current" ] || report+=$(printf '\n%-12s %5d s  FAILED' "$current" $((SECONDS - phase_started)))
-    printf '\n%s\n%-12s %5d s\n' "${report#$'\n'}" total $((SECONDS - started))
+    printf '\n%-16s %9s %9s%s\n' phase wall processor "$report"
+    printf '%-16s %7d s %7d s, %d minutes of processor\n' total $((SECONDS - started)) \
+        "$processor_seconds" $(((processor_seconds + 30) / 60))
     exit "$status"
 }
 trap finish EXIT
@@ -60,8 +79,12 @@ for name in "${phases[@]}"; do
     printf '\n== %s: %s\n' "$name" "${words[*]}"
     current=$name
     phase_started=$SECONDS
+    # Setup installs Python where it is missing.
+    measured=()
+    rm -f "$TMPDIR/processor"
+    ! command -v python3 >/dev/null || measured=(python3 scripts/processor_time.py "$TMPDIR/processor")
     # The shell handles a signal at once only while it waits for a background job.
-    timeout --kill-after=20 "${limit_seconds[$name]}" "${words[@]}" </dev/null &
+    "${measured[@]}" timeout --kill-after=20 "${limit_seconds[$name]}" "${words[@]}" </dev/null &
     child=$!
     trap 'kill -TERM "$child" 2>/dev/null; exit 130' INT
     trap 'kill -TERM "$child" 2>/dev/null; exit 143' TERM
@@ -71,8 +94,7 @@ for name in "${phases[@]}"; do
         [ "$status" != 124 ] || echo "$name: timed out after ${limit_seconds[$name]} s" >&2
         exit "$status"
     fi
-    report+=$(printf '\n%-12s %5d s' "$name" $((SECONDS - phase_started)))
-    current=""
+    add_to_report
     # A mount that a failed test has left must not be met by the next phase.
     unmount_leftovers
 done

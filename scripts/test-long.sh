@@ -33,7 +33,7 @@ phase_command() {
     tests-core) echo cargo nextest run --locked --no-default-features --lib ;;
     tests-aarch64) echo scripts/targets.sh aarch64 ;;
     check-aarch64) echo scripts/targets.sh check ;;
-    features) echo cargo nextest run --locked --features cuda,traces --test gpu --test traces ;;
+    features) echo cargo nextest run --locked --features cuda,traces --test control --test gpu -E 'binary(gpu)+test(/^traces::/)' ;;
     fuzz) echo scripts/fuzz.sh ;;
     suites) echo scripts/suites.sh ;;
     loaders) echo scripts/loaders.sh ;;

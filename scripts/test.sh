@@ -17,22 +17,27 @@ declare -A limit_seconds=(
     [tests-wasm]=900 [doctests]=600 [wheel]=900
 )
 
+# The tests that a decoded copy of every file could disturb, without those that choose the size of the cache themselves.
+decoded='(binary(passthrough)+(binary(tiers)-test(/^policy::/))'
+decoded+='+(binary(crashes)&test(/^(daemon_survival|failing_calls|killed_calls|repair)::/))'
+decoded+='+(binary(full_disk)&test(/^(full_store|random_calls|refused_calls)::/))+test(/^pinned::/))-test(decoded_)'
+
 phase_command() {
     case $1 in
     setup) echo scripts/setup.sh ;;
     format) echo cargo fmt --all --check ;;
     clippy) echo cargo clippy --locked --all-targets -- -D warnings ;;
     clippy-core) echo cargo clippy --locked --no-default-features --lib -- -D warnings ;;
-    clippy-features) echo cargo clippy --locked --features cuda,traces --bins --lib --test gpu --test traces -- -D warnings ;;
+    clippy-features) echo cargo clippy --locked --features cuda,traces --bins --lib --test control --test gpu -- -D warnings ;;
     rustdoc) echo env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps ;;
     links) echo python3 scripts/check_links.py README.md docs ;;
     python) echo target/venv/bin/python -m unittest discover -s tests/python ;;
     tests) echo cargo nextest run --locked ;;
     # Every file is decoded when it is opened, into so little memory that copies go all the time.
-    tests-decoded) echo env TIERFS_TEST_DECODED_CACHE=16M cargo nextest run --locked --test passthrough --test tiers --test faults --test forms \
-        --test writes --test arrivals -E '(binary(passthrough)+binary(tiers)+binary(faults)+test(/^(pinned|full_disk|full_store)::/))-test(decoded_)' ;;
+    tests-decoded) echo env TIERFS_TEST_DECODED_CACHE=16M cargo nextest run --locked --test crashes --test forms --test full_disk \
+        --test passthrough --test tiers -E "$decoded" ;;
     # Requests arrive over io_uring.
-    tests-uring) uring --test passthrough --test writes -E '!test(/heavy::/)' ;;
+    tests-uring) uring --test passthrough --test posix -E '!test(/heavy::/)' ;;
     tests-wasm) echo scripts/targets.sh wasm ;;
     doctests) echo cargo test --locked --doc ;;
     wheel) echo scripts/wheel.sh check ;;

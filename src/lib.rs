@@ -2,7 +2,7 @@
 //!
 //! A store keeps tensors as checksummed blocks in precision tiers; a mount shows
 //! them as files. The modules form layers, lowest first; imports go downwards only
-//! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
+//! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy/` checks it):
 //!
 //! `model` < `codec`, `format`, `trace` < `store` < `stream`, `remote` < `ingest` < `engine`
 //! < `vfs` < `control` < `fs`, `gpu` < `cli`.

@@ -1,4 +1,5 @@
-//! Control files of real mounts: their contents, their actions, and the permissions on them.
+//! The view of a mount from inside: control files with their contents, actions and permissions, metrics, reports, and
+//! traces. Compared with the files of the store and with the official Prometheus client. They need /dev/fuse.
 
 #![cfg(feature = "mount")]
 // clippy.toml exempts tests, but not the functions that they call.
@@ -10,3 +11,4 @@ mod files;
 mod metrics;
 mod report;
 mod settings;
+mod traces;

@@ -1,5 +1,5 @@
 //! Headers of GGUF files, against the `gguf-rs-lib` crate, the layout of the specification, and damaged bytes.
-//! `tests/arrivals/gguf.rs` compares files that the Python package `gguf` writes, on mounts.
+//! `tests/containers/gguf.rs` compares files that the Python package `gguf` writes, on mounts.
 
 use std::io::Cursor;
 

@@ -6,11 +6,12 @@
 mod archives;
 mod cgeb;
 mod gguf;
+mod log_records;
+mod manifests;
 mod npy;
+mod payload_records;
 mod pickles;
-mod records;
 mod safetensors;
-mod snapshots;
 
 use std::path::Path;
 

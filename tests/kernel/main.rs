@@ -6,14 +6,15 @@
 mod ask;
 mod files;
 mod golden;
-// Other test programs use the other functions of the module.
-#[path = "../import/fixture.rs"]
+// Other test binaries use the rest of it.
+#[path = "../library/mod.rs"]
 #[allow(unused)]
-mod fixture;
+mod library;
 
 use std::io;
 use std::sync::mpsc;
 
+use library::fixture;
 use tierfs::fs::kernel::{REPLY_HEADER_BYTES, ReplyHeader, Route, Sender, TRANSFER_BYTES_MAX};
 
 /// Takes a reply as bytes.

@@ -272,7 +272,7 @@ impl Drop for Removed {
 /// The cells with tests of their own, which need more than a mount.
 fn is_elsewhere(change: Change, holder: Holder) -> bool {
     match holder {
-        // Frozen collections: tests/snapshots/frozen.rs.
+        // Frozen collections: tests/remote/snapshots/frozen.rs.
         Holder::Child | Holder::Frozen => true,
         // Below.
         _ => matches!(change, Change::Evict | Change::Adopt) != (holder == Holder::Clone),

@@ -1,5 +1,6 @@
 //! Stores on object storage, compared with the stores that they were pushed from: on a bucket in memory whose requests
-//! fail, and on the directory of a file system.
+//! fail, on the directory of a file system, on SeaweedFS, and (`snapshots`) on pieces in memory. The disk of the cache
+//! fails and is full here, because those tests need the bucket. The mounts need /dev/fuse.
 
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
@@ -21,5 +22,12 @@ mod reading;
 mod rounds;
 mod seaweed;
 mod server;
+mod snapshots;
 mod through_http;
 mod variants;
+// Other test binaries use the rest of it.
+#[path = "../library/mod.rs"]
+#[allow(unused)]
+mod library;
+
+use library::fixture;

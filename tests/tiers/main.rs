@@ -1,5 +1,6 @@
-//! Changes of precision by setfattr, on files, containers and directories, while programs read. They need /dev/fuse
-//! and the files that `make setup` fetches.
+//! Changes of precision by setfattr, on files, containers and directories, while programs read, and automatic ones over
+//! simulated time (`policy`, without a mount). Moved tensors are compared with imports into the tier, and with NumPy. They
+//! need /dev/fuse and the files that `make setup` fetches.
 
 #![cfg(feature = "mount")]
 // clippy.toml exempts tests, but not the functions that they call.
@@ -19,7 +20,15 @@ mod mending;
 mod moves;
 mod origin;
 mod packing;
+mod patches;
 mod pins;
+mod policy;
 mod scaled_deltas;
 mod session;
 mod sources;
+// Other test binaries use the rest of it.
+#[path = "../library/mod.rs"]
+#[allow(unused)]
+mod library;
+
+use library::fixture;

@@ -1,0 +1,33 @@
+//! The calls of POSIX programs through real mounts: names, attributes, reads, writes, mappings, threads, many files, and
+//! their guarantees. Compared with the sources and with a naive file system in memory. They need /dev/fuse and the files
+//! that `make setup` fetches.
+
+#![cfg(feature = "mount")]
+// clippy.toml exempts tests, but not the functions that they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod attributes;
+#[cfg(feature = "remote")]
+mod clones;
+mod concurrent_changes;
+mod descriptors;
+mod entry_cache;
+mod files;
+mod long_run;
+mod many_readers;
+mod model;
+mod names;
+mod page_cache;
+mod permissions;
+mod ranges;
+mod read_only;
+mod reading;
+mod sparse;
+mod stress;
+mod versions;
+// Other test binaries use the rest of it.
+#[path = "../library/mod.rs"]
+#[allow(unused)]
+mod library;
+
+use library::{history, power_cut_disk, recorder};

@@ -1,0 +1,4 @@
+//! Automatic changes of tiers: plans over simulated time, and stores whose clock a test sets.
+
+mod plans;
+mod stores;
