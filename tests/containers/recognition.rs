@@ -25,6 +25,23 @@ fn a_model_that_was_copied_in_survives_a_kill_whole() {
 }
 
 #[test]
+fn a_file_is_recognized_by_the_first_of_its_names_that_a_container_can_have() {
+    let mut fixture = Fixture::new();
+    fs::write(fixture.path("weights"), b"no container").unwrap();
+    fs::hard_link(fixture.path("weights"), fixture.path("m.safetensors")).unwrap();
+    for (seed, name) in [(1, "m.safetensors"), (2, "weights")] {
+        let bytes = container_of(&mut Random(seed), &[("a", 30_000), ("b", 9)]);
+        fs::write(fixture.path(name), &bytes).unwrap();
+        for (tensor, data) in tensors_of(&bytes) {
+            assert_same(&fixture.read(&tensor), &data, &tensor);
+        }
+        fixture.remount();
+        assert_same(&fixture.read("weights"), &bytes, "the first name");
+        assert_same(&fixture.read("m.safetensors"), &bytes, "the other name");
+    }
+}
+
+#[test]
 fn a_model_directory_that_was_unpacked_survives_a_kill_whole() {
     let mut fixture = Fixture::new();
     symlink(minilm(), fixture.place.path("minilm")).unwrap();
