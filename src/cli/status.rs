@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -10,6 +13,12 @@ use crate::cli::shared::jobs::{Job, jobs};
 use crate::cli::shared::mounts::{Mounted, all_mounts, mount_of};
 use crate::cli::shared::output::{print, print_json};
 use crate::model::{Error, ErrorKind, Result};
+
+/// Longest wait for the answers of all mounts.
+const ANSWERS_MAX: Duration = Duration::from_secs(5);
+
+/// The state of a mount and its unfinished jobs.
+type State = (&'static str, usize);
 
 /// Show the mounts of this machine, or the state of one.
 ///
@@ -45,14 +54,13 @@ impl Args {
 
     fn all(&self) -> Result<Outcome> {
         let (mut rows, mut text, mut outcome) = (Vec::new(), String::new(), Outcome::Succeeded);
-        for mounted in all_mounts()? {
+        let until = Instant::now() + ANSWERS_MAX;
+        let asked: Vec<_> = all_mounts()?.into_iter().map(|mounted| (asked(&mounted), mounted)).collect();
+        for (answer, mounted) in asked {
             let (point, store) =
                 (mounted.mountpoint.display().to_string(), mounted.store.display().to_string());
-            let (state, running) = match jobs(&mounted) {
-                Ok(jobs) => ("ok", jobs.iter().filter(|job| !Job::has_ended(job)).count()),
-                Err(_) if mounted.is_dead() => ("ended", 0),
-                Err(_) => ("no answer", 0),
-            };
+            let left = until.saturating_duration_since(Instant::now());
+            let (state, running) = answer.recv_timeout(left).unwrap_or(("no answer", 0));
             rows.push(json!({ "mountpoint": point, "store": store, "state": state, "jobs": running }));
             let note = match state {
                 "ok" if running == 1 => "1 job".to_owned(),
@@ -61,6 +69,7 @@ impl Args {
                     outcome = Outcome::Failed;
                     format!("the daemon has ended; {}", mounted.remedy())
                 }
+                "no answer" => format!("no answer; tierfs umount --force {point} ends the mount"),
                 state => state.to_owned(),
             };
             text.push_str(&format!("{point}  {store}  {note}\n"));
@@ -86,4 +95,20 @@ impl Args {
         }
         Ok(Outcome::Succeeded)
     }
+}
+
+/// Asks a mount on a thread of its own: one whose daemon is stopped or stuck keeps whoever asks.
+fn asked(mounted: &Mounted) -> Receiver<State> {
+    let (sender, receiver) = channel();
+    let mounted = mounted.clone();
+    thread::spawn(move || {
+        let state = match jobs(&mounted) {
+            Ok(jobs) => ("ok", jobs.iter().filter(|job| !Job::has_ended(job)).count()),
+            Err(_) if mounted.is_dead() => ("ended", 0),
+            Err(_) => ("no answer", 0),
+        };
+        // Nobody waits any more if this took too long.
+        sender.send(state).ok();
+    });
+    receiver
 }
