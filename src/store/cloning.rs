@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
-use crate::format::snapshot::map::{PieceMap, PieceState};
+use crate::format::snapshot::piece_map::{PieceMap, PieceState};
 use crate::model::{Error, Result};
+use crate::store::clones::{CloneSource, Clones, map_of, write_source};
 use crate::store::collection::LIMITS_SETTING;
-use crate::store::disk::clones::{CloneSource, Clones, map_of, write_source};
 use crate::store::disk::memory::MemoryDisk;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::LOG_NAME;

@@ -3,6 +3,6 @@
 pub mod cache_map;
 pub mod keys;
 pub mod manifest;
-pub mod map;
+pub mod piece_map;
 pub mod pieces;
 mod wire;

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use crate::store::disk::change::Change;
 
 pub mod change;
-pub mod clones;
 pub mod descriptors;
 #[cfg(feature = "mount")]
 pub mod files;

@@ -1,7 +1,7 @@
 //! The map of a file of a clone, also with its checksum made right, since nobody guesses one.
 
 use tierfs::format::checksum;
-use tierfs::format::snapshot::map::PieceMap;
+use tierfs::format::snapshot::piece_map::PieceMap;
 
 pub fn check(bytes: &[u8]) {
     check_parsed(bytes);

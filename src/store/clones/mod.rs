@@ -23,11 +23,11 @@ pub use fetch::PieceSource;
 pub use file::CloneFile;
 pub use shared::SharedFile;
 
-use crate::format::snapshot::map::{MAP_BYTES_MAX, PieceMap};
+use crate::format::snapshot::piece_map::{MAP_BYTES_MAX, PieceMap};
 use crate::model::{Error, Result};
-use crate::store::disk::clones::described::{DRAFT_NAME, FILE_BYTES_MAX};
-use crate::store::disk::clones::fetch::Fetcher;
-use crate::store::disk::clones::layout::Layout;
+use crate::store::clones::described::{DRAFT_NAME, FILE_BYTES_MAX};
+use crate::store::clones::fetch::Fetcher;
+use crate::store::clones::layout::Layout;
 use crate::store::disk::forward::ForwardDisk;
 use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
 

@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::store::clones::deferred::noted;
+use crate::store::clones::layout::Layout;
+use crate::store::clones::shared::SharedFile;
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
-use crate::store::disk::clones::deferred::noted;
-use crate::store::disk::clones::layout::Layout;
-use crate::store::disk::clones::shared::SharedFile;
 use crate::store::disk::forward::ForwardFile;
 
 /// A file of a clone. Its bytes are fetched when they are read.

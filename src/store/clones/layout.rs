@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 use crate::format::snapshot::manifest::{FileExtent, Piece};
-use crate::format::snapshot::map::{PieceMap, PieceState};
+use crate::format::snapshot::piece_map::{PieceMap, PieceState};
 use crate::store::disk::File;
 
 /// The pieces of a file, their states, and the map on disk.

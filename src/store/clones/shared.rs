@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::format::snapshot::manifest::Piece;
-use crate::format::snapshot::map::{PieceMap, PieceState};
+use crate::format::snapshot::piece_map::{PieceMap, PieceState};
+use crate::store::clones::described::map_of;
+use crate::store::clones::fetch::Fetcher;
+use crate::store::clones::layout::{Claim, Layout};
 use crate::store::disk::change::Change;
-use crate::store::disk::clones::described::map_of;
-use crate::store::disk::clones::fetch::Fetcher;
-use crate::store::disk::clones::layout::{Claim, Layout};
 use crate::store::disk::{Disk, File, Open, read_only, replace_file};
 
 /// The map is saved once this many pieces have arrived.
