@@ -1,6 +1,6 @@
 //! A store: collections of checksummed blocks on a disk.
 //!
-//! The rooms, each of which may use those before it: `disk`, `clones`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`, `cloning`.
+//! The rooms, each of which may use those before it: `disk`, `pieces`, `clones`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`, `cloning`.
 
 mod batch;
 mod clock;
@@ -13,6 +13,7 @@ mod io;
 mod log;
 mod object;
 mod open_collections;
+pub mod pieces;
 mod quota;
 mod relocation;
 mod repair;

@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[(
         ("settings", 0),
         ("clock", 1),
         ("sharing", 1),
+        ("pieces", 1),
         ("clones", 2),
         ("upstream", 3),
         ("events", 2),

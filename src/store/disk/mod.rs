@@ -54,6 +54,15 @@ pub trait File: ReadAt {
         Err(read_only())
     }
 
+    /// Writes all of these parts at `offset`, one behind the other.
+    fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
+        for part in parts {
+            self.write_at(part, offset)?;
+            offset = offset.saturating_add(part.len() as u64);
+        }
+        Ok(())
+    }
+
     /// [`write_at`](Self::write_at) where the file has other bytes that programs may have seen.
     fn write_over(&self, _change: Change, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(bytes, offset)
