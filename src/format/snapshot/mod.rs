@@ -1,6 +1,5 @@
 //! Snapshots of collections on object storage.
 
-pub mod cache_map;
 pub mod keys;
 pub mod manifest;
 pub mod piece_map;
