@@ -1,7 +1,7 @@
 //! The files of a snapshot, read through the cache or through memory.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
@@ -10,7 +10,7 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
 use crate::model::{Error, ErrorKind};
 use crate::remote::cache::Cache;
-use crate::remote::cache::blob::{Blob, Fetching, Got, Layout};
+use crate::remote::cache::blob::{Blob, Fetching};
 use crate::remote::cache::kept::Kind;
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
@@ -21,10 +21,13 @@ use crate::remote::place::Remote;
 use crate::remote::recent::Recent;
 use crate::remote::suppliers::Suppliers;
 use crate::remote::teller::{Tell, Teller};
+use crate::store::pieces::file::Got;
+use crate::store::pieces::layout::Layout;
+use crate::store::pieces::read_ahead::ReadAhead;
 use crate::store::{SnapshotFiles, Traffic};
 
-/// The most pieces fetched ahead of a reader.
-const AHEAD_MAX: u32 = 32;
+/// The first and the most pieces fetched ahead of a reader.
+const AHEAD: (u32, u32) = (2, 32);
 /// A reader that skips at most this many pieces, or comes back by one, reads in order: several threads
 /// answer its requests.
 const SKIPPED_MAX: u32 = 2;
@@ -148,10 +151,7 @@ struct FileLayout {
     layout: Arc<Layout>,
     /// Logs are read whole, and kept as they are stored.
     is_log: bool,
-    /// The piece that was wanted last, from 1; 0 for none.
-    last: AtomicU32,
-    /// How many pieces are fetched ahead.
-    ahead: AtomicU32,
+    ahead: ReadAhead,
 }
 
 impl Files {
@@ -167,8 +167,7 @@ impl Files {
         Ok(slot.get_or_init(|| FileLayout {
             layout: Arc::new(Layout::of(&self.manifest, described)),
             is_log: described.kind == FileKind::Log,
-            last: AtomicU32::new(0),
-            ahead: AtomicU32::new(0),
+            ahead: ReadAhead::new(AHEAD, SKIPPED_MAX),
         }))
     }
 
@@ -258,11 +257,11 @@ impl Files {
     fn get(&self, blob: &Arc<Blob>, place: u32) -> io::Result<Got> {
         let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
         loop {
-            if blob.has(place) {
-                return Ok(Got::Cached);
+            if blob.pieces().has(place) {
+                return Ok(Got::Here);
             }
             if let Some(bytes) = self.source.recent.get(&piece.name) {
-                return Ok(Got::Kept(bytes));
+                return Ok(Got::Unkept(bytes));
             }
             self.source.recent.failed(&piece.name)?;
             if let Some(mut fetching) = blob.begin(place) {
@@ -272,12 +271,12 @@ impl Files {
                 let got = runtime::wait(fetching.run(suppliers, Class::Demand, &failed)).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
                 self.source.answered();
-                if let Got::Kept(bytes) = &got {
+                if let Got::Unkept(bytes) = &got {
                     self.source.recent.keep(piece.name, bytes);
                 }
                 return Ok(got);
             }
-            if let Some(got) = blob.wait(place) {
+            if let Some(got) = blob.pieces().wait(place) {
                 return got.map_err(|failure| self.failed(piece, &failure));
             }
         }
@@ -336,17 +335,11 @@ impl Files {
 
     /// Fetches the pieces behind the one that is read, if the reader goes through the file in order.
     fn read_ahead(&self, file: &FileLayout, blob: &Arc<Blob>, place: u32) {
-        // `last` counts from 1.
-        let last = file.last.load(Ordering::Relaxed);
-        let is_behind = place + 1 == last || place + SKIPPED_MAX == last;
-        if !self.source.reads_ahead || is_behind {
+        if !self.source.reads_ahead {
             return;
         }
-        file.last.store(place + 1, Ordering::Relaxed);
-        let is_next = last > 0 && (last..last + SKIPPED_MAX).contains(&place);
-        let ahead = if is_next { (file.ahead.load(Ordering::Relaxed) * 2).clamp(2, AHEAD_MAX) } else { 0 };
-        file.ahead.store(ahead, Ordering::Relaxed);
-        for next in (place + 1..blob.layout().piece_count()).take(ahead as usize) {
+        let count = blob.layout().piece_count();
+        for next in file.ahead.after(place).take_while(|next| *next < count) {
             self.fetch_in_background(blob, next);
         }
     }
@@ -376,7 +369,7 @@ impl Files {
         place: u32,
         wanted: (u64, u64),
     ) -> io::Result<Option<Vec<u8>>> {
-        if !self.source.reads_ahead || file.last.load(Ordering::Relaxed) != 0 || blob.has(place) {
+        if !self.source.reads_ahead || !file.ahead.is_unread() || blob.pieces().has(place) {
             return Ok(None);
         }
         let Some((piece, range)) = file.layout.verbatim(wanted.0, wanted.1) else { return Ok(None) };
@@ -384,7 +377,7 @@ impl Files {
             return Ok(None);
         }
         // One of those who read at the same time.
-        if file.last.compare_exchange(0, place + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if !file.ahead.begin(place) {
             return Ok(None);
         }
         let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
@@ -421,10 +414,10 @@ impl SnapshotFiles for Files {
             return Ok(());
         }
         let mut kept = Vec::new();
-        self.source.was_read(places.iter().all(|place| blob.has(*place)));
+        self.source.was_read(places.iter().all(|place| blob.pieces().has(*place)));
         for place in places {
             self.read_ahead(file, &blob, place);
-            if let Got::Kept(bytes) = self.get(&blob, place)? {
+            if let Got::Unkept(bytes) = self.get(&blob, place)? {
                 kept.push((place, bytes));
             }
         }

@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::log::catalog::Entry;
-use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
-use crate::format::snapshot::map::{PieceMap, PieceState};
+use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
+use crate::format::snapshot::piece_map::{PieceMap, PieceState};
 use crate::model::{Error, Result};
+use crate::store::clones::{CloneSource, Clones, write_source};
 use crate::store::collection::LIMITS_SETTING;
-use crate::store::disk::clones::{CloneSource, Clones, map_of, write_source};
 use crate::store::disk::memory::MemoryDisk;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::LOG_NAME;
@@ -22,6 +22,8 @@ use crate::store::log::checkpoint::write_log;
 use crate::store::log::replay::replay;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
+use crate::store::pieces::layout::Layout;
+use crate::store::pieces::map_of;
 use crate::store::relocation::{Change, REMOVED};
 use crate::store::snapshot::freeze::{Frozen, next_sequence};
 use crate::store::space::files::payload_name;
@@ -165,7 +167,7 @@ impl Store {
         for (_, file) in cloned.manifest.files_of(None).unwrap_or_default() {
             let Some(below) = name_of(file) else { continue };
             let path = format!("{draft}/{below}");
-            let map = map_of_file(cloned.manifest, file);
+            let map = Layout::of(cloned.manifest, file).to_empty_map();
             let same = before.iter().find(|before| before.below == below && before.is_same(file, &map));
             if let Some(before) = same
                 && disk.link(&before.path, &path).is_ok()
@@ -221,21 +223,6 @@ fn name_of(file: &ManifestFile) -> Option<String> {
         FileKind::Delta => Some(payload_name(DELTA_FILE)),
         FileKind::Factor => Some(payload_name(FACTOR_FILE)),
     }
-}
-
-/// The map of a file of a snapshot of which nothing is here.
-fn map_of_file(manifest: &Manifest, file: &ManifestFile) -> PieceMap {
-    let (mut map, mut places) = (PieceMap::default(), HashMap::new());
-    for extent in file.extents.iter().filter(|extent| extent.len > 0) {
-        let Some(piece) = manifest.pieces.get(extent.piece as usize) else { continue };
-        let place = *places.entry(extent.piece).or_insert_with(|| {
-            map.pieces.push(*piece);
-            map.states.push(PieceState::Remote);
-            map.pieces.len() as u32 - 1
-        });
-        map.extents.push(FileExtent { piece: place, ..*extent });
-    }
-    map
 }
 
 /// Makes a file of a clone with those of its pieces that this machine has, and its map.

@@ -1,9 +1,10 @@
 //! A store: collections of checksummed blocks on a disk.
 //!
-//! The rooms, each of which may use those before it: `disk`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`, `cloning`.
+//! The rooms, each of which may use those before it: `disk`, `pieces`, `clones`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`, `cloning`.
 
 mod batch;
 mod clock;
+pub mod clones;
 mod cloning;
 mod collection;
 pub mod disk;
@@ -13,6 +14,7 @@ mod link_candidates;
 mod log;
 mod object;
 mod open_collections;
+pub mod pieces;
 mod quota;
 mod relocation;
 mod repair;
@@ -27,6 +29,7 @@ mod upstream;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
+pub use clones::{CloneSource, PieceSource};
 pub use cloning::Cloned;
 pub use collection::digest_cache::{Sums, of_one_version};
 pub use collection::identity::Access;
@@ -36,7 +39,6 @@ pub use collection::place::PlaceOfObject;
 pub use collection::state_lock::StateGuard;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
-pub use disk::clones::{CloneSource, PieceSource};
 pub use disk::remote::{RemoteError, Traffic};
 pub use events::{EventKind, Events};
 pub use io::buffer::PageBuffer;

@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::clock::{Clock, SystemClock, Ticks};
+use crate::store::clones::{Clones, PieceSource};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
 use crate::store::collection::lineage::{children_in, relatives};
 use crate::store::collection::open::{OpenedLog, refuse_remains};
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
-use crate::store::disk::clones::{Clones, PieceSource};
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};

@@ -4,8 +4,8 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::store::clones::{Clones, SharedFile};
 use crate::store::disk::Disk;
-use crate::store::disk::clones::{Clones, SharedFile};
 use crate::store::disk::remote::Traffic;
 
 /// The remote behind the disk of a store, or behind that of one collection.

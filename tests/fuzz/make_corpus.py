@@ -120,13 +120,12 @@ def records():
     extents = struct.pack("<QIII", 0, 0, 0, 60) + struct.pack("<QIII", 64, 0, 60, 40)
     put("piece_map", "one", b"TFCL\1\0\0\0", struct.pack("<II", 1, 2), piece, extents, b"\0" * 4 + b"H")
     put("piece_map", "none", b"TFCL\1\0\0\0", struct.pack("<II", 0, 0), b"\0" * 4)
-    stretches = struct.pack("<QII", 0, 60, 0) + struct.pack("<QII", 64, 40, 1) + struct.pack("<QII", 104, 8, 0)
-    for name, pieces, bits in (("one_of_two", 2, 1), ("nine_of_nine", 9, 0x1FF), ("behind_the_last", 2, 7)):
-        head = b"TFCM\1\0\0\0" + struct.pack("<QII", 112, pieces, 3) + bits.to_bytes(-(-pieces // 8), "little")
-        body = head + bytes(range(32)) * pieces + stretches
-        put("cache_map", name, body, b"\0" * 4)
-    empty = b"TFCM\1\0\0\0" + struct.pack("<QII", 0, 0, 0)
-    put("cache_map", "none", empty, b"\0" * 4)
+    checked = b"TFCL\1\0\1\0"
+    length = struct.pack("<Q", 104)
+    put("piece_map", "checked", checked, struct.pack("<II", 1, 2), piece, extents, length, b"\0" * 4 + b"H" + bytes(32))
+    put("piece_map", "checked_none", checked, struct.pack("<II", 0, 0), length, b"\0" * 4)
+    other = bytes(range(32)) + struct.pack("<IIIB", 3, 50, 70, 1) + struct.pack("<QIII", 9, 0, 20, 30)
+    put("piece_map", "checked_own", checked, struct.pack("<II", 1, 1), other, length, b"\0" * 4 + b"O" + bytes(32))
     put("factor", "golden", golden("factor.rec"))
     zeros = b"\0" * 20 + struct.pack("<III", 1 << 30, 1 << 30, 0)
     put("factor", "of_rank_0", zeros)

@@ -11,12 +11,12 @@ use object_store::memory::InMemory;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tierfs::format::snapshot::manifest::{FileKind, ManifestFile};
-use tierfs::remote::cache::blob::Layout;
 use tierfs::remote::cache::{Cache, Size};
 use tierfs::remote::files::{Files, Source};
 use tierfs::remote::mounted::Published;
 use tierfs::remote::place::Remote;
 use tierfs::store::disk::files::FileDisk;
+use tierfs::store::pieces::layout::Layout;
 use tierfs::store::{Access, SnapshotDisk, SnapshotFiles, Store};
 
 use crate::faulty::{Call, Fault, Faulty};
@@ -116,6 +116,27 @@ fn files_that_a_killed_process_left_without_a_map_are_removed() {
     std::fs::write(&left, vec![1; 9000]).unwrap();
     let cache = Cache::open(folder.path(), Size::default()).unwrap();
     assert!(!left.exists() && cache.stored() == 0);
+}
+
+#[test]
+fn a_cache_of_the_former_format_loses_its_files_and_keeps_manifests_logs_and_files_of_others() {
+    let (bucket, wanted, requests) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    assert!(files_of(&opened(&bucket, folder.path(), Size::default()), "acme", "m") == wanted);
+    let names = |directory: &str| support::names(&folder.path().join(directory));
+    let kept = [names("manifest"), names("log")];
+    std::fs::write(folder.path().join("blob/note.map"), "mine").unwrap();
+    std::fs::write(folder.path().join("cache.toml"), "format = 1\n").unwrap();
+    let cache = Cache::open(folder.path(), Size::default()).unwrap();
+    assert_eq!((names("blob"), [names("manifest"), names("log")]), (vec!["note.map".to_owned()], kept));
+    drop(cache);
+    assert_eq!(std::fs::read_to_string(folder.path().join("cache.toml")).unwrap(), "format = 2\n");
+    requests.lock().clear();
+    for is_cached in [false, true] {
+        assert!(files_of(&opened(&bucket, folder.path(), Size::default()), "acme", "m") == wanted);
+        assert_eq!(requests.lock().is_empty(), is_cached);
+        requests.lock().clear();
+    }
 }
 
 #[test]

@@ -309,7 +309,7 @@ pub fn habits(source: &Source) -> Vec<Finding> {
 }
 
 /// Calls that change bytes of a file, or its length.
-const CHANGES_OF_FILES: &[&str] = &[".write_at(", ".write_over(", ".set_len(", ".punch("];
+const CHANGES_OF_FILES: &[&str] = &[".write_at(", ".write_parts_at(", ".write_over(", ".set_len(", ".punch("];
 
 /// Where product code makes such calls, how often, and by which operations of `Change`
 /// (src/store/disk/change.rs), or on files that no program was shown.
@@ -319,22 +319,23 @@ const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
     ("src/fs/decoded/file.rs", 1, "a new decoded copy"),
     ("src/ingest/bytes/store_parts.rs", 1, "a new data file"),
     ("src/ingest/bytes/uncommitted.rs", 1, "a new data file"),
-    ("src/remote/cache/arriving.rs", 1, "a file of the cache that is not whole yet"),
-    ("src/remote/cache/blob.rs", 1, "a file of the cache that is not whole yet"),
+    ("src/remote/cache/blob.rs", 1, "a new file of the cache"),
+    ("src/remote/cache/verify.rs", 1, "Evict"),
     ("src/store/cloning.rs", 4, "new files of a clone"),
+    ("src/store/clones/file.rs", 4, "the seam"),
+    ("src/store/clones/shared.rs", 2, "Evict, Adopt"),
     ("src/store/collection/allocate.rs", 2, "Slots"),
     ("src/store/collection/open.rs", 1, "the log"),
     ("src/store/collection/reclaim.rs", 3, "Reclaim, PunchLeft"),
-    ("src/store/disk/clones/file.rs", 4, "the seam"),
-    ("src/store/disk/clones/layout.rs", 3, "the map, and pieces that arrive"),
-    ("src/store/disk/clones/shared.rs", 2, "Evict, Adopt"),
     ("src/store/disk/descriptors.rs", 4, "the seam"),
     ("src/store/disk/files.rs", 3, "the seam, and the note in the lock"),
     ("src/store/disk/forward.rs", 4, "the seam"),
-    ("src/store/disk/mod.rs", 2, "the seam, and new small files"),
+    ("src/store/disk/mod.rs", 3, "the seam, and new small files"),
     ("src/store/io/relocate.rs", 3, "Return, Slots"),
     ("src/store/io/write.rs", 2, "Append, Return, Slots"),
     ("src/store/log/append.rs", 3, "the log"),
+    ("src/store/pieces/arrival.rs", 2, "pieces that arrive"),
+    ("src/store/pieces/file.rs", 5, "the map, pieces that arrive, Evict"),
     ("src/store/repair/mod.rs", 1, "a new log"),
     ("src/store/space/files.rs", 1, "Slots"),
 ];

@@ -1,8 +1,7 @@
 //! Snapshots of collections on object storage.
 
-pub mod cache_map;
 pub mod keys;
 pub mod manifest;
-pub mod map;
+pub mod piece_map;
 pub mod pieces;
 mod wire;

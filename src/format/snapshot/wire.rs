@@ -27,7 +27,7 @@ use crate::model::{Error, Result};
 /// Least bytes of a need: two lengths and a number.
 const NEED_BYTES: usize = 16;
 /// Bytes of a piece.
-const PIECE_BYTES: usize = 45;
+pub(super) const PIECE_BYTES: usize = 45;
 /// Least bytes of a file.
 const FILE_BYTES: usize = 29;
 /// Least bytes of an extent.
@@ -54,10 +54,7 @@ pub(super) fn write_body(manifest: &Manifest) -> Vec<u8> {
         out.u64(need.number);
     }
     out.u32(manifest.pieces.len() as u32);
-    for piece in &manifest.pieces {
-        out.bytes(&piece.name.digest).u32(piece.name.generation);
-        out.u32(piece.stored).u32(piece.raw).u8(piece.encoding.byte());
-    }
+    manifest.pieces.iter().for_each(|piece| write_piece(&mut out, piece));
     out.u32(manifest.files.len() as u32);
     for file in &manifest.files {
         out.u8(file.kind.byte()).u64(file.number).u64(file.bytes).u64(file.mtime as u64);
@@ -95,11 +92,7 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
         let (tenant, collection) = (read_string(body)?, read_string(body)?);
         Ok(Needed { tenant, collection, number: body.u64()? })
     })?;
-    let pieces = read_list(&mut body, PIECES_MAX, PIECE_BYTES, |body| {
-        let name = PieceName { digest: body.array()?, generation: body.u32()? };
-        let (stored, raw) = (body.u32()?, body.u32()?);
-        Ok(Piece { name, stored, raw, encoding: PieceEncoding::from_byte(body.u8()?)? })
-    })?;
+    let pieces = read_list(&mut body, PIECES_MAX, PIECE_BYTES, read_piece)?;
     let mut left = EXTENTS_MAX;
     let mut files = Vec::new();
     for _ in 0..read_count(&mut body, any, FILE_BYTES)? {
@@ -116,6 +109,19 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
         return Err(Error::corrupt(format!("{} bytes follow the body", body.remaining())));
     }
     Ok(Manifest { collection, message, tool, needs, pieces, files, variants, ..head })
+}
+
+/// Adds a piece, as manifests and maps of files have it.
+pub(super) fn write_piece(out: &mut Writer, piece: &Piece) {
+    out.bytes(&piece.name.digest).u32(piece.name.generation);
+    out.u32(piece.stored).u32(piece.raw).u8(piece.encoding.byte());
+}
+
+/// Reads a piece.
+pub(super) fn read_piece(reader: &mut Reader<'_>) -> Result<Piece> {
+    let name = PieceName { digest: reader.array()?, generation: reader.u32()? };
+    let (stored, raw) = (reader.u32()?, reader.u32()?);
+    Ok(Piece { name, stored, raw, encoding: PieceEncoding::from_byte(reader.u8()?)? })
 }
 
 fn read_owner(body: &mut Reader<'_>) -> Result<Owner> {

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::format::snapshot::cache_map::{DIGEST_BYTES, Digest};
 use crate::format::snapshot::manifest;
+use crate::format::snapshot::piece_map::{DIGEST_BYTES, Digest};
 use crate::model::hex;
 use crate::remote::cache::root::{DRAFT, Root, is_draft, is_hexadecimal, unlinked};
 use crate::remote::cache::verify::Verified;

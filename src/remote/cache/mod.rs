@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! CACHE/  cache.toml   lock
-//!         blob/<32 hex>        a file of a snapshot: sparse, at its own offsets
-//!         blob/<32 hex>.map    which of its pieces are there, and their digests
+//!         blob/<32 hex>        a file of a snapshot: a piece file
+//!         blob/<32 hex>.map    its map, with digests
 //!         manifest/<64 hex>    a manifest, by its digest
 //!         log/<64 hex>         a piece of a log as it is stored, by its BLAKE3
 //! ```
@@ -25,20 +25,24 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, statvfs};
 
 use crate::model::{Error, ErrorKind, Result};
-use crate::remote::cache::blob::{Blob, Layout, allocated, map_of, remove};
+use crate::remote::cache::blob::{Blob, allocated};
 use crate::remote::cache::kept::Kind;
 use crate::remote::cache::root::{BLOBS, Root, is_draft, is_hexadecimal, unlinked};
 use crate::remote::cache::verify::{Verified, verify};
 use crate::store::now_nanoseconds;
+use crate::store::pieces::file::remove;
+use crate::store::pieces::layout::Layout;
+use crate::store::pieces::map_of;
 
-mod arriving;
 pub mod blob;
 pub mod kept;
 mod root;
 pub mod speed;
 pub mod verify;
 
-const FORMAT: &str = "format = 1\n";
+const FORMAT: &str = "format = 2\n";
+/// The files of snapshots had other maps then.
+const FORMER_FORMAT: &str = "format = 1\n";
 /// Hexadecimal digits of the name of a blob.
 const NAME_DIGITS: usize = 32;
 const SETTINGS: &str = "cache.toml";
@@ -121,7 +125,6 @@ impl Cache {
         for name in Kind::ALL.map(Kind::directory).into_iter().chain([BLOBS]) {
             root.make(name, &directory.join(name))?;
         }
-        let blobs = root.path(BLOBS);
         let mut options = unlinked();
         let lock =
             options.write(true).create(true).truncate(false).open(root.path("lock")).map_err(failed)?;
@@ -139,6 +142,7 @@ impl Cache {
         let settings = root.path(SETTINGS);
         match unlinked().read(true).open(&settings).and_then(io::read_to_string) {
             Ok(text) if text == FORMAT => {}
+            Ok(text) if text == FORMER_FORMAT => drop_former(&root).map_err(failed)?,
             Ok(_) => {
                 let text = format!(
                     "{} is no cache that this program knows; choose another with --cache",
@@ -153,7 +157,7 @@ impl Cache {
             Err(error) => return Err(failed(error)),
         }
         let kept = kept::found(&root).map_err(failed)?.into_iter().collect();
-        let files = Files { open: HashMap::new(), idle: idle(&blobs).map_err(failed)?, kept };
+        let files = Files { open: HashMap::new(), idle: idle(&root).map_err(failed)?, kept };
         let files = Arc::new(Mutex::new(files));
         let saver = saver(Arc::downgrade(&files)).map_err(failed)?;
         Ok(Cache {
@@ -269,18 +273,17 @@ impl Cache {
     /// differs.
     pub fn verify(&self) -> Result<Vec<Verified>> {
         let mut files = self.files.lock();
-        let blobs = self.root.path(BLOBS);
+        let (disk, blobs) = (self.root.blobs(), self.root.path(BLOBS));
         let mut names: Vec<String> = files.idle.keys().cloned().collect();
         names.sort_unstable();
         let mut found = Vec::new();
         for name in names {
-            let path = blobs.join(&name);
-            let verified = verify(&name, &path)
+            let verified = verify(&disk, &name)
                 .map_err(|error| Error::io(self.directory.join(BLOBS).join(&name).display(), error))?;
             match &verified.removed {
                 Some(_) => drop(files.idle.remove(&name)),
                 None => {
-                    let stored = fs::symlink_metadata(&path).map(|found| allocated(&found));
+                    let stored = fs::symlink_metadata(blobs.join(&name)).map(|found| allocated(&found));
                     if let (Ok(stored), Some(idle)) = (stored, files.idle.get_mut(&name)) {
                         idle.stored = stored;
                     }
@@ -376,7 +379,7 @@ impl Files {
         let removed = match self.open.remove(&name) {
             Some(blob) => blob.evict(),
             None if self.kept.remove(&name).is_some() => fs::remove_file(root.path(&name)),
-            None => remove(&root.path(BLOBS).join(&name)),
+            None => remove(&root.blobs(), &name),
         };
         self.idle.remove(&name);
         if let Err(error) = removed {
@@ -417,32 +420,41 @@ pub(super) fn now() -> u64 {
 }
 
 /// The files of a cache that was just opened. Those without a map are from a killed process and go.
-fn idle(blobs: &Path) -> io::Result<HashMap<String, Idle>> {
+fn idle(root: &Root) -> io::Result<HashMap<String, Idle>> {
+    let (disk, blobs) = (root.blobs(), root.path(BLOBS));
     let mut found = HashMap::new();
-    for entry in fs::read_dir(blobs)? {
-        let entry = entry?;
-        let (path, name) = (entry.path(), entry.file_name());
-        let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|found| found.is_file()))
-        else {
-            continue;
+    for entry in fs::read_dir(&blobs)? {
+        let (metadata, name) = {
+            let entry = entry?;
+            (entry.metadata()?, entry.file_name())
         };
+        let Some(name) = name.to_str().filter(|_| metadata.is_file()) else { continue };
         if is_draft(name, NAME_DIGITS) {
-            fs::remove_file(&path)?;
+            fs::remove_file(blobs.join(name))?;
         }
         if !is_hexadecimal(name, NAME_DIGITS) {
             continue;
         }
-        match fs::symlink_metadata(map_of(&path)) {
+        match fs::symlink_metadata(blobs.join(map_of(name))) {
             Ok(map) => {
                 let used = map.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
                 let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
-                found.insert(name.to_owned(), Idle { stored: allocated(&entry.metadata()?), used });
+                found.insert(name.to_owned(), Idle { stored: allocated(&metadata), used });
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => remove(&path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => remove(&disk, name)?,
             Err(error) => return Err(error),
         }
     }
     Ok(found)
+}
+
+/// Removes the files of snapshots from a cache of the former format. Manifests and logs stay.
+fn drop_former(root: &Root) -> io::Result<()> {
+    for name in idle(root)?.into_keys() {
+        remove(&root.blobs(), &name)?;
+    }
+    // Both formats have as many bytes, so the file has one of them at any time.
+    unlinked().write(true).open(root.path(SETTINGS))?.write_all(FORMAT.as_bytes())
 }
 
 /// Starts the thread that saves maps.

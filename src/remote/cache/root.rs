@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, fstat, mkdirat, openat};
 use rustix::process::geteuid;
 
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::files::FileDisk;
 
 /// The directory of the files of snapshots.
 pub(super) const BLOBS: &str = "blob";
@@ -71,6 +72,11 @@ impl Root {
             }
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// The directory of the files of snapshots.
+    pub fn blobs(&self) -> FileDisk {
+        FileDisk::new(&self.path(BLOBS))
     }
 
     /// The path of a file below it.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use crate::store::disk::change::Change;
 
 pub mod change;
-pub mod clones;
 pub mod descriptors;
 #[cfg(feature = "mount")]
 pub mod files;
@@ -53,6 +52,15 @@ pub trait File: ReadAt {
     /// refuses, as it refuses a new length.
     fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
         Err(read_only())
+    }
+
+    /// Writes all of these parts at `offset`, one behind the other.
+    fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
+        for part in parts {
+            self.write_at(part, offset)?;
+            offset = offset.saturating_add(part.len() as u64);
+        }
+        Ok(())
     }
 
     /// [`write_at`](Self::write_at) where the file has other bytes that programs may have seen.

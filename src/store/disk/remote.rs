@@ -40,6 +40,16 @@ impl RemoteError {
         io::Error::new(kind, RemoteError(text.into()))
     }
 
+    /// The same error once more, for another who waited.
+    pub fn again(error: &io::Error) -> io::Error {
+        let text = error.to_string();
+        if RemoteError::is(error) {
+            RemoteError::of(error.kind(), text)
+        } else {
+            io::Error::new(error.kind(), text)
+        }
+    }
+
     /// Whether an error is that of a remote.
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<RemoteError>())

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, Piece};
-use crate::format::snapshot::map::PieceMap;
+use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
+use crate::store::clones::{CloneSource, SharedFile};
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
-use crate::store::disk::clones::{CloneSource, SharedFile};
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
 use crate::store::snapshot::canonical::Canonical;

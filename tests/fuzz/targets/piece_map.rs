@@ -1,17 +1,25 @@
-//! The map of a file of a clone, also with its checksum made right, since nobody guesses one.
+//! The map of a file that consists of pieces, also with its checksum made right, since nobody guesses one.
 
 use tierfs::format::checksum;
-use tierfs::format::snapshot::map::PieceMap;
+use tierfs::format::snapshot::piece_map::{PieceMap, PieceState};
 
 pub fn check(bytes: &[u8]) {
     check_parsed(bytes);
-    // The bytes behind the numbers of pieces and extents become theirs, then come a checksum and the states.
-    let (Some(pieces), Some(extents)) = (number(bytes, 8), number(bytes, 12)) else { return };
-    let described = 16 + pieces.saturating_mul(45).saturating_add(extents.saturating_mul(20));
+    // The bytes behind the numbers of pieces and extents become theirs, then come a checksum, states and digests.
+    let (Some(pieces), Some(extents), Some(flags)) = (number(bytes, 8), number(bytes, 12), bytes.get(6))
+    else {
+        return;
+    };
+    let is_checked = flags & 1 == 1;
+    let length = if is_checked { 8 } else { 0 };
+    let described = 16 + pieces.saturating_mul(45).saturating_add(extents.saturating_mul(20)) + length;
     let Some(head) = bytes.get(..described) else { return };
     let mut whole = head.to_vec();
     whole.extend(checksum::of(head).to_le_bytes());
     whole.resize(whole.len() + pieces, b'H');
+    if is_checked {
+        whole.resize(whole.len() + pieces * 32, 7);
+    }
     check_parsed(&whole);
 }
 
@@ -29,6 +37,17 @@ fn check_parsed(bytes: &[u8]) {
         end = extent.end();
         assert!(extent.piece_offset + extent.len <= map.pieces[extent.piece as usize].raw);
     }
-    // A state that is unknown is written as that of bytes of one's own.
-    assert_eq!(PieceMap::parse(&map.to_bytes()).unwrap(), map);
+    if let Some(check) = &map.check {
+        assert_eq!(check.digests.len(), map.pieces.len());
+        assert!(!map.states.contains(&PieceState::Own));
+    }
+    let written = map.to_bytes();
+    assert_eq!(written.len(), bytes.len());
+    let place = |piece: u32| map.places().state(piece) as usize;
+    for (piece, state) in (0..).zip(&map.states) {
+        assert_eq!(written[place(piece)], state.byte());
+    }
+    // Only states that are unknown are written as others.
+    assert!(written[..place(0)] == bytes[..place(0)]);
+    assert_eq!(PieceMap::parse(&written).unwrap(), map);
 }

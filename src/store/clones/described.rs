@@ -11,11 +11,6 @@ pub(super) const DRAFT_NAME: &str = "clone.toml.new";
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 16;
 const FORMAT: i64 = 1;
 
-/// The path of the map of a file.
-pub fn map_of(path: &str) -> String {
-    format!("{path}.map")
-}
-
 /// The snapshot of a remote that a collection is a clone of. It has no credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CloneSource {

@@ -1,15 +1,13 @@
-//! Pieces on their way into a cached file.
+//! A piece on its way into a file.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io;
 
-use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
-use rustix::io::{Errno, pwritev};
 
-use crate::format::snapshot::cache_map::Digest;
 use crate::format::snapshot::manifest::FileExtent;
+use crate::format::snapshot::piece_map::Digest;
+use crate::store::disk::File;
 
 /// Bytes are written in parts of this length, at multiples of it: the page cache then holds them in large
 /// folios, which are read and mapped faster.
@@ -19,32 +17,33 @@ const WAITING_MAX: u64 = 4 << 20;
 /// The most buffers of one call: `IOV_MAX` of Linux.
 const BUFFERS_MAX: usize = 1024;
 
-/// Bytes of a piece on their way into the file.
+/// Bytes of a piece on their way into the file, in chunks of any length.
 ///
 /// The extents have all bytes of the piece, in order.
-pub struct Arriving<'a> {
-    file: &'a File,
+pub struct Arrival<'a, C> {
+    file: &'a dyn File,
     /// Held by the piece that is written.
     turn: &'a Mutex<()>,
     extents: &'a [FileExtent],
     hasher: blake3::Hasher,
-    /// Those that are not written, and where they begin in the piece.
-    waiting: VecDeque<Bytes>,
+    /// Chunks that are not written as a whole, the bytes of the first that are, and where the rest begins in the piece.
+    waiting: VecDeque<C>,
+    written: usize,
     from: u64,
     bytes: u64,
 }
 
-impl Arriving<'_> {
+impl<C: AsRef<[u8]>> Arrival<'_, C> {
     /// Nothing has arrived yet. The lock belongs to the file.
-    pub fn new<'a>((file, turn): (&'a File, &'a Mutex<()>), extents: &'a [FileExtent]) -> Arriving<'a> {
+    pub fn new<'a>(file: &'a dyn File, turn: &'a Mutex<()>, extents: &'a [FileExtent]) -> Arrival<'a, C> {
         let (hasher, waiting) = (blake3::Hasher::new(), VecDeque::new());
-        Arriving { file, turn, extents, hasher, waiting, from: 0, bytes: 0 }
+        Arrival { file, turn, extents, hasher, waiting, written: 0, from: 0, bytes: 0 }
     }
 
     /// The next bytes.
-    pub fn take(&mut self, chunk: Bytes) -> io::Result<()> {
-        self.hasher.update(&chunk);
-        self.bytes += chunk.len() as u64;
+    pub fn take(&mut self, chunk: C) -> io::Result<()> {
+        self.hasher.update(chunk.as_ref());
+        self.bytes += chunk.as_ref().len() as u64;
         self.waiting.push_back(chunk);
         if self.bytes < PART_BYTES {
             return Ok(());
@@ -72,7 +71,7 @@ impl Arriving<'_> {
             let next = extents.partition_point(|extent| u64::from(extent.piece_offset) <= self.from);
             let Some(extent) = next.checked_sub(1).and_then(|at| extents.get(at)) else { break };
             let offset = extent.offset + (self.from - u64::from(extent.piece_offset));
-            let is_last = self.bytes <= extent.end() - offset;
+            let is_last = self.bytes <= extent.end().saturating_sub(offset);
             let end = (offset + self.bytes).min(extent.end());
             let end = if is_rest || !is_last || end == extent.end() { end } else { end - end % PART_BYTES };
             if end <= offset {
@@ -86,22 +85,22 @@ impl Arriving<'_> {
     /// Writes the first `len` bytes that wait.
     fn write_at(&mut self, mut offset: u64, mut len: u64) -> io::Result<()> {
         while len > 0 {
-            let mut rest = len as usize;
+            let (mut skipped, mut rest) = (self.written, len as usize);
             let parts = self.waiting.iter().take(BUFFERS_MAX).map_while(|chunk| {
+                let chunk = chunk.as_ref().get(std::mem::take(&mut skipped)..)?;
                 let part = chunk.get(..rest.min(chunk.len()))?;
                 rest -= part.len();
-                (!part.is_empty()).then(|| IoSlice::new(part))
+                (!part.is_empty() || rest > 0).then_some(part)
             });
-            let parts: Vec<IoSlice> = parts.collect();
-            let written = match pwritev(self.file, &parts, offset) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => written as u64,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            self.drop_first(written);
-            offset += written;
-            len -= written;
+            let parts: Vec<&[u8]> = parts.collect();
+            let count: u64 = parts.iter().map(|part| part.len() as u64).sum();
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.file.write_parts_at(&parts, offset)?;
+            self.drop_first(count);
+            offset += count;
+            len -= count;
         }
         Ok(())
     }
@@ -110,12 +109,14 @@ impl Arriving<'_> {
         self.from += bytes;
         self.bytes -= bytes;
         let mut left = bytes as usize;
-        while let Some(chunk) = self.waiting.front_mut() {
-            if left < chunk.len() {
-                chunk.advance(left);
+        while let Some(chunk) = self.waiting.front() {
+            let unwritten = chunk.as_ref().len() - self.written;
+            if left < unwritten {
+                self.written += left;
                 return;
             }
-            left -= chunk.len();
+            left -= unwritten;
+            self.written = 0;
             self.waiting.pop_front();
         }
     }
@@ -123,11 +124,10 @@ impl Arriving<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-
     use proptest::prelude::*;
 
     use super::*;
+    use crate::store::disk::memory::unnamed_file;
 
     proptest! {
         #[test]
@@ -144,18 +144,19 @@ mod tests {
                 len += bytes;
             }
             let bytes: Vec<u8> = (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect();
-            let (file, turn) = (tempfile::tempfile().unwrap(), Mutex::new(()));
-            let mut arriving = Arriving::new((&file, &turn), &placed);
-            let mut rest = Bytes::from(bytes.clone());
+            let (file, turn) = (unnamed_file(), Mutex::new(()));
+            let mut arrival = Arrival::new(&*file, &turn, &placed);
+            let mut rest = bytes.as_slice();
             for chunk in chunks.iter().cycle() {
                 // Another piece is written, but never for so long that this one has to wait.
-                let _other = (is_busy && arriving.bytes < WAITING_MAX - 300_000).then(|| turn.lock());
-                arriving.take(rest.split_to((*chunk).min(rest.len()))).unwrap();
+                let _other = (is_busy && arrival.bytes < WAITING_MAX - 300_000).then(|| turn.lock());
+                let chunk = rest.split_off(..(*chunk).min(rest.len())).unwrap();
+                arrival.take(chunk).unwrap();
                 if rest.is_empty() {
                     break;
                 }
             }
-            prop_assert_eq!(arriving.finish().unwrap(), *blake3::hash(&bytes).as_bytes());
+            prop_assert_eq!(arrival.finish().unwrap(), *blake3::hash(&bytes).as_bytes());
             let mut wanted = vec![0; at as usize];
             for extent in &placed {
                 let from = &bytes[extent.piece_offset as usize..][..extent.len as usize];

@@ -1,31 +1,34 @@
-//! A file of a clone, which all open descriptors of it share.
+//! A file of a clone, which all open descriptors of it share: a [`PieceFile`] that another takes the place of when the
+//! clone is pushed.
 //!
 //! Invariants:
-//! 1. The map says that a piece is here only once its bytes are durable, and that it is remote before they go.
-//! 2. A piece is *own*, durably, before a byte of it is written that the remote does not have. It is fetched
+//! 1. A piece is *own*, durably, before a byte of it is written that the remote does not have. It is fetched
 //!    before: other bytes of it may be described.
-//! 3. One thread at a time works on a piece. Nobody reads its bytes while they go.
+//! 2. Nobody reads the bytes of a piece while they go.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::format::snapshot::manifest::Piece;
-use crate::format::snapshot::map::{PieceMap, PieceState};
+use crate::format::snapshot::piece_map::{PieceMap, PieceState};
+use crate::store::clones::fetch::Fetcher;
 use crate::store::disk::change::Change;
-use crate::store::disk::clones::described::map_of;
-use crate::store::disk::clones::fetch::Fetcher;
-use crate::store::disk::clones::layout::{Claim, Layout};
+use crate::store::disk::remote::RemoteError;
 use crate::store::disk::{Disk, File, Open, read_only, replace_file};
+use crate::store::pieces::file::{Claim, Got, MapFile, PieceFile};
+use crate::store::pieces::map_of;
+use crate::store::pieces::read_ahead::ReadAhead;
 
 /// The map is saved once this many pieces have arrived.
 const UNSAVED_MAX: usize = 8;
 /// Pieces that are evicted together.
 const EVICTED_TOGETHER: usize = 64;
-/// Pieces that are fetched ahead of a reader that goes through a file in order.
+/// Pieces that are fetched ahead of a reader that goes through a file in order. It asks for a piece that is missing, so
+/// it skips those that were fetched ahead.
 const AHEAD: u32 = 4;
 /// Pieces that are fetched ahead at a time, of all files.
 const AHEAD_MAX: usize = 16;
@@ -35,8 +38,8 @@ const PAGE_BYTES: u64 = 4096;
 
 static AHEAD_NOW: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of a piece that the file did not take.
-pub(super) type Unkept = Option<Arc<Vec<u8>>>;
+/// The pieces of a file of a clone.
+pub(super) type Pieces = PieceFile<io::Error>;
 
 /// A file of a clone.
 pub struct SharedFile {
@@ -46,32 +49,34 @@ pub struct SharedFile {
     data: Option<Arc<dyn File>>,
     /// To replace the map.
     disk: Option<Arc<dyn Disk>>,
-    layout: RwLock<Arc<Layout>>,
+    pieces: RwLock<Arc<Pieces>>,
     /// Held shared while the file is read, alone while pieces become remote.
     reading: RwLock<()>,
     /// Held while another layout takes the place of the present one.
     adopting: Mutex<()>,
-    /// The piece that was fetched last for a reader, from 1.
-    last: AtomicU32,
+    ahead: ReadAhead,
 }
 
 impl SharedFile {
+    /// The file of a map, if it has one. `kept` has the file and its disk in a store that is written to.
     pub(super) fn new(
         path: &str,
         fetcher: &Arc<Fetcher>,
         kept: Option<(Arc<dyn File>, Arc<dyn Disk>)>,
-        layout: Layout,
+        map: Option<(PieceMap, Arc<dyn File>)>,
     ) -> SharedFile {
         let (data, disk) = kept.unzip();
+        let (map, file) = map.map(|(map, file)| (map, MapFile::There(file))).unzip();
+        let pieces = Pieces::of(map.unwrap_or_default(), data.clone(), file.unwrap_or(MapFile::Never));
         SharedFile {
             path: path.to_owned(),
             fetcher: fetcher.clone(),
             data,
             disk,
-            layout: RwLock::new(Arc::new(layout)),
+            pieces: RwLock::new(Arc::new(pieces)),
             reading: RwLock::new(()),
             adopting: Mutex::new(()),
-            last: AtomicU32::new(0),
+            ahead: ReadAhead::new((AHEAD, AHEAD), AHEAD + 1),
         }
     }
 
@@ -81,8 +86,8 @@ impl SharedFile {
     }
 
     /// Its pieces.
-    pub(super) fn layout(&self) -> Arc<Layout> {
-        self.layout.read().clone()
+    pub(super) fn pieces(&self) -> Arc<Pieces> {
+        self.pieces.read().clone()
     }
 
     /// Whether it keeps what it fetches.
@@ -95,9 +100,9 @@ impl SharedFile {
         self.reading.read()
     }
 
-    /// Claims a piece of a layout. `None`, after a wait, if the file has another layout by then.
-    fn claim(&self, layout: &Arc<Layout>, piece: u32) -> Option<Claim> {
-        let claim = layout.claim(piece);
+    /// Claims a piece. `None`, after a wait, if the file has another layout by then.
+    fn claim(&self, pieces: &Arc<Pieces>, piece: u32) -> Option<Claim<io::Error>> {
+        let claim = pieces.claim(piece);
         if claim.is_none() {
             drop(self.adopting.lock());
         }
@@ -113,67 +118,76 @@ impl SharedFile {
         }
     }
 
-    /// Makes sure that the file has a piece. Returns its bytes if the file does not take them.
-    pub(super) fn fetch(&self, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
-        let unsaved = {
-            let Some(_claim) = self.claim(layout, piece) else { return Ok(None) };
-            let Some(found) = layout.piece(piece) else { return Ok(None) };
-            if layout.state(piece) != PieceState::Remote {
-                return Ok(None);
+    /// Fetches a claimed piece into the file, if the file takes it.
+    fn fetch_claimed(&self, claim: Claim<io::Error>) -> Result<Got, Arc<io::Error>> {
+        let pieces = claim.file().clone();
+        let got = claim.piece().map_or(Ok(Got::Here), |piece| {
+            let bytes = self.bytes_of(piece)?;
+            if !self.keeps() {
+                self.fetcher.unkept(piece, &bytes);
+                return Ok(Got::Unkept(bytes));
             }
-            let bytes = self.bytes_of(found)?;
-            let Some(data) = &self.data else {
-                self.fetcher.unkept(found, &bytes);
-                return Ok(Some(bytes));
-            };
-            if let Err(error) = layout.put(data, piece, &bytes) {
+            if let Err(error) = claim.keep(&bytes) {
                 self.fetcher
                     .tell(&format!("{} takes no bytes ({error}); they are read and not kept", self.path));
-                self.fetcher.unkept(found, &bytes);
-                return Ok(Some(bytes));
+                self.fetcher.unkept(piece, &bytes);
+                return Ok(Got::Unkept(bytes));
             }
-            layout.arrived(piece)
-        };
-        if unsaved >= UNSAVED_MAX {
+            Ok(Got::Here)
+        });
+        let got = claim.end(got.map_err(Arc::new));
+        if pieces.unsaved() >= UNSAVED_MAX {
             self.save_or_tell();
         }
-        Ok(None)
+        got
+    }
+
+    /// Makes sure that the file has a piece. Returns its bytes if the file does not take them.
+    fn fetch(&self, pieces: &Arc<Pieces>, piece: u32) -> io::Result<Got> {
+        while !pieces.has(piece) {
+            let ended = match pieces.begin(piece) {
+                Some(claim) => Some(self.fetch_claimed(claim)),
+                None => pieces.wait(piece),
+            };
+            if let Some(ended) = ended {
+                return ended.map_err(|error| RemoteError::again(&error));
+            }
+            if pieces.is_retired() {
+                drop(self.adopting.lock());
+                break;
+            }
+        }
+        Ok(Got::Here)
     }
 
     /// Makes sure that the file has the pieces of a range, as far as it takes them.
     pub(super) fn bring(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
-        let layout = self.layout();
-        for piece in layout.missing(offset, len) {
-            self.fetch_for_reader(&layout, piece)?;
+        let pieces = self.pieces();
+        for piece in pieces.missing(offset, len) {
+            self.fetch_for_reader(&pieces, piece)?;
         }
         Ok(())
     }
 
     /// [`fetch`](Self::fetch), and the pieces behind it if the reader goes through the file in order.
-    pub(super) fn fetch_for_reader(self: &Arc<Self>, layout: &Arc<Layout>, piece: u32) -> io::Result<Unkept> {
-        let last = self.last.swap(piece.saturating_add(1), Ordering::Relaxed);
-        if self.keeps() && last > 0 && (last..last.saturating_add(AHEAD + 1)).contains(&piece) {
-            for next in piece.saturating_add(1)..=piece.saturating_add(AHEAD) {
-                self.fetch_ahead(layout, next);
-            }
+    pub(super) fn fetch_for_reader(self: &Arc<Self>, pieces: &Arc<Pieces>, piece: u32) -> io::Result<Got> {
+        let ahead = self.ahead.after(piece);
+        if self.keeps() {
+            ahead.for_each(|next| self.fetch_ahead(pieces, next));
         }
-        self.fetch(layout, piece)
+        self.fetch(pieces, piece)
     }
 
-    /// Fetches a piece on a thread of its own. A reader that needs the piece gets the error, if there is one.
-    fn fetch_ahead(self: &Arc<Self>, layout: &Arc<Layout>, piece: u32) {
-        let is_wanted = layout.piece(piece).is_some()
-            && layout.state(piece) == PieceState::Remote
-            && !layout.is_claimed(piece);
-        if !is_wanted || AHEAD_NOW.fetch_add(1, Ordering::Relaxed) >= AHEAD_MAX {
-            if is_wanted {
-                AHEAD_NOW.fetch_sub(1, Ordering::Relaxed);
-            }
+    /// Fetches a piece on a thread of its own. A reader that waits for the piece gets the error, if there is one.
+    fn fetch_ahead(self: &Arc<Self>, pieces: &Arc<Pieces>, piece: u32) {
+        let Some(claim) = pieces.begin(piece) else { return };
+        if AHEAD_NOW.fetch_add(1, Ordering::Relaxed) >= AHEAD_MAX {
+            AHEAD_NOW.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let (file, layout) = (self.clone(), layout.clone());
+        let file = self.clone();
         let work = move || {
-            if let Err(error) = file.fetch(&layout, piece) {
+            if let Err(error) = file.fetch_claimed(claim) {
                 log::debug!("{}: fetching ahead: {error}", file.path);
             }
             AHEAD_NOW.fetch_sub(1, Ordering::Relaxed);
@@ -187,24 +201,20 @@ impl SharedFile {
     /// Makes the pieces of a range own, because it is about to be written. Fetches those that are not here.
     pub(super) fn own(&self, offset: u64, len: u64) -> io::Result<()> {
         'again: loop {
-            let layout = self.layout();
-            for piece in layout.pieces_in(offset, len) {
-                if layout.state(piece) == PieceState::Own {
+            let pieces = self.pieces();
+            for piece in pieces.layout().pieces_in(offset, len) {
+                if pieces.state(piece) == PieceState::Own {
                     continue;
                 }
-                let Some(_claim) = self.claim(&layout, piece) else { continue 'again };
+                let Some(claim) = self.claim(&pieces, piece) else { continue 'again };
                 let Some(data) = &self.data else { return Err(read_only()) };
-                match (layout.state(piece), layout.piece(piece)) {
+                match (pieces.state(piece), claim.piece()) {
                     (PieceState::Own, _) | (_, None) => continue,
-                    (PieceState::Remote, Some(found)) => {
-                        let bytes = self.bytes_of(found)?;
-                        layout.put(data, piece, &bytes)?;
-                        layout.arrived(piece);
-                    }
+                    (PieceState::Remote, Some(found)) => claim.keep(&self.bytes_of(found)?)?,
                     (PieceState::Here, _) => {}
                 }
                 data.sync_data()?;
-                layout.record(&[piece], PieceState::Own)?;
+                pieces.record(&[piece], PieceState::Own)?;
             }
             return Ok(());
         }
@@ -212,42 +222,43 @@ impl SharedFile {
 
     /// Whether a range can be read without the remote.
     pub fn is_here(&self, offset: u64, len: u64) -> bool {
-        self.layout().missing(offset, len).is_empty()
+        self.pieces().missing(offset, len).is_empty()
     }
 
     /// The piece that consists of exactly these ranges, if the remote has it.
     pub fn piece_of(&self, ranges: &[Range<u64>]) -> Option<Piece> {
-        self.layout().piece_of(ranges)
+        self.pieces().piece_of(ranges)
     }
 
     /// Its pieces and their states.
     pub fn map(&self) -> PieceMap {
-        self.layout().to_map()
+        self.pieces().to_map()
     }
 
     /// Gives back the space of pieces of a range that the remote has too. Returns the bytes of these pieces.
     pub fn evict(&self, offset: u64, len: u64) -> io::Result<u64> {
         let Some(data) = &self.data else { return Err(read_only()) };
-        let (layout, mut evicted) = (self.layout(), 0);
+        let (file, mut evicted) = (self.pieces(), 0);
+        let layout = file.layout();
         for pieces in layout.pieces_in(offset, len).chunks(EVICTED_TOGETHER) {
             // Those beside them have bytes in the same pages.
             let mut claimed = layout.with_neighbours(pieces);
             let mut claims = Vec::new();
             for piece in &claimed {
-                let Some(claim) = self.claim(&layout, *piece) else { return Ok(evicted) };
+                let Some(claim) = self.claim(&file, *piece) else { return Ok(evicted) };
                 claims.push(claim);
             }
-            let here = |piece: &&u32| layout.state(**piece) == PieceState::Here;
+            let here = |piece: &&u32| file.state(**piece) == PieceState::Here;
             let gone: Vec<u32> = pieces.iter().filter(here).copied().collect();
             if gone.is_empty() {
                 continue;
             }
             {
                 let _alone = self.reading.write();
-                gone.iter().for_each(|piece| layout.left(*piece));
+                gone.iter().for_each(|piece| file.left(*piece));
             }
-            layout.record(&gone, PieceState::Remote)?;
-            claimed.retain(|piece| layout.state(*piece) == PieceState::Remote);
+            file.record(&gone, PieceState::Remote)?;
+            claimed.retain(|piece| file.state(*piece) == PieceState::Remote);
             // Nobody writes other bytes of their pages meanwhile.
             let _alone = self.reading.write();
             let end = data.len()?;
@@ -266,14 +277,16 @@ impl SharedFile {
 
     /// Fetches the pieces of a range that are here again, over what the file has. Returns whether there are any.
     pub fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
-        let (layout, mut is_any) = (self.layout(), false);
-        let Some(data) = &self.data else { return Ok(false) };
-        for piece in layout.pieces_in(offset, len) {
-            let Some(_claim) = self.claim(&layout, piece) else { return Ok(true) };
-            let Some(found) = layout.piece(piece).filter(|_| layout.state(piece) == PieceState::Here) else {
+        let (pieces, mut is_any) = (self.pieces(), false);
+        if !self.keeps() {
+            return Ok(false);
+        }
+        for piece in pieces.layout().pieces_in(offset, len) {
+            let Some(claim) = self.claim(&pieces, piece) else { return Ok(true) };
+            let Some(found) = claim.piece().filter(|_| pieces.state(piece) == PieceState::Here) else {
                 continue;
             };
-            layout.put(data, piece, &self.bytes_of(found)?)?;
+            claim.replace(&self.bytes_of(found)?)?;
             is_any = true;
         }
         Ok(is_any)
@@ -281,16 +294,9 @@ impl SharedFile {
 
     /// The bytes that the remote has for a range, also where the file has others. `None` if it lacks some.
     pub fn in_remote(&self, offset: u64, len: u32) -> io::Result<Option<Vec<u8>>> {
-        let layout = self.layout();
-        let extents = layout.extents_in(offset, u64::from(len));
-        let mut at = offset;
-        for extent in extents {
-            if extent.offset > at {
-                return Ok(None);
-            }
-            at = extent.end();
-        }
-        if at < offset.saturating_add(u64::from(len)) {
+        let pieces = self.pieces();
+        let layout = pieces.layout();
+        if !layout.covers(&(offset..offset.saturating_add(u64::from(len)))) {
             return Ok(None);
         }
         let mut out = vec![0; len as usize];
@@ -306,9 +312,9 @@ impl SharedFile {
     pub fn adopt(&self, map: PieceMap, is_rest_unused: bool) -> io::Result<()> {
         let (Some(data), Some(disk)) = (&self.data, &self.disk) else { return Err(read_only()) };
         let _adopting = self.adopting.lock();
-        let before = self.layout();
+        let before = self.pieces();
         before.retire();
-        let adopted = before.save(data).and_then(|()| {
+        let adopted = before.save().and_then(|()| {
             let mut map = map;
             map.states = vec![PieceState::Here; map.pieces.len()];
             for extent in &map.extents {
@@ -328,7 +334,8 @@ impl SharedFile {
                     data.punch(Change::Adopt, rest.start, rest.end - rest.start)?;
                 }
             }
-            *self.layout.write() = Arc::new(Layout::new(map, Some(file)));
+            let file = MapFile::There(file);
+            *self.pieces.write() = Arc::new(Pieces::of(map, Some(data.clone()), file));
             Ok(())
         });
         if adopted.is_err() {
@@ -339,7 +346,7 @@ impl SharedFile {
 
     /// Makes what has arrived durable, and says so in the map.
     pub fn save(&self) -> io::Result<()> {
-        self.data.as_ref().map_or(Ok(()), |data| self.layout().save(data))
+        self.pieces().save()
     }
 
     /// The same; a failure costs only requests.

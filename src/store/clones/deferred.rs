@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::model::{Error, Result};
-use crate::store::disk::clones::shared::SharedFile;
+use crate::store::clones::shared::SharedFile;
 
 /// A read begins again at most this often: others may evict the bytes meanwhile. The last time it waits for
 /// them with its locks.

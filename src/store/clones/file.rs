@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::store::clones::deferred::noted;
+use crate::store::clones::shared::{Pieces, SharedFile};
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
-use crate::store::disk::clones::deferred::noted;
-use crate::store::disk::clones::layout::Layout;
-use crate::store::disk::clones::shared::SharedFile;
 use crate::store::disk::forward::ForwardFile;
+use crate::store::pieces::file::Got;
 
 /// A file of a clone. Its bytes are fetched when they are read.
 pub struct CloneFile {
@@ -29,20 +29,20 @@ impl ForwardFile for CloneFile {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let len = buffer.len() as u64;
-        let mut known: Option<Arc<Layout>> = None;
+        let mut known: Option<Arc<Pieces>> = None;
         let mut unkept: Vec<(u32, Arc<Vec<u8>>)> = Vec::new();
         loop {
             let reading = self.shared.reading();
-            let layout = self.shared.layout();
-            if known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &layout)) {
+            let pieces = self.shared.pieces();
+            if known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &pieces)) {
                 unkept.clear();
             }
-            let mut missing = layout.missing(offset, len);
+            let mut missing = pieces.missing(offset, len);
             missing.retain(|piece| unkept.iter().all(|(known, _)| known != piece));
             if missing.is_empty() {
                 let count = self.inner.read_at(buffer, offset)?;
                 for (piece, bytes) in &unkept {
-                    layout.copy(*piece, bytes, buffer, offset);
+                    pieces.layout().copy(*piece, bytes, buffer, offset);
                 }
                 return Ok(count);
             }
@@ -54,11 +54,11 @@ impl ForwardFile for CloneFile {
                 return Err(error);
             }
             for piece in missing {
-                if let Some(bytes) = self.shared.fetch_for_reader(&layout, piece)? {
+                if let Got::Unkept(bytes) = self.shared.fetch_for_reader(&pieces, piece)? {
                     unkept.push((piece, bytes));
                 }
             }
-            known = Some(layout);
+            known = Some(pieces);
         }
     }
 
@@ -95,12 +95,13 @@ impl ForwardFile for CloneFile {
     #[cfg(feature = "mount")]
     fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         let _reading = self.shared.reading();
-        if self.shared.layout().is_whole() { self.inner.descriptor() } else { Ok(None) }
+        if self.shared.pieces().is_whole() { self.inner.descriptor() } else { Ok(None) }
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         let here = self.inner.next_data(offset)?;
-        let remote = self.shared.layout().next_missing(offset).map(|extent| extent.offset.max(offset));
+        let pieces = self.shared.pieces();
+        let remote = pieces.next_missing(offset).map(|extent| extent.offset.max(offset));
         Ok(here.into_iter().chain(remote).min())
     }
 

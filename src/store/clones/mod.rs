@@ -8,7 +8,6 @@ mod deferred;
 pub mod described;
 mod fetch;
 mod file;
-mod layout;
 mod shared;
 
 use std::collections::HashMap;
@@ -18,18 +17,18 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 pub use deferred::fetched_outside;
-pub use described::{CLONE_NAME, CloneSource, map_of};
+pub use described::{CLONE_NAME, CloneSource};
 pub use fetch::PieceSource;
 pub use file::CloneFile;
 pub use shared::SharedFile;
 
-use crate::format::snapshot::map::{MAP_BYTES_MAX, PieceMap};
+use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
-use crate::store::disk::clones::described::{DRAFT_NAME, FILE_BYTES_MAX};
-use crate::store::disk::clones::fetch::Fetcher;
-use crate::store::disk::clones::layout::Layout;
+use crate::store::clones::described::{DRAFT_NAME, FILE_BYTES_MAX};
+use crate::store::clones::fetch::Fetcher;
 use crate::store::disk::forward::ForwardDisk;
 use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
+use crate::store::pieces::{self, map_of};
 
 /// A collection that is a clone.
 struct CloneDirectory {
@@ -135,14 +134,14 @@ impl Clones {
             return Ok(found.clone());
         }
         let how = if self.keeps { Open::Write } else { Open::Read };
-        let (map, file) = match self.disk.open(&map_of(path), how) {
-            Ok(file) => (read_map(&*file, path)?, Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (PieceMap::default(), None),
+        let map = match self.disk.open(&map_of(path), how) {
+            Ok(file) => Some((read_map(&*file, path)?, file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         let data =
             if self.keeps { Some((self.disk.open(path, Open::Write)?, self.disk.clone())) } else { None };
-        let shared = Arc::new(SharedFile::new(path, &directory.fetcher, data, Layout::new(map, file)));
+        let shared = Arc::new(SharedFile::new(path, &directory.fetcher, data, map));
         files.insert(path.to_owned(), shared.clone());
         Ok(shared)
     }
@@ -183,17 +182,12 @@ pub fn write_source(disk: &dyn Disk, path: &str, source: &CloneSource) -> io::Re
 }
 
 fn read_map(file: &dyn File, path: &str) -> io::Result<PieceMap> {
-    let wrong = |text: String| {
-        let text = format!("{}: {text}; clone it again", map_of(path));
-        io::Error::new(io::ErrorKind::InvalidData, text)
-    };
-    let len = file.len()?;
-    if len > MAP_BYTES_MAX {
-        return Err(wrong(format!("it has {len} bytes")));
-    }
-    let mut bytes = vec![0; len as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    PieceMap::parse(&bytes).map_err(|error| wrong(error.to_string()))
+    pieces::read_map(file).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => {
+            io::Error::new(error.kind(), format!("{}: {error}; clone it again", map_of(path)))
+        }
+        _ => error,
+    })
 }
 
 impl ForwardDisk for Clones {

@@ -1,0 +1,759 @@
+//! A file that consists of pieces: their states, the data, and the map on disk.
+//!
+//! Invariants:
+//! 1. The map says that a piece is here only once its bytes are durable, and that it is remote before they go.
+//! 2. A piece is here, in memory, only once its bytes were compared with its name and written.
+//! 3. One claim a piece: who holds it fetches, evicts or takes over the piece, and all others wait for the end.
+//! 4. Bytes that a reader or the kernel may have open are replaced only by bytes that were compared.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
+use crate::format::snapshot::manifest::{FileExtent, Piece};
+use crate::format::snapshot::piece_map::{DIGEST_BYTES, Digest, MapPlaces, PieceMap, PieceState};
+use crate::store::disk::change::Change;
+use crate::store::disk::{Disk, File, remove_if_present, write_new};
+use crate::store::pieces::arrival::Arrival;
+use crate::store::pieces::layout::Layout;
+use crate::store::pieces::map_of;
+
+/// Pieces with more extents than this are gathered in memory and then written.
+const EXTENTS_MAX: usize = 64;
+/// The end of the name of a map that is not complete.
+const DRAFT: &str = "0.new";
+/// Bytes that a check reads at a time.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A file, its pieces and its map. `E` is the error of those who fetch.
+pub struct PieceFile<E> {
+    layout: Arc<Layout>,
+    /// The file, to write pieces into it. `None` of one that keeps nothing.
+    data: Option<Arc<dyn File>>,
+    /// Held while states in the map are changed together with those in memory.
+    map: Mutex<MapFile>,
+    places: MapPlaces,
+    table: Mutex<Table<E>>,
+    /// A claim has ended.
+    released: Condvar,
+    /// Held while arriving bytes are written: the kernel lets one writer into a file, and others would spin.
+    turn: Mutex<()>,
+    /// It has lost its names: nothing is saved any more.
+    is_removed: AtomicBool,
+    /// A sync has failed, so some bytes may be lost.
+    has_lost: AtomicBool,
+}
+
+/// The map on disk.
+pub enum MapFile {
+    /// There is none, and none is made.
+    Never,
+    /// It can be written if the file can.
+    There(Arc<dyn File>),
+    /// It is made beside the file of this path, with digests, when it is saved first.
+    Unmade(Arc<dyn Disk>, String),
+}
+
+struct Table<E> {
+    states: Vec<PieceState>,
+    /// How many pieces are remote.
+    remote: usize,
+    /// For each piece that is here, the BLAKE3 of its bytes; `None` of a file that cannot be checked alone.
+    digests: Option<Vec<Digest>>,
+    claims: HashMap<u32, Arc<Claimed<E>>>,
+    /// Pieces whose state the map lacks.
+    unsaved: BTreeSet<u32>,
+    /// Pieces that were here and had wrong bytes.
+    suspects: BTreeSet<u32>,
+    /// Another layout takes its place: nothing is claimed any more.
+    is_retired: bool,
+}
+
+/// The end of a claim, for those who wait: `None` if the piece has to be looked at again.
+type Claimed<E> = OnceLock<Option<Result<Got, Arc<E>>>>;
+
+/// Where the bytes of a piece are.
+#[derive(Clone)]
+pub enum Got {
+    /// In the file.
+    Here,
+    /// In memory, since the file did not take them.
+    Unkept(Arc<Vec<u8>>),
+}
+
+/// The findings of a check.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Checked {
+    /// Bytes of the pieces that were compared.
+    pub bytes: u64,
+    /// Pieces that are right.
+    pub right: u64,
+    /// Pieces that differ from their digests, or cannot be read.
+    pub wrong: Vec<u32>,
+}
+
+impl<E> Table<E> {
+    fn state(&self, piece: u32) -> Option<PieceState> {
+        self.states.get(piece as usize).copied()
+    }
+
+    fn set(&mut self, piece: u32, state: PieceState) {
+        if let Some(now) = self.states.get_mut(piece as usize) {
+            let is_remote = |state: PieceState| usize::from(state == PieceState::Remote);
+            self.remote = self.remote + is_remote(state) - is_remote(*now);
+            *now = state;
+        }
+    }
+}
+
+impl<E> PieceFile<E> {
+    /// The file of a layout whose pieces have these states. With digests it can be checked without the remote.
+    pub fn new(
+        layout: Arc<Layout>,
+        (states, digests): (Vec<PieceState>, Option<Vec<Digest>>),
+        data: Option<Arc<dyn File>>,
+        map: MapFile,
+    ) -> PieceFile<E> {
+        let places = MapPlaces::of(layout.piece_count() as usize, layout.extents().len(), digests.is_some());
+        let table = Table {
+            remote: states.iter().filter(|state| **state == PieceState::Remote).count(),
+            states,
+            digests,
+            claims: HashMap::new(),
+            unsaved: BTreeSet::new(),
+            suspects: BTreeSet::new(),
+            is_retired: false,
+        };
+        PieceFile {
+            layout,
+            data,
+            map: Mutex::new(map),
+            places,
+            table: Mutex::new(table),
+            released: Condvar::new(),
+            turn: Mutex::new(()),
+            is_removed: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
+        }
+    }
+
+    /// The file of a map.
+    pub fn of(map: PieceMap, data: Option<Arc<dyn File>>, file: MapFile) -> PieceFile<E> {
+        let PieceMap { pieces, extents, states, check } = map;
+        let (bytes, digests) = check.map(|check| (check.bytes, check.digests)).unzip();
+        let layout = Arc::new(Layout::new(bytes.unwrap_or(0), pieces, extents));
+        PieceFile::new(layout, (states, digests), data, file)
+    }
+
+    /// Its pieces.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The state of a piece. Bytes of no piece are its own.
+    pub fn state(&self, piece: u32) -> PieceState {
+        self.table.lock().state(piece).unwrap_or(PieceState::Own)
+    }
+
+    /// Whether the file has a piece.
+    pub fn has(&self, piece: u32) -> bool {
+        self.state(piece) != PieceState::Remote
+    }
+
+    /// Whether the file has all bytes of its pieces.
+    pub fn is_whole(&self) -> bool {
+        self.table.lock().remote == 0
+    }
+
+    /// Whether the file lacks bytes of a range.
+    pub fn lacks(&self, range: &Range<u64>) -> bool {
+        !self.missing(range.start, range.end.saturating_sub(range.start)).is_empty()
+    }
+
+    /// The pieces that are in the remote only, of those with bytes in a range of the file, ascending.
+    pub fn missing(&self, offset: u64, len: u64) -> Vec<u32> {
+        let mut found = self.layout.pieces_in(offset, len);
+        if !found.is_empty() {
+            let table = self.table.lock();
+            found.retain(|piece| table.state(*piece) == Some(PieceState::Remote));
+        }
+        found
+    }
+
+    /// The first extent behind `offset` whose bytes are in the remote only.
+    pub fn next_missing(&self, offset: u64) -> Option<&FileExtent> {
+        let table = self.table.lock();
+        let is_remote = |extent: &&FileExtent| table.state(extent.piece) == Some(PieceState::Remote);
+        self.layout.extents_behind(offset).iter().find(is_remote)
+    }
+
+    /// The piece that consists of exactly these ranges of the file, if the remote has it.
+    pub fn piece_of(&self, ranges: &[Range<u64>]) -> Option<Piece> {
+        let piece = self.layout.piece_of(ranges)?;
+        self.layout.piece(piece).copied().filter(|_| self.state(piece) != PieceState::Own)
+    }
+
+    /// The bytes of the pieces that are here, without those in `extents`, which ascend.
+    pub fn rest_of_here(&self, extents: &[FileExtent]) -> Vec<Range<u64>> {
+        let mut rest = Vec::new();
+        let extents_here =
+            self.layout.extents().iter().filter(|extent| self.state(extent.piece) == PieceState::Here);
+        for extent in extents_here {
+            let mut at = extent.offset;
+            let first = extents.partition_point(|other| other.end() <= extent.offset);
+            for other in extents.iter().skip(first).take_while(|other| other.offset < extent.end()) {
+                if other.offset > at {
+                    rest.push(at..other.offset);
+                }
+                at = at.max(other.end());
+            }
+            if at < extent.end() {
+                rest.push(at..extent.end());
+            }
+        }
+        rest
+    }
+
+    /// Its map as it is in memory.
+    pub fn to_map(&self) -> PieceMap {
+        let table = self.table.lock();
+        self.layout.to_map(table.states.clone(), table.digests.clone())
+    }
+
+    /// Claims a piece that only the remote has, unless somebody works on it.
+    pub fn begin(self: &Arc<Self>, piece: u32) -> Option<Claim<E>> {
+        let mut table = self.table.lock();
+        let is_free = table.state(piece) == Some(PieceState::Remote) && !table.claims.contains_key(&piece);
+        (is_free && !table.is_retired).then(|| self.claimed(&mut table, piece))
+    }
+
+    /// Waits for the end of the claim on a piece. `None` if there is none, or the piece has to be looked at again.
+    pub fn wait(&self, piece: u32) -> Option<Result<Got, Arc<E>>> {
+        let mut table = self.table.lock();
+        let claimed = table.claims.get(&piece)?.clone();
+        loop {
+            match claimed.get() {
+                Some(ended) => return ended.clone(),
+                None => self.released.wait(&mut table),
+            }
+        }
+    }
+
+    /// Waits until nobody works on a piece, and keeps others from it. `None` if another layout takes the
+    /// place of this one.
+    pub fn claim(self: &Arc<Self>, piece: u32) -> Option<Claim<E>> {
+        let mut table = self.table.lock();
+        while !table.is_retired {
+            if !table.claims.contains_key(&piece) {
+                return Some(self.claimed(&mut table, piece));
+            }
+            self.released.wait(&mut table);
+        }
+        None
+    }
+
+    fn claimed(self: &Arc<Self>, table: &mut Table<E>, piece: u32) -> Claim<E> {
+        let claimed = Arc::new(Claimed::new());
+        table.claims.insert(piece, claimed.clone());
+        Claim { file: self.clone(), piece, claimed, ended: None }
+    }
+
+    /// Waits until nobody works on any piece. From then on, nobody can.
+    pub fn retire(&self) {
+        let mut table = self.table.lock();
+        table.is_retired = true;
+        while !table.claims.is_empty() {
+            self.released.wait(&mut table);
+        }
+    }
+
+    /// Takes that back.
+    pub fn go_on(&self) {
+        self.table.lock().is_retired = false;
+        self.released.notify_all();
+    }
+
+    /// Whether another layout has taken its place, or is about to.
+    pub fn is_retired(&self) -> bool {
+        self.table.lock().is_retired
+    }
+
+    /// Notes that a piece is in the remote only. The map must say so before its bytes go.
+    pub fn left(&self, piece: u32) {
+        let mut table = self.table.lock();
+        table.set(piece, PieceState::Remote);
+        table.unsaved.remove(&piece);
+    }
+
+    /// Forgets those of these pieces that are here, because their bytes are wrong: they are fetched again. Returns
+    /// the pieces that were forgotten.
+    pub fn forget(&self, pieces: &[u32]) -> Vec<u32> {
+        let mut table = self.table.lock();
+        let is_here = |piece: &u32| table.state(*piece) == Some(PieceState::Here);
+        let here: Vec<u32> = pieces.iter().copied().filter(is_here).collect();
+        for piece in &here {
+            table.set(*piece, PieceState::Remote);
+            table.suspects.insert(*piece);
+            table.unsaved.insert(*piece);
+        }
+        here
+    }
+
+    /// The number of pieces whose state the map lacks.
+    pub fn unsaved(&self) -> usize {
+        self.table.lock().unsaved.len()
+    }
+
+    /// Makes the states of these pieces in the map durable, and then those in memory.
+    pub fn record(&self, pieces: &[u32], state: PieceState) -> io::Result<()> {
+        let map = self.map.lock();
+        if let MapFile::There(map) = &*map {
+            for piece in pieces {
+                map.write_at(&[state.byte()], self.places.state(*piece))?;
+            }
+            map.sync_data()?;
+        }
+        let mut table = self.table.lock();
+        for piece in pieces {
+            table.set(*piece, state);
+            table.unsaved.remove(piece);
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes that have arrived durable, and says so in the map. If they may be lost, their pieces are
+    /// fetched again.
+    pub fn save(&self) -> io::Result<()> {
+        let Some(data) = self.data.as_ref().filter(|_| !self.is_removed()) else { return Ok(()) };
+        let unsaved = std::mem::take(&mut self.table.lock().unsaved);
+        if unsaved.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = data.sync_data() {
+            // The kernel tells of lost pages once and takes them for written afterwards.
+            self.has_lost.store(true, Ordering::Release);
+            self.forget(&Vec::from_iter(unsaved.iter().copied()));
+            self.table.lock().unsaved.extend(unsaved);
+            return Err(error);
+        }
+        let saved = self.write_states(&unsaved);
+        if saved.is_err() {
+            self.table.lock().unsaved.extend(unsaved);
+        }
+        saved
+    }
+
+    /// Writes the states of these pieces, whose bytes are durable, into the map.
+    fn write_states(&self, saved: &BTreeSet<u32>) -> io::Result<()> {
+        let mut map = self.map.lock();
+        // Another file may have the name by now.
+        if self.is_removed() {
+            return Ok(());
+        }
+        if let MapFile::Unmade(disk, path) = &*map {
+            let (layout, digests) = (&self.layout, no_digests(&self.layout));
+            let empty = layout.to_map(vec![PieceState::Remote; digests.len()], Some(digests));
+            // A full disk or a killed process leaves no part of a map.
+            let draft = format!("{path}.{DRAFT}");
+            let made = write_new(&**disk, &draft, &empty.to_bytes());
+            let made = made.and_then(|made| disk.rename(&draft, &map_of(path)).map(|()| made));
+            *map = MapFile::There(made.inspect_err(|_| drop(disk.remove_file(&draft)))?);
+        }
+        let MapFile::There(map) = &*map else { return Ok(()) };
+        for piece in saved {
+            let (state, digest) = {
+                let table = self.table.lock();
+                // It has other bytes by now, which are not durable.
+                if table.unsaved.contains(piece) {
+                    continue;
+                }
+                let digests = table.digests.as_ref();
+                (table.state(*piece), digests.and_then(|all| all.get(*piece as usize)).copied())
+            };
+            if let Some(digest) = digest.filter(|_| state == Some(PieceState::Here)) {
+                map.write_at(&digest, self.places.digest(*piece))?;
+            }
+            if let Some(state) = state.filter(|state| *state != PieceState::Own) {
+                map.write_at(&[state.byte()], self.places.state(*piece))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a sync has failed. Pieces that were on their way then may be lost too.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::Acquire)
+    }
+
+    /// Removes the file and its map. Those who have it open read on, and nothing is saved any more.
+    pub fn remove(&self, disk: &dyn Disk, path: &str) -> io::Result<()> {
+        let _map = self.map.lock();
+        self.is_removed.store(true, Ordering::Release);
+        remove(disk, path)
+    }
+
+    /// Whether it was removed.
+    pub fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Acquire)
+    }
+
+    /// Writes the bytes of a piece to their places, as far as the file reaches.
+    fn put(&self, data: &dyn File, piece: u32, bytes: &[u8]) -> io::Result<()> {
+        let end = data.len()?;
+        for extent in self.layout.extents_of(piece) {
+            let from = extent.piece_offset as usize;
+            let len = u64::from(extent.len).min(end.saturating_sub(extent.offset)) as usize;
+            let part = bytes.get(from..from.saturating_add(len)).ok_or(io::ErrorKind::InvalidData)?;
+            if !part.is_empty() {
+                data.write_at(part, extent.offset)?;
+                data.begin_sync(extent.offset, part.len() as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the pieces that are here with their digests. Nobody else may use the file.
+    pub fn check(&self) -> Checked {
+        let (Some(data), table) = (&self.data, self.table.lock()) else { return Checked::default() };
+        let digests = table.digests.iter().flatten();
+        let here = (0..).zip(table.states.iter().zip(digests));
+        let here: Vec<(u32, Digest)> = here
+            .filter(|(_, (state, _))| **state == PieceState::Here)
+            .map(|(piece, (_, digest))| (piece, *digest))
+            .collect();
+        drop(table);
+        let layout = &self.layout;
+        let compared: Vec<(u32, u64, bool)> = here
+            .into_par_iter()
+            .map(|(piece, wanted)| {
+                let extents = layout.extents_of(piece);
+                let bytes = extents.iter().map(|extent| u64::from(extent.len)).sum();
+                (piece, bytes, digest_of(&**data, extents).is_ok_and(|found| found == wanted))
+            })
+            .collect();
+        let wrong: Vec<u32> =
+            compared.iter().filter(|(.., is_right)| !is_right).map(|(piece, ..)| *piece).collect();
+        Checked {
+            bytes: compared.iter().map(|(_, bytes, _)| bytes).sum(),
+            right: (compared.len() - wrong.len()) as u64,
+            wrong,
+        }
+    }
+
+    /// Gives the space of pieces back that are remote, durably or not.
+    pub fn punch(&self, pieces: &[u32]) -> io::Result<()> {
+        let Some(data) = &self.data else { return Ok(()) };
+        let mut extents = pieces.iter().flat_map(|piece| self.layout.extents_of(*piece));
+        extents.try_for_each(|extent| data.punch(Change::Evict, extent.offset, extent.len.into()))
+    }
+}
+
+/// The BLAKE3 of the bytes in these extents.
+fn digest_of(file: &dyn File, extents: &[FileExtent]) -> io::Result<Digest> {
+    let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; BUFFER_BYTES]);
+    for extent in extents {
+        let mut at = extent.offset;
+        while at < extent.end() {
+            let len = (extent.end() - at).min(BUFFER_BYTES as u64);
+            let part = buffer.get_mut(..len as usize).unwrap_or_default();
+            file.read_exact_at(part, at)?;
+            hasher.update(part);
+            at += len;
+        }
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+/// Removes a file and its map.
+pub fn remove(disk: &dyn Disk, path: &str) -> io::Result<()> {
+    remove_if_present(disk, &map_of(path))?;
+    remove_if_present(disk, path)
+}
+
+/// A piece that its holder works on. Those who wait are woken however it ends.
+pub struct Claim<E> {
+    file: Arc<PieceFile<E>>,
+    piece: u32,
+    claimed: Arc<Claimed<E>>,
+    ended: Option<Result<Got, Arc<E>>>,
+}
+
+impl<E> Claim<E> {
+    /// The file.
+    pub fn file(&self) -> &Arc<PieceFile<E>> {
+        &self.file
+    }
+
+    /// The piece.
+    pub fn piece(&self) -> Option<&Piece> {
+        self.file.layout.piece(self.piece)
+    }
+
+    /// Writes the bytes that the piece stands for, which were compared with its name, and calls it here.
+    pub fn keep(&self, bytes: &[u8]) -> io::Result<()> {
+        let Some(data) = &self.file.data else { return Err(io::ErrorKind::ReadOnlyFilesystem.into()) };
+        self.file.put(&**data, self.piece, bytes)?;
+        let is_checked = self.file.table.lock().digests.is_some();
+        self.arrived(is_checked.then(|| self.file.layout.digest(self.piece, bytes)));
+        Ok(())
+    }
+
+    /// Writes over a piece that is here, and whose state stays.
+    pub fn replace(&self, bytes: &[u8]) -> io::Result<()> {
+        self.file.data.as_ref().map_or(Ok(()), |data| self.file.put(&**data, self.piece, bytes))
+    }
+
+    /// Whether the bytes may be written while they arrive, before they were compared: the file has all of them as
+    /// they are stored, and nobody can have the bytes open that they replace.
+    pub fn may_arrive(&self) -> bool {
+        let (file, piece) = (&self.file, self.piece);
+        let extents = file.layout.extents_of(piece).len();
+        extents <= EXTENTS_MAX
+            && file.layout.is_verbatim(piece)
+            && !file.table.lock().suspects.contains(&piece)
+    }
+
+    /// Takes the bytes of the piece while they arrive. `None` of a file that keeps nothing.
+    pub fn arrival<C: AsRef<[u8]>>(&self) -> Option<Arrival<'_, C>> {
+        let data = self.file.data.as_deref()?;
+        Some(Arrival::new(data, &self.file.turn, self.file.layout.extents_of(self.piece)))
+    }
+
+    /// Calls the piece here, all bytes of which were written and compared. The digest is that of its bytes in the
+    /// order of the file.
+    pub fn arrived(&self, digest: Option<Digest>) {
+        let mut table = self.file.table.lock();
+        table.set(self.piece, PieceState::Here);
+        table.suspects.remove(&self.piece);
+        table.unsaved.insert(self.piece);
+        let slot = table.digests.as_mut().and_then(|digests| digests.get_mut(self.piece as usize));
+        if let (Some(slot), Some(digest)) = (slot, digest) {
+            *slot = digest;
+        }
+    }
+
+    /// Ends the claim. Those who wait get the same.
+    pub fn end(mut self, got: Result<Got, Arc<E>>) -> Result<Got, Arc<E>> {
+        self.ended = Some(got.clone());
+        got
+    }
+}
+
+impl<E> Drop for Claim<E> {
+    fn drop(&mut self) {
+        let mut table = self.file.table.lock();
+        table.claims.remove(&self.piece);
+        // Only the claim itself sets it.
+        drop(self.claimed.set(self.ended.take()));
+        drop(table);
+        self.file.released.notify_all();
+    }
+}
+
+/// Digests of pieces that are not here.
+pub fn no_digests(layout: &Layout) -> Vec<Digest> {
+    vec![[0; DIGEST_BYTES]; layout.piece_count() as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::snapshot::keys::PieceName;
+    use crate::format::snapshot::manifest::PieceEncoding;
+    use crate::store::disk::Open;
+    use crate::store::disk::forward::ForwardFile;
+    use crate::store::disk::memory::{MemoryDisk, unnamed_file};
+    use crate::store::pieces::read_map;
+
+    const PIECES: u32 = 5;
+    const LEN: u32 = 100;
+
+    /// The bytes of a piece.
+    fn bytes(piece: u32) -> Vec<u8> {
+        (0..LEN).map(|at| (piece * 31 + at) as u8 | 1).collect()
+    }
+
+    /// Pieces of 100 bytes, one behind the other.
+    fn layout() -> Arc<Layout> {
+        let described = |piece: u32| {
+            let name = PieceName { digest: *blake3::hash(&bytes(piece)).as_bytes(), generation: 0 };
+            Piece { name, stored: LEN, raw: LEN, encoding: PieceEncoding::Raw }
+        };
+        let extent =
+            |piece: u32| FileExtent { offset: (piece * LEN).into(), piece, piece_offset: 0, len: LEN };
+        let (pieces, extents) = ((0..PIECES).map(described).collect(), (0..PIECES).map(extent).collect());
+        Arc::new(Layout::new((PIECES * LEN).into(), pieces, extents))
+    }
+
+    fn empty(data: Arc<dyn File>, map: MapFile) -> Arc<PieceFile<String>> {
+        let layout = layout();
+        data.set_len(layout.bytes()).unwrap();
+        let saved = (vec![PieceState::Remote; PIECES as usize], Some(no_digests(&layout)));
+        Arc::new(PieceFile::new(layout, saved, Some(data), map))
+    }
+
+    fn fetch(file: &Arc<PieceFile<String>>, piece: u32) {
+        let Some(claim) = file.begin(piece) else { return };
+        if claim.may_arrive() {
+            let mut arrival = claim.arrival().unwrap();
+            let whole = bytes(piece);
+            whole.chunks(7).for_each(|chunk| arrival.take(chunk).unwrap());
+            let digest = arrival.finish().unwrap();
+            assert_eq!(digest, claim.piece().unwrap().name.digest);
+            claim.arrived(Some(digest));
+        } else {
+            claim.keep(&bytes(piece)).unwrap();
+        }
+        assert!(claim.end(Ok(Got::Here)).is_ok());
+    }
+
+    /// A file that loses unsynced bytes in a power cut.
+    struct Losing {
+        file: Arc<dyn File>,
+        durable: Mutex<Vec<u8>>,
+        fails: AtomicBool,
+    }
+
+    impl Losing {
+        fn new() -> Arc<Losing> {
+            let (file, durable) = (unnamed_file(), vec![0; (PIECES * LEN) as usize]);
+            Arc::new(Losing { file, durable: Mutex::new(durable), fails: AtomicBool::new(false) })
+        }
+    }
+
+    impl ForwardFile for Losing {
+        fn inner(&self) -> &dyn File {
+            &*self.file
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            if self.fails.swap(false, Ordering::Relaxed) {
+                // Pages that could not be written are gone, and the next sync succeeds.
+                self.file.write_at(&self.durable.lock(), 0)?;
+                return Err(io::Error::other("the disk"));
+            }
+            self.file.read_exact_at(&mut self.durable.lock(), 0)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_map_never_has_a_piece_whose_bytes_a_power_cut_takes(
+            steps in prop::collection::vec((0_u8..6, 0..PIECES), 1..60),
+            is_made in any::<bool>(),
+        ) {
+            let (disk, data) = (Arc::new(MemoryDisk::new()), Losing::new());
+            let unmade = MapFile::Unmade(disk.clone(), "file".to_owned());
+            let map = match is_made {
+                true => {
+                    let map = layout().to_map(vec![PieceState::Remote; PIECES as usize], Some(no_digests(&layout())));
+                    MapFile::There(write_new(&*disk, "file.map", &map.to_bytes()).unwrap())
+                }
+                false => unmade,
+            };
+            let file = empty(data.clone(), map);
+            for (step, piece) in steps {
+                match step {
+                    0 | 1 => fetch(&file, piece),
+                    2 => file.save().unwrap(),
+                    3 => drop(file.forget(&[piece])),
+                    // The bytes of an evicted piece go once its state is durable.
+                    4 if file.state(piece) == PieceState::Here => {
+                        file.left(piece);
+                        file.record(&[piece], PieceState::Remote).unwrap();
+                        file.punch(&[piece]).unwrap();
+                        data.file.write_at(&[0; LEN as usize], (piece * LEN).into()).unwrap();
+                    }
+                    _ => {
+                        data.fails.store(true, Ordering::Relaxed);
+                        let before = file.unsaved();
+                        prop_assert_eq!(file.save().is_err(), before > 0);
+                        data.fails.store(false, Ordering::Relaxed);
+                    }
+                }
+                let Ok(saved) = disk.open("file.map", Open::Read) else { continue };
+                let saved = read_map(&*saved).unwrap();
+                let durable = data.durable.lock().clone();
+                for piece in (0..PIECES).filter(|piece| saved.states[*piece as usize] == PieceState::Here) {
+                    let at = (piece * LEN) as usize;
+                    prop_assert!(durable[at..at + LEN as usize] == bytes(piece), "piece {}", piece);
+                    let digests = &saved.check.as_ref().unwrap().digests;
+                    prop_assert_eq!(digests[piece as usize], *blake3::hash(&bytes(piece)).as_bytes());
+                }
+            }
+            let here = (0..PIECES).filter(|piece| file.has(*piece)).count();
+            prop_assert_eq!(file.is_whole(), here == PIECES as usize);
+            file.save().unwrap();
+            if let Ok(saved) = disk.open("file.map", Open::Read) {
+                prop_assert_eq!(read_map(&*saved).unwrap().states, file.to_map().states);
+            }
+        }
+    }
+
+    #[test]
+    fn one_claim_brings_a_piece_and_all_who_wait_get_its_end() {
+        let file = empty(unnamed_file(), MapFile::Never);
+        for (piece, is_kept) in [(0, true), (1, false)] {
+            let claim = file.begin(piece).unwrap();
+            assert!(file.begin(piece).is_none());
+            std::thread::scope(|scope| {
+                let waiting: Vec<_> = (0..4).map(|_| scope.spawn(|| file.wait(piece))).collect();
+                // They wait for this claim: it is taken off only after its end is known.
+                std::thread::yield_now();
+                let got = if is_kept {
+                    Ok(Got::Unkept(Arc::new(bytes(piece))))
+                } else {
+                    Err(Arc::new("no".to_owned()))
+                };
+                drop(claim.end(got));
+                for waited in waiting {
+                    // One that came too late looks again.
+                    match waited.join().unwrap() {
+                        Some(Ok(Got::Unkept(found))) => assert!(is_kept && *found == bytes(piece)),
+                        Some(Err(text)) => assert!(!is_kept && *text == "no"),
+                        Some(Ok(Got::Here)) => panic!("it is not here"),
+                        None => {}
+                    }
+                }
+            });
+            assert!(!file.has(piece) && file.begin(piece).is_some());
+        }
+    }
+
+    #[test]
+    fn a_check_finds_other_bytes_which_are_then_fetched_before_they_are_written() {
+        let data = unnamed_file();
+        let file = empty(data.clone(), MapFile::Never);
+        (0..PIECES).for_each(|piece| fetch(&file, piece));
+        assert!(file.is_whole() && file.check().wrong.is_empty());
+        data.write_at(&[0], 250).unwrap();
+        let found = file.check();
+        assert_eq!((found.bytes, found.right, found.wrong.as_slice()), (500, 4, [2].as_slice()));
+        assert_eq!((file.forget(&found.wrong), file.forget(&found.wrong)), (vec![2], vec![]));
+        assert!(!file.is_whole() && !file.begin(2).unwrap().may_arrive());
+        fetch(&file, 2);
+        assert!(file.is_whole() && file.check().wrong.is_empty());
+        assert!(file.claim(2).unwrap().may_arrive());
+    }
+
+    #[test]
+    fn a_removed_file_saves_nothing_under_its_name() {
+        let disk = Arc::new(MemoryDisk::new());
+        let file =
+            empty(disk.open("file", Open::Create).unwrap(), MapFile::Unmade(disk.clone(), "file".to_owned()));
+        fetch(&file, 1);
+        file.save().unwrap();
+        assert!(disk.open("file.map", Open::Read).is_ok());
+        file.remove(&*disk, "file").unwrap();
+        fetch(&file, 2);
+        file.save().unwrap();
+        assert!(disk.list("").unwrap().is_empty() && file.is_removed());
+    }
+}
