@@ -496,7 +496,7 @@ impl Store {
     pub fn refresh(&self) -> Result<Vec<String>> {
         let place = self.disk.place();
         let Some(snapshots) = self.upstream.snapshots() else {
-            let text = format!("{place} is no remote, and shows no snapshots");
+            let text = format!("{place} is not a remote, so it has no newer snapshots");
             return Err(Error::new(ErrorKind::NotSupported, text));
         };
         let renewed = snapshots.renew_all();

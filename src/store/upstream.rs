@@ -52,7 +52,7 @@ pub struct ShownSnapshot {
     pub upstream: Arc<dyn Upstream>,
 }
 
-/// The store is no remote, and its collections may be clones.
+/// A store on a disk of this machine. Some of its collections may be clones.
 impl Upstream for Clones {
     fn clones(&self) -> Option<&Clones> {
         Some(self)

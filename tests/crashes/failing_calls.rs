@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::journal::{After, Journal, PAGE};
-use crate::stores::{check_after, copied, exported, fsck, sources, store_with_files};
-use crate::trace::{Daemon, Fault, Point, points, spread, traced};
-use support::{Place, ended};
+use crate::stores::{SecondImport, check_after, copied, exported, fsck, store_with_files};
+use crate::trace::{Daemon, Fault, Point, points, spread};
+use support::Place;
 
 /// Calls that a short run tries for each kind of error.
 const TRIED: usize = 24;
@@ -93,31 +93,18 @@ fn a_disk_that_is_full_for_one_call_loses_nothing_and_the_write_can_be_repeated(
 
 #[test]
 fn an_import_with_a_failed_call_reports_it_and_leaves_each_file_old_or_new() {
-    let place = Place::new();
-    let folders = [sources(&place, "one", 1), sources(&place, "two", 2)];
-    let options = ["--tier", "q8:all"];
-    place.import("demo/c", &[&folders[0]], &options);
-    let old = exported(&place, &place.store());
-    let notes = place.path("notes");
-    let import = |store: &Path, fault: Option<(&Point, Fault)>| {
-        let arguments = [Path::new("import"), store, Path::new("demo/c"), &folders[1]];
-        let mut command = traced(&arguments, &notes, fault);
-        ended(&mut command.args(options).spawn().unwrap(), "a traced import")
-    };
-    let store = copied(&place, &place.store());
-    assert_eq!(import(&store, None), Some(0));
-    let new = exported(&place, &store);
-    let all = points(&notes);
+    let import = SecondImport::new();
+    let (place, old, new, all) = (&import.place, &import.old, &import.new, &import.points);
     for (calls, error) in [(&BROKEN[..], "EIO"), (&FULL[..], "ENOSPC")] {
         let mut told = 0;
-        for point in spread(of(&all, calls), TRIED) {
+        for point in spread(of(all, calls), TRIED) {
             let context = format!("{error} from {point}");
-            let store = copied(&place, &place.store());
-            let code = import(&store, Some((&point, Fault::Error(error))));
+            let store = copied(place, &place.store());
+            let code = import.run(&store, Some((&point, Fault::Error(error))));
             assert!(matches!(code, Some(0 | 1)), "{context}: {code:?}");
             told += usize::from(code == Some(1));
             fsck(&store, &context);
-            let found = exported(&place, &store);
+            let found = exported(place, &store);
             assert!(found.keys().eq(old.keys()), "{context}: {:?}", found.keys());
             for (name, bytes) in &found {
                 let right = *bytes == new[name] || (*bytes == old[name] && code == Some(1));

@@ -5,14 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use tierfs::format::log::catalog::Entry;
-use tierfs::store::ROOT;
-use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
 
 use crate::journal::{After, Journal};
-use crate::stores::{check_after, copied, exported, fsck, sources, store_with_files};
+use crate::stores::{SecondImport, check_after, copied, exported, fsck, grow_log, sources, store_with_files};
 use crate::trace::{Daemon, Fault, Point, points, spread, traced};
 use support::{Place, Random, answer, ended, run, safetensors_file, tierfs};
 
@@ -21,38 +18,25 @@ const TRIED: usize = 40;
 
 #[test]
 fn an_import_killed_before_any_call_leaves_each_file_old_or_new() {
-    let place = Place::new();
-    let folders = [sources(&place, "one", 1), sources(&place, "two", 2)];
-    let options = ["--tier", "q8:all"];
-    place.import("demo/c", &[&folders[0]], &options);
-    let old = exported(&place, &place.store());
-    let notes = place.path("notes");
-    let import = |store: &Path, fault: Option<(&Point, Fault)>| {
-        let arguments = [Path::new("import"), store, Path::new("demo/c"), &folders[1]];
-        let mut command = traced(&arguments, &notes, fault);
-        ended(&mut command.args(options).spawn().unwrap(), "a traced import")
-    };
-    let store = copied(&place, &place.store());
-    assert_eq!(import(&store, None), Some(0));
-    let new = exported(&place, &store);
-    let all = points(&notes);
+    let import = SecondImport::new();
+    let (place, old, new, all) = (&import.place, &import.old, &import.new, &import.points);
     assert!(all.len() > 30, "{all:?}");
     let mut hits = 0;
-    for point in spread(all, TRIED * 2) {
+    for point in spread(all.clone(), TRIED * 2) {
         let context = format!("killed before {point}");
-        let store = copied(&place, &place.store());
-        hits += usize::from(import(&store, Some((&point, Fault::Kill))).is_none());
+        let store = copied(place, &place.store());
+        hits += usize::from(import.run(&store, Some((&point, Fault::Kill))).is_none());
         fsck(&store, &context);
-        let found = exported(&place, &store);
+        let found = exported(place, &store);
         assert!(found.keys().eq(old.keys()), "{context}: {:?}", found.keys());
         for (name, bytes) in &found {
             let right = *bytes == old[name] || *bytes == new[name];
             assert!(right, "{context}: {} is neither old nor new", name.display());
         }
-        let arguments = ["import".as_ref(), store.as_os_str(), "demo/c".as_ref(), folders[1].as_os_str()];
-        answer(tierfs().args(arguments).args(options)).ok();
+        let arguments = ["import".as_ref(), store.as_os_str(), "demo/c".as_ref(), import.source.as_os_str()];
+        answer(tierfs().args(arguments).args(SecondImport::OPTIONS)).ok();
         fsck(&store, &context);
-        assert!(exported(&place, &store) == new, "{context}: the second import is not whole");
+        assert!(exported(place, &store) == *new, "{context}: the second import is not whole");
         let files = fs::read_dir(store.join("demo/c/data")).unwrap().count();
         assert_eq!(files, fs::read_dir(place.store().join("demo/c/data")).unwrap().count(), "{context}");
     }
@@ -131,27 +115,16 @@ fn a_daemon_killed_before_any_call_keeps_closed_renamed_and_synced_files() {
 }
 
 /// Lets the log of a collection grow until a checkpoint is due.
-fn grow_log(store: &Path) {
-    let disk = Arc::new(FileDisk::new(store));
-    let store = Store::open(disk, Access::Write, "a test").unwrap();
-    let collection = store.collection("demo", "c").unwrap();
-    for round in 0..20_u32 {
-        let filled = collection.record(Touched::default(), |batch, _| {
-            for number in 0..1000 {
-                let value = Some(format!("{round} {number}"));
-                batch.entry(Entry::Setting { node: ROOT, key: format!("k{}", number % 50), value });
-            }
-            Ok(())
-        });
-        filled.unwrap();
-    }
+fn grow_log_of(store: &Path) {
+    let store = Store::open(Arc::new(FileDisk::new(store)), Access::Write, "a test").unwrap();
+    grow_log(&store.collection("demo", "c").unwrap());
 }
 
 #[test]
 fn a_daemon_killed_during_a_log_rewrite_loses_nothing() {
     let place = Place::new();
     let known = store_with_files(&place);
-    grow_log(&place.store());
+    grow_log_of(&place.store());
     let log_bytes = |store: &Path| fs::metadata(store.join("demo/c/meta.log")).unwrap().len();
     assert!(log_bytes(&place.store()) > 4 << 20);
     let notes = place.path("notes");

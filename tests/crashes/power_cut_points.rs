@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tierfs::engine::compact;
-use tierfs::format::log::catalog::Entry;
 use tierfs::model::{EntryId, Silent};
 use tierfs::store::ROOT;
-use tierfs::store::Touched;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::repair;
 
 use crate::history::{History, Known, STORE};
 use crate::power_cut_disk::CutDisk;
 use crate::recorder::Recorder;
+use crate::stores::grow_log;
 use support::Random;
 
 const SEEDS: u64 = 12;
@@ -87,20 +86,6 @@ fn a_power_cut_after_any_change_and_again_in_the_recovery_keeps_what_was_synced(
     assert!(points > 500, "{points} points");
 }
 
-/// Lets the log grow until the next sync checkpoints it.
-fn grow_log(history: &History) {
-    for round in 0..20_u32 {
-        let filled = history.collection.record(Touched::default(), |batch, _| {
-            for number in 0..1000 {
-                let value = Some(format!("{round} {number}"));
-                batch.entry(Entry::Setting { node: ROOT, key: format!("k{}", number % 50), value });
-            }
-            Ok(())
-        });
-        filled.unwrap();
-    }
-}
-
 #[test]
 fn a_power_cut_after_any_change_of_a_log_rewrite_loses_nothing() {
     let recorder = Recorder::new(CutDisk::default());
@@ -109,7 +94,7 @@ fn a_power_cut_after_any_change_of_a_log_rewrite_loses_nothing() {
     (0..6).for_each(|_| history.step());
     history.flush_all();
     history.sync();
-    grow_log(&history);
+    grow_log(&history.collection);
     let from = recorder.count();
     let log = disk.open("t/c/meta.log", Open::Read).unwrap();
     let bytes = log.len().unwrap();

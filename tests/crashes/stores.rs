@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tierfs::format::log::catalog::Entry;
+use tierfs::store::{Collection, ROOT, Touched};
+
 use crate::journal::{BLOCK, Journal};
-use crate::trace::Daemon;
-use support::{Place, Random, assert_same, container_of, files_below, npy_file, run, shell};
+use crate::trace::{Daemon, Fault, Point, points, traced};
+use support::{Place, Random, assert_same, container_of, ended, files_below, npy_file, run, shell};
 
 /// Exports a store's collection.
 pub fn exported(place: &Place, store: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -72,4 +75,52 @@ pub fn check_after(place: &Place, store: &Path, journal: &Journal, context: &str
     assert_same(&fs::read(daemon.path("further")).unwrap(), &bytes, context);
     journal.check(&daemon.path(""), context);
     daemon.end();
+}
+
+/// A collection that was imported, and an import of another version of its files over it.
+pub struct SecondImport {
+    pub place: Place,
+    pub source: PathBuf,
+    pub old: BTreeMap<PathBuf, Vec<u8>>,
+    pub new: BTreeMap<PathBuf, Vec<u8>>,
+    /// The calls of the import.
+    pub points: Vec<Point>,
+}
+
+impl SecondImport {
+    pub const OPTIONS: [&str; 2] = ["--tier", "q8:all"];
+
+    pub fn new() -> SecondImport {
+        let place = Place::new();
+        let [first, source] = [sources(&place, "one", 1), sources(&place, "two", 2)];
+        place.import("demo/c", &[&first], &SecondImport::OPTIONS);
+        let old = exported(&place, &place.store());
+        let mut import = SecondImport { place, source, old, new: BTreeMap::new(), points: Vec::new() };
+        let store = copied(&import.place, &import.place.store());
+        assert_eq!(import.run(&store, None), Some(0));
+        import.new = exported(&import.place, &store);
+        import.points = points(&import.place.path("notes"));
+        import
+    }
+
+    /// Imports into a copy of the store, with a fault. The exit code; `None` of a killed program.
+    pub fn run(&self, store: &Path, fault: Option<(&Point, Fault)>) -> Option<i32> {
+        let arguments = [Path::new("import"), store, Path::new("demo/c"), &self.source];
+        let mut command = traced(&arguments, &self.place.path("notes"), fault);
+        ended(&mut command.args(SecondImport::OPTIONS).spawn().unwrap(), "a traced import")
+    }
+}
+
+/// Lets a log grow until the next sync checkpoints it.
+pub fn grow_log(collection: &Collection) {
+    for round in 0..20_u32 {
+        let filled = collection.record(Touched::default(), |batch, _| {
+            for number in 0..1000 {
+                let value = Some(format!("{round} {number}"));
+                batch.entry(Entry::Setting { node: ROOT, key: format!("k{}", number % 50), value });
+            }
+            Ok(())
+        });
+        filled.unwrap();
+    }
 }

@@ -16,7 +16,7 @@ use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Touched;
-use crate::store::disk::{File, without_zeros};
+use crate::store::disk::{Advice, File, without_zeros};
 use crate::stream::Digester;
 
 /// Bytes of the source that are stored at a time, while as many are read.
@@ -386,7 +386,7 @@ pub(in crate::ingest) fn checksums(chunk: &[u8], block_bytes: u32) -> Vec<u32> {
 pub(in crate::ingest) fn write(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> Result<()> {
     let mut stretches = without_zeros(chunk);
     let written = stretches.try_for_each(|(from, stretch)| file.write_at(stretch, at + from));
-    let written = written.and_then(|()| file.begin_sync(at, chunk.len() as u64));
+    let written = written.and_then(|()| file.advise(Advice::WillSync, at, chunk.len() as u64));
     written.map_err(|error| Error::io("writing its data file", error))
 }
 

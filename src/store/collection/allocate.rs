@@ -8,7 +8,7 @@ use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
-use crate::store::disk::File;
+use crate::store::disk::{Advice, File};
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
 use crate::store::object::factors::{FACTOR_FILE, place_of_factor};
@@ -64,7 +64,7 @@ impl Collection {
         }
         let mut written = file.write_at(&bytes, start);
         if bytes.len() >= WRITEBACK_BYTES {
-            written = written.and_then(|()| file.begin_sync(start, total));
+            written = written.and_then(|()| file.advise(Advice::WillSync, start, total));
         }
         written.map_err(|error| Error::io(format!("writing {}", self.files.tier_path(number)), error))?;
         if touched.tiers.insert(number) {

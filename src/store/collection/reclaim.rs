@@ -19,6 +19,7 @@ use crate::store::collection::allocate::freed_slots;
 use crate::store::collection::journal::Writer;
 use crate::store::collection::open_object::MEMORY_FILE;
 use crate::store::collection::open_object::OpenObject;
+use crate::store::disk::Advice;
 use crate::store::disk::change::Change;
 use crate::store::link_candidates::is_shared;
 use crate::store::object::Object;
@@ -218,7 +219,7 @@ impl Collection {
         if self.files.is_read_directly(&open.object) || is_shared(&**file) {
             return;
         }
-        if let Err(error) = file.drop_cached(place.start, place.end - place.start) {
+        if let Err(error) = file.advise(Advice::WontRead, place.start, place.end - place.start) {
             log::debug!("letting go of pages of a data file: {error}");
         }
     }

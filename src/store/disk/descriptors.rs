@@ -21,7 +21,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::store::disk::change::Change;
-use crate::store::disk::{Disk, File, FileAttributes, Identity, Listed, Lock, Open, ReadAt, Space};
+use crate::store::disk::{Advice, Disk, File, FileAttributes, Identity, Listed, Lock, Open, ReadAt, Space};
 
 /// The store uses at least this many, however low the limit is.
 const DESCRIPTORS_MIN: u32 = 16;
@@ -322,10 +322,6 @@ impl File for Pooled {
         self.with(|file| file.is_held())
     }
 
-    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.with(|file| file.drop_cached(offset, len))
-    }
-
     #[cfg(feature = "mount")]
     fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         self.with(|file| file.descriptor())
@@ -339,8 +335,8 @@ impl File for Pooled {
         self.with(|file| file.next_data(offset))
     }
 
-    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.with(|file| file.begin_sync(offset, len))
+    fn advise(&self, advice: Advice, offset: u64, len: u64) -> io::Result<()> {
+        self.with(|file| file.advise(advice, offset, len))
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -14,14 +14,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{Advice as FileAdvice, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::format::mountinfo::topmost;
 use crate::model::{Error, Result, StoreId};
 use crate::store::disk::change::Change;
-use crate::store::disk::{Disk, File, FileAttributes, Identity, Listed, Lock, Open, ReadAt, Space};
+use crate::store::disk::{Advice, Disk, File, FileAttributes, Identity, Listed, Lock, Open, ReadAt, Space};
 
 /// The files of a store are accessible to their owner only, until a mount says otherwise.
 const FILE_MODE: u32 = 0o600;
@@ -148,6 +148,20 @@ impl FileDisk {
     }
 }
 
+impl SystemFile {
+    /// Starts writing a stretch to the disk without waiting, so that a later sync has less to do.
+    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
+        let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else { return Ok(()) };
+        // SAFETY: the descriptor is open while `self` lives, and the call takes no memory of ours.
+        let begun =
+            unsafe { libc::sync_file_range(self.file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+        possible(match begun {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        })
+    }
+}
+
 impl ReadAt for SystemFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
@@ -218,11 +232,6 @@ impl File for SystemFile {
         possible(rustix::fs::fallocate(&self.file, flags, offset, len))
     }
 
-    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
-        let Some(len) = NonZeroU64::new(len) else { return Ok(()) };
-        possible(rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed))
-    }
-
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
             Ok(found) => Ok(Some(found)),
@@ -251,15 +260,14 @@ impl File for SystemFile {
         })
     }
 
-    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
-        let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else { return Ok(()) };
-        // SAFETY: the descriptor is open while `self` lives, and the call takes no memory of ours.
-        let begun =
-            unsafe { libc::sync_file_range(self.file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
-        possible(match begun {
-            0 => Ok(()),
-            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        })
+    fn advise(&self, advice: Advice, offset: u64, len: u64) -> io::Result<()> {
+        match advice {
+            Advice::WillSync => self.begin_sync(offset, len),
+            Advice::WontRead => {
+                let Some(len) = NonZeroU64::new(len) else { return Ok(()) };
+                possible(rustix::fs::fadvise(&self.file, offset, Some(len), FileAdvice::DontNeed))
+            }
+        }
     }
 
     fn sync_data(&self) -> io::Result<()> {

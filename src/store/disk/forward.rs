@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::store::disk::change::Change;
-use crate::store::disk::{Disk, File, FileAttributes, Listed, Lock, Open, ReadAt, Space};
+use crate::store::disk::{Advice, Disk, File, FileAttributes, Listed, Lock, Open, ReadAt, Space};
 
 /// A [`File`] before another.
 pub trait ForwardFile: Send + Sync {
@@ -44,17 +44,13 @@ pub trait ForwardFile: Send + Sync {
     fn punch(&self, change: Change, offset: u64, len: u64) -> io::Result<()> {
         self.inner().punch(change, offset, len)
     }
-    /// As [`File::begin_sync`].
-    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner().begin_sync(offset, len)
+    /// As [`File::advise`].
+    fn advise(&self, advice: Advice, offset: u64, len: u64) -> io::Result<()> {
+        self.inner().advise(advice, offset, len)
     }
     /// As [`File::sync_data`].
     fn sync_data(&self) -> io::Result<()> {
         self.inner().sync_data()
-    }
-    /// As [`File::drop_cached`].
-    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner().drop_cached(offset, len)
     }
     /// As [`File::next_data`].
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
@@ -110,16 +106,12 @@ impl<F: ForwardFile> File for F {
         ForwardFile::punch(self, change, offset, len)
     }
 
-    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
-        ForwardFile::begin_sync(self, offset, len)
+    fn advise(&self, advice: Advice, offset: u64, len: u64) -> io::Result<()> {
+        ForwardFile::advise(self, advice, offset, len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
         ForwardFile::sync_data(self)
-    }
-
-    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
-        ForwardFile::drop_cached(self, offset, len)
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {

@@ -84,20 +84,13 @@ pub trait File: ReadAt {
         Ok(())
     }
 
-    /// Starts writing a stretch to the disk without waiting, so that a later sync has less to do. Does
-    /// nothing if the file system does not support it.
-    fn begin_sync(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    /// Tells the page cache how a stretch will be used. Does nothing in memory, or if the file system does not support it.
+    fn advise(&self, _advice: Advice, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 
     /// Makes the content and the length durable.
     fn sync_data(&self) -> io::Result<()>;
-
-    /// Drops a stretch from the page cache. Bytes that are not durable yet stay. Does nothing for a
-    /// file in use elsewhere, or in memory.
-    fn drop_cached(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
 
     /// Offset of the first bytes from `offset` on that may be nonzero; `None` if there are none.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
@@ -120,6 +113,16 @@ pub trait File: ReadAt {
     fn attributes(&self) -> io::Result<FileAttributes> {
         Ok(FileAttributes::default())
     }
+}
+
+/// How a stretch of a file will be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// It will be synced: writing it to the disk can begin.
+    WillSync,
+    /// Nobody will read it soon: it can leave the page cache. Bytes that are not durable yet stay, and a file in use
+    /// elsewhere is left alone.
+    WontRead,
 }
 
 /// Attributes of a file.

@@ -18,7 +18,7 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use crate::format::snapshot::manifest::{FileExtent, Piece};
 use crate::format::snapshot::piece_map::{DIGEST_BYTES, Digest, MapPlaces, PieceMap, PieceState};
 use crate::store::disk::change::Change;
-use crate::store::disk::{Disk, File, remove_if_present, write_new};
+use crate::store::disk::{Advice, Disk, File, remove_if_present, write_new};
 use crate::store::pieces::arrival::Arrival;
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::map_of;
@@ -51,11 +51,11 @@ pub struct PieceFile<E> {
 
 /// The map on disk.
 pub enum MapFile {
-    /// There is none, and none is made.
+    /// The file has no map and gets none.
     Never,
-    /// It can be written if the file can.
+    /// The map exists. It can be written if the file can.
     There(Arc<dyn File>),
-    /// It is made beside the file of this path, with digests, when it is saved first.
+    /// The first save makes the map, with digests, beside the file of this path.
     Unmade(Arc<dyn Disk>, String),
 }
 
@@ -232,7 +232,8 @@ impl<E> PieceFile<E> {
         (is_free && !table.is_retired).then(|| self.claimed(&mut table, piece))
     }
 
-    /// Waits for the end of the claim on a piece. `None` if there is none, or the piece has to be looked at again.
+    /// Waits until the thread that has claimed a piece is done with it. `None` if no thread has, or if the caller has to
+    /// look at the state of the piece again.
     pub fn wait(&self, piece: u32) -> Option<Result<Got, Arc<E>>> {
         let mut table = self.table.lock();
         let claimed = table.claims.get(&piece)?.clone();
@@ -411,7 +412,7 @@ impl<E> PieceFile<E> {
             let part = bytes.get(from..from.saturating_add(len)).ok_or(io::ErrorKind::InvalidData)?;
             if !part.is_empty() {
                 data.write_at(part, extent.offset)?;
-                data.begin_sync(extent.offset, part.len() as u64)?;
+                data.advise(Advice::WillSync, extent.offset, part.len() as u64)?;
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ use crate::store::{Node, State};
 use crate::store::{Parts, Place, Stretch, Touched, now_nanoseconds};
 use crate::vfs::open::Changes;
 use crate::vfs::open::file::OpenFile;
-use crate::vfs::open::hub::name_to_recognize;
+use crate::vfs::open::hub::names_to_recognize;
 use crate::vfs::open::layout::Layout;
 use crate::vfs::open::names::remove_parts;
 use crate::vfs::open::source::StreamFile;
@@ -180,7 +180,9 @@ impl OpenFile {
             && layout.drafts == layout.objects.len()
             && file.content != Content::Tensor;
         let is_other = layout.is_other || cut.is_some();
-        let recognized = if is_new || self.must_be_recognized_again(layout, is_other, file, &name) {
+        let must_be_recognized = is_new || self.must_be_recognized_again(layout, is_other, file, &name);
+        let name = if must_be_recognized { self.fitting_name(name, &source) } else { name };
+        let recognized = if must_be_recognized {
             let found = recognize_at((&self.collection, &self.path()), &source, &name);
             // Many programs use the suffix of a checkpoint; their files stay plain. A container whose parts
             // are still the same keeps them.
@@ -285,7 +287,7 @@ impl OpenFile {
         let bytes = layout.bytes();
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
         let is_plain = file.content == Content::Plain;
-        let path = self.path();
+        let (path, name) = (self.path(), self.fitting_name(name, &source));
         let found = recognize_at((&self.collection, &path), &source, &name).map(|recognized| {
             let note = recognized.note.clone();
             (recognized, note)
@@ -429,7 +431,21 @@ impl OpenFile {
         let state = self.collection.state();
         let node = state.node(self.node)?.clone();
         // A tensor of a container has no name of its own.
-        Some((node, name_to_recognize(&state, self.node).unwrap_or_default()))
+        Some((node, names_to_recognize(&state, self.node).into_iter().next().unwrap_or_default()))
+    }
+
+    /// The name by which these bytes are recognized: `name`, or of several that containers can have the first that the
+    /// bytes fit.
+    fn fitting_name(&self, name: Vec<u8>, source: &Arc<dyn File>) -> Vec<u8> {
+        let names = names_to_recognize(&self.collection.state(), self.node);
+        if names.len() < 2 {
+            return name;
+        }
+        // Those of batches are recognized by all bytes, at the close.
+        let fits = |name: &Vec<u8>| {
+            !is_scanned(name) && recognize(source, name).is_ok_and(|found| found.content != Content::Plain)
+        };
+        names.into_iter().find(fits).unwrap_or(name)
     }
 
     /// The path of its first name, below the collection.

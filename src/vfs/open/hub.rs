@@ -5,6 +5,7 @@ use crate::format::log::catalog::{Content, NodeType};
 use crate::ingest::may_be_recognized;
 use crate::model::EntryId;
 use crate::store::{Batch, ROOT, State, Walk};
+use crate::vfs::open::names::has_other_suffix;
 
 const BLOBS: &[u8] = b"blobs";
 const SNAPSHOTS: &[u8] = b"snapshots";
@@ -14,16 +15,22 @@ const NAMES_MAX: usize = 1 << 16;
 /// Of a file with more names, further ones do not tell its format.
 const OWN_NAMES_MAX: usize = 256;
 
-/// The name by which a file is recognized: for a blob that of a link below `snapshots`, the first in the order of bytes
-/// that has the suffix of a container; for any other file its first name that has one, or its first name.
-pub(super) fn name_to_recognize(state: &State, node: EntryId) -> Option<Vec<u8>> {
+/// The names by which a file may be recognized, in the order in which they are tried: for a blob that of a link below
+/// `snapshots`, the first in the order of bytes that has the suffix of a container; for any other file one of its names
+/// for each such suffix, or its first name.
+pub(super) fn names_to_recognize(state: &State, node: EntryId) -> Vec<Vec<u8>> {
     let links = state.links(node);
-    let (directory, first) = links.first()?;
+    let Some((directory, first)) = links.first() else { return Vec::new() };
     if let Some(found) = name_of_link(state, (*directory, first), node) {
-        return Some(found);
+        return vec![found];
     }
-    let mut names = links.iter().take(OWN_NAMES_MAX).map(|(_, name)| name);
-    Some(names.find(|name| may_be_recognized(name)).unwrap_or(first).to_vec())
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    for (_, name) in links.iter().take(OWN_NAMES_MAX) {
+        if may_be_recognized(name) && names.iter().all(|known| has_other_suffix(known, name)) {
+            names.push(name.to_vec());
+        }
+    }
+    if names.is_empty() { vec![first.to_vec()] } else { names }
 }
 
 fn name_of_link(state: &State, (directory, name): (EntryId, &[u8]), blob: EntryId) -> Option<Vec<u8>> {

@@ -208,7 +208,7 @@ impl World {
         for path in lost {
             let found = self.files_at(path.strip_prefix("t/").unwrap_or(&path));
             if found.is_empty() {
-                self.fail(&format!("{path} is no file, and had no room"));
+                self.fail(&format!("an unmount names {path}, which is not a file, as one without room"));
             }
             numbers.extend(found);
         }
@@ -270,7 +270,7 @@ impl World {
         let collections = self.model.paths(|path, _| !path.contains('/')).into_iter();
         let counted = |collection: String| {
             let quota = fs::read_to_string(self.path(&collection).join(".ctl/quota")).unwrap();
-            // What the log itself takes changes with each mount.
+            // The bytes of the log differ after each mount.
             let lines = quota.lines().filter(|line| line.starts_with("files") || line.starts_with("logical"));
             let lines: Vec<_> = lines.collect();
             (format!("{collection}/.ctl/quota"), lines.join("\n"))

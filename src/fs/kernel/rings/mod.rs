@@ -41,10 +41,10 @@ pub(in crate::fs) use waits::{Queue, Wait, on_own};
 /// How the requests of a mount arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
-    /// Over io_uring, if the kernel offers it and answers need no remote. It says nothing where it uses the device.
+    /// Over io_uring, if the kernel offers it and answers need no remote. Otherwise from the device, without a warning.
     #[default]
     Auto,
-    /// The same, but says why where it uses the device.
+    /// As `Auto`, but a mount that uses the device logs the reason.
     Uring,
     Classic,
 }
