@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memmap2::Mmap;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::common::output::{human, print, print_json};
 use crate::codec;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
 

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{human, print, print_json};
-use crate::cli::shared::remote::cache_size;
+use crate::cli::common::output::{human, print, print_json};
+use crate::cli::common::remote::cache_size;
 use crate::model::{Error, ErrorKind, Result};
-use crate::remote::cache::verify::Verified;
-use crate::remote::cache::{Cache, Size};
+use crate::remote::read::cache::verify::Verified;
+use crate::remote::read::cache::{Cache, Size};
 
 /// Show, check or trim the cache of a remote. No mount may use it meanwhile.
 ///

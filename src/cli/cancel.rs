@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::interrupt::Interrupt;
-use crate::cli::shared::jobs::{cancel, new_bar, wait};
-use crate::cli::shared::mounts::mounts_of;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::interrupt::Interrupt;
+use crate::cli::common::jobs::{cancel, new_bar, wait};
+use crate::cli::common::mounts::mounts_of;
+use crate::cli::common::output::{print, print_json};
 use crate::model::{Error, ErrorKind, Result};
 
 /// Cancel a job, wait for its end, and print what it has done.

@@ -9,7 +9,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{complain, json_text, print};
+use crate::cli::common::output::{complain, json_text, print};
 use crate::format::budget::Budget;
 use crate::format::files::cgeb::{
     AuxEncoding, BatchWriter, CgebError, ContentHash, HEADER_BYTES, Header, Layout, NewRecord, Record,

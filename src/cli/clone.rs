@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts;
-use crate::cli::shared::open_store::open_store;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::mounts;
+use crate::cli::common::open_store::open_store;
+use crate::cli::common::output::{print, print_json};
 use crate::model::{Error, Result};
 use crate::remote::client::Client;
-use crate::remote::clones::{Changes, Made, clone, pull};
-use crate::remote::mounted::At;
-use crate::remote::order::parse_place;
-use crate::remote::place::Remote;
+use crate::remote::clone::{Changes, Made, clone, pull};
+use crate::remote::place::remote::Remote;
+use crate::remote::push::request::parse_place;
+use crate::remote::read::published_collections::At;
 use crate::store::{Access, Store};
 
 /// Make a collection of a store from a snapshot of a remote; its bytes are fetched when they are read.

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use indicatif::ProgressBar;
 
 use crate::cli::Outcome;
-use crate::cli::shared::jobs::run_by_daemon;
-use crate::cli::shared::mounts;
-use crate::cli::shared::open_store::open_engine;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::jobs::run_by_daemon;
+use crate::cli::common::mounts;
+use crate::cli::common::open_store::open_engine;
+use crate::cli::common::output::{print, print_json};
 use crate::engine::Counted;
 use crate::model::{Progress, Result};
 

@@ -9,9 +9,9 @@ use clap_complete::CompletionCandidate;
 use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
 use clap_complete::env::{CompleteEnv, Shells};
 
-use crate::cli::shared::mounts;
-use crate::cli::shared::output::print;
-use crate::cli::shared::tree::Tree;
+use crate::cli::common::mounts;
+use crate::cli::common::output::print;
+use crate::cli::common::tree::Tree;
 use crate::cli::{Cli, Outcome, mount};
 use crate::control::ATTRIBUTES;
 use crate::engine::Setting;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::output::{print, print_json};
 use crate::control::PREFIX;
 use crate::format::log::catalog::Content;
 use crate::ingest::recognize;

@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::cli::Outcome;
-use crate::cli::init;
-use crate::cli::shared::log::expected;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::log::expected;
+use crate::cli::common::output::{print, print_json};
 #[cfg(feature = "remote")]
-use crate::cli::shared::remote::cache_directory;
+use crate::cli::common::remote::cache_directory;
+use crate::cli::init;
 use crate::codec;
 use crate::fs::{Options, UringSupport, mount};
 use crate::gpu;
@@ -138,9 +138,9 @@ impl Args {
 
 #[cfg(feature = "remote")]
 fn of_remote(url: &str, cache: &Path) -> Vec<Finding> {
-    use crate::remote::examine::{Grade, examine};
+    use crate::remote::place::probe::{Grade, examine};
 
-    let finding = |examined: crate::remote::examine::Examined| {
+    let finding = |examined: crate::remote::place::probe::Examined| {
         let verdict = match examined.grade {
             Grade::Good => Verdict::Good,
             Grade::Limited => Verdict::Warning,

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{human, print, print_json};
-use crate::cli::shared::tree::Tree;
+use crate::cli::common::output::{human, print, print_json};
+use crate::cli::common::tree::Tree;
 use crate::model::Result;
 
 /// Sum up the number of files and their stored bytes for each directory.
@@ -64,12 +64,12 @@ impl Args {
 #[cfg(feature = "remote")]
 impl Args {
     fn sum_variants(&self) -> Result<Outcome> {
-        use crate::cli::shared::remote::url;
+        use crate::cli::common::remote::url;
         use crate::model::{Error, ErrorKind};
         use crate::remote::client::Client;
-        use crate::remote::forms::bytes_of_forms;
-        use crate::remote::order::parse_place;
-        use crate::remote::place::Remote;
+        use crate::remote::place::remote::Remote;
+        use crate::remote::place::stored_bytes::stored_bytes;
+        use crate::remote::push::request::parse_place;
 
         let wrong = || Error::invalid("--variants sums up a collection of a remote: URL TENANT/COLLECTION");
         let (url, below) = url(&self.path).zip(self.below.as_deref()).ok_or_else(wrong)?;
@@ -77,10 +77,10 @@ impl Args {
         let remote = Remote::open(Client::open(url)?)?;
         let (found, _) = remote.newest_manifest(&tenant, &name)?;
         let lacks = || Error::new(ErrorKind::NotFound, format!("{url} has no snapshot of {tenant}/{name}"));
-        let forms = bytes_of_forms(&found.ok_or_else(lacks)?.manifest);
+        let forms = stored_bytes(&found.ok_or_else(lacks)?.manifest);
         let exact = "exact".to_owned();
         if self.json {
-            let row = |form: &crate::remote::forms::FormBytes| {
+            let row = |form: &crate::remote::place::stored_bytes::StoredBytes| {
                 serde_json::json!({
                     "variant": form.variant.as_ref().unwrap_or(&exact),
                     "bytes_stored": form.stored,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::request::{How, Request, make_all};
+use crate::cli::common::request::{How, Request, make_all};
 use crate::model::Result;
 
 /// Remove the stored bytes of tensors, or drop the page cache of files.

@@ -14,9 +14,9 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::cli::Outcome;
-use crate::cli::shared::folder::{Draft, Folder};
-use crate::cli::shared::output::{human, print};
-use crate::cli::shared::tree::Tree;
+use crate::cli::common::folder::{Draft, Folder};
+use crate::cli::common::output::{human, print};
+use crate::cli::common::tree::Tree;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::without_zeros;
 use crate::vfs::form::{Form, Shows};

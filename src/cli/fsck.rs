@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts::refuse_own_mount;
-use crate::cli::shared::open_store::open_store;
-use crate::cli::shared::output::{print, print_json};
-use crate::cli::shared::remote;
+use crate::cli::common::mounts::refuse_own_mount;
+use crate::cli::common::open_store::open_store;
+use crate::cli::common::output::{print, print_json};
+use crate::cli::common::remote;
 use crate::engine::{Engine, IMPORT_AGAIN};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::{Access, Collection, Object, Store};

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::common::output::{human, print, print_json};
 use crate::model::{Error, Result};
 use crate::remote::client::Client;
-use crate::remote::garbage::{Collected, Keep, collect};
-use crate::remote::place::Remote;
+use crate::remote::place::garbage::{Collected, Keep, collect};
+use crate::remote::place::remote::Remote;
 
 const DAY: u64 = 24 * 3600;
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{attribute_json, print, print_json};
-use crate::cli::shared::tree::Tree;
+use crate::cli::common::output::{attribute_json, print, print_json};
+use crate::cli::common::tree::Tree;
 use crate::control::{ATTRIBUTES, Cost};
 use crate::model::{Error, ErrorKind, Result};
 

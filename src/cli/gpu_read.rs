@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::output::{print, print_json};
 use crate::gpu::{self, Compared, ComparedOn, Options, Report, Route, Span, Wanted};
 use crate::model::{ErrorKind, Result};
 

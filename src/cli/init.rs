@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts::refuse_own_mount;
-use crate::cli::shared::output::print;
+use crate::cli::common::mounts::refuse_own_mount;
+use crate::cli::common::output::print;
 use crate::model::{Error, Result};
 use crate::store::Store;
 use crate::store::disk::files::{FileDisk, random_id};

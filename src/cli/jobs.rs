@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::interrupt::Interrupt;
-use crate::cli::shared::jobs::{Job, jobs, jobs_in};
-use crate::cli::shared::mounts::{Mounted, all_mounts, mounts_of};
-use crate::cli::shared::output::{human, human_part, print, print_json};
-use crate::cli::shared::watch::{JobList, wait_for_change};
+use crate::cli::common::interrupt::Interrupt;
+use crate::cli::common::jobs::{Job, jobs, jobs_in};
+use crate::cli::common::mounts::{Mounted, all_mounts, mounts_of};
+use crate::cli::common::output::{human, human_part, print, print_json};
+use crate::cli::common::watch::{JobList, wait_for_change};
 use crate::model::Result;
 
 /// List the jobs of mounts: those that wait and run, and the last ones that have ended.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{attribute_json, human, print, print_json};
-use crate::cli::shared::tree::{Row, Tree};
+use crate::cli::common::output::{attribute_json, human, print, print_json};
+use crate::cli::common::tree::{Row, Tree};
 use crate::control::Cost;
 use crate::model::Result;
 
@@ -69,12 +69,12 @@ impl Args {
 #[cfg(feature = "remote")]
 impl Args {
     fn list_snapshots(&self) -> Result<Outcome> {
-        use crate::cli::shared::remote::url;
+        use crate::cli::common::remote::url;
         use crate::model::Error;
         use crate::remote::client::Client;
-        use crate::remote::order::parse_place;
-        use crate::remote::place::Remote;
-        use crate::remote::tags::tags;
+        use crate::remote::place::remote::Remote;
+        use crate::remote::place::tags::tags;
+        use crate::remote::push::request::parse_place;
         use crate::store::now_nanoseconds;
 
         let wrong = || Error::invalid("--snapshots lists a collection of a remote: URL TENANT/COLLECTION");

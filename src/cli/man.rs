@@ -7,8 +7,8 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::cli::shared::log;
-use crate::cli::shared::output::print;
+use crate::cli::common::log;
+use crate::cli::common::output::print;
 use crate::cli::{Cli, EXIT_STATUSES, Outcome};
 use crate::codec::payload_len;
 use crate::control::{

@@ -1,6 +1,6 @@
 //! The command line. Each subcommand has a file of its own.
 
-// Text reaches the user through `shared/output.rs`.
+// Text reaches the user through `common/output.rs`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
@@ -10,6 +10,7 @@ mod cancel;
 mod cgeb;
 #[cfg(feature = "remote")]
 mod clone;
+mod common;
 mod compact;
 mod completions;
 mod diff;
@@ -39,7 +40,6 @@ mod report;
 mod rm;
 mod scrub;
 mod set;
-mod shared;
 mod stat;
 mod status;
 #[cfg(feature = "remote")]
@@ -54,7 +54,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use serde_json::json;
 
-use crate::cli::shared::interrupt::Interrupt;
+use crate::cli::common::interrupt::Interrupt;
 use crate::model::{ErrorKind, Result};
 
 /// A file system that shows tensors as files and stores them in precision tiers.
@@ -152,7 +152,7 @@ fn exit_statuses() -> String {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     completions::answer();
-    shared::log::begin();
+    common::log::begin();
     if helper::is_called(std::env::args_os().next().as_deref()) {
         return match helper::Helper::try_parse() {
             Ok(helper) => exit_code(helper.run()),
@@ -218,7 +218,7 @@ pub fn main() -> ExitCode {
 /// Prints the help that was asked for, or what is wrong with the arguments. These may be names of files.
 fn misused(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        shared::output::complain(&error.render().to_string());
+        common::output::complain(&error.render().to_string());
         return ExitCode::from(MISUSED);
     }
     // A closed pipe is not an error.
@@ -234,15 +234,15 @@ fn exit_code(done: Result<Outcome>) -> ExitCode {
         Ok(Outcome::Corrupt) => ExitCode::from(CORRUPT),
         Ok(Outcome::Misused) => ExitCode::from(MISUSED),
         Err(error) => {
-            let error = shared::mounts::explained(error);
+            let error = common::mounts::explained(error);
             // clap has checked that the command has the option.
             let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
             let told = as_json.then(|| {
                 let value = json!({ "error": { "code": error.kind().code(), "text": error.to_string() } });
-                shared::output::print_json(&value)
+                common::output::print_json(&value)
             });
             if !matches!(told, Some(Ok(()))) {
-                shared::output::complain(&format!("tierfs: {error}"));
+                common::output::complain(&format!("tierfs: {error}"));
             }
             ExitCode::from(match error.kind() {
                 ErrorKind::Corrupt => CORRUPT,

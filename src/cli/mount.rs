@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use signal_hook::consts;
 
-use crate::cli::shared::log::Destination;
-use crate::cli::shared::open_store::open_store;
-use crate::cli::shared::remote::{self, RemoteArgs, parse_tier};
-use crate::cli::shared::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
-use crate::cli::shared::{lost, mounts};
+use crate::cli::common::log::Destination;
+use crate::cli::common::open_store::open_store;
+use crate::cli::common::remote::{self, RemoteArgs, parse_tier};
+use crate::cli::common::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
+use crate::cli::common::{lost_writes, mounts};
 use crate::cli::{Outcome, init};
 use crate::fs::{Budget, Options, ShownOwner, TransportChoice, mount};
 use crate::model::{Error, ErrorKind, Result};
@@ -499,7 +499,7 @@ impl Args {
         for signal in SIGNALS {
             signal_hook::flag::register(signal, stop.clone()).map_err(deaf)?;
         }
-        let left = self.own_disk().and_then(|disk| lost::of_note(&disk));
+        let left = self.own_disk().and_then(|disk| lost_writes::of_note(&disk));
         let store = Arc::new(self.open_store()?);
         if let Some(lost) = left {
             log::warn!("the last mount of the store ended without {lost}");
@@ -542,7 +542,7 @@ impl Args {
         ready.map_err(|error| Error::io("telling systemd that the mount is ready", error))?;
         let ended = mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)?;
         if let Some(disk) = self.own_disk().filter(|_| !ended.lost.is_empty()) {
-            return Err(lost::leave_note(&disk, &ended.lost));
+            return Err(lost_writes::leave_note(&disk, &ended.lost));
         }
         if !ended.in_time {
             log::warn!("{} was still in use after {} s", self.mountpoint.display(), PATIENCE.as_secs());
@@ -558,9 +558,9 @@ impl Args {
         let failed = |error: rustix::io::Errno| Error::io("detaching from the terminal", error.into());
         let destination = Destination::of_daemon(self.log.as_deref())?;
         if let Some(note) = destination.note() {
-            crate::cli::shared::output::complain(&format!("tierfs: {note}"));
+            crate::cli::common::output::complain(&format!("tierfs: {note}"));
         }
-        crate::cli::shared::output::print(&format!("{READY}\n"))?;
+        crate::cli::common::output::print(&format!("{READY}\n"))?;
         rustix::process::setsid().map_err(failed)?;
         let nowhere = fs::OpenOptions::new().write(true).open("/dev/null");
         let nowhere = nowhere.map_err(|error| Error::io("opening /dev/null", error))?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::request::{How, Request, make_all};
+use crate::cli::common::request::{How, Request, make_all};
 use crate::model::{Aim, MoveTo, Result};
 
 /// Pack exact tensors: the same bytes in less space.

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{complain, human};
-use crate::cli::shared::request::{How, Request, make_all, targets};
+use crate::cli::common::output::{complain, human};
+use crate::cli::common::request::{How, Request, make_all, targets};
 use crate::control::PREFIX;
 use crate::model::Result;
 use crate::store::disk::files::visit_files;

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::cli::Outcome;
-use crate::cli::shared::interrupt::Interrupt;
-use crate::cli::shared::jobs::new_bar;
-use crate::cli::shared::mounts::mount_of;
-use crate::cli::shared::output::{complain, human, print, print_json};
+use crate::cli::common::interrupt::Interrupt;
+use crate::cli::common::jobs::new_bar;
+use crate::cli::common::mounts::mount_of;
+use crate::cli::common::output::{complain, human, print, print_json};
 use crate::model::{Error, Result};
 use crate::store::disk::files::visit_files;
 

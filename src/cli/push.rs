@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::cli::Outcome;
 use crate::cli::clone::absolute;
-use crate::cli::shared::interrupt::Interrupt;
-use crate::cli::shared::jobs::{self, new_bar};
-use crate::cli::shared::mounts::{self, Mounted};
-use crate::cli::shared::open_store::open_store;
-use crate::cli::shared::output::{print, print_json};
-use crate::cli::shared::refusal::{self, Refusal, Typed};
-use crate::cli::shared::remote;
+use crate::cli::common::interrupt::Interrupt;
+use crate::cli::common::jobs::{self, new_bar};
+use crate::cli::common::mounts::{self, Mounted};
+use crate::cli::common::open_store::open_store;
+use crate::cli::common::output::{print, print_json};
+use crate::cli::common::refusal::{self, Refusal, Typed};
+use crate::cli::common::remote;
 use crate::control::PUSH;
 use crate::engine::variant;
 use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::remote::client::Client;
-use crate::remote::order::{Order, parse_place, parse_variants};
-use crate::remote::push::JOBS;
+use crate::remote::push::parameters::JOBS;
+use crate::remote::push::request::{PushRequest, parse_place, parse_variants};
 use crate::store::{Access, Store};
 
 /// Publish a collection in an object storage, where other machines can mount it.
@@ -87,7 +87,7 @@ impl Progress for Shown {
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let (local, named) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
-        let order = Order {
+        let request = PushRequest {
             named: parse_place(named)?,
             create: self.create,
             message: self.message,
@@ -96,19 +96,19 @@ impl Args {
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
             variants: parse_variants(&self.variants)?,
             jobs: usize::from(self.jobs),
-            ..Order::new(parse_place(local)?, &self.remote)
+            ..PushRequest::new(parse_place(local)?, &self.remote)
         };
         // A URL with credentials in it goes no further.
-        Client::open(&order.url)?;
+        Client::open(&request.url)?;
         mounts::refuse_own_mount("store", &self.store)?;
         let note = format!("process {}, which pushes from it", std::process::id());
         let (text, value) = match open_store(&self.store, Access::Write, &note) {
             Ok(store) => {
                 remote::fetch_clones(&store);
-                push_from(&store, &order)?
+                push_from(&store, &request)?
             }
             Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&self.store)? {
-                Some(mounted) => push_through_daemon(&mounted, order, &error)?,
+                Some(mounted) => push_through_daemon(&mounted, request, &error)?,
                 None => return Err(error),
             },
             Err(error) => return Err(error),
@@ -119,35 +119,35 @@ impl Args {
 }
 
 /// Pushes from a store that this process has opened.
-fn push_from(store: &Store, order: &Order) -> Result<(String, Value)> {
+fn push_from(store: &Store, request: &PushRequest) -> Result<(String, Value)> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let shown = Shown { interrupt: Interrupt::listen()?, bar: new_bar() };
-    let pushed = order.run(store, owner, variant, &shown);
+    let pushed = request.run(store, owner, variant, &shown);
     shown.bar.finish_and_clear();
     let pushed = pushed?;
-    Ok((pushed.text(&order.named), pushed.to_json(&order.named)))
+    Ok((pushed.text(&request.named), pushed.to_json(&request.named)))
 }
 
 /// Has the daemon of a mount push, and waits. `busy` is the error for a mount that is read-only.
-fn push_through_daemon(mounted: &Mounted, order: Order, busy: &Error) -> Result<(String, Value)> {
+fn push_through_daemon(mounted: &Mounted, request: PushRequest, busy: &Error) -> Result<(String, Value)> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let label = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
-    let request = format!("{PUSH}:{label}");
-    let order = Order { label: Some(label), url: absolute(&order.url), ..order };
+    let named = format!("{PUSH}:{label}");
+    let request = PushRequest { label: Some(label), url: absolute(&request.url), ..request };
     let path = mounted.mountpoint.join(".ctl").join(PUSH);
     let before = refusal::last_number(&path);
     let interrupt = Interrupt::listen()?;
-    if let Err(error) = std::fs::write(&path, order.to_json()) {
+    if let Err(error) = std::fs::write(&path, request.to_json()) {
         let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
         if errno == rustix::io::Errno::ROFS {
             return Err(Error::new(ErrorKind::Busy, busy.to_string()));
         }
         let refusal = Refusal::of(mounted, &Typed { words: "push", path: &path }, before, errno);
-        let (tenant, name) = &order.collection;
+        let (tenant, name) = &request.collection;
         return Err(Error::invalid(format!("{tenant}/{name}: refused: {}", refusal.clause())));
     }
     let gone = || Error::new(ErrorKind::NotFound, "the mount does not list the push any more");
-    let job = jobs::wait(mounted, &interrupt, &new_bar(), |job| job.request == request)?.ok_or_else(gone)?;
+    let job = jobs::wait(mounted, &interrupt, &new_bar(), |job| job.request == named)?.ok_or_else(gone)?;
     match job.state.as_str() {
         "done" => Ok((job.text.clone(), job.value.get("result").cloned().unwrap_or_default())),
         "cancelled" => Err(Error::new(ErrorKind::Interrupted, job.ended_text())),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::request::{How, Request, make_all};
+use crate::cli::common::request::{How, Request, make_all};
 use crate::control::ATTRIBUTES;
 use crate::model::{Error, Result};
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::shared::jobs::{Job, jobs};
-use crate::cli::shared::mounts::{Mounted, all_mounts, mount_of};
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::jobs::{Job, jobs};
+use crate::cli::common::mounts::{Mounted, all_mounts, mount_of};
+use crate::cli::common::output::{print, print_json};
 use crate::model::{Error, ErrorKind, Result};
 
 /// Longest wait for the answers of all mounts.

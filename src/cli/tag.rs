@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::common::output::{print, print_json};
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
-use crate::remote::order::parse_place;
-use crate::remote::place::Remote;
-use crate::remote::tags::{remove_tag, set_tag, tags};
+use crate::remote::place::remote::Remote;
+use crate::remote::place::tags::{remove_tag, set_tag, tags};
+use crate::remote::push::request::parse_place;
 
 /// Give a snapshot of a remote a name, which keeps it from being collected as garbage.
 ///

@@ -5,11 +5,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::cli::Outcome;
-use crate::cli::shared::connection::{Connection, Daemon, daemons, elsewhere, noted_mountpoint, where_else};
-use crate::cli::shared::lost;
-use crate::cli::shared::mounts::{mount_dead_or_alive, resolved};
-use crate::cli::shared::output::complain;
-use crate::cli::shared::process::{Asked, Process};
+use crate::cli::common::connection::{Connection, Daemon, daemons, elsewhere, noted_mountpoint, where_else};
+use crate::cli::common::lost_writes;
+use crate::cli::common::mounts::{mount_dead_or_alive, resolved};
+use crate::cli::common::output::complain;
+use crate::cli::common::process::{Asked, Process};
 use crate::format::mountinfo::mounted;
 use crate::fs::unmount_by_helper;
 use crate::model::{Error, ErrorKind, Result};
@@ -83,7 +83,7 @@ impl Args {
                 Asked::Silent => None,
             };
         }
-        let has_note = lost::of_note(&FileDisk::new(&store)).is_some();
+        let has_note = lost_writes::of_note(&FileDisk::new(&store)).is_some();
         let detach = if self.lazy || self.force { Detach::Now } else { Detach::Unused };
         unmount(&mounted.mountpoint, detach)?;
         if self.lazy {
@@ -125,7 +125,8 @@ impl Args {
                 _ => holder(&ending.store)?.map(|holder| format!("{holder} still uses its store")),
             };
             let Some(who) = who else {
-                return match lost::of_note(&FileDisk::new(&ending.store)).filter(|_| !ending.has_note) {
+                return match lost_writes::of_note(&FileDisk::new(&ending.store)).filter(|_| !ending.has_note)
+                {
                     Some(lost) => {
                         let text = format!("{shown} is unmounted, but without the last {lost}");
                         Err(Error::new(ErrorKind::Full, text))

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts::mount_of;
-use crate::cli::shared::output::{complain, print, print_json};
+use crate::cli::common::mounts::mount_of;
+use crate::cli::common::output::{complain, print, print_json};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::visit_files;
 

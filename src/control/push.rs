@@ -4,24 +4,24 @@ use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
 use crate::engine::variant;
 use crate::model::{Error, ErrorKind, Result};
-use crate::remote::order::Order;
+use crate::remote::push::request::PushRequest;
 use crate::vfs::Invalidation;
 
-/// The name of a push job; a colon and the label of the order may follow.
+/// The name of a push job; a colon and the label of the request may follow.
 pub const PUSH: &str = "push";
 
-/// Checks an order and queues its job. The job's result is JSON as `tierfs push --json` prints it.
+/// Checks an request and queues its job. The job's result is JSON as `tierfs push --json` prints it.
 pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     if !context.mounted.is_run_by(context.user) {
         let text = "only root and the owner of the mount may push, because the daemon's credentials are used";
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    let order = Order::parse(text)?;
+    let request = PushRequest::parse(text)?;
     let vfs = context.mounted.vfs.clone();
-    let (tenant, name) = &order.collection;
+    let (tenant, name) = &request.collection;
     vfs.store().collection(tenant, name)?;
     let path = format!("{tenant}/{name}");
-    let what = match &order.label {
+    let what = match &request.label {
         Some(label) => format!("{PUSH}:{label}"),
         None => PUSH.to_owned(),
     };
@@ -29,8 +29,8 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     context.mounted.jobs.push(job, move |progress, report| {
         // Written bytes that no close or fsync has recorded belong to the snapshot too.
         vfs.sync(&mut |forget| vfs.queue_invalidation(forget))?;
-        let pushed = order.run(vfs.store(), vfs.owner(), variant, progress)?;
-        *report = Report { text: pushed.text(&order.named), result: pushed.to_json(&order.named) };
+        let pushed = request.run(vfs.store(), vfs.owner(), variant, progress)?;
+        *report = Report { text: pushed.text(&request.named), result: pushed.to_json(&request.named) };
         Ok(())
     });
     Ok(Invalidation::default())

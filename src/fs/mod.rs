@@ -1,35 +1,20 @@
 //! The interface to the kernel: requests in, replies out.
+//!
+//! 1. `kernel`: the protocol of FUSE over `/dev/fuse` or io_uring, and the devices of passthrough.
+//! 2. `state`: the memory of a mount between requests: handles, names that the kernel has cached, files that the kernel
+//!    reads itself, decoded copies, files that wait to be recognized.
+//! 3. `answer`: the answer to each kind of request.
+//! 4. `mount`: the life of a mount.
 
-mod attributes;
-mod controls;
-mod decoded;
-mod dispatch;
-mod errno;
-mod failure;
-mod form_file;
-mod forms;
-mod handles;
-mod in_progress;
-mod invalidate;
+mod answer;
 pub mod kernel;
 mod mount;
-mod names;
-mod numbers;
-mod offline;
-mod passthrough;
-mod read;
-mod read_pattern;
-mod recognition;
-mod second_look;
-mod serve;
-mod times;
-mod verify_on_open;
-mod waker;
+mod state;
 
-pub use decoded::Budget;
-pub use errno::Errno;
+pub use kernel::errno::Errno;
 pub use kernel::rings::{Choice as TransportChoice, Support as UringSupport};
+pub use mount::offline::Offline;
+pub use mount::waker::Waker;
 pub use mount::{Mount, MountEnd, Options, mount, unmount_by_helper};
-pub use offline::Offline;
-pub use times::ShownOwner;
-pub use waker::Waker;
+pub use state::decoded_copies::Budget;
+pub use state::times::ShownOwner;

@@ -22,17 +22,17 @@ mod host;
 mod memory;
 #[cfg(any(feature = "cuda", test))]
 mod pieces;
-#[cfg(feature = "cuda")]
-mod reading;
 pub mod route;
+#[cfg(feature = "cuda")]
+mod transfer;
 #[cfg(feature = "cuda")]
 mod verify;
 
 #[cfg(not(feature = "cuda"))]
 pub use absent::{presence, read, read_into};
-#[cfg(feature = "cuda")]
-pub use reading::{presence, read, read_into};
 pub use route::{Route, Span};
+#[cfg(feature = "cuda")]
+pub use transfer::{presence, read, read_into};
 
 /// The requested route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

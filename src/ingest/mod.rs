@@ -31,7 +31,7 @@ pub use publish::commit::Rename;
 #[cfg(feature = "mount")]
 pub use publish::compare::node_at;
 pub use recognize::batch::check_batch;
-pub use recognize::blocking::Blocking;
+pub use recognize::block_size::Blocking;
 pub use recognize::content::{recognize, recognize_at, recognize_within};
 pub use recognize::data_files::{has_data_files, has_models, is_data_file, mark_data_files};
 pub use recognize::parts::{Part, PartTensor, Recognized};

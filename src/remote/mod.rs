@@ -1,27 +1,30 @@
-//! Stores on object storage: the client, the snapshots that are published there, and the cache of their
-//! files. The exporter of traces.
+//! Stores on object storage, with the feature `remote`.
 //!
-//! This is the only layer with a network and with asynchronous code. Others call its functions from their
-//! own threads and wait.
+//! A remote is a prefix of a bucket. It has two kinds of objects that count: pieces, which are named by the BLAKE3 of
+//! their bytes, and manifests, each of which is a snapshot of a collection and names its pieces. Neither changes after
+//! it was created, so everything that was read once may be kept, and a name says whether bytes are right.
+//!
+//! A push freezes a collection, stores the pieces that the remote lacks and creates the manifest with the next number
+//! as its last step. Two pushes of the same number are told apart by the conditional PUT. A mount of a remote looks up
+//! the newest manifest of a collection, opens its log as `store::snapshot` wants it, and fetches pieces when their
+//! bytes are read: through a cache on disk, or through a few pieces in memory. A clone is a local collection of which
+//! pieces are still there. A collection of garbage takes two runs: the first plans, the second removes what the plan
+//! named a day before.
+//!
+//! The rooms, each of which may name those before it:
+//!
+//! 1. `client`: requests with deadlines, retries and a bounded number at a time. `traces` exports spans.
+//! 2. `place`: one remote, its identity, manifests, tags, garbage.
+//! 3. `read`: snapshots as a mount shows them, and the cache of their pieces.
+//! 4. `clone`: pieces for the clones of a store. `push`: snapshots that are made.
+//!
+//! This is the only layer with a network and with asynchronous code. Others call its functions from their own threads
+//! and wait.
 
-pub mod cache;
 pub mod client;
-pub mod clones;
-pub mod examine;
-pub mod files;
-pub mod forms;
-mod from_clone;
-pub mod garbage;
-pub mod mounted;
-mod names;
-pub mod newest;
-pub mod order;
-pub mod pieces;
+pub mod clone;
 pub mod place;
 pub mod push;
-mod recent;
-pub mod suppliers;
-pub mod tags;
-pub mod teller;
+pub mod read;
 #[cfg(feature = "traces")]
 pub mod traces;

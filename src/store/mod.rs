@@ -4,8 +4,8 @@
 
 mod batch;
 mod clock;
+mod clone_snapshot;
 pub mod clones;
-mod cloning;
 mod collection;
 pub mod disk;
 mod events;
@@ -29,8 +29,8 @@ mod upstream;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
+pub use clone_snapshot::Cloned;
 pub use clones::{CloneSource, PieceSource};
-pub use cloning::Cloned;
 pub use collection::digest_cache::{Sums, of_one_version};
 pub use collection::identity::Access;
 pub use collection::lineage::{ParentHold, broken};
@@ -45,7 +45,7 @@ pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};
 pub use io::link::Shared;
 pub use io::migrate::Elements;
-pub use io::packed::exact_difference;
+pub use io::packed_blocks::exact_difference;
 pub use io::pinned_copies::Compare;
 pub use io::places::{Place, Stretch};
 pub use io::scaled_delta::Writes;
@@ -64,20 +64,22 @@ pub use repair::set_aside::open_collection;
 pub use repair::{Lost, Repaired, repair};
 pub use settings::{DESCRIPTORS_MAX, Limit, PACKS, Rules, Settings, Share};
 pub use snapshot::canonical::Canonical;
+pub use snapshot::choice::{Choice, Recode};
 pub use snapshot::disk::SnapshotDisk;
 pub use snapshot::freeze::Frozen;
 pub use snapshot::payloads::CanonicalFile;
 pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
-pub use snapshot::variant::{CanonicalVariant, Choice, Recode};
+pub use snapshot::variant::CanonicalVariant;
 pub use space::external_file::is_untouched;
 pub use space::files::Touched;
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{
-    DATA_FILES, LOSSY, PACK, PLAIN, PLAINS, POLICY, allow_until_written, end_plain_names, show_plain_names,
+    LOSSY, PACK, PLAIN, PLAINS, POLICY, allow_until_written, end_plain_names, show_plain_names,
 };
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
+pub use state::settings_table::DATA_FILES;
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;

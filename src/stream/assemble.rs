@@ -7,7 +7,7 @@ use crate::format::files::cgeb::Runs;
 use crate::model::{Error, Result};
 use crate::store::OpenObject;
 use crate::stream::batch::AssembledBatch;
-use crate::stream::computed::Computed;
+use crate::stream::computed_bytes::Computed;
 use crate::stream::plan::Plan;
 
 /// A segment of a stream.

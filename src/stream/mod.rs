@@ -6,7 +6,7 @@
 mod assemble;
 mod batch;
 mod cast;
-mod computed;
+mod computed_bytes;
 mod digest;
 mod embedding_index;
 mod plan;
@@ -14,7 +14,7 @@ mod plan;
 pub use assemble::{Segment, Stream};
 pub use batch::AssembledBatch;
 pub use cast::{cast, is_castable};
-pub use computed::{Cast, Computed, Zeros};
+pub use computed_bytes::{Cast, Computed, Zeros};
 pub use digest::{Digester, sums};
 pub use embedding_index::{
     HASH, batch_beside, batch_hash, batch_index, batch_stream, index_beside, may_show_other_hash, put_hash,

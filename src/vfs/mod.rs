@@ -10,7 +10,7 @@ pub use tree::ino::{Ino, Owner, Place};
 pub use tree::invalidation::Invalidation;
 pub use tree::list::Listed;
 pub use tree::list_mode::ListMode;
-pub use tree::located::{
+pub use tree::location::{
     CONTROL_NAME, Control, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, Shape,
 };
 pub use tree::vfs::Vfs;

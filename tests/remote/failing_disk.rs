@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::{Answer, answer, assert_same, tierfs, wait_until};
 use tempfile::TempDir;
-use tierfs::remote::cache::{Cache, Size};
-use tierfs::remote::files::Source;
-use tierfs::remote::mounted::Published;
-use tierfs::remote::place::Remote;
+use tierfs::remote::place::remote::Remote;
+use tierfs::remote::read::cache::{Cache, Size};
+use tierfs::remote::read::files::Source;
+use tierfs::remote::read::published_collections::Published;
 use tierfs::store::{SnapshotDisk, Store};
 
 use crate::cache::bucket;

@@ -12,10 +12,12 @@ use proptest::test_runner::{Config, TestRunner};
 use support::Place;
 use tierfs::format::snapshot::keys;
 use tierfs::model::{ErrorKind, Result, Silent};
-use tierfs::remote::garbage::{Collected, Keep, collect};
-use tierfs::remote::place::Remote;
-use tierfs::remote::push::{Elapsed, Pushed, Request, push_within};
-use tierfs::remote::tags::{remove_tag, set_tag, tags};
+use tierfs::remote::place::garbage::{Collected, Keep, collect};
+use tierfs::remote::place::remote::Remote;
+use tierfs::remote::place::tags::{remove_tag, set_tag, tags};
+use tierfs::remote::push::outcome::Pushed;
+use tierfs::remote::push::parameters::Parameters;
+use tierfs::remote::push::publish::{Elapsed, push_within};
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
 
@@ -39,19 +41,24 @@ fn stores() -> [Arc<Place>; 3] {
     ["one", "two", "three"].map(|text| Arc::new(store_with(&text.repeat(100))))
 }
 
-fn push_from(place: &Place, bucket: &Arc<Faulty>, request: &Request, clock: &Clock) -> Result<Pushed> {
+fn push_from(place: &Place, bucket: &Arc<Faulty>, request: &Parameters, clock: &Clock) -> Result<Pushed> {
     let begun = clock.now();
     push_timed(place, bucket, request, &|| Duration::from_secs(clock.now() - begun))
 }
 
-fn push_timed(place: &Place, bucket: &Arc<Faulty>, request: &Request, elapsed: &Elapsed) -> Result<Pushed> {
+fn push_timed(
+    place: &Place,
+    bucket: &Arc<Faulty>,
+    request: &Parameters,
+    elapsed: &Elapsed,
+) -> Result<Pushed> {
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
     let collection = store.collection("acme", "m").unwrap();
     push_within(&remote(bucket)?, &collection, request, &Silent, elapsed)
 }
 
-fn named(collection: &str, push: u128) -> Request {
-    Request { collection: collection.to_owned(), ..request(push) }
+fn named(collection: &str, push: u128) -> Parameters {
+    Parameters { collection: collection.to_owned(), ..request(push) }
 }
 
 /// The snapshots of a bucket, and the pieces that they name and that are not there.
@@ -168,7 +175,7 @@ fn interleaved(
             if is_plan && hides_plans && actor < 2 { Fault::Empty } else { Fault::None }
         })
     };
-    let act = |actor: usize, place: &Arc<Place>, request: Request| {
+    let act = |actor: usize, place: &Arc<Place>, request: Parameters| {
         let (bucket, turns, clock) = (bucket(actor), turns.clone(), clock.clone());
         let place = place.clone();
         std::thread::spawn(move || {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use object_store::memory::InMemory;
 use support::names;
 use tempfile::TempDir;
-use tierfs::remote::cache::{Cache, Size};
+use tierfs::remote::read::cache::{Cache, Size};
 
 use crate::push::quiet;
 use crate::rounds::{PART, Rounds, first_bytes, mounted, published, push_as};

@@ -9,10 +9,12 @@ use object_store::memory::InMemory;
 use support::{Place, Random, container_of};
 use tierfs::format::snapshot::manifest::Owner;
 use tierfs::model::{ErrorKind, Result, Silent, StoreId};
-use tierfs::remote::files::Source;
-use tierfs::remote::mounted::Published;
-use tierfs::remote::place::Remote;
-use tierfs::remote::push::{Pushed, Request, push};
+use tierfs::remote::place::remote::Remote;
+use tierfs::remote::push::outcome::Pushed;
+use tierfs::remote::push::parameters::Parameters;
+use tierfs::remote::push::publish::push;
+use tierfs::remote::read::files::Source;
+use tierfs::remote::read::published_collections::Published;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, SnapshotDisk, Store};
 
@@ -35,8 +37,8 @@ pub fn stored() -> Place {
     place
 }
 
-pub fn request(push: u128) -> Request {
-    Request {
+pub fn request(push: u128) -> Parameters {
+    Parameters {
         tenant: "acme".to_owned(),
         collection: "m".to_owned(),
         tenant_owner: Owner { uid: 0, gid: 0, mode: 0o755 },
@@ -122,7 +124,7 @@ fn a_push_of_a_state_that_was_pushed_reads_no_payload_and_makes_four_requests() 
     // Another description is a new snapshot of the same payloads.
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
     let (opened, collection) = (remote(&quiet(&objects)).unwrap(), store.collection("acme", "m").unwrap());
-    let described = Request { tenant_owner: Owner { uid: 7, gid: 7, mode: 0o700 }, ..request(3) };
+    let described = Parameters { tenant_owner: Owner { uid: 7, gid: 7, mode: 0o700 }, ..request(3) };
     let second = push(&opened, &collection, &described, &Silent).unwrap();
     assert_eq!((second.number, second.is_unchanged, second.bytes_sent), (2, false, 0));
     assert!(seen(&objects).unwrap() == (2, first.1));
@@ -185,7 +187,7 @@ fn a_push_after_one_that_failed_asks_for_its_pieces_and_does_not_send_them_again
     });
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
     let collection = store.collection("acme", "m").unwrap();
-    let one_at_a_time = Request { jobs: 1, ..request(2) };
+    let one_at_a_time = Parameters { jobs: 1, ..request(2) };
     let second = push(&remote(&bucket).unwrap(), &collection, &one_at_a_time, &Silent).unwrap();
     assert_eq!((second.number, second.pieces_sent, keys(&objects)), (1, 0, all));
     // The first one tells that there are some.
@@ -243,7 +245,7 @@ fn a_bucket_that_ignores_conditions_is_refused_unless_nobody_else_writes() {
     assert_eq!(error.kind(), ErrorKind::NotSupported);
     assert!(error.to_string().contains("--single-writer"), "{error}");
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
-    let alone = Request { is_single_writer: true, ..request(2) };
+    let alone = Parameters { is_single_writer: true, ..request(2) };
     let bucket = careless();
     let done = push(&remote(&bucket).unwrap(), &store.collection("acme", "m").unwrap(), &alone, &Silent);
     assert_eq!(done.unwrap().number, 1);

@@ -21,12 +21,13 @@ use object_store::{
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tierfs::model::Silent;
-use tierfs::remote::cache::{Cache, Size};
 use tierfs::remote::client::{Client, Deadlines};
-use tierfs::remote::files::Source;
-use tierfs::remote::mounted::Published;
-use tierfs::remote::place::Remote;
-use tierfs::remote::push::{Request, push};
+use tierfs::remote::place::remote::Remote;
+use tierfs::remote::push::parameters::Parameters;
+use tierfs::remote::push::publish::push;
+use tierfs::remote::read::cache::{Cache, Size};
+use tierfs::remote::read::files::Source;
+use tierfs::remote::read::published_collections::Published;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, OpenObject, SnapshotDisk, Store, Verify};
 use tierfs::stream::{Segment, Stream};
@@ -180,7 +181,7 @@ pub fn published(others: &[&str]) -> (Arc<InMemory>, support::Place, Vec<u8>) {
 
 pub fn push_as(place: &support::Place, objects: &Arc<InMemory>, name: &str, number: u128) {
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
-    let request = Request { collection: name.to_owned(), ..request(number) };
+    let request = Parameters { collection: name.to_owned(), ..request(number) };
     push(&remote(&quiet(objects)).unwrap(), &store.collection("acme", "m").unwrap(), &request, &Silent)
         .unwrap();
 }

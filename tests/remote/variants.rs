@@ -11,11 +11,13 @@ use support::{Place, Random, answer, assert_same, container_of, tierfs};
 use tierfs::engine::variant;
 use tierfs::format::snapshot::manifest::Manifest;
 use tierfs::model::{MoveTo, Progress, Result, Silent};
-use tierfs::remote::files::Source;
-use tierfs::remote::garbage::{Keep, collect};
-use tierfs::remote::mounted::Published;
-use tierfs::remote::place::Remote;
-use tierfs::remote::push::{Pushed, Request, push};
+use tierfs::remote::place::garbage::{Keep, collect};
+use tierfs::remote::place::remote::Remote;
+use tierfs::remote::push::outcome::Pushed;
+use tierfs::remote::push::parameters::Parameters;
+use tierfs::remote::push::publish::push;
+use tierfs::remote::read::files::Source;
+use tierfs::remote::read::published_collections::Published;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, SnapshotDisk, Store};
 
@@ -34,7 +36,7 @@ fn pushed_in(
 ) -> Result<Pushed> {
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test")?;
     let variants = tiers.iter().map(|tier| variant(MoveTo::parse_variant(tier).unwrap(), store.settings()));
-    let request = Request { variants: variants.collect(), ..request(number) };
+    let request = Parameters { variants: variants.collect(), ..request(number) };
     push(&remote(bucket)?, &store.collection("acme", "m")?, &request, progress)
 }
 

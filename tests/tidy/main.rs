@@ -24,6 +24,7 @@ fn check(path: &str, text: &str) -> Vec<Finding> {
         findings.extend(rules::foreign_names(&source));
         findings.extend(rules::shape_of_the_file(&source));
         findings.extend(rules::old_names(&source));
+        findings.extend(rules::participles(&source));
         findings.extend(rules::changes_of_files(&source));
     }
     findings

@@ -54,7 +54,7 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
 ];
 
 pub const INTRINSICS_FOLDER: &str = "src/codec/arch/";
-pub const ERRNO_FILE: &str = "src/fs/errno.rs";
+pub const ERRNO_FILE: &str = "src/fs/kernel/errno.rs";
 pub const CODE_LINES_MAX: usize = 800;
 
 /// Markers of unfinished work, in code and comments. Written in halves, because this file is checked too.
@@ -92,16 +92,17 @@ const OLD_MODULES: &[(&str, &str)] = &[
     ("ahead", "verify_on_open"),
     ("beside", "embedding_index"),
     ("edit", "open"),
-    ("emptied", "implied_directories"),
-    ("given", "page_cache"),
-    ("held", "pending_batch"),
-    ("known", "write"),
     ("many", "import_job"),
     ("namespace", "vfs"),
-    ("placing", "apply_blocks"),
-    ("rounded", "scaled_delta"),
     ("take", "store_parts"),
-    ("unnamed", "uncommitted"),
+];
+
+/// Words with the endings of participles that name a thing.
+const NOUNS: &[&str] = &["backing", "feed", "listing", "ring", "setting"];
+/// Participles with other endings.
+const PARTICIPLES: &[&str] = &[
+    "begun", "done", "found", "given", "gone", "held", "kept", "known", "left", "lost", "made", "seen",
+    "sent", "shown", "taken", "told", "written",
 ];
 
 /// A file with fewer lines is a table, a type, a subcommand or a folder's face.
@@ -238,12 +239,25 @@ pub fn old_names(source: &Source) -> Vec<Finding> {
         let what = format!("`{old}` is a name of earlier versions; write {new}");
         findings.extend(words(&source.code, old).map(|at| source.finding(at, what.clone())));
     }
-    let module = source.path.trim_end_matches("/mod.rs").trim_end_matches(".rs");
-    let module = module.rsplit('/').next().unwrap_or_default();
+    let module = module_name(source.path);
     if let Some((old, new)) = OLD_MODULES.iter().find(|(old, _)| *old == module) {
         findings.push(source.finding(0, format!("`{old}` is a module of earlier versions; write {new}")));
     }
     findings
+}
+
+fn module_name(path: &str) -> &str {
+    let path = path.trim_end_matches("/mod.rs").trim_end_matches(".rs");
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// The name of a module says which things it is about: a participle alone does not.
+pub fn participles(source: &Source) -> Vec<Finding> {
+    let module = module_name(source.path);
+    let has_ending = (module.ends_with("ed") || module.ends_with("ing")) && !module.contains('_');
+    let is_participle = has_ending && !NOUNS.contains(&module) || PARTICIPLES.contains(&module);
+    let what = || format!("`{module}` is a participle; name the things that the module is about");
+    is_participle.then(|| source.finding(0, what())).into_iter().collect()
 }
 
 /// A comment names its subject first.
@@ -315,15 +329,15 @@ const CHANGES_OF_FILES: &[&str] = &[".write_at(", ".write_parts_at(", ".write_ov
 /// (src/store/disk/change.rs), or on files that no program was shown.
 const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
     ("src/engine/pins.rs", 2, "a new copy"),
-    ("src/fs/decoded/decode.rs", 1, "a new decoded copy"),
-    ("src/fs/decoded/file.rs", 1, "a new decoded copy"),
+    ("src/fs/state/decoded_copies/decode.rs", 1, "a new decoded copy"),
+    ("src/fs/state/decoded_copies/file.rs", 1, "a new decoded copy"),
     ("src/ingest/bytes/store_parts.rs", 1, "a new data file"),
-    ("src/ingest/bytes/uncommitted.rs", 1, "a new data file"),
-    ("src/remote/cache/blob.rs", 1, "a new file of the cache"),
-    ("src/remote/cache/verify.rs", 1, "Evict"),
-    ("src/store/cloning.rs", 4, "new files of a clone"),
+    ("src/ingest/bytes/pending_parts.rs", 1, "a new data file"),
+    ("src/remote/read/cache/blob.rs", 1, "a new file of the cache"),
+    ("src/remote/read/cache/verify.rs", 1, "Evict"),
+    ("src/store/clone_snapshot.rs", 4, "new files of a clone"),
     ("src/store/clones/file.rs", 4, "the seam"),
-    ("src/store/clones/shared.rs", 2, "Evict, Adopt"),
+    ("src/store/clones/shared_file.rs", 2, "Evict, Adopt"),
     ("src/store/collection/allocate.rs", 2, "Slots"),
     ("src/store/collection/open.rs", 1, "the log"),
     ("src/store/collection/reclaim.rs", 3, "Reclaim, PunchLeft"),

@@ -6,8 +6,8 @@ use std::ffi::OsStr;
 use rayon::prelude::*;
 use serde_json::Value;
 
+use crate::cli::common::tree::{Row, Tree};
 use crate::cli::report::measure::Measured;
-use crate::cli::shared::tree::{Row, Tree};
 use crate::control::Cost;
 use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
 use crate::store::TENSORS_NAME;

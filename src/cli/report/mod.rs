@@ -10,10 +10,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
+use crate::cli::common::folder::Folder;
+use crate::cli::common::output::{human, print};
+use crate::cli::common::tree::Tree;
 use crate::cli::report::feed::Feed;
-use crate::cli::shared::folder::Folder;
-use crate::cli::shared::output::{human, print};
-use crate::cli::shared::tree::Tree;
 use crate::model::{Error, Result};
 
 /// Write a page about a store: its bytes by tier and collection, its tensors, possible savings, its health.

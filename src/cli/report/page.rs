@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use crate::cli::common::output::{human, human_part};
 use crate::cli::report::feed::{Bytes, Feed, Model, Tensor, rank};
 use crate::cli::report::measure::{Measured, cosine};
 use crate::cli::report::treemap::{Area, squarified};
-use crate::cli::shared::output::{human, human_part};
 use crate::model::Tier;
 
 const STYLE: &str = include_str!("page.css");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::cli::shared::jobs::{Job, jobs_of};
+use crate::cli::common::jobs::{Job, jobs_of};
 use crate::model::{Error, Result};
 
 /// The state of a mount at one time.

@@ -13,9 +13,9 @@ use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::cli::Outcome;
-use crate::cli::shared::jobs::cancel;
-use crate::cli::shared::mounts::{Mounted, mount_of};
-use crate::cli::shared::output::print;
+use crate::cli::common::jobs::cancel;
+use crate::cli::common::mounts::{Mounted, mount_of};
+use crate::cli::common::output::print;
 use crate::cli::top::feed::Sample;
 use crate::cli::top::screen::{Key, Screen, Wish};
 use crate::model::{Error, ErrorKind, Result};

@@ -9,8 +9,8 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 
-use crate::cli::shared::jobs::Job;
-use crate::cli::shared::output::{human, human_part};
+use crate::cli::common::jobs::Job;
+use crate::cli::common::output::{human, human_part};
 use crate::cli::top::feed::{Sample, Tensor, Times};
 
 /// Samples to keep: the longest sparkline.

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::layout::{Ladder, Layout, Level, Plane};
-use super::{CELL, LEVELS_MAX, Scratch, WIDTH_MAX};
+use super::layout::{CELL, LEVELS_MAX, Ladder, Layout, Level, Plane, WIDTH_MAX};
+use super::scratch::Scratch;
 use crate::codec::arch::{InstructionSet, Job, Kernel};
 use crate::model::{Error, Result};
 

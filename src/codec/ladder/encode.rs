@@ -1,10 +1,10 @@
 //! Encodes a block.
 
-use super::layout::cells_len;
-use super::{
+use super::layout::{
     CELL, CONSTANT, ELEMENTS_MAX, HEAD_ALIGN, HEAD_LEN, LADDER, LADDER_LEN, LEVELS_MAX, RAW, SPARSE,
-    SPARSE_LEN, SYMBOLS, Scratch, VERSION, WIDTH_MAX,
+    SPARSE_LEN, SYMBOLS, VERSION, WIDTH_MAX, cells_len,
 };
+use super::scratch::Scratch;
 use crate::codec::arch::{InstructionSet, Job, Kernel};
 use crate::model::{Dtype, Error, Result};
 

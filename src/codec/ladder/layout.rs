@@ -2,10 +2,33 @@
 
 use std::ops::Range;
 
-use super::{
-    CELL, CONSTANT, ELEMENTS_MAX, HEAD_ALIGN, LADDER, LEVELS_MAX, RAW, SPARSE, SYMBOLS, VERSION, WIDTH_MAX,
-};
 use crate::model::{Error, Result};
+
+/// The version of the layout.
+pub(super) const VERSION: u8 = 1;
+/// The most elements of a block.
+pub const ELEMENTS_MAX: usize = 1 << 16;
+/// The most bytes of an element.
+pub(super) const WIDTH_MAX: usize = 8;
+/// Elements of a cell.
+pub(super) const CELL: usize = 64;
+/// The most levels of a ladder.
+pub(super) const LEVELS_MAX: usize = 4;
+/// Symbols of a ladder.
+pub(super) const SYMBOLS: usize = 16;
+/// Bytes before the descriptors.
+pub(super) const HEAD_LEN: usize = 24;
+pub(super) const LADDER_LEN: usize = 40;
+pub(super) const SPARSE_LEN: usize = 8;
+/// The most bytes of a header.
+pub const HEAD_MAX: usize = (HEAD_LEN + WIDTH_MAX * LADDER_LEN).next_multiple_of(HEAD_ALIGN);
+/// The header has a multiple of this many bytes.
+pub(super) const HEAD_ALIGN: usize = 64;
+
+pub(super) const RAW: u8 = 0;
+pub(super) const CONSTANT: u8 = 1;
+pub(super) const LADDER: u8 = 2;
+pub(super) const SPARSE: u8 = 3;
 
 /// A checked header.
 pub(super) struct Layout {

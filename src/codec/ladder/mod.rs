@@ -44,61 +44,14 @@
 mod decode;
 mod encode;
 mod layout;
+mod scratch;
 
 pub use decode::{Block, decode, decode_on, decode_part};
 pub use encode::{Split, encode, encode_on, encode_split};
+pub use layout::{ELEMENTS_MAX, HEAD_MAX};
+pub use scratch::Scratch;
 
 use crate::model::Dtype;
-
-/// The version of the layout.
-const VERSION: u8 = 1;
-/// The most elements of a block.
-pub const ELEMENTS_MAX: usize = 1 << 16;
-/// The most bytes of an element.
-const WIDTH_MAX: usize = 8;
-/// Elements of a cell.
-const CELL: usize = 64;
-/// The most levels of a ladder.
-const LEVELS_MAX: usize = 4;
-/// Symbols of a ladder.
-const SYMBOLS: usize = 16;
-/// Bytes before the descriptors.
-const HEAD_LEN: usize = 24;
-const LADDER_LEN: usize = 40;
-const SPARSE_LEN: usize = 8;
-/// The most bytes of a header.
-pub const HEAD_MAX: usize = (HEAD_LEN + WIDTH_MAX * LADDER_LEN).next_multiple_of(HEAD_ALIGN);
-/// The header has a multiple of this many bytes.
-const HEAD_ALIGN: usize = 64;
-
-const RAW: u8 = 0;
-const CONSTANT: u8 = 1;
-const LADDER: u8 = 2;
-const SPARSE: u8 = 3;
-
-/// Memory that encoding and decoding use, to be kept for the next block. It grows to at most a few
-/// megabytes.
-#[derive(Default, Debug)]
-pub struct Scratch {
-    bytes: Vec<u8>,
-    /// The elements of a difference.
-    pub(in crate::codec) elements: Vec<u8>,
-}
-
-impl Scratch {
-    /// Scratch memory of no size yet.
-    pub const fn new() -> Scratch {
-        Scratch { bytes: Vec::new(), elements: Vec::new() }
-    }
-
-    /// `len` bytes of any value.
-    pub(in crate::codec) fn take(&mut self, len: usize) -> &mut [u8] {
-        if self.bytes.len() < len {
-            self.bytes.resize(len, 0);
-        }
-        &mut self.bytes[..len]
-    }
-}
 
 /// Whether blocks of `elements` elements of `dtype` can be encoded: the types for which it saves space.
 pub fn is_encodable(dtype: Dtype, elements: usize) -> bool {

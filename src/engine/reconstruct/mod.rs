@@ -2,7 +2,7 @@
 //! use by reads and moves.
 
 mod copies;
-pub(super) mod damaged;
+pub(super) mod damage_queue;
 mod delta;
 mod factor;
 pub(super) mod proof;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::engine::reconstruct::copies::Copies;
-use crate::engine::reconstruct::damaged::Damaged;
+use crate::engine::reconstruct::damage_queue::Damaged;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Block;
 use crate::store::Compare;

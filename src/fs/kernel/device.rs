@@ -110,7 +110,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::serve;
-    use crate::fs::errno;
+    use crate::fs::kernel::errno;
     use crate::fs::kernel::{Operation, Reply, Request, Service};
 
     /// Fills the place of a read, and forgets to answer statfs.

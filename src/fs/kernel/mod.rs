@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! device.rs ──┐ bytes                                  reply.rs ──> sender.rs ──> device
-//!             ├──> service.rs ──> request.rs ──> fs/dispatch.rs                └─> ring
+//!             ├──> service.rs ──> request.rs ──> fs/answer/requests.rs                └─> ring
 //! rings/   ───┘
 //! ```
 //!
@@ -12,6 +12,7 @@
 
 pub(super) mod backing;
 pub(super) mod device;
+pub mod errno;
 pub(super) mod notify;
 mod opcode;
 mod reply;

@@ -12,7 +12,7 @@
 use std::ops::{BitOr, Sub};
 use std::time::Duration;
 
-use crate::fs::errno::{self, Errno};
+use crate::fs::kernel::errno::{self, Errno};
 use crate::vfs::Ino;
 
 use super::sender::{REPLY_HEADER_BYTES, ReplyHeader, Route, Sender};

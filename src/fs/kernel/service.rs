@@ -1,6 +1,6 @@
 //! One request in, its reply out.
 
-use crate::fs::errno;
+use crate::fs::kernel::errno;
 
 use super::reply::Reply;
 use super::request::Request;

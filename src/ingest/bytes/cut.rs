@@ -9,7 +9,7 @@ use crate::format::checksum;
 use crate::format::log::catalog::{Digests, Extent};
 use crate::format::log::record::Stored;
 use crate::ingest::bytes::store_parts::{StoredBlocks, StoredObject, StoredParts, TakenPart};
-use crate::ingest::recognize::blocking::Blocking;
+use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::{Part, Recognized};
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
 use crate::store::disk::File;

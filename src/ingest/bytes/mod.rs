@@ -4,6 +4,6 @@ pub(in crate::ingest) mod batch;
 pub(in crate::ingest) mod cut;
 pub(in crate::ingest) mod options;
 pub(in crate::ingest) mod parents;
+pub(in crate::ingest) mod pending_parts;
 pub(in crate::ingest) mod room;
 pub(in crate::ingest) mod store_parts;
-pub(in crate::ingest) mod uncommitted;

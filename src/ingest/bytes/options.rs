@@ -1,7 +1,7 @@
 //! The options of an import, the attributes of its source, and its result.
 
 use crate::ingest::bytes::parents::Parents;
-use crate::ingest::recognize::blocking::Blocking;
+use crate::ingest::recognize::block_size::Blocking;
 use crate::model::{Encoder, Error, Kept, MoveTo, Result, hex};
 
 /// Options of an import.

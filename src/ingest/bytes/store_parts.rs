@@ -10,7 +10,7 @@ use crate::format::log::catalog::{Digests, Extent, Measured, OutsideFile};
 use crate::format::log::record::Stored;
 use crate::ingest::bytes::batch;
 use crate::ingest::bytes::options::Options;
-use crate::ingest::bytes::uncommitted::Uncommitted;
+use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::recognize::parts::{Part, PartTensor, Recognized};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, OutsideFile};
 use crate::ingest::bytes::options::{Options, Origin, Report};
-use crate::ingest::bytes::uncommitted::Uncommitted;
+use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::bytes::{room, store_parts};
 use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;

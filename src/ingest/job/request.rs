@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::hub::Revisions;
-use crate::ingest::recognize::blocking::Blocking;
+use crate::ingest::recognize::block_size::Blocking;
 use crate::model::{Encoder, Error, MoveTo, Result, check_label};
 
 /// Maximal length of a tag in characters.

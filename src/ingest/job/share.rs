@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{Content, Extent, FileEntry};
 use crate::ingest::bytes::cut::Written;
-use crate::ingest::bytes::uncommitted::Uncommitted;
+use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::job::mounted_file::{Bytes, arrive_as, is_recorded};
 use crate::ingest::recognize::content::{plain, recognize};
 use crate::model::{EntryId, Error, Result};

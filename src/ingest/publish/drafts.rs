@@ -2,8 +2,8 @@
 
 use crate::format::log::catalog::{Entry, ObjectEntry, Parent};
 use crate::format::log::record::{ObjectDescription, Record, Stored};
+use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::bytes::store_parts::{StoredBlocks, StoredObject, TakenPart};
-use crate::ingest::bytes::uncommitted::Uncommitted;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::{Batch, Collection, add_described_blocks};
 use crate::store::{Touched, now_seconds};

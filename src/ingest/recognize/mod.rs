@@ -3,7 +3,7 @@
 
 pub(in crate::ingest) mod archives;
 pub(in crate::ingest) mod batch;
-pub(in crate::ingest) mod blocking;
+pub(in crate::ingest) mod block_size;
 pub(in crate::ingest) mod content;
 pub(in crate::ingest) mod data_files;
 pub(in crate::ingest) mod diagnose;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::Content;
-use crate::ingest::recognize::blocking::Blocking;
+use crate::ingest::recognize::block_size::Blocking;
 use crate::model::{Dtype, Error, Result, Shape, Tier, packs, packs_blocks_of};
 use crate::store::disk::File;
 

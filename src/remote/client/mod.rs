@@ -23,7 +23,7 @@ use crate::remote::client::rate::Rate;
 use crate::remote::client::window::{Class, Permit, Window};
 
 pub mod failure;
-mod observed;
+mod http_status;
 mod rate;
 pub mod runtime;
 pub mod url;

@@ -8,7 +8,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::model::{Error, ErrorKind, Result};
-use crate::remote::client::observed::Observed;
+use crate::remote::client::http_status::Observed;
 
 /// Whether `text` names a remote, and not a path.
 pub fn is_remote(text: &str) -> bool {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 
 use crate::format::snapshot::manifest::Piece;
-use crate::store::clones::described::CloneSource;
+use crate::store::clones::clone_description::CloneSource;
 
 /// Fetches pieces. The layer with the network implements it.
 pub trait PieceSource: Send + Sync {

@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::store::clones::deferred::noted;
-use crate::store::clones::shared::{Pieces, SharedFile};
+use crate::store::clones::deferred_fetch::noted;
+use crate::store::clones::shared_file::{Pieces, SharedFile};
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
 use crate::store::disk::forward::ForwardFile;

@@ -4,11 +4,11 @@
 //! stand a map with the state of its pieces; a file without one is all its own. Everything above this disk
 //! sees usual files.
 
-mod deferred;
-pub mod described;
+pub mod clone_description;
+mod deferred_fetch;
 mod fetch;
 mod file;
-mod shared;
+mod shared_file;
 
 use std::collections::HashMap;
 use std::io;
@@ -16,15 +16,15 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-pub use deferred::fetched_outside;
-pub use described::{CLONE_NAME, CloneSource};
+pub use clone_description::{CLONE_NAME, CloneSource};
+pub use deferred_fetch::fetched_outside;
 pub use fetch::PieceSource;
 pub use file::CloneFile;
-pub use shared::SharedFile;
+pub use shared_file::SharedFile;
 
 use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
-use crate::store::clones::described::{DRAFT_NAME, FILE_BYTES_MAX};
+use crate::store::clones::clone_description::{DRAFT_NAME, FILE_BYTES_MAX};
 use crate::store::clones::fetch::Fetcher;
 use crate::store::disk::forward::ForwardDisk;
 use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::store::collection::unrecorded::Unrecorded;
+use crate::store::collection::unrecorded_files::Unrecorded;
 use crate::store::events::Note;
 use crate::store::log::append::Log;
 use crate::store::log::checkpoint::{Checkpoint, due};

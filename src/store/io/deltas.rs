@@ -6,7 +6,7 @@ use crate::format::log::record::Record;
 use crate::format::payload::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
-use crate::store::io::packed::apply_changes;
+use crate::store::io::packed_blocks::apply_changes;
 use crate::store::io::scaled_delta::{Writes, scaled};
 use crate::store::object::blocks::Block;
 use crate::store::object::links::{DELTA_FILE, DeltaLink, LINKS_MAX};

@@ -10,7 +10,7 @@ use crate::store::batch::migrate;
 use crate::store::clock::now_seconds;
 use crate::store::clones::fetched_outside;
 use crate::store::collection::open_object::OpenObject;
-use crate::store::io::packed::encode_packed;
+use crate::store::io::packed_blocks::encode_packed;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::links::DeltaLink;
 use crate::store::space::files::Touched;

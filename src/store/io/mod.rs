@@ -9,7 +9,7 @@ pub(in crate::store) mod heal;
 pub(in crate::store) mod link;
 pub(in crate::store) mod migrate;
 pub(in crate::store) mod origin;
-pub(in crate::store) mod packed;
+pub(in crate::store) mod packed_blocks;
 pub(in crate::store) mod pinned_copies;
 pub(in crate::store) mod places;
 pub(in crate::store) mod read;

@@ -19,7 +19,7 @@ use crate::store::collection::read_gate::is_reading;
 use crate::store::disk::File;
 use crate::store::disk::remote::RemoteError;
 use crate::store::io::buffer::PageBuffer;
-use crate::store::io::packed::decode_packed;
+use crate::store::io::packed_blocks::decode_packed;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::upstream::Upstream;

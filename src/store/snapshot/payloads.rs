@@ -12,7 +12,7 @@ use crate::store::disk::File;
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
-use crate::store::snapshot::variant::Choice;
+use crate::store::snapshot::choice::Choice;
 use crate::store::space::slots::SLOT_ALIGN;
 
 /// A file of a canonical collection.

@@ -12,11 +12,12 @@ pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;
 pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
+pub(in crate::store) mod settings_table;
 mod shard_indexes;
-mod sharded;
+mod sharded_models;
 mod tensor_names;
 pub(in crate::store) mod tree;
-pub(in crate::store) mod used;
+pub(in crate::store) mod used_space;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +38,8 @@ use crate::store::state::directory::Directory;
 use crate::store::state::freed_space::Freed;
 use crate::store::state::links::Names;
 use crate::store::state::node::{Link, Node};
-use crate::store::state::node_settings::Settings;
 use crate::store::state::pins::Pins;
+use crate::store::state::settings_table::Settings;
 use crate::store::state::shard_indexes::ShardIndexes;
 use crate::store::state::tree::Tree;
 

@@ -5,7 +5,8 @@ use crate::format::log::catalog::{Entry, NodeType};
 use crate::model::EntryId;
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::state::node_settings::{PLAIN, RECOGNIZE_AGAIN, SHARDS};
+use crate::store::state::node_settings::PLAIN;
+use crate::store::state::settings_table::{RECOGNIZE_AGAIN, SHARDS};
 
 impl State {
     /// Whether a file's first name has changed since it was last examined.

@@ -1,22 +1,16 @@
 //! Settings of nodes as recorded in the log.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::EntryId;
 use crate::store::batch::Batch;
 use crate::store::state::State;
+use crate::store::state::settings_table::{ByNode, SHARDS, rare};
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
-/// Setting of a file whose first name changed and that has not been examined since.
-pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
-/// Setting of a model: the paths of the files with further tensors, relative to its directory, in lines.
-pub const DATA_FILES: &str = "data_files";
-/// Setting of the index of a sharded model: the containers that it names, each with its tensors
-/// (`format/files/shard_index.rs`).
-pub const SHARDS: &str = "shards";
 /// Setting that says how exact blocks of arriving tensors are stored.
 pub const PACK: &str = "pack";
 /// Setting that says whether the periodic work of a mount moves or removes files.
@@ -30,25 +24,6 @@ const ALLOW: &str = "allow";
 /// Its value if an import allowed a reduction: the user has the source of the imported bytes, but not
 /// of bytes written over them. It reads as `allow`.
 const UNTIL_WRITTEN: &str = "until_written";
-
-/// Keys that few nodes have and that are asked for at every change of a file.
-const RARE_KEYS: [&str; 3] = [RECOGNIZE_AGAIN, DATA_FILES, SHARDS];
-
-/// The settings of all nodes.
-#[derive(Debug, Default)]
-pub(in crate::store) struct Settings {
-    /// By node and key. One map, because many nodes have one setting each, and a map with one entry
-    /// takes half a kilobyte.
-    all: ByNode<'static>,
-    /// The nodes with a setting of each of [`RARE_KEYS`].
-    rare: [BTreeSet<EntryId>; RARE_KEYS.len()],
-}
-
-type ByNode<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
-
-fn rare(key: &str) -> Option<usize> {
-    RARE_KEYS.iter().position(|rare| *rare == key)
-}
 
 impl State {
     /// A node's own setting.

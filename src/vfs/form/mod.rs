@@ -5,17 +5,17 @@
 //! follows from the plan without decoding anything.
 
 mod batch;
+mod form_pins;
 mod gguf;
 mod kind;
 mod names;
-mod pinned;
 mod plan;
 mod recipe;
 mod safetensors;
 mod sums;
 
+pub use form_pins::{PinnedForms, pin_of};
 pub use kind::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, names};
-pub use pinned::{PinnedForms, pin_of};
 pub use plan::{plan, published};
 pub use recipe::Recipe;

@@ -7,21 +7,17 @@ use std::sync::atomic::Ordering;
 use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
-use crate::ingest::{
-    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded, is_scanned,
-    may_be_recognized, recognize, recognize_at, share,
-};
+use crate::ingest::{Recognized, is_scanned, recognize_at, share};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::Batch;
 use crate::store::OpenObject;
+use crate::store::State;
 use crate::store::Writes;
 use crate::store::Written;
 use crate::store::disk::File;
-use crate::store::{Node, State};
-use crate::store::{Parts, Place, Stretch, Touched, now_nanoseconds};
+use crate::store::{Parts, Place, Touched, now_nanoseconds};
 use crate::vfs::open::Changes;
 use crate::vfs::open::file::OpenFile;
-use crate::vfs::open::hub::names_to_recognize;
 use crate::vfs::open::layout::Layout;
 use crate::vfs::open::names::remove_parts;
 use crate::vfs::open::source::StreamFile;
@@ -273,138 +269,6 @@ impl OpenFile {
         if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
     }
 
-    /// Recognizes the content again, under the current name of the file. Adds its changes to `changes`, also
-    /// those before a failure.
-    pub(super) fn recognize_now(&self, changes: &mut Changes) -> Result<()> {
-        changes.merge(self.flush()?);
-        let mut layout = self.layout.write();
-        let Some((node, name)) = self.named() else { return Ok(()) };
-        let Some(file) = node.file() else { return Ok(()) };
-        let may_be = self.may_be_recognized_as(file, &name);
-        if !may_be {
-            return Ok(());
-        }
-        let bytes = layout.bytes();
-        let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
-        let is_plain = file.content == Content::Plain;
-        let (path, name) = (self.path(), self.fitting_name(name, &source));
-        let found = recognize_at((&self.collection, &path), &source, &name).map(|recognized| {
-            let note = recognized.note.clone();
-            (recognized, note)
-        });
-        // A container whose new name does not fit its content becomes a plain file.
-        let found = found.or_else(|error| match recognize(&source, b"") {
-            Ok(plain) if !is_plain => Ok((plain, format!("kept as a plain file: {error}"))),
-            _ => Err(error),
-        });
-        match found {
-            Ok((recognized, _)) if is_plain && recognized.content == Content::Plain => {
-                self.record_shards(recognized.shards)?;
-            }
-            Ok((recognized, why)) => {
-                if is_recorded(&self.collection.state(), file, &recognized) {
-                    return Ok(());
-                }
-                let before = self.related(&node);
-                let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
-                let came_in = (bytes, file.digests.clone());
-                let (collection, mtime) = (&self.collection, node.entry.mtime);
-                let parts = arrive_as(collection, (self.node, None), recognized, came_in, mtime, why)?;
-                changes.merge(Changes { nodes: before });
-                layout.replace(collection, Ok(parts), self.verify)?;
-            }
-            Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {
-                let why = format!("kept as a plain file: {error}");
-                engine::note_why(&self.collection, self.node, &why)?;
-            }
-            Err(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Whether a change of its bytes may make them be recognized.
-    pub fn may_be_recognized(&self) -> bool {
-        self.named().is_some_and(|(node, name)| {
-            node.file().is_some_and(|file| self.may_be_recognized_as(file, &name))
-        })
-    }
-
-    fn may_be_recognized_as(&self, file: &FileEntry, name: &[u8]) -> bool {
-        match file.content {
-            Content::Part | Content::Tensor => false,
-            Content::Plain => {
-                let is_index = self.collection.state().is_shard_index(self.node);
-                may_be_recognized(name) || is_index || self.is_data_file()
-            }
-            Content::Safetensors
-            | Content::Npy
-            | Content::Gguf
-            | Content::Cgeb
-            | Content::Torch
-            | Content::Npz
-            | Content::Onnx
-            | Content::OnnxData => true,
-        }
-    }
-
-    /// Records the containers that the file names, if it is the index of a sharded model under its present name.
-    fn record_shards(&self, shards: Option<String>) -> Result<()> {
-        self.collection.record(Touched::default(), |batch, state| {
-            if state.node(self.node).is_some() {
-                batch.put_shards(state, self.node, shards);
-            }
-            Ok(())
-        })
-    }
-
-    /// Creates new objects for the file's bytes, where they lie if possible.
-    fn take_apart(
-        &self,
-        layout: &Layout,
-        objects: &[OpenObject],
-        source: &Arc<dyn File>,
-        name: &[u8],
-        mtime: i64,
-    ) -> Result<Parts> {
-        // The copied drafts are discarded with the layout.
-        let bytes = self.bytes_of(layout, objects, source)?;
-        arrive(&self.collection, (self.node, name), bytes, self.digests(), mtime)
-    }
-
-    pub(super) fn bytes_of<'a>(
-        &self,
-        layout: &Layout,
-        objects: &[OpenObject],
-        source: &'a Arc<dyn File>,
-    ) -> Result<Bytes<'a>> {
-        Ok(match self.stretches(layout, objects)? {
-            Some(stretches) => {
-                // An object that is in the log may have other writers, so only a single draft is
-                // passed on.
-                let draft =
-                    layout.objects.first().filter(|_| layout.drafts == 1 && layout.objects.len() == 1);
-                let draft = draft.map(|draft| draft.object().clone());
-                Bytes::Written(WrittenFile { file: source, stretches, draft })
-            }
-            None => Bytes::Other(source),
-        })
-    }
-
-    /// Where the bytes of these objects lie, one after the other. `None` where others cannot name them there.
-    fn stretches(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<Vec<Stretch>>> {
-        if layout.records.is_some() || objects.iter().any(OpenObject::is_in_memory) {
-            return Ok(None);
-        }
-        let (mut stretches, mut begin) = (Vec::new(), 0);
-        for object in objects {
-            for Stretch { bytes, place } in object.stretches()? {
-                Stretch::push(&mut stretches, begin + bytes.start..begin + bytes.end, place);
-            }
-            begin += object.bytes();
-        }
-        Ok(Some(stretches))
-    }
-
     /// The data file that begins with exactly the bytes of these objects.
     fn data_file_of(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<u64>> {
         let stretches = self.stretches(layout, objects)?.unwrap_or_default();
@@ -418,85 +282,8 @@ impl OpenFile {
         Ok(first.filter(|_| places.all(|place| place == first)))
     }
 
-    /// Whether a file has the recognized parts already, so that it can keep them.
-    fn has_parts(&self, file: &FileEntry, found: &Recognized) -> bool {
-        // A model may name other data files.
-        file.content != Content::Onnx
-            && *file.why == *found.note
-            && is_recorded(&self.collection.state(), file, found)
-    }
-
-    /// The node and the name that tells its format. `None` once the node is gone.
-    fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
-        let state = self.collection.state();
-        let node = state.node(self.node)?.clone();
-        // A tensor of a container has no name of its own.
-        Some((node, names_to_recognize(&state, self.node).into_iter().next().unwrap_or_default()))
-    }
-
-    /// The name by which these bytes are recognized: `name`, or of several that containers can have the first that the
-    /// bytes fit.
-    fn fitting_name(&self, name: Vec<u8>, source: &Arc<dyn File>) -> Vec<u8> {
-        let names = names_to_recognize(&self.collection.state(), self.node);
-        if names.len() < 2 {
-            return name;
-        }
-        // Those of batches are recognized by all bytes, at the close.
-        let fits = |name: &Vec<u8>| {
-            !is_scanned(name) && recognize(source, name).is_ok_and(|found| found.content != Content::Plain)
-        };
-        names.into_iter().find(fits).unwrap_or(name)
-    }
-
-    /// The path of its first name, below the collection.
-    fn path(&self) -> Vec<u8> {
-        self.collection.state().path(self.node)
-    }
-
-    /// Whether a model says that it has tensors.
-    fn is_data_file(&self) -> bool {
-        let state = self.collection.state();
-        is_data_file(&state, &state.path(self.node))
-    }
-
-    /// The container of a tensor, or the tensors of a container.
-    fn related(&self, node: &Node) -> Vec<EntryId> {
-        let Some(file) = node.file() else { return Vec::new() };
-        let state = self.collection.state();
-        let parts = state.parts(file).map(|part| part.entry.id);
-        // For a tensor, `parts` yields the tensor itself.
-        parts.chain(file.container).filter(|id| *id != self.node).collect()
-    }
-
-    /// Whether the parts of a container may have moved, or a plain file may have become a container.
-    fn must_be_recognized_again(
-        &self,
-        layout: &Layout,
-        is_other: bool,
-        file: &FileEntry,
-        name: &[u8],
-    ) -> bool {
-        match file.content {
-            Content::Part | Content::Tensor => false,
-            Content::Plain => may_be_recognized(name) && !is_scanned(name) || self.is_data_file(),
-            Content::Cgeb => is_other,
-            Content::Safetensors
-            | Content::Npy
-            | Content::Gguf
-            | Content::Torch
-            | Content::Npz
-            | Content::Onnx
-            | Content::OnnxData => {
-                let state = self.collection.state();
-                let mut others =
-                    layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());
-                is_other || others.any(|open| open.object().is_dirty())
-            }
-        }
-    }
-
     /// The state of the digests after a write.
-    fn digests(&self) -> Digests {
+    pub(super) fn digests(&self) -> Digests {
         if self.flags.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
     }
 

@@ -13,6 +13,7 @@ mod hub;
 mod layout;
 mod names;
 mod page_cache;
+mod recognition;
 mod source;
 mod table;
 

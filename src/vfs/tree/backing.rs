@@ -12,7 +12,7 @@ use crate::stream::may_show_other_hash;
 use crate::vfs::form;
 use crate::vfs::open::OpenFile;
 use crate::vfs::tree::ino::{Ino, Place};
-use crate::vfs::tree::located::{FileView, Located};
+use crate::vfs::tree::location::{FileView, Located};
 use crate::vfs::tree::vfs::Vfs;
 
 impl Vfs {

@@ -11,9 +11,9 @@ use crate::vfs::open::{self, Changes, OpenFile, SetAttr};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::list_mode::ListMode;
-use crate::vfs::tree::located::{CONTROL_NAME, FORMS_NAME};
-use crate::vfs::tree::located::{ControlView, FileView, Located};
-use crate::vfs::tree::unlinked::{RemovedNode, UnlinkedFile};
+use crate::vfs::tree::location::{CONTROL_NAME, FORMS_NAME};
+use crate::vfs::tree::location::{ControlView, FileView, Located};
+use crate::vfs::tree::unlinked_files::{RemovedNode, UnlinkedFile};
 use crate::vfs::tree::vfs::Vfs;
 
 /// After this time the open or stat that follows a lookup has arrived, even if the lookup was

@@ -12,7 +12,7 @@ use crate::store::{Collection, Object, OpenObject, Pin, Settings, State, Verify}
 use crate::stream::{Stream, may_show_other_hash};
 use crate::vfs::form::{self, Form, Item, Shows};
 use crate::vfs::tree::ino::{Ino, Place};
-use crate::vfs::tree::located::Located;
+use crate::vfs::tree::location::Located;
 use crate::vfs::tree::vfs::Vfs;
 
 /// How the bytes of a file are cached: the setting `cache`.

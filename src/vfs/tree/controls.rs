@@ -7,7 +7,7 @@ use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, OWNER_BITS, READ_BITS,
 use crate::store::{Node, ROOT};
 use crate::vfs::tree::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::tree::ino::{Ino, Owner};
-use crate::vfs::tree::located::{Control, ControlView, FileView, Located, Scope, Shape, no_name};
+use crate::vfs::tree::location::{Control, ControlView, FileView, Located, Scope, Shape, no_name};
 use crate::vfs::tree::vfs::Vfs;
 
 impl Vfs {

@@ -14,7 +14,7 @@ use crate::store::{Collection, Room};
 use crate::vfs::open::{self, Changes, OpenFile};
 use crate::vfs::tree::ino::Ino;
 use crate::vfs::tree::invalidation::Invalidation;
-use crate::vfs::tree::located::{FileView, Located};
+use crate::vfs::tree::location::{FileView, Located};
 use crate::vfs::tree::vfs::Vfs;
 
 /// How often a request that finds the disk full looks for room, with [`ROOM_WAIT`] between.

@@ -11,7 +11,7 @@ use crate::vfs::tree::attr::{Attr, Kind};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::list::LISTED;
 use crate::vfs::tree::list_mode::ListMode;
-use crate::vfs::tree::located::{FileView, FormView, Located, WHOLE, no_name};
+use crate::vfs::tree::location::{FileView, FormView, Located, WHOLE, no_name};
 use crate::vfs::tree::vfs::Vfs;
 
 /// The read permissions of the owner, the group and all others.

@@ -8,7 +8,7 @@ use crate::store::{Node, ROOT, State};
 use crate::vfs::tree::attr::Attr;
 use crate::vfs::tree::ino::{Ino, Owner, Place};
 use crate::vfs::tree::list_mode::ListMode;
-use crate::vfs::tree::located::{ControlView, FileView, Located, Scope};
+use crate::vfs::tree::location::{ControlView, FileView, Located, Scope};
 use crate::vfs::tree::vfs::{Vfs, is_plain_name};
 
 /// Offsets 1 and 2 are `.` and `..`; names follow by their places.

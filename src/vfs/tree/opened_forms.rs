@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::model::EntryId;
 use crate::vfs::tree::ino::{Ino, Place};
-use crate::vfs::tree::located::WHOLE;
+use crate::vfs::tree::location::WHOLE;
 
 /// Other threads may open the file again before this one handles an earlier forget.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);

@@ -9,8 +9,8 @@ use crate::vfs::open::OpenFile;
 use crate::vfs::tree::change::not_here;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
-use crate::vfs::tree::located::CONTROL_NAME;
-use crate::vfs::tree::located::no_name;
+use crate::vfs::tree::location::CONTROL_NAME;
+use crate::vfs::tree::location::no_name;
 use crate::vfs::tree::vfs::Vfs;
 
 /// Longest wait for the closes of files to arrive, and the time between two looks.

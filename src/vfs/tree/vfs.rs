@@ -18,11 +18,11 @@ use crate::vfs::tree::attr::{Attr, Unlogged};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::list_mode::ListMode;
-use crate::vfs::tree::located::{
+use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::tree::opened_forms::OpenedForms;
-use crate::vfs::tree::unlinked::Unlinked;
+use crate::vfs::tree::unlinked_files::Unlinked;
 
 pub struct Vfs {
     store: Arc<Store>,

@@ -256,12 +256,6 @@ impl World {
             let jobs = fs::read_to_string(&jobs).unwrap();
             !jobs.contains(" running") && !jobs.contains(" waiting")
         });
-        // A file that is being recognized has its tensors reserved and counted for a moment.
-        let mut counted = self.counted();
-        support::wait_until("the end of all reservations", || {
-            std::thread::sleep(Duration::from_millis(20));
-            std::mem::replace(&mut counted, self.counted()) == counted
-        });
         Some(self.description())
     }
 
@@ -284,8 +278,21 @@ impl World {
             let described = self.described(&path);
             all.insert(path, described);
         }
-        all.extend(self.counted());
+        all.extend(self.settled_counts());
         all
+    }
+
+    /// The counts of the quotas between two recognitions: a file that is being recognized has its tensors counted for a
+    /// moment, also where the recognition is refused and repeated.
+    fn settled_counts(&self) -> BTreeMap<String, String> {
+        let (mut counted, mut looks) = (self.counted(), 0);
+        support::wait_until("the end of all recognitions", || {
+            std::thread::sleep(Duration::from_millis(20));
+            let before = std::mem::replace(&mut counted, self.counted());
+            looks = if counted == before { looks + 1 } else { 0 };
+            looks == 10
+        });
+        counted
     }
 
     /// The attributes and the table of blocks of a file.

@@ -1,6 +1,6 @@
 //! Replies that wait, and the entries that they hold.
 //!
-//! A request has its entry until it is answered. A reply may wait for an invalidation (`fs/invalidate.rs`), which waits for
+//! A request has its entry until it is answered. A reply may wait for an invalidation (`fs/state/invalidate.rs`), which waits for
 //! pages whose reads and writes need entries of the same queue. So of each queue one entry never has a reply that waits:
 //! [`Wait::begin`] refuses the last. That entry is answered without waiting, and the kernel, which gets it back with the
 //! reply, puts the first request of its own queue into it. Requests that have a thread of their own take long; so that

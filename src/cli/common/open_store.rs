@@ -1,0 +1,48 @@
+//! Opens a store that is not mounted.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cli::common::connection::{elsewhere, noted_mountpoint};
+use crate::cli::common::mounts::{mountpoints_of, with_mounts};
+use crate::cli::common::remote;
+use crate::engine::Engine;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::files::FileDisk;
+use crate::store::{Access, Store};
+
+/// Longest wait for a daemon that has been unmounted: it records the last writes before it closes its store.
+const CLOSING_MAX: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Opens the store at `path`. `note` tells processes that find it locked what this one does. umount(8) does not wait
+/// for the daemon, so a store that a daemon is about to close is waited for. `Busy` if it stays locked, with its mount
+/// points.
+pub(in crate::cli) fn open_store(path: &Path, access: Access, note: &str) -> Result<Store> {
+    let begun = Instant::now();
+    loop {
+        match Store::open(Arc::new(FileDisk::new(path)), access, note) {
+            Err(busy) if begun.elapsed() < CLOSING_MAX && is_closing(&busy, path) => thread::sleep(PAUSE),
+            opened => return opened.map_err(|error| with_mounts(error, path)),
+        }
+    }
+}
+
+/// Opens a store and an engine that changes it. `doing` tells other processes what this one does.
+pub(in crate::cli) fn open_engine(path: &Path, doing: &str) -> Result<Engine> {
+    let store = open_store(path, Access::Write, &format!("process {}, which {doing}", std::process::id()))?;
+    remote::fetch_clones(&store);
+    Ok(Engine::new(Arc::new(store)))
+}
+
+/// Whether the daemon that has the store open has lost its mount.
+fn is_closing(busy: &Error, path: &Path) -> bool {
+    let is_daemons = || noted_mountpoint(&busy.to_string()).is_some();
+    let is_elsewhere = || {
+        let store = std::fs::canonicalize(path).unwrap_or_default();
+        elsewhere().iter().any(|found| found.mounted.source == store)
+    };
+    busy.kind() == ErrorKind::Busy && is_daemons() && mountpoints_of(path).is_empty() && !is_elsewhere()
+}

@@ -1,0 +1,222 @@
+//! URLs of remotes where commands take stores.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{Error, MoveTo, Result};
+use crate::store::Store;
+
+#[cfg(feature = "remote")]
+use crate::remote::client::url::is_remote;
+
+/// The URL, if a remote is named where a store may be.
+pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| is_remote(text))
+}
+
+/// Opens a remote to be read, without a cache.
+pub(in crate::cli) fn open(url: &str) -> Result<Store> {
+    opened(url, None)
+}
+
+/// The name of a variant.
+pub(in crate::cli) fn parse_tier(text: &str) -> Result<String> {
+    MoveTo::parse_variant(text).map(MoveTo::variant_name)
+}
+
+/// Lets the clones of a store fetch their bytes, with the credentials of the environment.
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn fetch_clones(store: &Store) {
+    use crate::remote::clone::ClonePieces;
+    use crate::store::EventKind;
+
+    let events = store.events().clone();
+    let tell = move |path: &str, text: &str| {
+        log::warn!("{path}: {text}");
+        events.tell(EventKind::Remote, path, "", text);
+    };
+    store.set_piece_source(Arc::new(ClonePieces::new(Box::new(tell))));
+}
+
+/// This program cannot fetch.
+#[cfg(not(feature = "remote"))]
+pub(in crate::cli) fn fetch_clones(_store: &Store) {}
+
+/// Options of a mounted remote.
+#[derive(clap::Args)]
+pub(in crate::cli) struct RemoteArgs {
+    /// Show this snapshot of a collection of a remote: its number, or a tag
+    #[arg(long, value_name = "TENANT/COLLECTION=N")]
+    pub at: Vec<String>,
+    /// Show collections of a remote in this tier, where tierfs push --variants has published them in it
+    #[arg(long, value_name = "TIER", value_parser = parse_tier)]
+    pub tier: Option<String>,
+    /// Directory that keeps what was read from a remote [default: below ~/.cache/tierfs]
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// How much the cache may take, for example 200G, or 80% of its file system
+    #[arg(long, value_name = "SIZE")]
+    pub cache_size: Option<String>,
+    /// Ask this mirror of a remote for pieces first; again for further mirrors
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// Fail a read after this time without a byte from the remote [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: Option<u32>,
+    /// Look for newer snapshots of a remote at this interval, and show them
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub follow: Option<u32>,
+}
+
+impl RemoteArgs {
+    /// Refuses these options for a store that is no remote.
+    pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
+        let is_given = !self.at.is_empty()
+            || self.tier.is_some()
+            || self.cache.is_some()
+            || self.cache_size.is_some()
+            || self.timeout.is_some()
+            || !self.mirror.is_empty()
+            || self.follow.is_some();
+        if is_given && !is_remote {
+            return Err(Error::invalid(
+                "--at, --tier, --cache, --cache-size, --mirror, --timeout and --follow are options of a remote, such as s3://BUCKET/PREFIX",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Shows newer snapshots at the interval of `--follow`, until the process ends.
+    pub fn follow(&self, store: &Arc<Store>) {
+        let Some(seconds) = self.follow else { return };
+        let store = Arc::downgrade(store);
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_secs(u64::from(seconds)));
+                let Some(store) = store.upgrade() else { return };
+                match store.refresh() {
+                    Ok(changed) => {
+                        changed.iter().for_each(|path| log::info!("{path}: shows a newer snapshot"))
+                    }
+                    Err(error) => log::warn!("{error}"),
+                }
+            }
+        });
+    }
+
+    /// Opens a remote to be mounted.
+    pub fn open(&self, url: &str) -> Result<Store> {
+        opened(url, Some(self))
+    }
+}
+
+#[cfg(feature = "remote")]
+fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
+    use std::collections::HashMap;
+    use std::sync::OnceLock;
+
+    use crate::remote::client::{Client, Deadlines};
+    use crate::remote::place::remote::Remote;
+    use crate::remote::read::cache::Cache;
+    use crate::remote::read::files::Source;
+    use crate::remote::read::mirrors::Mirrors;
+    use crate::remote::read::published_collections::Published;
+    use crate::store::{EventKind, Events, SnapshotDisk};
+
+    let mut deadlines = Deadlines::default();
+    if let Some(seconds) = mounted.and_then(|options| options.timeout) {
+        deadlines.total = Duration::from_secs(u64::from(seconds));
+    }
+    let (remote, listing) = Remote::open_and_list(Client::open_within(url, deadlines)?)?;
+    let cache = match mounted {
+        Some(options) => {
+            let directory = match &options.cache {
+                Some(directory) => directory.clone(),
+                None => cache_directory()?.join(remote.id().to_string()),
+            };
+            let size = options.cache_size.as_deref().map(cache_size).transpose()?;
+            Some(Cache::open(&directory, size.unwrap_or_default())?)
+        }
+        None => None,
+    };
+    let at = mounted.map_or(&[][..], |options| &options.at);
+    let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
+    // The store that has the events is opened last.
+    let events: Arc<OnceLock<Arc<Events>>> = Arc::default();
+    let told = events.clone();
+    let tell = Box::new(move |path: &str, text: &str| match told.get() {
+        Some(events) => {
+            log::warn!("{}{text}", if path.is_empty() { String::new() } else { format!("{path}: ") });
+            events.tell(EventKind::Remote, path, "", text);
+        }
+        // The command's own error says what failed.
+        None => log::debug!("{path}: {text}"),
+    });
+    let tier = mounted.and_then(|options| options.tier.clone());
+    let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
+    let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
+    let source = Source::new(remote, cache, tell).with_mirrors(mirrors);
+    let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
+    let disk = SnapshotDisk::new(Arc::new(published));
+    let store = Arc::new(disk).open_store()?;
+    if mounted.is_some() {
+        events.get_or_init(|| store.events().clone());
+    }
+    Ok(store)
+}
+
+/// The directory of caches of this user.
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn cache_directory() -> Result<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let found = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let found = found.filter(|found| found.is_absolute());
+    Ok(found.ok_or_else(|| Error::invalid("there is no HOME; name a directory with --cache"))?.join("tierfs"))
+}
+
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn cache_size(text: &str) -> Result<crate::remote::read::cache::Size> {
+    use crate::remote::read::cache::Size;
+
+    let wrong = || Error::invalid(format!("{text:?} is no size of a cache; write for example 200G or 80%"));
+    if let Some(percent) = text.strip_suffix('%') {
+        let percent = percent.parse().ok().filter(|percent| (1..=95).contains(percent));
+        return percent.map(Size::Percent).ok_or_else(wrong);
+    }
+    let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..) {
+        Some("") => 1,
+        Some("K") => 1 << 10,
+        Some("M") => 1 << 20,
+        Some("G") => 1 << 30,
+        Some("T") => 1_u64 << 40,
+        _ => return Err(wrong()),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(unit));
+    bytes.filter(|bytes| *bytes > 0).map(Size::Bytes).ok_or_else(wrong)
+}
+
+/// A collection and the snapshot of it that is wanted.
+#[cfg(feature = "remote")]
+fn wanted(text: &str) -> Result<((String, String), crate::remote::read::published_collections::At)> {
+    use crate::remote::read::published_collections::At;
+
+    let parts = text.split_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
+    let Some(((tenant, collection), at)) = parts.filter(|(_, at)| !at.is_empty()) else {
+        return Err(Error::invalid(format!("{text:?} is no TENANT/COLLECTION=N")));
+    };
+    let at = at.parse().map_or_else(|_| At::Tag(at.to_owned()), At::Number);
+    Ok(((tenant.to_owned(), collection.to_owned()), at))
+}
+
+#[cfg(not(feature = "remote"))]
+fn is_remote(_text: &str) -> bool {
+    false
+}
+
+#[cfg(not(feature = "remote"))]
+fn opened(url: &str, _mounted: Option<&RemoteArgs>) -> Result<Store> {
+    let text = format!("{url}: this program was built without remotes");
+    Err(Error::new(crate::model::ErrorKind::NotSupported, text))
+}

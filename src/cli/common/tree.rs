@@ -1,0 +1,272 @@
+//! The tree that a command reads: an unmounted store, or a path on a mount.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::cli::common::mounts::{mount_of, mounted_at};
+use crate::cli::common::open_store::open_store;
+use crate::cli::common::remote;
+use crate::control::{self, ATTRIBUTES, Cost, Mounted, PREFIX};
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Verify;
+use crate::store::{Access, TENSORS_NAME};
+use crate::vfs::{Ino, Kind, ListMode, Located, Vfs};
+
+/// The tree that a command reads.
+pub(in crate::cli) enum Tree {
+    /// An unmounted store and a path below it.
+    Store {
+        vfs: Arc<Vfs>,
+        /// The path below the store.
+        below: Vec<u8>,
+    },
+    /// A path on a mount.
+    Mount(PathBuf),
+}
+
+/// A line of a listing.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Row {
+    pub name: OsString,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    pub bytes: u64,
+    /// Stored bytes, rounded up to a multiple of 512.
+    pub stored: u64,
+}
+
+impl Tree {
+    /// Opens `path`, a store, a remote or a path on a mount, joined with `below`.
+    pub fn open(path: &Path, below: Option<&str>) -> Result<Tree> {
+        let below = below.unwrap_or_default().trim_matches('/');
+        if let Some(url) = remote::url(path) {
+            let vfs = Vfs::new(
+                Arc::new(remote::open(url)?),
+                ListMode::Files,
+                Verify::First,
+                (0, 0),
+                control::controls(),
+            );
+            return Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() });
+        }
+        if mount_of(path)?.is_some() {
+            let path = if below.is_empty() { path.to_owned() } else { path.join(below) };
+            return Ok(Tree::Mount(path));
+        }
+        let store = match open_store(path, Access::Read, "") {
+            // The store is mounted: ask the daemon, which knows the current state.
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                return mounted_at(&error).map(|mountpoint| Tree::Mount(mountpoint.join(below))).ok_or(error);
+            }
+            opened => opened?,
+        };
+        remote::fetch_clones(&store);
+        let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, (0, 0), control::controls());
+        Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() })
+    }
+
+    /// The entries of a directory, sorted by name; for a file, the file itself.
+    pub fn rows(&self) -> Result<Vec<Row>> {
+        let mut rows = match self {
+            Tree::Store { vfs, below } => {
+                let (ino, located) = vfs.walk(below)?;
+                store_rows(vfs, ino, &located, below)?
+            }
+            Tree::Mount(path) => mount_rows(path)?,
+        };
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(rows)
+    }
+
+    /// Whether the path is a directory.
+    pub fn is_directory(&self) -> Result<bool> {
+        match self {
+            Tree::Store { vfs, below } => {
+                let (ino, located) = vfs.walk(below)?;
+                Ok(vfs.attr(ino, &located).kind == Kind::Directory)
+            }
+            Tree::Mount(path) => {
+                let metadata =
+                    fs::symlink_metadata(path).map_err(|error| Error::io(path.display(), error))?;
+                Ok(metadata.is_dir())
+            }
+        }
+    }
+
+    pub fn enter(&mut self, name: &OsStr) {
+        match self {
+            Tree::Store { below, .. } => {
+                if !below.is_empty() {
+                    below.push(b'/');
+                }
+                below.extend(name.as_bytes());
+            }
+            Tree::Mount(path) => path.push(name),
+        }
+    }
+
+    /// Returns to the parent directory.
+    pub fn leave(&mut self) {
+        match self {
+            Tree::Store { below, .. } => {
+                let end = below.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                below.truncate(end);
+            }
+            Tree::Mount(path) => {
+                path.pop();
+            }
+        }
+    }
+
+    /// Descends to the tensors of a container, or of the containers in a directory.
+    pub fn enter_tensors(&mut self) -> Result<()> {
+        if self.is_directory()? {
+            self.enter(OsStr::new(TENSORS_NAME));
+            return Ok(());
+        }
+        let name = match self {
+            Tree::Store { below, .. } => {
+                OsStr::from_bytes(below.rsplit(|byte| *byte == b'/').next().unwrap_or_default()).to_owned()
+            }
+            Tree::Mount(path) => path.file_name().unwrap_or_default().to_owned(),
+        };
+        self.leave();
+        self.enter(OsStr::new(TENSORS_NAME));
+        self.enter(&name);
+        Ok(())
+    }
+
+    /// The attributes that have a value and cost at most `most` to read.
+    pub fn attributes(&self, most: Cost) -> Result<Vec<(&'static str, String)>> {
+        match self {
+            Tree::Store { vfs, below } => match vfs.walk(below)?.1 {
+                Located::Node(view) => control::values(vfs, &view, most),
+                _ => Ok(Vec::new()),
+            },
+            Tree::Mount(path) => mount_attributes(path, most),
+        }
+    }
+
+    /// Reads a file from an offset until the buffer is full or the file ends. Returns the number of bytes.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        match self {
+            Tree::Store { vfs, below } => match vfs.walk(below)?.1 {
+                Located::Node(view) => vfs.open(&view)?.read(offset, out),
+                _ => Err(Error::invalid(format!("{} is not a file of a collection", self.place()))),
+            },
+            Tree::Mount(path) => {
+                let failed = |error| Error::io(path.display(), error);
+                let file = fs::File::open(path).map_err(failed)?;
+                let mut done = 0;
+                while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+                    match file.read_at(rest, offset + done as u64).map_err(failed)? {
+                        0 => break,
+                        count => done += count,
+                    }
+                }
+                Ok(done)
+            }
+        }
+    }
+
+    /// The text of a control file, by its path below the place of the tree, which is a store or a mount point.
+    pub fn control(&self, path: &str) -> Result<String> {
+        let (vfs, place) = match self {
+            Tree::Store { vfs, below } => (vfs, [below.as_slice(), b"/", path.as_bytes()].concat()),
+            Tree::Mount(mountpoint) => {
+                let path = mountpoint.join(path);
+                return fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error));
+            }
+        };
+        let Located::Control(view) = vfs.walk(&place)?.1 else {
+            return Err(Error::new(ErrorKind::NotFound, format!("{path} is no control file")));
+        };
+        let mounted = Mounted::new(vfs.clone(), vfs.store().place(), toml::Table::new());
+        let text = control::show(&mounted, &view, vfs.owner().0)?;
+        let (mut bytes, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            let count = text.read(bytes.len() as u64, &mut chunk)?;
+            let Some(more) = chunk.get(..count).filter(|more| !more.is_empty()) else { break };
+            bytes.extend_from_slice(more);
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The path, for messages.
+    pub fn place(&self) -> String {
+        match self {
+            Tree::Store { vfs, below } => {
+                format!("{}/{}", vfs.store().place(), String::from_utf8_lossy(below))
+            }
+            Tree::Mount(path) => path.display().to_string(),
+        }
+    }
+}
+
+fn store_rows(vfs: &Vfs, ino: Ino, located: &Located, below: &[u8]) -> Result<Vec<Row>> {
+    let attr = vfs.attr(ino, located);
+    let row = |name: &[u8], attr: &crate::vfs::Attr| Row {
+        name: OsStr::from_bytes(name).to_owned(),
+        is_directory: attr.kind == Kind::Directory,
+        bytes: attr.bytes,
+        stored: attr.blocks * 512,
+    };
+    if attr.kind != Kind::Directory {
+        let name = below.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        return Ok(vec![row(name, &attr)]);
+    }
+    let mut rows = Vec::new();
+    vfs.list(ino, 0, &mut |listed| {
+        if !matches!(listed.name.as_slice(), b"." | b"..") {
+            rows.push(row(&listed.name, &listed.attr));
+        }
+        true
+    })?;
+    Ok(rows)
+}
+
+fn mount_rows(path: &Path) -> Result<Vec<Row>> {
+    let failed = |error| Error::io(path.display(), error);
+    let row = |name: &OsStr, metadata: &fs::Metadata| Row {
+        name: name.to_owned(),
+        is_directory: metadata.is_dir(),
+        bytes: if metadata.is_dir() { 0 } else { metadata.len() },
+        stored: metadata.blocks() * 512,
+    };
+    let metadata = fs::symlink_metadata(path).map_err(failed)?;
+    if !metadata.is_dir() {
+        let name = path.file_name().unwrap_or_default();
+        return Ok(vec![row(name, &metadata)]);
+    }
+    let mut rows = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let metadata = entry.metadata().map_err(failed)?;
+        rows.push(row(&entry.file_name(), &metadata));
+    }
+    Ok(rows)
+}
+
+fn mount_attributes(path: &Path, most: Cost) -> Result<Vec<(&'static str, String)>> {
+    let mut values = Vec::new();
+    for attribute in ATTRIBUTES {
+        if attribute.cost == Cost::WholeFile && most == Cost::Small {
+            continue;
+        }
+        let name = format!("{PREFIX}{}", attribute.name);
+        let mut value = vec![0; 64 << 10];
+        match rustix::fs::getxattr(path, &name, &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                values.push((attribute.name, String::from_utf8_lossy(&value).into_owned()));
+            }
+            Err(rustix::io::Errno::NODATA) => {}
+            Err(error) => return Err(Error::io(format!("{}: {name}", path.display()), error.into())),
+        }
+    }
+    Ok(values)
+}

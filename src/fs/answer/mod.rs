@@ -1,0 +1,12 @@
+//! The answer to each kind of request: unpack the request, call the layers below, reply.
+
+mod attributes;
+mod controls;
+pub(in crate::fs) mod dispatcher;
+mod forms;
+mod numbers;
+mod open;
+mod open_decoded;
+mod read;
+mod recognize;
+mod requests;

@@ -1,0 +1,68 @@
+//! Reads and closes of open files.
+
+use std::sync::atomic::Ordering;
+
+use crate::fs::answer::dispatcher::Dispatcher;
+use crate::fs::kernel::errno;
+use crate::fs::kernel::{OpenFlags, Reply};
+use crate::fs::state::handles::Handle;
+use crate::model::Result;
+use crate::trace;
+use crate::vfs::Ino;
+
+impl Dispatcher {
+    /// Replies with bytes of an open file.
+    pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, mut reply: Reply) {
+        let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
+        let count = match self.read_into(open, offset, place) {
+            Ok(count) => count,
+            Err(error) => return reply.error(self.failed("read", &error)),
+        };
+        reply.placed(count);
+        // The kernel does not cache direct reads, so they do not count.
+        if flags.is_direct() {
+            return;
+        }
+        let range = offset..offset.saturating_add(count as u64);
+        match open {
+            Handle::File(open_file, pattern) => {
+                pattern.add(range.clone(), || open_file.bytes());
+                open_file.cached_by_kernel(range);
+            }
+            Handle::Form(file, pattern) => pattern.add(range, || file.bytes()),
+            _ => {}
+        }
+    }
+
+    fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let count = match handle {
+            Handle::File(open_file, _) => open_file.read(offset, out)?,
+            Handle::Form(file, _) => file.read(offset, out)?,
+            Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
+            Handle::Control(_, text, _) => text.read(offset, out)?,
+        };
+        let counters = &self.mounted.counters;
+        counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+        trace::note_bytes(count as u64);
+        Ok(count)
+    }
+
+    /// Releases an open file. Returns the file that has lost its last writer by this, if any.
+    pub fn release_handle(&self, number: Ino, handle: u64) -> Option<Ino> {
+        // First, because the handle may be reused as soon as it is removed.
+        let last = self.passthrough.released(handle);
+        if let Some(removed) = self.handles.remove(handle) {
+            self.note_reads(number.own(), &removed);
+        }
+        last
+    }
+
+    /// Queues new copies of pinned items that have lost their last writer.
+    pub fn note_pins(&self, written: Option<Ino>) {
+        let Some(ino) = written else { return };
+        let sharing = || self.vfs.sharing(ino);
+        if !self.passthrough.are_for_writers(ino, sharing) {
+            self.vfs.note_pins(sharing().into_iter().chain([ino]));
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Answers each kind of request: unpack, call, reply.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::control::{self, Operation as Counted};
+use crate::fs::answer::dispatcher::{Dispatcher, Durable};
+use crate::fs::kernel::errno;
+use crate::fs::kernel::{
+    Forgotten, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply, Request, Service,
+    SetAttributes, SetTime, Space,
+};
+use crate::fs::state::handles::Handle;
+use crate::fs::state::times::type_bits;
+use crate::model::{ErrorKind, NAME_BYTES_MAX, Result};
+use crate::store::now_nanoseconds;
+use crate::trace;
+use crate::vfs::open::SetAttr;
+use crate::vfs::{Ino, Kind, Located, Place};
+
+const STAT_BLOCK_BYTES: u32 = 4096;
+/// The events for which files are always ready.
+const ALWAYS_READY: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLOUT | libc::POLLWRNORM;
+
+/// The maker of a request.
+#[derive(Clone, Copy)]
+struct Caller {
+    user: u32,
+    group: u32,
+    thread: u32,
+}
+
+impl Caller {
+    /// The owner of what the request makes.
+    fn owner(self) -> (u32, u32) {
+        (self.user, self.group)
+    }
+}
+
+impl Service for Dispatcher {
+    fn answer(&self, request: Request<'_>, reply: Reply) {
+        let Request { node, user, group, thread, operation, .. } = request;
+        let by = Caller { user, group, thread };
+        match operation {
+            Operation::Lookup { name } => {
+                self.measured(Counted::Lookup, (node, name), || self.lookup(by, (node, name), reply));
+            }
+            Operation::Forget => self.forget([node], reply),
+            Operation::BatchForget(nodes) => self.forget(Forgotten::nodes(nodes), reply),
+            Operation::GetAttributes { handle } => {
+                self.measured(Counted::Getattr, node, || self.stat(thread, reply, node, handle));
+            }
+            Operation::SetAttributes(set) => {
+                self.measured(Counted::Setattr, node, || self.set_attributes(user, node, set, reply));
+            }
+            Operation::ReadLink => {
+                self.measured(Counted::Readlink, node, || self.read_link(thread, node, reply));
+            }
+            Operation::Symlink { name, target } => {
+                self.measured(Counted::Symlink, (node, name), || {
+                    self.symlink(by, (node, name), target, reply);
+                });
+            }
+            Operation::MakeNode { name, mode, umask } => {
+                self.measured(Counted::Mknod, (node, name), || {
+                    self.make_node(by, (node, name), (mode, umask), reply);
+                });
+            }
+            Operation::MakeDirectory { name, mode, umask } => {
+                self.measured(Counted::Mkdir, (node, name), || {
+                    let made = self.vfs.make_directory(node, name, mode & !umask, by.owner());
+                    self.made("mkdir", reply, made);
+                });
+            }
+            Operation::Unlink { name } => {
+                self.measured(Counted::Unlink, (node, name), || self.unlink((node, name), reply));
+            }
+            Operation::RemoveDirectory { name } => {
+                self.measured(Counted::Rmdir, (node, name), || {
+                    self.done("rmdir", reply, self.vfs.remove_directory(node, name));
+                });
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                self.measured(Counted::Rename, (node, name), || {
+                    self.rename(user, (node, name), (new_parent, new_name), flags, reply);
+                });
+            }
+            Operation::Link { node: target, new_name } => {
+                self.measured(Counted::Link, (node, new_name), || {
+                    self.made("link", reply, self.vfs.link(target.own(), node, new_name));
+                });
+            }
+            Operation::Open { flags } => {
+                self.measured(Counted::Open, node, || self.open(by, node, flags, reply));
+            }
+            Operation::Create { name, mode, umask, flags } => {
+                self.measured(Counted::Create, (node, name), || {
+                    let made = self.vfs.create(node, name, mode & !umask, by.owner());
+                    self.created(made, flags, reply);
+                });
+            }
+            Operation::Read { handle, offset, size, flags } => {
+                self.measured(Counted::Read, node, || self.read(handle, flags, (offset, size), reply));
+            }
+            Operation::Write { handle, offset, data, kills_setid } => {
+                self.measured(Counted::Write, node, || {
+                    self.write((user, node), handle, (offset, data), kills_setid, reply);
+                });
+            }
+            Operation::Flush { handle } => {
+                self.measured(Counted::Flush, node, || match self.file(handle) {
+                    Some(open_file) => self.flush_recognizing(open_file, Durable::No, "flush", reply),
+                    None => reply.ok(),
+                });
+            }
+            Operation::Fsync { handle } => {
+                self.measured(Counted::Fsync, node, || match self.file(handle) {
+                    Some(open_file) => self.flush_recognizing(open_file, Durable::Yes, "fsync", reply),
+                    None => reply.ok(),
+                });
+            }
+            Operation::Release { handle } => {
+                self.measured(Counted::Release, node, || self.release(node, handle, reply));
+            }
+            Operation::OpenDirectory => {
+                self.measured(Counted::Opendir, node, || self.open_directory(thread, node, reply));
+            }
+            Operation::ReadDirectory { offset, size } => {
+                self.measured(Counted::Readdir, node, || self.list(node, (offset, size), reply));
+            }
+            Operation::ReadDirectoryPlus { offset, size } => {
+                self.measured(Counted::Readdirplus, node, || self.list_entries(node, (offset, size), reply));
+            }
+            Operation::ReleaseDirectory | Operation::Destroy => reply.ok(),
+            Operation::FsyncDirectory => {
+                self.measured(Counted::Fsyncdir, node, || {
+                    self.done("fsync", reply, self.sync_directory(node));
+                });
+            }
+            Operation::Statfs => self.measured(Counted::Statfs, node, || self.statfs(node, reply)),
+            Operation::GetXattr { name, size } => {
+                self.measured(Counted::Getxattr, (node, name), || {
+                    self.attribute((user, thread), node, name, size, reply);
+                });
+            }
+            Operation::SetXattr { name, value } => {
+                self.measured(Counted::Setxattr, (node, name), || {
+                    trace::note_value(value);
+                    self.set_attribute(user, node, name, value, reply);
+                });
+            }
+            Operation::ListXattr { size } => {
+                self.measured(Counted::Listxattr, node, || self.attribute_names(thread, node, size, reply));
+            }
+            Operation::RemoveXattr { name } => {
+                self.measured(Counted::Removexattr, (node, name), || self.remove_attribute(name, reply));
+            }
+            Operation::Poll { handle, kernel_handle, events } => {
+                self.measured(Counted::Poll, node, || {
+                    let is_ready = self.is_ready(handle, kernel_handle);
+                    reply.polled(if is_ready { events & ALWAYS_READY.cast_unsigned() as u32 } else { 0 });
+                });
+            }
+            // The request that it interrupts is answered in any case.
+            Operation::Interrupt => reply.withhold(),
+            Operation::Other(_) => reply.error(errno::NOT_SERVED),
+        }
+    }
+}
+
+impl Dispatcher {
+    fn done(&self, doing: &str, reply: Reply, done: Result<()>) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed(doing, &error)),
+        }
+    }
+
+    fn lookup(&self, by: Caller, (parent, name): (Ino, &[u8]), reply: Reply) {
+        let asked = (by.thread, self.names.changes());
+        let found = self.look_up(by.thread, parent, name);
+        match found {
+            Ok((ino, Located::Form(view)))
+                if self.second_looks.is_sent(by.thread) && !self.passthrough.is_promised(ino, by.thread) =>
+            {
+                self.form_found_again(asked, (parent, name), (ino, view), reply);
+            }
+            found => self.named(reply, asked, found),
+        }
+    }
+
+    fn forget(&self, nodes: impl IntoIterator<Item = Ino>, reply: Reply) {
+        for node in nodes {
+            self.measured(Counted::Forget, node, || self.vfs.forget_inode(node));
+        }
+        reply.withhold();
+    }
+
+    fn set_attributes(&self, user: u32, node: Ino, set: SetAttributes, reply: Reply) {
+        if node.is_plain() {
+            return reply.error(self.only_read((node, user), "setattr", "change"));
+        }
+        let time = |set: SetTime| match set {
+            SetTime::Now => now_nanoseconds(),
+            SetTime::At(time) => time,
+        };
+        let SetAttributes { mode, user: uid, group: gid, bytes, accessed, modified } = set;
+        let (atime, mtime) = (accessed.map(time), modified.map(time));
+        let set = SetAttr { mode, uid, gid, atime, mtime, ..SetAttr::default() };
+        let tenant = self.recognized_by_change(node, bytes);
+        self.recognizing(tenant, "setattr", move |dispatcher| dispatcher.set_attr(node, set, bytes, reply));
+    }
+
+    fn read_link(&self, thread: u32, node: Ino, reply: Reply) {
+        let located = self
+            .vfs
+            .locate_known(node)
+            .or_else(|error| self.found_again(thread, node, error).map(|found| found.located));
+        match located.and_then(|located| located.link_target()) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(self.failed("readlink", &error)),
+        }
+    }
+
+    fn symlink(&self, by: Caller, (parent, name): (Ino, &[u8]), target: &[u8], reply: Reply) {
+        // The name of a link may tell the content of a blob.
+        let tenant = self.recognized_by_names(parent, &[name]);
+        let (name, target) = (name.to_owned(), target.to_owned());
+        self.recognizing(tenant, "symlink", move |dispatcher| {
+            let made = dispatcher.vfs.symlink(parent, &name, &target, by.owner());
+            dispatcher.made("symlink", reply, made);
+        });
+    }
+
+    fn make_node(&self, by: Caller, (parent, name): (Ino, &[u8]), (mode, umask): (u32, u32), reply: Reply) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(errno::NO_DEVICES);
+        }
+        self.made("mknod", reply, self.vfs.create(parent, name, mode & !umask, by.owner()));
+    }
+
+    fn unlink(&self, (parent, name): (Ino, &[u8]), reply: Reply) {
+        // The next name of a file may tell its content.
+        let tenant = self.recognized_by_names(parent, &[name]);
+        let name = name.to_owned();
+        self.recognizing(tenant, "unlink", move |dispatcher| {
+            let from = (parent, &*name);
+            dispatcher.name_gone("unlink", reply, from, || dispatcher.vfs.unlink(from.0, from.1));
+        });
+    }
+
+    fn rename(
+        &self,
+        user: u32,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+        reply: Reply,
+    ) {
+        if flags.has_others() {
+            return reply.error(errno::NO_SUCH_FLAG);
+        }
+        let tenant = self.recognized_by_names(parent, &[name, new_name]);
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        self.recognizing(tenant, "rename", move |dispatcher| {
+            let (from, to) = ((parent, &*name), (new_parent, &*new_name));
+            dispatcher.name_gone("rename", reply, to, || {
+                let renamed = dispatcher.vfs.rename(from, to, flags.keeps());
+                if let Err(error) = &renamed {
+                    let new_name = OsStr::from_bytes(to.1);
+                    control::note_refused_rename(&dispatcher.mounted, user, from, new_name, error);
+                }
+                renamed
+            });
+        });
+    }
+
+    fn open(&self, by: Caller, node: Ino, flags: OpenFlags, reply: Reply) {
+        match node.own().place() {
+            Place::Control { .. } => self.open_control(by.user, node, flags, reply),
+            _ if node.is_plain() && !flags.reads_only() => {
+                reply.error(self.only_read((node, by.user), "open", "open to write"));
+            }
+            _ => self.open_file((by.user, by.thread), node, flags, reply),
+        }
+    }
+
+    fn read(&self, handle: u64, flags: OpenFlags, (offset, size): (u64, u32), reply: Reply) {
+        let Some(open) = self.handles.get(handle) else { return reply.error(errno::BAD_HANDLE) };
+        match &*open {
+            Handle::Control(_, text, _) if !text.is_there() => self.read_made(open, offset, size, reply),
+            _ => self.read_file(&open, flags, offset, size, reply),
+        }
+    }
+
+    fn write(
+        &self,
+        (user, node): (u32, Ino),
+        handle: u64,
+        (offset, data): (u64, &[u8]),
+        kills_setid: bool,
+        reply: Reply,
+    ) {
+        let Some(open_file) = self.file(handle) else { return self.act(user, handle, data, reply) };
+        match self.write_from(&open_file, node, offset, data, kills_setid) {
+            Ok(()) => {
+                trace::note_bytes(data.len() as u64);
+                reply.written(data.len() as u32);
+            }
+            Err(error) => self.write_refused(&open_file, reply, &error),
+        }
+    }
+
+    fn release(&self, node: Ino, handle: u64, reply: Reply) {
+        let open_file = self.file(handle);
+        self.mounted.jobs.unwatch(handle);
+        let last = self.release_handle(node, handle);
+        match open_file {
+            // Stores to mapped pages arrive after the last flush.
+            Some(open_file) if open_file.is_unclosed() => {
+                self.flush_recognizing(open_file, Durable::No, "release", reply);
+            }
+            _ => reply.ok(),
+        }
+        self.note_pins(last);
+    }
+
+    fn open_directory(&self, thread: u32, node: Ino, reply: Reply) {
+        let ino = node.own();
+        let known = self.vfs.locate_known(ino);
+        let located = known.or_else(|error| self.found_again(thread, ino, error).map(|found| found.located));
+        let is_directory = located.map(|located| match &located {
+            Located::Control(_) | Located::Form(_) => self.vfs.attr(ino, &located).kind == Kind::Directory,
+            Located::Node(view) => view.node.file().is_none(),
+            _ => true,
+        });
+        let cached = OpenedFlags::CACHES_LISTING | OpenedFlags::KEEPS_CACHE;
+        match is_directory {
+            Ok(true) => {
+                let flags = if self.times.listings { cached } else { OpenedFlags::NONE };
+                reply.opened(&Opened::served(0, flags));
+            }
+            Ok(false) => reply.error(errno::NOT_DIRECTORY),
+            Err(error) => reply.error(self.failed("opendir", &error)),
+        }
+    }
+
+    fn list(&self, node: Ino, (offset, size): (u64, u32), mut reply: Reply) {
+        let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
+        let mut listing = Listing::new(place);
+        let listed = self.vfs.list(node, offset, &mut |listed| {
+            let shown = (listed.attr.ino.own(), type_bits(listed.attr.kind));
+            listing.add(shown, listed.offset, &listed.name)
+        });
+        let bytes = listing.bytes();
+        self.listed(listed, bytes, reply);
+    }
+
+    fn list_entries(&self, node: Ino, (offset, size): (u64, u32), mut reply: Reply) {
+        let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
+        let mut listing = Listing::new(place);
+        let changes = self.names.changes();
+        let listed = self.vfs.list(node, offset, &mut |listed| {
+            let time = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
+            let entry = self.times.entry(&listed.attr, time, time);
+            listing.add_entry(&entry, listed.attr.ino.own(), listed.offset, &listed.name)
+        });
+        let bytes = listing.bytes();
+        self.listed(listed, bytes, reply);
+    }
+
+    /// Replies with the part of a listing that lies in the place of the reply.
+    fn listed(&self, listed: Result<()>, bytes: usize, reply: Reply) {
+        match listed {
+            Ok(()) => reply.placed(bytes),
+            // A directory that was removed while it is open has no names.
+            Err(error) if error.kind() == ErrorKind::Gone => reply.placed(bytes),
+            Err(error) => reply.error(self.failed("readdir", &error)),
+        }
+    }
+
+    fn statfs(&self, node: Ino, reply: Reply) {
+        let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
+        match self.vfs.space(node.own()) {
+            Ok(space) => reply.space(&Space {
+                blocks: blocks(space.total),
+                blocks_free: blocks(space.free),
+                blocks_available: blocks(space.available),
+                files: space.files,
+                files_free: space.files_free,
+                block_bytes: STAT_BLOCK_BYTES,
+                name_bytes_max: NAME_BYTES_MAX as u32,
+            }),
+            Err(error) => reply.error(self.failed("statfs", &error)),
+        }
+    }
+}

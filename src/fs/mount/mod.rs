@@ -1,0 +1,479 @@
+//! Mounting: the session with the kernel, from start to end.
+
+pub(in crate::fs) mod offline;
+pub(in crate::fs) mod waker;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::control::{self, Job, Mounted};
+use crate::fs::answer::dispatcher::Dispatcher;
+use crate::fs::kernel::device::DeviceThreads;
+use crate::fs::kernel::rings::{Choice, Prepared, Transport};
+use crate::fs::kernel::session::{Mounting, Session};
+use crate::fs::mount::waker::Waker;
+use crate::fs::state::decoded_copies::{self, Budget, DecodedCache};
+use crate::fs::state::failure::guarded;
+use crate::fs::state::in_progress;
+use crate::fs::state::invalidate::{InvalidationQueue, Invalidator};
+use crate::fs::state::names::Names;
+use crate::fs::state::second_look::SecondLooks;
+use crate::fs::state::times::ShownOwner;
+use crate::model::{Error, Progress, Result};
+use crate::store::SaveUsage;
+use crate::store::Verify;
+use crate::store::{Access, Store};
+use crate::vfs::{Invalidation, ListMode, Vfs};
+
+/// The kernel's read-ahead, in KiB. Measured best for streams through a daemon.
+const READ_AHEAD_KIB: u32 = 4096;
+
+/// Interval of the periodic sync.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// Memory of closed collections after which the allocator gives free memory back to the system.
+const TRIMMED_BYTES: u64 = 64 << 20;
+
+/// Longest delay before damage, copies of pinned files and policies are checked.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Stacking depth for passthrough, which is the kernel's maximum. It allows a store on an overlay.
+/// The kernel then refuses an overlay on the mount, which could not follow a file from one inode
+/// number to the other.
+const STACK_DEPTH: u32 = 2;
+
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The list mode of directories without a setting of their own.
+    pub list: ListMode,
+    /// When stored bytes are verified.
+    pub verify: Verify,
+    /// Whether other users may access the mount, subject to the files' modes.
+    pub allow_other: bool,
+    /// Whether blocks that cannot be reconstructed read as zeros.
+    pub zero_fill: bool,
+    /// Number of threads that answer requests; by default the number of cores, at least 2.
+    pub threads: Option<usize>,
+    pub transport: Choice,
+    /// Whether the kernel gets none of the rings that it agreed to use. For tests.
+    pub withholds_rings: bool,
+    /// Requests of each core that the daemon has at a time over io_uring. For tests.
+    pub ring_entries: Option<usize>,
+    /// Whether the daemon answers all reads, without passthrough.
+    pub reads_all: bool,
+    /// Whether the kernel asks for names of tensors at every use.
+    pub asks_names: bool,
+    /// The address at which metrics are served over HTTP, if any.
+    pub metrics: Option<SocketAddr>,
+    /// How much memory decoded files may take.
+    pub decoded_cache: Budget,
+    /// Whether every file is decoded when it is opened. For tests.
+    pub decodes_all: bool,
+    /// The owner that files are shown with. Only for a read-only mount.
+    pub owner: ShownOwner,
+    /// Further options, passed to the kernel unchanged.
+    pub kernel: Vec<String>,
+}
+
+impl Options {
+    /// The options as the control file `config` shows them.
+    fn table(&self, threads: usize) -> toml::Table {
+        let mut table = toml::Table::new();
+        table.insert("list".to_owned(), self.list.name().into());
+        let verify = match self.verify {
+            Verify::First => "first",
+            Verify::Always => "always",
+        };
+        table.insert("verify".to_owned(), verify.into());
+        table.insert("allow_other".to_owned(), self.allow_other.into());
+        table.insert("zero_fill".to_owned(), self.zero_fill.into());
+        table.insert("passthrough".to_owned(), (!self.reads_all).into());
+        table.insert("keep_names".to_owned(), (!self.asks_names).into());
+        table.insert("transport".to_owned(), self.transport.name().into());
+        table.insert("decoded_cache".to_owned(), self.decoded_cache.to_string().into());
+        table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
+        if let Some(at) = self.metrics {
+            table.insert("metrics".to_owned(), at.to_string().into());
+        }
+        let numbers = [("uid", self.owner.uid), ("gid", self.owner.gid)];
+        for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
+            table.insert(name.to_owned(), i64::from(number).into());
+        }
+        if self.owner.umask != 0 {
+            table.insert("umask".to_owned(), format!("{:04o}", self.owner.umask).into());
+        }
+        table.insert("kernel".to_owned(), self.kernel.clone().into());
+        table
+    }
+}
+
+pub struct Mount {
+    /// Unmounts when it is dropped.
+    _session: Session,
+    /// The threads that answer requests from the device.
+    threads: DeviceThreads,
+    /// The threads that answer over io_uring, if that is in use.
+    transport: Option<Transport>,
+    mountpoint: PathBuf,
+    vfs: Arc<Vfs>,
+    invalidator: Invalidator,
+    names: Arc<Names>,
+    second_looks: Arc<SecondLooks>,
+    mounted: Arc<Mounted>,
+    waker: Arc<Waker>,
+    /// The thread that runs jobs.
+    jobs: std::thread::JoinHandle<()>,
+}
+
+/// How a mount ended.
+#[derive(Clone, Debug)]
+pub struct MountEnd {
+    /// Whether all requests ended in time.
+    pub in_time: bool,
+    /// The files whose last writes are lost, with the reason. Each of their closes or syncs failed, or would have.
+    pub lost: Vec<(String, String)>,
+}
+
+/// The file system of a store, and the queue of invalidations that the kernel has to be told of.
+pub(in crate::fs) struct Parts {
+    pub dispatcher: Arc<Dispatcher>,
+    pub forgetting: InvalidationQueue,
+}
+
+impl Parts {
+    /// The file system with these options, shown as mounted on `mountpoint` and served by as many `threads`.
+    pub fn new(store: Arc<Store>, mountpoint: String, options: &Options, threads: usize) -> Result<Parts> {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let vfs = Vfs::new(store, options.list, options.verify, owner, control::controls());
+        let vfs = Arc::new(vfs);
+        if options.zero_fill {
+            vfs.engine().fill_with_zeros();
+        }
+        let mounted = Arc::new(Mounted::new(vfs.clone(), mountpoint, options.table(threads)));
+        // Zeros for what is lost are not the bytes of a file.
+        let is_cached = !options.reads_all && !options.zero_fill && options.verify == Verify::First;
+        let budget = if is_cached { options.decoded_cache } else { Budget::Off };
+        let decoded = Arc::new(DecodedCache::new(mounted.clone(), budget, options.decodes_all));
+        let (invalidator, forgetting) = Invalidator::new(decoded.clone());
+        let dispatcher = Dispatcher::new(vfs, mounted, invalidator, decoded, options.owner);
+        Ok(Parts { dispatcher: Arc::new(dispatcher), forgetting })
+    }
+}
+
+/// Mounts a store. The mount answers requests when this returns.
+pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
+    if options.owner != ShownOwner::default() && store.access() == Access::Write {
+        let text = "uid, gid and umask change what a read-only mount shows; mount with --read-only";
+        return Err(Error::invalid(text));
+    }
+    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let threads = options.threads.unwrap_or(cores).max(2);
+    let Parts { dispatcher, forgetting } =
+        Parts::new(store, mountpoint.display().to_string(), options, threads)?;
+    let Dispatcher { vfs, mounted, .. } = &*dispatcher;
+    if let Some(at) = options.metrics {
+        control::serve_metrics(mounted, at)?;
+    }
+    let waker = Arc::new(Waker::new()?);
+    let waits = || vfs.store().shows_snapshots() || vfs.store().has_clones();
+    let rings = options.transport.prepare(threads, options.ring_entries, waits);
+    let failed = |error| {
+        let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
+        Error::io(text, error)
+    };
+    let mounting = Mounting {
+        source: vfs.store().place(),
+        is_read_only: vfs.store().access() == Access::Read,
+        allow_other: options.allow_other,
+        options: &options.kernel,
+        stack_depth: if options.reads_all { 0 } else { STACK_DEPTH },
+        has_rings: rings.is_some(),
+    };
+    let session = Session::new(mountpoint, &mounting).map_err(failed)?;
+    if session.agreed.passthrough {
+        dispatcher.passthrough.begin(session.device());
+    }
+    if !options.asks_names {
+        dispatcher.names.begin(session.device().try_clone().map_err(failed)?);
+    }
+    forgetting.start(session.notifier()).map_err(failed)?;
+    let rings = rings.filter(|_| session.agreed.rings);
+    let transport = rings.and_then(|rings| start_rings(rings, options, &session, &dispatcher, &waker));
+    let in_use = if transport.is_some() { Choice::Uring } else { Choice::Classic };
+    mounted.transport.get_or_init(|| in_use.name());
+    let ending = waker.clone();
+    let threads = DeviceThreads::start(session.device(), threads, &dispatcher, move || ending.end());
+    let threads = threads.map_err(failed)?;
+    decoded_copies::watch(&dispatcher.decoded).map_err(failed)?;
+    in_progress::watch().map_err(failed)?;
+    raise_read_ahead(mountpoint);
+    raise_descriptor_limit();
+    let jobs = start_jobs(mounted.clone(), dispatcher.invalidator.clone())?;
+    Ok(Mount {
+        _session: session,
+        threads,
+        transport,
+        mountpoint: mountpoint.to_owned(),
+        vfs: vfs.clone(),
+        invalidator: dispatcher.invalidator.clone(),
+        names: dispatcher.names.clone(),
+        second_looks: dispatcher.second_looks.clone(),
+        mounted: mounted.clone(),
+        waker,
+        jobs,
+    })
+}
+
+impl Mount {
+    /// The waker that makes [`Mount::wait`] check at once whether to stop.
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.waker
+    }
+
+    /// Waits until the store is unmounted, or until `stop` returns `true`. `stop` is called twice a
+    /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
+    /// All writes are durable when this returns, except those that it returns as lost.
+    pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<MountEnd> {
+        let (mut synced, mut trimmed) = (Instant::now(), 0);
+        let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
+        let mut looked = Instant::now();
+        let ended = loop {
+            if self.is_over() {
+                break true;
+            }
+            if stop() {
+                break self.unmount(patience)?;
+            }
+            if synced.elapsed() >= SYNC_EVERY {
+                guarded(&self.mounted, "syncing", || self.sync());
+                // Collections whose logs record the sync may be closed.
+                let closed = self.vfs.store().close_unused();
+                if closed >= trimmed + TRIMMED_BYTES {
+                    give_memory_back();
+                    trimmed = closed;
+                }
+                synced = Instant::now();
+            }
+            self.names.notify_again(Instant::now());
+            self.vfs.release_forgotten();
+            self.second_looks.release_old();
+            self.heal(&heals);
+            self.tend_pins(&tends);
+            if looked.elapsed() >= tick {
+                self.follow_policy(&follows);
+                looked = Instant::now();
+            }
+            self.waker.listen(LOOK_EVERY)?;
+        };
+        self.names.end();
+        self.mounted.jobs.end();
+        if self.jobs.join().is_err() {
+            log::error!("jobs: a bug in tierfs: the last one was not finished");
+        }
+        let (lost, synced) = self.vfs.flush_at_end();
+        lost.iter().for_each(|(path, why)| log::error!("{path}: lost: {why}"));
+        if lost.is_empty() {
+            synced?;
+        }
+        self.vfs.store().open_collections().iter().for_each(|open| open.save_usage(SaveUsage::Now));
+        if ended {
+            self.threads.join().map_err(|error| Error::io("answering requests", error))?;
+        }
+        Ok(MountEnd { in_time: ended, lost })
+    }
+
+    /// Queues a job that rewrites damaged blocks that reads have found.
+    fn heal(&self, heals: &Arc<AtomicBool>) {
+        let vfs = self.vfs.clone();
+        self.start_one("heal", heals, vfs.engine().has_damaged(), move |_| {
+            Ok(format!("{} blocks stored anew", vfs.engine().heal_waiting()?))
+        });
+    }
+
+    /// Queues a job that verifies copies of pinned files and recreates them, like damaged blocks.
+    fn tend_pins(&self, tends: &Arc<AtomicBool>) {
+        let vfs = self.vfs.clone();
+        self.start_one("pins", tends, vfs.engine().has_pins_waiting(), move |progress| {
+            Ok(format!("{} copies made anew", vfs.engine().tend_pins(progress)))
+        });
+    }
+
+    /// Queues a job that moves tensors between tiers by policy.
+    fn follow_policy(&self, follows: &Arc<AtomicBool>) {
+        let (vfs, invalidator) = (self.vfs.clone(), self.invalidator.clone());
+        self.start_one("policy", follows, vfs.has_automatic(), move |progress| {
+            vfs.follow_policy(progress, &mut |forget| invalidator.forget(forget, || ()))
+        });
+    }
+
+    /// Queues a job if it is due. `waits` ensures that at most one of its kind is queued or runs.
+    fn start_one(
+        &self,
+        what: &str,
+        waits: &Arc<AtomicBool>,
+        is_due: bool,
+        work: impl FnOnce(&dyn Progress) -> Result<String> + Send + 'static,
+    ) {
+        if !is_due || waits.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let waiting = Waiting(waits.clone());
+        let job = Job::new(what.to_owned(), "/".to_owned(), self.vfs.owner().0, 0);
+        self.mounted.jobs.push(job, move |progress, report| {
+            // Cleared however the job ends, also when it is cancelled while queued.
+            let _waiting = waiting;
+            report.text = work(progress)?;
+            Ok(())
+        });
+    }
+
+    /// Syncs and logs an error. A program that calls fsync gets the error itself.
+    fn sync(&self) {
+        if let Err(error) = self.vfs.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ())) {
+            log::error!("syncing: {error}");
+            self.invalidator.invalidate_meanwhile(&self.vfs, Invalidation::default());
+        }
+    }
+
+    /// Whether no more requests will arrive.
+    fn is_over(&self) -> bool {
+        let has_ended = self.waker.has_ended();
+        match &self.transport {
+            Some(transport) if has_ended => {
+                transport.stop();
+                transport.has_ended()
+            }
+            _ => has_ended,
+        }
+    }
+
+    fn unmount(&self, patience: Duration) -> Result<bool> {
+        let flags = rustix::mount::UnmountFlags::DETACH;
+        let mut unmounted = rustix::mount::unmount(&self.mountpoint, flags).map_err(std::io::Error::from);
+        if unmounted.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+            unmounted = unmount_by_helper(&self.mountpoint, true, Stdio::null()).map(|_| ());
+        }
+        if let Err(error) = unmounted {
+            log::warn!("unmounting {}: {error}", self.mountpoint.display());
+        }
+        let until = Instant::now() + patience;
+        while !self.is_over() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.waker.listen(left.min(LOOK_EVERY))?;
+        }
+        Ok(true)
+    }
+}
+
+/// Unmounts with `fusermount3`, the helper of libfuse for users without privileges. Returns whether it
+/// succeeded.
+pub fn unmount_by_helper(mountpoint: &Path, is_lazy: bool, messages: Stdio) -> std::io::Result<bool> {
+    let mut helper = Command::new("fusermount3");
+    helper.arg(if is_lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint);
+    Ok(helper.stderr(messages).status()?.success())
+}
+
+/// Gives rings to the kernel, which has agreed to use them. Without them it uses the device.
+fn start_rings(
+    rings: Prepared,
+    options: &Options,
+    session: &Session,
+    dispatcher: &Arc<Dispatcher>,
+    waker: &Arc<Waker>,
+) -> Option<Transport> {
+    let waker = waker.clone();
+    let ended = move || waker.wake();
+    let started = Transport::start(rings, options.withholds_rings, session.device(), dispatcher, ended);
+    started.inspect_err(|error| log::warn!("requests arrive by the device, not by io_uring: {error}")).ok()
+}
+
+/// Marks a job as queued or running until it is dropped.
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Starts the thread that runs the jobs of a mount, at the lowest CPU priority.
+fn start_jobs(mounted: Arc<Mounted>, invalidator: Invalidator) -> Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("jobs".to_owned());
+    let spawned = thread.spawn(move || {
+        if let Err(error) = rustix::process::nice(19) {
+            log::info!("jobs run like requests do: {error}");
+        }
+        let make_room = || {
+            let store = mounted.store();
+            if store.space().is_ok_and(|space| space.available < space.total / 16) {
+                store.make_room();
+            }
+        };
+        mounted.jobs.work(&make_room, &|| {
+            // A reader that sees a finished job then also sees its results.
+            let (forgotten, waiting) = std::sync::mpsc::channel();
+            let then = move || forgotten.send(()).unwrap_or_default();
+            invalidator.invalidate_pending(&mounted.vfs, Invalidation::default(), then);
+            waiting.recv().unwrap_or_default();
+        });
+    });
+    spawned.map_err(|error| Error::io("starting the thread of jobs", error))
+}
+
+/// Raises the read-ahead from the default of 128 KiB. Without the privilege for it, reads are slower.
+fn raise_read_ahead(mountpoint: &Path) {
+    let raised = device_of(mountpoint).and_then(|device| {
+        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string()).ok()
+    });
+    if raised.is_none() {
+        log::info!(
+            "the kernel's read-ahead could not be raised to {READ_AHEAD_KIB} KiB; reads will be smaller"
+        );
+    }
+}
+
+/// Raises the limit of descriptors. Each file of the store in use takes one; most systems start with
+/// 1024 and allow more.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        log::info!(
+            "the limit of {} open files could not be raised: {error}",
+            limit.current.unwrap_or(u64::MAX)
+        );
+    }
+}
+
+/// `major:minor` of the file system mounted on a directory, without a request to it.
+fn device_of(mountpoint: &Path) -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // Escapes as the kernel writes them. The backslash comes first, because the others add
+    // backslashes.
+    let escapes = [("\\", "\\134"), (" ", "\\040"), ("\t", "\\011"), ("\n", "\\012")];
+    let wanted = mountpoint.to_str()?.to_owned();
+    let wanted = escapes.iter().fold(wanted, |text, (from, to)| text.replace(from, to));
+    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    // The last line is that of the topmost mount.
+    let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_str()))?;
+    found.get(2).map(|device| (*device).to_owned())
+}
+
+/// Gives free memory back to the system, which the allocator keeps otherwise.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number, and changes no memory that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

@@ -1,0 +1,76 @@
+//! Open files of forms, which follow the content of the files that they show.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::model::Result;
+use crate::store::Node;
+use crate::stream::Stream;
+use crate::vfs::{FormView, Vfs};
+
+/// An open file of a form.
+pub(in crate::fs) struct FormFile {
+    view: FormView,
+    vfs: Arc<Vfs>,
+    current: RwLock<Current>,
+}
+
+/// The current source of its bytes.
+struct Current {
+    /// The node at that time.
+    node: Option<Arc<Node>>,
+    stream: Arc<Stream>,
+}
+
+impl FormFile {
+    pub fn open(vfs: &Arc<Vfs>, view: FormView) -> Result<FormFile> {
+        vfs.flush_for_form(&view)?;
+        let node = node_now(&view);
+        let recipe = vfs.recipe(&view)?;
+        let stream = Arc::new(vfs.open_form(&view, &recipe)?);
+        recipe.count_use();
+        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, stream }) })
+    }
+
+    /// The file that it shows.
+    pub fn view(&self) -> &FormView {
+        &self.view
+    }
+
+    /// Size in bytes of what was last read.
+    pub fn bytes(&self) -> u64 {
+        self.current.read().stream.bytes()
+    }
+
+    /// Reads from `offset` until `out` is full or the file ends. The bytes are those of the current
+    /// content, because the kernel caches them for all openers.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let node = node_now(&self.view);
+        let stream = {
+            let current = self.current.read();
+            let is_current = match (&node, &current.node) {
+                (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+                // The node is gone: an open file keeps its last source.
+                _ => true,
+            };
+            if is_current { Some(current.stream.clone()) } else { None }
+        };
+        let stream = match stream {
+            Some(stream) => stream,
+            None => {
+                let recipe = self.vfs.recipe(&self.view)?;
+                let stream = Arc::new(self.vfs.open_form(&self.view, &recipe)?);
+                *self.current.write() = Current { node, stream: stream.clone() };
+                stream
+            }
+        };
+        stream.read(offset, out)
+    }
+}
+
+/// The node of a file, as the log now records it.
+fn node_now(view: &FormView) -> Option<Arc<Node>> {
+    let (_, item) = view.of.as_ref()?;
+    view.collection.state().node(item.node()?.entry.id).cloned()
+}

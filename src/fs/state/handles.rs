@@ -1,0 +1,107 @@
+//! Handles of open files.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::RwLock;
+
+use crate::control::Text;
+use crate::fs::state::form_file::FormFile;
+use crate::fs::state::read_pattern::ReadPattern;
+use crate::vfs::ControlView;
+use crate::vfs::open::OpenFile;
+
+/// The source of an open file.
+pub(in crate::fs) enum Handle {
+    /// A file of a collection, and how it is read.
+    File(Arc<OpenFile>, ReadPattern),
+    /// A control file, its text, and the number of changes of the list of jobs before that was made.
+    Control(ControlView, Text, u64),
+    /// A file of a form, and how it is read.
+    Form(Arc<FormFile>, ReadPattern),
+    /// A growing text, and the position in it where the file begins.
+    Growing(AtomicU64),
+}
+
+impl Handle {
+    /// A file of a collection.
+    pub fn file(open_file: Arc<OpenFile>) -> Handle {
+        Handle::File(open_file, ReadPattern::default())
+    }
+
+    /// How it is read.
+    pub fn pattern(&self) -> Option<&ReadPattern> {
+        match self {
+            Handle::File(_, pattern) | Handle::Form(_, pattern) => Some(pattern),
+            _ => None,
+        }
+    }
+}
+
+/// The open files by handle.
+#[derive(Default)]
+pub(in crate::fs) struct Handles {
+    slots: RwLock<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    open: Vec<Option<Arc<Handle>>>,
+    free: Vec<usize>,
+}
+
+impl Handles {
+    /// Stores an open file and returns its handle.
+    pub fn insert(&self, handle: Handle) -> u64 {
+        let mut slots = self.slots.write();
+        let handle = Some(Arc::new(handle));
+        if let Some(place) = slots.free.pop()
+            && let Some(slot) = slots.open.get_mut(place)
+        {
+            *slot = handle;
+            return place as u64;
+        }
+        slots.open.push(handle);
+        slots.open.len() as u64 - 1
+    }
+
+    /// The open file of a handle.
+    pub fn get(&self, number: u64) -> Option<Arc<Handle>> {
+        self.slots.read().open.get(number as usize)?.clone()
+    }
+
+    /// Removes an open file, and returns it: closing it may take a while. Reads in progress finish first.
+    pub fn remove(&self, number: u64) -> Option<Arc<Handle>> {
+        let mut slots = self.slots.write();
+        let removed = slots.open.get_mut(number as usize).and_then(Option::take);
+        if removed.is_some() {
+            slots.free.push(number as usize);
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Handle, Handles};
+    use crate::control::Text;
+    use crate::vfs::{ControlView, Scope};
+
+    #[test]
+    fn handle_numbers_are_reused_only_after_their_release() {
+        let handles = Handles::default();
+        let text =
+            |shown: &str| Handle::Control(ControlView::top(Scope::Mount), Text::whole(shown.to_owned()), 0);
+        let (first, second) = (handles.insert(text("1")), handles.insert(text("2")));
+        assert_ne!(first, second);
+        assert!(handles.remove(first).is_some());
+        assert!(handles.get(first).is_none());
+        assert!(handles.remove(first).is_none());
+        let (third, fourth) = (handles.insert(text("3")), handles.insert(text("4")));
+        assert_eq!(third, first);
+        assert!(fourth != first && fourth != second);
+        let kept = handles.get(second).unwrap();
+        let (mut shown, Handle::Control(_, text, _)) = ([0; 2], &*kept) else { panic!() };
+        assert_eq!((text.read(0, &mut shown).unwrap(), shown[0]), (1, b'2'));
+    }
+}

@@ -1,0 +1,273 @@
+//! Clones: collections of a store that are made of snapshots, and whose files are fetched when they are read.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece};
+use crate::model::{Error, ErrorKind, Result, human};
+use crate::remote::client::Client;
+use crate::remote::client::failure::Failure;
+use crate::remote::client::runtime;
+use crate::remote::client::window::Class;
+use crate::remote::place::remote::{Found, Remote};
+use crate::remote::read::failure_reports::{FailureReports, Tell};
+use crate::remote::read::mirrors::Mirrors;
+use crate::remote::read::piece_buffer::PieceBuffer;
+use crate::remote::read::pieces::{failed, fetched, read, to_io};
+use crate::remote::read::published_collections::At;
+use crate::store::{CloneSource, Cloned, PieceSource, RemoteError, Store};
+
+/// The longest log of a snapshot that is cloned, in bytes: it is read into memory.
+const LOG_BYTES_MAX: u64 = 4 << 30;
+
+/// Opens the client of a URL.
+type Opener = Box<dyn Fn(&str) -> Result<Client> + Send + Sync>;
+
+/// The source of the pieces of all clones of a store.
+pub struct ClonePieces {
+    opener: Opener,
+    /// By URL.
+    clients: Mutex<HashMap<String, Client>>,
+    recent: PieceBuffer,
+    told: FailureReports,
+}
+
+impl ClonePieces {
+    /// Pieces of the remotes that the clones name, with the credentials of the environment.
+    pub fn new(tell: Tell) -> ClonePieces {
+        ClonePieces::over(Box::new(Client::open), tell)
+    }
+
+    /// The same, with clients of the caller.
+    pub fn over(opener: Opener, tell: Tell) -> ClonePieces {
+        ClonePieces {
+            opener,
+            clients: Mutex::default(),
+            recent: PieceBuffer::default(),
+            told: FailureReports::new(tell),
+        }
+    }
+
+    fn client(&self, url: &str) -> Result<Client> {
+        if let Some(client) = self.clients.lock().get(url) {
+            return Ok(client.clone());
+        }
+        let client = (self.opener)(url)?;
+        self.clients.lock().insert(url.to_owned(), client.clone());
+        Ok(client)
+    }
+
+    /// The error of a piece that could not be had.
+    fn failed(&self, client: &Client, source: &CloneSource, piece: &Piece, failure: &Failure) -> Error {
+        if !matches!(failure, Failure::NotFound) {
+            return failed(client, piece, failure);
+        }
+        let CloneSource { tenant, collection, number, .. } = source;
+        match client.get_range(&keys::snapshot(tenant, collection, *number), 0..1) {
+            Ok(None) => {
+                let text = format!("snapshot {number} of {tenant}/{collection} was collected as garbage");
+                Error::new(ErrorKind::Gone, text)
+            }
+            Ok(Some(_)) => {
+                let text = format!("{} has lost {:?} of snapshot {number}", client.place(), piece.name);
+                Error::new(ErrorKind::Io, text)
+            }
+            Err(error) => error,
+        }
+    }
+}
+
+impl PieceSource for ClonePieces {
+    fn fetch(&self, path: &str, source: &CloneSource, piece: &Piece) -> io::Result<Arc<Vec<u8>>> {
+        if let Some(bytes) = self.recent.get(&piece.name) {
+            return Ok(bytes);
+        }
+        self.recent.failed(&piece.name)?;
+        let away = |error: Error| {
+            self.tell(path, &error.to_string());
+            to_io(error)
+        };
+        let client = self.client(&source.url).map_err(away)?;
+        let found = runtime::wait(fetched(&Mirrors::of(&client), piece, Class::Demand)).map_err(away)?;
+        if found.is_ok() {
+            self.told.answered(client.place());
+        }
+        found.map(Arc::new).map_err(|failure| {
+            let error = self.failed(&client, source, piece, &failure);
+            self.told.failure(client.place(), path, &failure, &error.to_string());
+            let error = match error.kind() {
+                // The damage is in the remote: no block here is corrupt.
+                ErrorKind::Corrupt => RemoteError::of(io::ErrorKind::Other, error.to_string()),
+                _ => to_io(error),
+            };
+            if failure.is_transient() {
+                self.recent.fail(piece.name, &error);
+            }
+            error
+        })
+    }
+
+    fn unkept(&self, piece: &Piece, bytes: &Arc<Vec<u8>>) {
+        self.recent.keep(piece.name, bytes);
+    }
+
+    fn tell(&self, path: &str, text: &str) {
+        self.told.text(path, text);
+    }
+}
+
+/// The outcome of a clone or a pull.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Made {
+    /// The number of the snapshot.
+    pub number: u64,
+    /// Whether the clone was one of it before.
+    pub is_unchanged: bool,
+    /// Files of payloads.
+    pub files: usize,
+    /// Bytes of the snapshot's pieces.
+    pub bytes: u64,
+}
+
+impl Made {
+    fn of(manifest: &Manifest) -> Made {
+        let bytes = manifest.pieces.iter().map(|piece| u64::from(piece.raw)).sum();
+        let files = manifest.files_of(None).map_or(0, |files| files.len().saturating_sub(1));
+        Made { number: manifest.number, is_unchanged: false, files, bytes }
+    }
+
+    /// The outcome for programs.
+    pub fn to_json(&self, (tenant, name): (&str, &str)) -> Value {
+        json!({
+            "collection": format!("{tenant}/{name}"),
+            "snapshot": self.number,
+            "unchanged": self.is_unchanged,
+            "files": self.files,
+            "bytes": self.bytes,
+        })
+    }
+
+    /// The outcome for people.
+    pub fn text(&self, (tenant, name): (&str, &str)) -> String {
+        let (number, bytes) = (self.number, human(self.bytes));
+        if self.is_unchanged {
+            return format!("nothing new: {tenant}/{name} is snapshot {number}");
+        }
+        format!(
+            "{tenant}/{name} is snapshot {number}: {bytes} in {} files, fetched when they are read",
+            self.files
+        )
+    }
+}
+
+/// Makes a collection of a store that is a clone of a snapshot. `url` leads to the remote, whose collection
+/// is `from`. `owner` has the tenant if it is made.
+pub fn clone(
+    store: &Store,
+    (remote, url): (&Remote, &str),
+    (from, at): ((&str, &str), &At),
+    to: (&str, &str),
+    owner: (u32, u32),
+) -> Result<Made> {
+    let found = wanted(remote, from, at)?;
+    let log = log_of(remote, &found.manifest)?;
+    let source = source_of(remote, url, &found);
+    store.clone_snapshot(to, &Cloned { source, manifest: &found.manifest, log: &log }, owner)?;
+    Ok(Made::of(&found.manifest))
+}
+
+/// The end of a clone's changes at a pull.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changes {
+    /// It is refused.
+    Refuse,
+    /// They are lost.
+    Discard,
+}
+
+/// Makes a clone one of a newer snapshot, or of the one that is wanted.
+pub fn pull(store: &Store, remote: &Remote, place: (&str, &str), at: &At, changes: Changes) -> Result<Made> {
+    let path = format!("{}/{}", place.0, place.1);
+    let source = store.clone_source(place.0, place.1)?;
+    let source =
+        source.ok_or_else(|| Error::invalid(format!("{path} is no clone; tierfs clone makes one")))?;
+    if source.remote != remote.id() {
+        let text = format!("{} is another remote than that of {path}", remote.place());
+        return Err(Error::invalid(text));
+    }
+    let found = wanted(remote, (&source.tenant, &source.collection), at)?;
+    let is_changed = store.is_clone_changed(place.0, place.1);
+    if changes == Changes::Refuse {
+        if found.manifest.number == source.number {
+            return Ok(Made { is_unchanged: true, ..Made::of(&found.manifest) });
+        }
+        if is_changed? {
+            let text = format!(
+                "{path} was changed since snapshot {}; push it under another name, or discard the changes with --theirs",
+                source.number
+            );
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
+    } else if found.manifest.number == source.number && matches!(is_changed, Ok(false)) {
+        return Ok(Made { is_unchanged: true, ..Made::of(&found.manifest) });
+    }
+    let log = log_of(remote, &found.manifest)?;
+    let source = source_of(remote, &source.url, &found);
+    store.replace_clone(place, &Cloned { source, manifest: &found.manifest, log: &log })?;
+    Ok(Made::of(&found.manifest))
+}
+
+fn source_of(remote: &Remote, url: &str, found: &Found) -> CloneSource {
+    let described = &found.manifest.collection;
+    CloneSource {
+        url: url.to_owned(),
+        remote: remote.id(),
+        tenant: described.tenant.clone(),
+        collection: described.name.clone(),
+        number: found.manifest.number,
+        log: [0; 32],
+        push: None,
+    }
+}
+
+/// The manifest of the snapshot that is wanted.
+fn wanted(remote: &Remote, (tenant, collection): (&str, &str), at: &At) -> Result<Found> {
+    let lacks = |what: String| {
+        Error::new(ErrorKind::NotFound, format!("{}: {tenant}/{collection} has no {what}", remote.place()))
+    };
+    let number = match at {
+        At::Newest => remote.newest(tenant, collection)?.ok_or_else(|| lacks("snapshot".to_owned()))?,
+        At::Number(number) => *number,
+        At::Tag(tag) => {
+            let found = remote.number_at(&keys::tag(tenant, collection, tag))?;
+            found.ok_or_else(|| lacks(format!("tag {tag:?}")))?
+        }
+    };
+    remote.manifest(tenant, collection, number)?.ok_or_else(|| lacks(format!("snapshot {number}")))
+}
+
+/// The log of a snapshot.
+fn log_of(remote: &Remote, manifest: &Manifest) -> Result<Vec<u8>> {
+    let is_log = |file: &&ManifestFile| file.kind == FileKind::Log;
+    let log = manifest.files.first().filter(is_log).filter(|log| log.bytes <= LOG_BYTES_MAX);
+    let wrong = |what: &str| Error::corrupt(format!("{}: the log of the snapshot {what}", remote.place()));
+    let log = log.ok_or_else(|| wrong("is missing or too long"))?;
+    let stored: u64 = log.extents.iter().map(|extent| u64::from(extent.len)).sum();
+    if stored != log.bytes {
+        return Err(wrong("has other bytes than its pieces"));
+    }
+    let mut bytes = Vec::with_capacity(log.bytes as usize);
+    for extent in &log.extents {
+        let piece = manifest.pieces.get(extent.piece as usize).ok_or_else(|| wrong("lacks a piece"))?;
+        let raw = read(remote.client(), piece).map_err(|error| Error::io("reading the log", error))?;
+        let from = extent.piece_offset as usize;
+        let part = raw.get(from..from.saturating_add(extent.len as usize));
+        bytes.extend_from_slice(part.ok_or_else(|| wrong("reaches past a piece"))?);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,54 @@
+//! The listing of a small remote: the newest manifest of each collection, in one request.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use crate::format::snapshot::keys::{self, KeyName};
+use crate::model::Result;
+use crate::remote::client::Client;
+
+/// A server answers a listing this many keys at a time. The names of a remote with more are listed one directory at
+/// a time.
+pub(in crate::remote) const LISTED_MAX: usize = 1000;
+
+/// The newest manifest of a collection in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// All collections of a small remote.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// Their newest manifests, by tenant and name.
+    pub newest: HashMap<(String, String), Listed>,
+    /// When it was made.
+    pub when: Instant,
+}
+
+/// Lists all manifests. `None` if one answer does not have them, or if a name stands in manifests only.
+pub(in crate::remote) async fn listing(client: &Client) -> Result<Option<Listing>> {
+    let (below, when) = (keys::SNAPSHOTS.trim_end_matches('/'), Instant::now());
+    let found = client.listed(below, None, LISTED_MAX).await?;
+    if found.len() >= LISTED_MAX {
+        return Ok(None);
+    }
+    let mut newest = HashMap::new();
+    for object in found {
+        match keys::parse_snapshot(&object.key) {
+            Some((KeyName::Whole(tenant), KeyName::Whole(collection), number)) => {
+                let new = Listed { number, len: object.len };
+                let listed: &mut Listed = newest.entry((tenant, collection)).or_insert(new);
+                if listed.number < number {
+                    *listed = new;
+                }
+            }
+            Some(_) => return Ok(None),
+            None => log::warn!("{}: no tierfs made {}", client.place(), object.key),
+        }
+    }
+    Ok(Some(Listing { newest, when }))
+}

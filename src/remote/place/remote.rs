@@ -1,0 +1,282 @@
+//! A remote: its identity, and the manifests in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join;
+
+use crate::format::snapshot::keys::{self, KeyName};
+use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::model::{Error, ErrorKind, Result, StoreId};
+use crate::remote::client::{Client, ObjectListed, Put, Wanted, runtime};
+use crate::remote::place::listing::{Listing, listing};
+
+const FORMAT: i64 = 1;
+/// The file that makes a prefix a remote has at most this many bytes.
+const REMOTE_BYTES_MAX: u64 = 1 << 16;
+/// Hints and tags are 16 hexadecimal digits.
+pub(in crate::remote) const NUMBER_BYTES_MAX: u64 = 64;
+/// Pieces younger than this are never garbage, and a push lasts at most half of it.
+const GRACE: Duration = Duration::from_secs(24 * 3600);
+/// A commit may take minutes, which must be short beside half the grace.
+const GRACE_MIN: Duration = Duration::from_secs(3600);
+
+/// A remote.
+#[derive(Clone)]
+pub struct Remote {
+    client: Client,
+    id: StoreId,
+    grace: Duration,
+    /// The file that says so, as it was read.
+    said: Bytes,
+}
+
+impl Remote {
+    /// Opens a remote. `NotFound` if the prefix has none.
+    pub fn open(client: Client) -> Result<Remote> {
+        let found = client.get(keys::REMOTE, REMOTE_BYTES_MAX)?;
+        Remote::of(client, found)
+    }
+
+    /// Opens a remote, and lists its collections in the same moment; `None` if they are many.
+    pub fn open_and_list(client: Client) -> Result<(Remote, Option<Listing>)> {
+        let wanted = Wanted { range: None, len_max: REMOTE_BYTES_MAX };
+        let (found, listed) =
+            runtime::wait(async { join(client.got(keys::REMOTE, wanted), listing(&client)).await })?;
+        let remote = Remote::of(client, found?)?;
+        // Names are asked for again when they are needed, and who needs them gets the error.
+        let listed = listed.unwrap_or_else(|error| {
+            log::debug!("{error}");
+            None
+        });
+        Ok((remote, listed))
+    }
+
+    /// The remote whose file has these bytes.
+    fn of(client: Client, found: Option<Vec<u8>>) -> Result<Remote> {
+        let place = client.place().to_owned();
+        let found = found.ok_or_else(|| {
+            let text = format!("{place} is no remote of tierfs; tierfs push with --create makes one");
+            Error::new(ErrorKind::NotFound, text)
+        })?;
+        let wrong = |what: &str| Error::corrupt(format!("{place}/{}: {what}", keys::REMOTE));
+        let text = String::from_utf8_lossy(&found);
+        let table: toml::Table = text.parse().map_err(|_| wrong("it is no TOML"))?;
+        let format = table.get("format").and_then(toml::Value::as_integer);
+        if format != Some(FORMAT) {
+            return Err(Error::unsupported(format!(
+                "{place} has format {}; this program knows {FORMAT}",
+                format.unwrap_or(0)
+            )));
+        }
+        let uuid = table.get("uuid").and_then(toml::Value::as_str);
+        let id = uuid.filter(|text| text.len() == 32).and_then(|text| u128::from_str_radix(text, 16).ok());
+        let grace = table.get("grace_seconds").and_then(toml::Value::as_integer);
+        let grace = grace.and_then(|seconds| u64::try_from(seconds).ok()).map_or(GRACE, Duration::from_secs);
+        let grace = grace.max(GRACE_MIN);
+        let id = StoreId(id.ok_or_else(|| wrong("it has no uuid of 32 hexadecimal digits"))?);
+        Ok(Remote { client, id, grace, said: Bytes::from(found) })
+    }
+
+    /// Opens a remote, and creates it if it does not exist. `id` must be random.
+    pub fn open_or_create(client: Client, id: StoreId, created: i64) -> Result<Remote> {
+        match Remote::open(client.clone()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+        let grace = GRACE.as_secs();
+        let text =
+            format!("format = {FORMAT}\nuuid = \"{id}\"\ncreated = {created}\ngrace_seconds = {grace}\n");
+        // Another may have made it meanwhile: then that one counts.
+        client.create(keys::REMOTE, Bytes::from(text))?;
+        Remote::open(client)
+    }
+
+    /// Fails if the object storage replaces objects that it was told to create: two pushes could then
+    /// destroy each other's snapshot.
+    pub fn check_conditions(&self) -> Result<()> {
+        match self.client.create(keys::REMOTE, self.said.clone())? {
+            Put::Exists => Ok(()),
+            Put::Created => Err(Error::new(
+                ErrorKind::NotSupported,
+                format!(
+                    "{} does not support conditional PUT (If-None-Match); if nobody else pushes, use --single-writer",
+                    self.place()
+                ),
+            )),
+        }
+    }
+
+    /// Its URL, for messages.
+    pub fn place(&self) -> &str {
+        self.client.place()
+    }
+
+    /// Its uuid.
+    pub fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// The client that reaches it.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// How long pieces that no manifest names are kept.
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// The number of the newest snapshot of a collection.
+    pub fn newest(&self, tenant: &str, collection: &str) -> Result<Option<u64>> {
+        let hint = self.number_at(&keys::head(tenant, collection))?;
+        let hint = match hint {
+            Some(number) if self.has(tenant, collection, number)? => Some(number),
+            _ => None,
+        };
+        Ok(self.numbers_after(tenant, collection, hint)?.last().copied().or(hint))
+    }
+
+    /// The newest snapshot of a collection, and the number that the hint has: three requests in two round trips, if
+    /// the hint is right. It may be older, by a push that took long, and its successor may have been collected.
+    pub fn newest_manifest(&self, tenant: &str, collection: &str) -> Result<(Option<Found>, Option<u64>)> {
+        let hint = self.number_at(&keys::head(tenant, collection))?;
+        let mut known = match hint {
+            Some(number) => Some(number),
+            None => self.numbers_after(tenant, collection, None)?.last().copied(),
+        };
+        let mut was_listed = hint.is_none();
+        while let Some(number) = known {
+            let key = keys::snapshot(tenant, collection, number);
+            let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+            let directory = keys::snapshots(tenant, collection);
+            let later = self.client.listed(directory.trim_end_matches('/'), Some(&key), usize::MAX);
+            let (later, found) = runtime::wait(join(later, self.client.got(&key, whole)))?;
+            match (snapshots(&later?).last(), found?) {
+                (Some(later), _) => known = Some(*later),
+                (None, Some(bytes)) => {
+                    return Ok((Some(self.read(tenant, collection, number, bytes)?), hint));
+                }
+                (None, None) if was_listed => break,
+                (None, None) => {
+                    // The hint is wrong.
+                    known = self.numbers_after(tenant, collection, None)?.last().copied();
+                    was_listed = true;
+                }
+            }
+        }
+        Ok((None, hint))
+    }
+
+    /// The numbers of all snapshots of a collection, ascending.
+    pub fn numbers(&self, tenant: &str, collection: &str) -> Result<Vec<u64>> {
+        self.numbers_after(tenant, collection, None)
+    }
+
+    /// Those after this one.
+    fn numbers_after(&self, tenant: &str, collection: &str, after: Option<u64>) -> Result<Vec<u64>> {
+        let directory = keys::snapshots(tenant, collection);
+        let after = after.map(|number| keys::snapshot(tenant, collection, number));
+        Ok(snapshots(&self.client.list(directory.trim_end_matches('/'), after.as_deref())?))
+    }
+
+    /// The number that the object of a hint or a tag holds; `None` if the object does not exist or holds no number.
+    pub fn number_at(&self, key: &str) -> Result<Option<u64>> {
+        let found = self.client.get(key, NUMBER_BYTES_MAX)?;
+        Ok(found.and_then(|bytes| keys::number(String::from_utf8_lossy(&bytes).trim())))
+    }
+
+    /// Whether there is a snapshot of this number.
+    pub fn has(&self, tenant: &str, collection: &str, number: u64) -> Result<bool> {
+        Ok(self.client.get_range(&keys::snapshot(tenant, collection, number), 0..1)?.is_some())
+    }
+
+    /// The manifest of a snapshot, with the digest that names it; `None` if the snapshot does not exist.
+    pub fn manifest(&self, tenant: &str, collection: &str, number: u64) -> Result<Option<Found>> {
+        let key = keys::snapshot(tenant, collection, number);
+        let Some(bytes) = self.client.get(&key, MANIFEST_BYTES_MAX)? else { return Ok(None) };
+        self.read(tenant, collection, number, bytes).map(Some)
+    }
+
+    /// The manifest that these bytes are.
+    pub(in crate::remote) fn read(
+        &self,
+        tenant: &str,
+        collection: &str,
+        number: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Found> {
+        let key = keys::snapshot(tenant, collection, number);
+        let at = |error: Error| error.at(format!("{}/{key}", self.place()));
+        let manifest = Manifest::parse(&bytes).map_err(at)?;
+        let is_its = (manifest.remote, manifest.number) == (self.id, number)
+            && manifest.collection.tenant == tenant
+            && manifest.collection.name == collection;
+        if !is_its {
+            return Err(at(Error::corrupt("it is the manifest of another snapshot")));
+        }
+        let digest = crate::format::snapshot::manifest::digest(&bytes).unwrap_or_default();
+        Ok(Found { manifest: Arc::new(manifest), digest, bytes })
+    }
+
+    /// The names of the tenants.
+    pub fn tenants(&self) -> Result<Vec<String>> {
+        let listed = self.client.directories(keys::SNAPSHOTS.trim_end_matches('/'))?;
+        self.names(
+            &listed,
+            |first| format!("{}{first}", keys::SNAPSHOTS),
+            |manifest| manifest.collection.tenant.clone(),
+        )
+    }
+
+    /// The names of a tenant's collections.
+    pub fn collections(&self, tenant: &str) -> Result<Vec<String>> {
+        let above = keys::snapshots_of_tenant(tenant);
+        let listed = self.client.directories(above.trim_end_matches('/'))?;
+        self.names(&listed, |first| format!("{above}{first}"), |manifest| manifest.collection.name.clone())
+    }
+
+    /// The names behind parts of keys. A shortened one stands in each manifest below it.
+    fn names(
+        &self,
+        parts: &[String],
+        below: impl Fn(&str) -> String,
+        name: impl Fn(&Manifest) -> String,
+    ) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for part in parts {
+            match keys::unescape(part) {
+                Some(KeyName::Whole(whole)) => names.push(whole),
+                Some(short) => {
+                    let Some(first) = self.client.list(&below(part), None)?.into_iter().next() else {
+                        continue;
+                    };
+                    let Some(bytes) = self.client.get(&first.key, MANIFEST_BYTES_MAX)? else { continue };
+                    let whole = name(&Manifest::parse(&bytes).map_err(|error| error.at(&first.key))?);
+                    if short.is_of(&whole) {
+                        names.push(whole);
+                    }
+                }
+                None => log::warn!("{}: no tierfs made {}", self.place(), below(part)),
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// The numbers of the snapshots among listed objects.
+fn snapshots(listed: &[ObjectListed]) -> Vec<u64> {
+    listed.iter().filter_map(|object| Some(keys::parse_snapshot(&object.key)?.2)).collect()
+}
+
+/// A manifest as it was read.
+pub struct Found {
+    /// The manifest.
+    pub manifest: Arc<Manifest>,
+    /// Names it in those made from it.
+    pub digest: [u8; 32],
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}

@@ -1,0 +1,250 @@
+//! Publishes a collection as a snapshot.
+//!
+//! Only the last step, the creation of the manifest, changes what readers see. Before it there are pieces
+//! that nobody names. A push that is repeated finds them and does not store them again.
+//!
+//! A snapshot with the log of this state has its payloads: objects have random numbers, and blocks have epochs
+//! and checksums. So a push of a state that was pushed reads no payload.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+
+use crate::format::snapshot::keys::{self, PieceName};
+use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Variant};
+use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::remote::client::Put;
+use crate::remote::place::garbage::{Plan, plans};
+use crate::remote::place::remote::Remote;
+use crate::remote::push::clone_push::PushedClone;
+use crate::remote::push::contents::{Contents, has_log};
+use crate::remote::push::outcome::Pushed;
+use crate::remote::push::parameters::Parameters;
+use crate::remote::push::send::Sender;
+use crate::store::{Canonical, Choice, Collection, Frozen};
+
+/// How long a push waits for a moment in which no file is being cut, and how often it looks.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The time since a push began.
+pub type Elapsed<'a> = dyn Fn() -> Duration + Sync + 'a;
+
+/// When a push began. A machine that slept stops one of these clocks, and somebody may set the other.
+#[derive(Clone, Copy)]
+struct Begun {
+    steady: Instant,
+    wall: SystemTime,
+}
+
+impl Begun {
+    fn now() -> Begun {
+        Begun { steady: Instant::now(), wall: SystemTime::now() }
+    }
+
+    /// The time since then, the longer one if the clocks disagree.
+    fn elapsed(&self) -> Duration {
+        self.steady.elapsed().max(self.wall.elapsed().unwrap_or_default())
+    }
+}
+
+/// Publishes a collection.
+pub fn push(
+    remote: &Remote,
+    collection: &Arc<Collection>,
+    parameters: &Parameters,
+    progress: &dyn Progress,
+) -> Result<Pushed> {
+    let begun = Begun::now();
+    push_within(remote, collection, parameters, progress, &|| begun.elapsed())
+}
+
+/// The same, with a clock of the caller.
+pub fn push_within(
+    remote: &Remote,
+    collection: &Arc<Collection>,
+    parameters: &Parameters,
+    progress: &dyn Progress,
+    elapsed: &Elapsed,
+) -> Result<Pushed> {
+    let (newest, hint) = remote.newest_manifest(&parameters.tenant, &parameters.collection)?;
+    let frozen = frozen(collection)?;
+    let canonical = frozen.canonical(remote.id())?;
+    let named = (parameters.tenant.as_str(), parameters.collection.as_str());
+    let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref())?;
+    let needs = needed(remote, parameters, &canonical)?;
+    let choices: Vec<Choice> = parameters.variants.iter().map(|recode| canonical.choose(recode)).collect();
+    let described = described(parameters, &canonical);
+    // The newest snapshot, if it has this state.
+    let base = newest.as_ref().filter(|found| has_log(&found.manifest, canonical.log()));
+    let ended = |manifest: &Manifest, clone: Option<PushedClone>| {
+        // The hint may be missing since a push was killed.
+        if hint != Some(manifest.number) {
+            set_head(remote, parameters, manifest.number);
+        }
+        if let Some(clone) = clone {
+            clone.end(&canonical, manifest);
+        }
+    };
+    if let Some(found) = base.filter(|found| is_published(&found.manifest, &described, &needs, &choices)) {
+        ended(&found.manifest, clone);
+        return Ok(Pushed { is_unchanged: true, ..Pushed::of(&found.manifest) });
+    }
+    if !parameters.is_single_writer {
+        remote.check_conditions()?;
+    }
+    let plans = plans(remote)?;
+    let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
+    let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
+    let mut known = HashMap::new();
+    for other in &parameters.dedup_with {
+        if let (Some(found), _) = remote.newest_manifest(&other.0, &other.1)? {
+            note_pieces(&mut known, &found.manifest, &doomed);
+        }
+    }
+    if let Some(found) = &newest {
+        note_pieces(&mut known, &found.manifest, &doomed);
+    }
+    if let Some(found) = clone.as_ref().and_then(|clone| clone.base.as_ref()) {
+        note_pieces(&mut known, &found.manifest, &doomed);
+    }
+    let sender = Sender { remote, canonical: &canonical, parameters, known, doomed, generation, choices };
+    let base = base.map(|found| &*found.manifest);
+    let (contents, sent) = sender.send(newest.as_ref().map(|found| &*found.manifest), base, progress)?;
+    let parent = newest.map(|found| ParentSnapshot { number: found.manifest.number, digest: found.digest });
+    let manifest = manifest(remote, parameters, Snapshot { parent, described, needs, contents });
+    if let Some(clone) = &mut clone {
+        clone.begin(&canonical, parameters.push)?;
+    }
+    create_manifest(remote, parameters, &manifest, elapsed)?;
+    ended(&manifest, clone);
+    let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
+    Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
+}
+
+/// Freezes a collection. While a file is being cut, that takes a moment.
+fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
+    let begun = Instant::now();
+    loop {
+        match Frozen::of(collection) {
+            Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < BUSY_MAX => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            frozen => return frozen,
+        }
+    }
+}
+
+fn note_pieces(known: &mut HashMap<[u8; 32], PieceName>, manifest: &Manifest, doomed: &HashSet<PieceName>) {
+    let names = manifest.pieces.iter().map(|piece| piece.name).filter(|name| !doomed.contains(name));
+    known.extend(names.map(|name| (name.digest, name)));
+}
+
+/// The snapshots of parents that blocks of the collection depend on.
+fn needed(remote: &Remote, parameters: &Parameters, canonical: &Canonical) -> Result<Vec<Needed>> {
+    let mut needs = Vec::new();
+    for (tenant, collection) in canonical.needs() {
+        let Some(number) = remote.newest(tenant, collection)? else {
+            let text = format!(
+                "{}/{} has blocks that are differences from {tenant}/{collection}, which {} does not have; push that first",
+                parameters.tenant,
+                parameters.collection,
+                remote.place()
+            );
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        needs.push(Needed { tenant: tenant.clone(), collection: collection.clone(), number });
+    }
+    Ok(needs)
+}
+
+/// The description of the collection in a manifest.
+fn described(parameters: &Parameters, canonical: &Canonical) -> Described {
+    Described {
+        tenant: parameters.tenant.clone(),
+        name: parameters.collection.clone(),
+        tenant_owner: parameters.tenant_owner,
+        owner: canonical.owner(),
+        created_at: canonical.created_at(),
+    }
+}
+
+/// Whether a snapshot with the same state has the same description, and the same variants.
+fn is_published(manifest: &Manifest, described: &Described, needs: &[Needed], choices: &[Choice]) -> bool {
+    let place = |need: &Needed| (need.tenant.clone(), need.collection.clone());
+    let recipe = |variant: &Variant| (variant.name.clone(), variant.recipe);
+    manifest.collection == *described
+        && manifest.needs.iter().map(place).eq(needs.iter().map(place))
+        && manifest.variants.iter().map(recipe).eq(choices.iter().map(|it| (it.name(), it.recipe())))
+}
+
+/// Notes the newest number. Readers find the snapshot without.
+fn set_head(remote: &Remote, parameters: &Parameters, number: u64) {
+    let key = keys::head(&parameters.tenant, &parameters.collection);
+    if let Err(error) = remote.client().put(&key, Bytes::from(format!("{number:016x}"))) {
+        log::warn!("the hint of the newest snapshot was not written: {error}");
+    }
+}
+
+/// The parts of a manifest beside the parameters of the push.
+struct Snapshot {
+    parent: Option<ParentSnapshot>,
+    described: Described,
+    needs: Vec<Needed>,
+    contents: Contents,
+}
+
+fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Manifest {
+    let Snapshot { parent, described: collection, needs, contents } = snapshot;
+    let Contents { pieces, files, variants, .. } = contents;
+    Manifest {
+        remote: remote.id(),
+        number: parent.map_or(1, |parent| parent.number.saturating_add(1)),
+        parent,
+        push: parameters.push,
+        created_at: parameters.created_at,
+        collection,
+        message: parameters.message.clone(),
+        tool: concat!("tierfs ", env!("CARGO_PKG_VERSION")).to_owned(),
+        needs,
+        pieces,
+        files,
+        variants,
+    }
+}
+
+/// Creates the manifest: the snapshot exists from then on.
+fn create_manifest(
+    remote: &Remote,
+    parameters: &Parameters,
+    manifest: &Manifest,
+    elapsed: &Elapsed,
+) -> Result<()> {
+    let grace = remote.grace();
+    if elapsed() >= grace / 2 {
+        let hours = grace.as_secs() / 7200;
+        let text = format!(
+            "the push took more than {hours} hours, and its pieces may be collected; push again: what was sent is found again"
+        );
+        return Err(Error::new(ErrorKind::Gone, text));
+    }
+    let (tenant, collection) = (&parameters.tenant, &parameters.collection);
+    let key = keys::snapshot(tenant, collection, manifest.number);
+    if remote.client().create(&key, Bytes::from(manifest.to_bytes()?))? == Put::Created {
+        return Ok(());
+    }
+    // A first try may have created it although its answer was lost.
+    match remote.manifest(tenant, collection, manifest.number)? {
+        Some(found) if found.manifest.push == parameters.push => Ok(()),
+        _ => {
+            let text = format!(
+                "{}: somebody else has pushed snapshot {} of {tenant}/{collection} meanwhile; look at it, then push again or under another name",
+                remote.place(),
+                manifest.number
+            );
+            Err(Error::new(ErrorKind::Exists, text))
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A push as a user asks for it: a command carries it out, or has the daemon of a mounted store do it.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::format::snapshot::manifest::Owner;
+use crate::model::{Error, MoveTo, Progress, Result, StoreId, check_label};
+use crate::remote::client::Client;
+use crate::remote::place::remote::Remote;
+use crate::remote::place::tags::{check_tag, set_tag};
+use crate::remote::push::outcome::Pushed;
+use crate::remote::push::parameters::{JOBS, Parameters};
+use crate::remote::push::publish::push;
+use crate::store::disk::files::random_id;
+use crate::store::{Recode, Settings, Store, now_nanoseconds};
+
+/// The most pieces sent at the same time.
+pub const JOBS_MAX: usize = 128;
+
+/// A request to publish: the collection, the remote, and the options.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PushRequest {
+    /// The collection: its tenant and its name.
+    pub collection: (String, String),
+    /// Its tenant and its name in the remote.
+    pub named: (String, String),
+    /// The URL of the remote. It holds no credentials.
+    pub url: String,
+    /// Whether to create the remote if it does not exist.
+    pub create: bool,
+    /// A message for those who list snapshots.
+    pub message: String,
+    /// A tag for the snapshot.
+    pub tag: Option<String>,
+    /// Whether nobody else pushes.
+    pub single_writer: bool,
+    /// Other collections of the remote whose pieces are named again.
+    pub dedup_with: Vec<(String, String)>,
+    /// The variants to publish beside the collection.
+    pub variants: Vec<MoveTo>,
+    /// Pieces sent at the same time.
+    pub jobs: usize,
+    /// Tells the job of this request from others.
+    pub label: Option<String>,
+}
+
+/// The tenant and the name of `TENANT/COLLECTION`.
+pub fn parse_place(text: &str) -> Result<(String, String)> {
+    let wrong = || Error::invalid(format!("{text:?} is not of the form TENANT/COLLECTION"));
+    let (tenant, name) = text.split_once('/').ok_or_else(wrong)?;
+    for label in [tenant, name] {
+        check_label(label).map_err(|wrong| Error::invalid(format!("{label:?}: {wrong}")))?;
+    }
+    Ok((tenant.to_owned(), name.to_owned()))
+}
+
+/// The moves of variants with these names, in the order of the names.
+pub fn parse_variants(names: &[impl AsRef<str>]) -> Result<Vec<MoveTo>> {
+    let mut found: Vec<MoveTo> =
+        names.iter().map(|name| MoveTo::parse_variant(name.as_ref())).collect::<Result<_>>()?;
+    found.sort_by_key(|to| to.variant_name());
+    found.dedup();
+    Ok(found)
+}
+
+/// Makes the variant of a move, for a store with these settings. The layer above knows how.
+pub type MakeVariant = fn(MoveTo, &Settings) -> Arc<dyn Recode>;
+
+impl PushRequest {
+    /// Pushes a collection under its own name.
+    pub fn new(collection: (String, String), url: &str) -> PushRequest {
+        PushRequest {
+            named: collection.clone(),
+            collection,
+            url: url.to_owned(),
+            create: false,
+            message: String::new(),
+            tag: None,
+            single_writer: false,
+            dedup_with: Vec::new(),
+            variants: Vec::new(),
+            jobs: JOBS,
+            label: None,
+        }
+    }
+
+    /// The request as one line of JSON.
+    pub fn to_json(&self) -> String {
+        let place = |(tenant, name): &(String, String)| format!("{tenant}/{name}");
+        let value = json!({
+            "collection": place(&self.collection),
+            "named": place(&self.named),
+            "url": self.url,
+            "create": self.create,
+            "message": self.message,
+            "tag": self.tag,
+            "single_writer": self.single_writer,
+            "dedup_with": self.dedup_with.iter().map(place).collect::<Vec<_>>(),
+            "variants": self.variants.iter().map(|to| to.variant_name()).collect::<Vec<_>>(),
+            "jobs": self.jobs,
+            "label": self.label,
+        });
+        value.to_string()
+    }
+
+    /// Reads an request. Fields that are missing have their defaults.
+    pub fn parse(text: &str) -> Result<PushRequest> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| Error::invalid(format!("no line of JSON: {error}")))?;
+        let Value::Object(fields) = value else { return Err(Error::invalid("no object of JSON")) };
+        let needed = |key: &str| {
+            let text = fields.get(key).and_then(Value::as_str);
+            text.ok_or_else(|| Error::invalid(format!("{key} is missing, or no text")))
+        };
+        let mut request = PushRequest::new(parse_place(needed("collection")?)?, needed("url")?);
+        request.take(&fields)?;
+        // A URL with credentials must not reach a list of jobs.
+        Client::open(&request.url)?;
+        Ok(request)
+    }
+
+    fn take(&mut self, fields: &Map<String, Value>) -> Result<()> {
+        for (key, value) in fields {
+            let wrong = || Error::invalid(format!("{key} cannot be {value}"));
+            let text = || value.as_str().ok_or_else(wrong);
+            let switch = || value.as_bool().ok_or_else(wrong);
+            match key.as_str() {
+                "collection" | "url" => {}
+                "tag" | "label" if value.is_null() => {}
+                "named" => self.named = parse_place(text()?)?,
+                "create" => self.create = switch()?,
+                "message" => self.message = text()?.to_owned(),
+                "tag" => self.tag = Some(text()?.to_owned()),
+                "single_writer" => self.single_writer = switch()?,
+                "dedup_with" => {
+                    let places = value.as_array().ok_or_else(wrong)?.iter();
+                    let places = places.map(|place| parse_place(place.as_str().ok_or_else(wrong)?));
+                    self.dedup_with = places.collect::<Result<_>>()?;
+                }
+                "variants" => {
+                    let names = value.as_array().ok_or_else(wrong)?.iter();
+                    let names = names.map(|name| name.as_str().ok_or_else(wrong));
+                    self.variants = parse_variants(&names.collect::<Result<Vec<_>>>()?)?;
+                }
+                "jobs" => {
+                    let jobs = value.as_u64().and_then(|jobs| usize::try_from(jobs).ok());
+                    let jobs = jobs.filter(|jobs| (1..=JOBS_MAX).contains(jobs));
+                    self.jobs = jobs.ok_or_else(wrong)?;
+                }
+                "label" => self.label = Some(text()?.to_owned()),
+                _ => return Err(Error::invalid(format!("{key} is no option of a push"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Pushes from `store`. `owner` has the tenants without an owner.
+    pub fn run(
+        &self,
+        store: &Store,
+        owner: (u32, u32),
+        variant: MakeVariant,
+        progress: &dyn Progress,
+    ) -> Result<Pushed> {
+        if let Some(tag) = &self.tag {
+            check_tag(tag)?;
+        }
+        let collection = store.collection(&self.collection.0, &self.collection.1)?;
+        let client = Client::open(&self.url)?;
+        let now = now_nanoseconds();
+        let remote = if self.create {
+            Remote::open_or_create(client, random()?, now / 1_000_000_000)?
+        } else {
+            Remote::open(client)?
+        };
+        let entry = store.tenant(&self.collection.0).entry();
+        let (uid, gid) = entry.owner.unwrap_or(owner);
+        let parameters = Parameters {
+            tenant: self.named.0.clone(),
+            collection: self.named.1.clone(),
+            tenant_owner: Owner { uid, gid, mode: entry.mode },
+            message: self.message.clone(),
+            jobs: self.jobs,
+            push: random()?.0,
+            created_at: u64::try_from(now).unwrap_or(0),
+            is_single_writer: self.single_writer,
+            dedup_with: self.dedup_with.clone(),
+            variants: self.variants.iter().map(|to| variant(*to, store.settings())).collect(),
+        };
+        let pushed = push(&remote, &collection, &parameters, progress)?;
+        if let Some(tag) = &self.tag {
+            set_tag(&remote, &self.named, tag, pushed.number)?;
+        }
+        Ok(pushed)
+    }
+}
+
+fn random() -> Result<StoreId> {
+    random_id().map_err(|error| Error::io("reading /dev/urandom", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PushRequest, parse_variants};
+
+    #[test]
+    fn an_order_is_read_as_it_was_written() {
+        let place = |name: &str| ("acme".to_owned(), name.to_owned());
+        let plain = PushRequest::new(place("m"), "s3://models/demo");
+        let full = PushRequest {
+            named: place("other"),
+            create: true,
+            message: "a \"message\"".to_owned(),
+            tag: Some("v1".to_owned()),
+            single_writer: true,
+            dedup_with: vec![place("base")],
+            variants: parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap(),
+            jobs: 3,
+            label: Some("7-8".to_owned()),
+            ..plain.clone()
+        };
+        assert_eq!(full.variants.len(), 3, "{:?}", full.variants);
+        for request in [plain, full] {
+            assert_eq!(PushRequest::parse(&request.to_json()).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn wrong_orders_are_refused() {
+        for text in [
+            "",
+            "[]",
+            "{\"collection\": \"acme/m\"}",
+            "{\"collection\": \"acme\", \"url\": \"s3://b/p\"}",
+            "{\"collection\": \"acme/m\", \"url\": \"/srv\"}",
+            "{\"collection\": \"acme/m\", \"url\": \"s3://key:secret@b/p\"}",
+            "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"jobs\": 0}",
+            "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"colour\": 1}",
+            "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"variants\": [\"exact\"]}",
+        ] {
+            let error = PushRequest::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Stores the pieces that a remote lacks.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::format::snapshot::keys::{self, PieceName};
+use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, ManifestFile, Piece, Variant};
+use crate::format::snapshot::pieces::Stretches;
+use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::remote::client::Put;
+use crate::remote::place::remote::Remote;
+use crate::remote::push::contents::{Contents, Origin, Outgoing, packed, part};
+use crate::remote::push::parameters::Parameters;
+use crate::store::{Canonical, Choice};
+
+/// Sends the pieces of a push.
+pub(super) struct Sender<'a> {
+    pub(super) remote: &'a Remote,
+    pub(super) canonical: &'a Canonical,
+    pub(super) parameters: &'a Parameters,
+    /// Pieces that may be named without looking, by digest.
+    pub(super) known: HashMap<[u8; 32], PieceName>,
+    /// Pieces that a plan may remove: they must not be named.
+    pub(super) doomed: HashSet<PieceName>,
+    /// The generation of pieces that must be stored again.
+    pub(super) generation: u32,
+    /// The tensors of each variant, in the order of the request.
+    pub(super) choices: Vec<Choice>,
+}
+
+/// A piece to be made: stretches of a file.
+struct Job<'a> {
+    /// The place of the file among those that are stored together.
+    file: usize,
+    source: Origin<'a>,
+    stretches: &'a Stretches,
+}
+
+/// Pieces and bytes that were sent.
+#[derive(Default)]
+pub(super) struct Sent {
+    pub(super) pieces: AtomicUsize,
+    pub(super) bytes: AtomicUsize,
+    /// Whether the remote had a piece that no known snapshot names.
+    were_found: AtomicBool,
+}
+
+impl Sender<'_> {
+    /// Stores the pieces that the remote lacks. `base` is the newest snapshot, if it has this state.
+    pub(super) fn send(
+        &self,
+        newest: Option<&Manifest>,
+        base: Option<&Manifest>,
+        progress: &dyn Progress,
+    ) -> Result<(Contents, Sent)> {
+        let (mut contents, sent) = (Contents::default(), Sent::default());
+        let may_stay = |base: &&Manifest| {
+            let mut files = base.files_of(None).into_iter().flatten();
+            files.all(|(_, file)| self.may_name(base, file))
+        };
+        if let Some(base) = base.filter(may_stay) {
+            contents.take_base(base);
+        } else {
+            let own = self.canonical.files().iter().map(|file| Outgoing::file(file, Origin::Own(file)));
+            let own: Vec<Outgoing> =
+                std::iter::once(Outgoing::log(self.canonical.log())).chain(own).collect();
+            self.add(&own, &mut contents, &sent, progress)?;
+        }
+        let newest = newest.filter(|earlier| contents.is_base_of(earlier));
+        for choice in &self.choices {
+            match newest.and_then(|earlier| Some((earlier, self.published(earlier, choice)?))) {
+                Some((earlier, variant)) => contents.take_variant(earlier, variant),
+                None => self.add_variant(choice, &mut contents, &sent, progress)?,
+            }
+        }
+        Ok((contents, sent))
+    }
+
+    /// Whether no plan may remove a piece of a file of an earlier snapshot.
+    fn may_name(&self, earlier: &Manifest, file: &ManifestFile) -> bool {
+        file.extents.iter().all(|extent| {
+            let piece = earlier.pieces.get(extent.piece as usize);
+            piece.is_some_and(|piece| !self.doomed.contains(&piece.name))
+        })
+    }
+
+    /// The variant of an earlier snapshot with the same files that a choice would make again, if no plan may
+    /// remove its pieces.
+    fn published<'m>(&self, earlier: &'m Manifest, choice: &Choice) -> Option<&'m Variant> {
+        let is_it = |variant: &&Variant| (&variant.name, variant.recipe) == (&choice.name(), choice.recipe());
+        let variant = earlier.variants.iter().find(is_it)?;
+        let indexes = std::iter::once(&variant.log).chain(&variant.files);
+        let mut files = indexes.filter_map(|index| earlier.files.get(*index as usize));
+        files.all(|file| self.may_name(earlier, file)).then_some(variant)
+    }
+
+    /// Encodes a variant and stores its pieces.
+    fn add_variant(
+        &self,
+        choice: &Choice,
+        contents: &mut Contents,
+        sent: &Sent,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let (name, recipe, first) = (choice.name(), choice.recipe(), contents.files.len() as u32);
+        contents.expected += self.canonical.bytes_of(choice);
+        progress.expect(contents.expected);
+        let made = self.canonical.variant(choice.clone(), self.remote.id(), progress)?;
+        let files = made.files().iter().map(|file| Outgoing::file(file, Origin::OfVariant(&made, file)));
+        let own = self.canonical.files().iter().zip(contents.files.iter().skip(1));
+        let data = own.filter(|(file, _)| file.kind == FileKind::Data);
+        let data = data.filter_map(|(file, stored)| Outgoing::narrowed(file, stored, &made));
+        let files: Vec<Outgoing> =
+            std::iter::once(Outgoing::log(made.log())).chain(files).chain(data).collect();
+        self.add(&files, contents, sent, progress)?;
+        contents.add_variant(name, recipe, first);
+        Ok(())
+    }
+
+    /// Stores files and adds them to the contents of the manifest.
+    fn add(
+        &self,
+        files: &[Outgoing],
+        contents: &mut Contents,
+        sent: &Sent,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let jobs: Vec<Job> = (0..)
+            .zip(files)
+            .flat_map(|(place, file)| {
+                file.pieces.iter().map(move |stretches| Job { file: place, source: file.source, stretches })
+            })
+            .collect();
+        let bytes = jobs.iter().flat_map(|job| job.stretches).map(|part| part.end - part.start);
+        contents.expected += bytes.sum::<u64>();
+        progress.expect(contents.expected);
+        let stored = self.store(&jobs, sent, progress)?;
+        let mut described: Vec<ManifestFile> = files
+            .iter()
+            .map(|file| ManifestFile {
+                kind: file.kind,
+                number: file.number,
+                bytes: file.bytes,
+                mtime: file.mtime,
+                extents: file.shared.clone(),
+            })
+            .collect();
+        for (job, piece) in jobs.iter().zip(stored) {
+            let index = contents.index_of(piece);
+            if let Some(file) = described.get_mut(job.file) {
+                file.extents.extend(FileExtent::of_piece(index, job.stretches));
+            }
+        }
+        described.iter_mut().for_each(|file| file.extents.sort_unstable_by_key(|extent| extent.offset));
+        contents.files.append(&mut described);
+        Ok(())
+    }
+
+    /// Stores the pieces of jobs that the remote does not have.
+    fn store(&self, jobs: &[Job], sent: &Sent, progress: &dyn Progress) -> Result<Vec<Piece>> {
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let done: Mutex<Vec<Option<Piece>>> = Mutex::new(vec![None; jobs.len()]);
+        let error: Mutex<Option<Error>> = Mutex::new(None);
+        let work = || {
+            let mut bytes = Vec::new();
+            while !failed.load(Ordering::Relaxed) {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = jobs.get(at) else { return };
+                let stored = if progress.is_cancelled() {
+                    Err(Error::new(
+                        ErrorKind::Interrupted,
+                        "the push was cancelled; what was sent is found again",
+                    ))
+                } else {
+                    self.store_one(job, &mut bytes, sent)
+                };
+                match stored {
+                    Ok(piece) => {
+                        progress.advance(u64::from(piece.raw));
+                        if let Some(place) = done.lock().get_mut(at) {
+                            *place = Some(piece);
+                        }
+                    }
+                    Err(wrong) => {
+                        failed.store(true, Ordering::Relaxed);
+                        error.lock().get_or_insert(wrong);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.parameters.jobs.clamp(1, jobs.len().max(1)) {
+                scope.spawn(work);
+            }
+        });
+        if let Some(error) = error.into_inner() {
+            return Err(error);
+        }
+        let pieces: Vec<Piece> = done.into_inner().into_iter().flatten().collect();
+        if pieces.len() != jobs.len() {
+            return Err(Error::corrupt("a bug in tierfs: pieces were not stored"));
+        }
+        Ok(pieces)
+    }
+
+    fn store_one(&self, job: &Job, bytes: &mut Vec<u8>, sent: &Sent) -> Result<Piece> {
+        if let Origin::Own(file) = job.source
+            && let Some(piece) = self.canonical.piece_in_clone(file, job.stretches)
+            && let Some(name) = self.known.get(&piece.name.digest)
+        {
+            // A clone has not changed it, and need not have its bytes.
+            return Ok(Piece { name: *name, ..piece });
+        }
+        match job.source {
+            Origin::Log(log) => {
+                bytes.clear();
+                job.stretches.iter().for_each(|range| bytes.extend_from_slice(part(log, range)));
+            }
+            Origin::Own(file) => self.canonical.read(file, job.stretches, bytes)?,
+            Origin::OfVariant(variant, file) => {
+                self.canonical.read_variant(variant, file, job.stretches, bytes)?;
+            }
+        }
+        let (mut piece, stored) = packed(std::mem::take(bytes), matches!(job.source, Origin::Log(_)));
+        if let Some(name) = self.known.get(&piece.name.digest) {
+            piece.name = *name;
+            return Ok(piece);
+        }
+        if self.doomed.contains(&piece.name) {
+            piece.name.generation = self.generation;
+        }
+        let (len, key, client) = (stored.len(), keys::piece(&piece.name), self.remote.client());
+        // A push that failed may have stored many: asking costs less than sending them again.
+        if sent.were_found.load(Ordering::Relaxed) && client.get_range(&key, 0..1)?.is_some() {
+            return Ok(piece);
+        }
+        match client.create(&key, Bytes::from(stored))? {
+            Put::Created => {
+                sent.pieces.fetch_add(1, Ordering::Relaxed);
+                sent.bytes.fetch_add(len, Ordering::Relaxed);
+            }
+            Put::Exists => sent.were_found.store(true, Ordering::Relaxed),
+        }
+        Ok(piece)
+    }
+}

@@ -1,0 +1,273 @@
+//! A cached file: a piece file that the cache counts and removes as a whole, and the fetching of its pieces.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::format::snapshot::keys;
+use crate::format::snapshot::piece_map::PieceState;
+use crate::remote::client::Wanted;
+use crate::remote::client::failure::Failure;
+use crate::remote::client::window::Class;
+use crate::remote::read::cache::root::{BLOBS, Root, unlinked};
+use crate::remote::read::mirrors::Mirrors;
+use crate::remote::read::pieces::{TRIES, fetched};
+use crate::store::disk::files::FileDisk;
+use crate::store::disk::{Disk, File, Open};
+use crate::store::pieces::file::{Claim, Got, MapFile, PieceFile, no_digests, remove};
+use crate::store::pieces::layout::Layout;
+use crate::store::pieces::{map_of, read_map};
+
+/// A cached file.
+pub struct Blob {
+    pieces: Arc<PieceFile<Failure>>,
+    data: Arc<dyn File>,
+    disk: FileDisk,
+    /// Keeps the paths valid.
+    root: Arc<Root>,
+    /// Bytes of its pieces that are there.
+    pub(super) stored: AtomicU64,
+    /// Time of the last use, in nanoseconds since 1970.
+    pub(super) used: AtomicU64,
+}
+
+impl Blob {
+    /// Opens the cached file of a layout, or makes an empty one.
+    pub fn open(root: &Arc<Root>, layout: &Arc<Layout>) -> io::Result<Blob> {
+        let (disk, name) = (root.blobs(), layout.name());
+        let found = match disk.open(name, Open::Write) {
+            Ok(data) if data.len()? == layout.bytes() => {
+                let map =
+                    disk.open(&map_of(name), Open::Write).and_then(|file| Ok((read_map(&*file)?, file)));
+                let map = map.ok().filter(|(map, _)| layout.has_map(map));
+                map.and_then(|(map, file)| Some((data, map.states, map.check?.digests, file)))
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => None,
+        };
+        let (data, states, digests, map) = match found {
+            Some((data, states, digests, file)) => (data, states, digests, MapFile::There(file)),
+            None => {
+                // Not a shortened file: ext4 writes back all of such a file when a reader closes it.
+                remove(&disk, name)?;
+                let data = disk.open(name, Open::Create)?;
+                data.set_len(layout.bytes())?;
+                let states = vec![PieceState::Remote; layout.piece_count() as usize];
+                let map = MapFile::Unmade(Arc::new(disk.clone()), name.to_owned());
+                (data, states, no_digests(layout), map)
+            }
+        };
+        let here = (0..).zip(&states).filter(|(_, state)| **state == PieceState::Here);
+        let stored =
+            here.filter_map(|(place, _)| layout.piece(place)).map(|piece| u64::from(piece.raw)).sum();
+        let pieces = PieceFile::new(layout.clone(), (states, Some(digests)), Some(data.clone()), map);
+        Ok(Blob {
+            pieces: Arc::new(pieces),
+            data,
+            disk,
+            root: root.clone(),
+            stored: AtomicU64::new(stored),
+            used: AtomicU64::new(0),
+        })
+    }
+
+    /// Its pieces.
+    pub(in crate::remote) fn pieces(&self) -> &Arc<PieceFile<Failure>> {
+        &self.pieces
+    }
+
+    /// Its layout.
+    pub fn layout(&self) -> &Layout {
+        self.pieces.layout()
+    }
+
+    /// Whether it was removed from the cache.
+    pub fn is_gone(&self) -> bool {
+        self.pieces.is_removed()
+    }
+
+    /// Notes a use at this time.
+    pub fn touch(&self, now: u64) {
+        self.used.store(now, Ordering::Relaxed);
+    }
+
+    /// Reads what is there: zeros where a piece is not.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.data.read_exact_at(buffer, offset)
+    }
+
+    /// Reads from the page cache, without waiting for the disk or a piece. Returns the number of bytes read.
+    pub fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.pieces.missing(offset, buffer.len() as u64).is_empty() {
+            return Ok(0);
+        }
+        self.data.read_in_memory(buffer, offset)
+    }
+
+    /// A descriptor of the whole file, which cannot write, once all pieces are there.
+    pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        if !self.pieces.is_whole() {
+            return Ok(None);
+        }
+        let Some(writer) = self.data.descriptor()? else { return Ok(None) };
+        let reader = fs::File::open(format!("/proc/self/fd/{}", writer.as_raw_fd()))?;
+        Ok(Some(reader.into()))
+    }
+
+    /// Forgets pieces whose bytes are wrong, so that they are fetched again.
+    pub fn drop_pieces(&self, places: &[u32]) {
+        for place in self.pieces.forget(places) {
+            let bytes = self.layout().piece(place).map_or(0, |piece| u64::from(piece.raw));
+            self.stored.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the fetching of a piece, unless it is there or on its way.
+    pub(in crate::remote) fn begin(self: &Arc<Blob>, place: u32) -> Option<Fetching> {
+        let claim = self.pieces.begin(place)?;
+        Some(Fetching { blob: self.clone(), claim, counted: Counted { blob: self.clone(), bytes: 0 } })
+    }
+
+    /// Makes what is there durable and says so on disk.
+    pub(super) fn save(&self) -> io::Result<()> {
+        let saved = self.pieces.save();
+        if self.pieces.has_lost() && !self.is_gone() {
+            self.evict()?;
+        }
+        saved
+    }
+
+    /// Whether the map on disk lacks states.
+    pub(super) fn is_unsaved(&self) -> bool {
+        self.pieces.unsaved() > 0
+    }
+
+    /// Removes its names. Those who have it open read on.
+    pub(super) fn evict(&self) -> io::Result<()> {
+        self.pieces.remove(&self.disk, self.layout().name())
+    }
+
+    /// Notes the last use on disk.
+    fn note_use(&self) -> io::Result<()> {
+        let used = UNIX_EPOCH + Duration::from_nanos(self.used.load(Ordering::Relaxed));
+        match unlinked().read(true).open(self.root.path(BLOBS).join(map_of(self.layout().name()))) {
+            Ok(map) => map.set_modified(used),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Blob {
+    fn drop(&mut self) {
+        if let Err(error) = self.save() {
+            log::warn!("pieces of the cached {} will be fetched again: {error}", self.layout().name());
+        }
+        if !self.is_gone()
+            && let Err(error) = self.note_use()
+        {
+            log::debug!("the last use of the cached {} was not noted: {error}", self.layout().name());
+        }
+    }
+}
+
+/// The bytes that a file takes on the disk.
+pub(super) fn allocated(metadata: &fs::Metadata) -> u64 {
+    metadata.blocks().saturating_mul(512)
+}
+
+/// Bytes that the cache counts for a piece that is on its way.
+struct Counted {
+    blob: Arc<Blob>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.blob.stored.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The fetching of a piece. Those who wait are woken however it ends.
+pub(in crate::remote) struct Fetching {
+    blob: Arc<Blob>,
+    claim: Claim<Failure>,
+    counted: Counted,
+}
+
+impl Fetching {
+    /// The cached file.
+    pub fn blob(&self) -> &Arc<Blob> {
+        &self.blob
+    }
+
+    /// The cache has room for the piece, and has counted its bytes.
+    pub fn has_room(&mut self) {
+        self.counted.bytes = self.bytes();
+    }
+
+    /// Bytes of the piece.
+    pub fn bytes(&self) -> u64 {
+        self.claim.piece().map_or(0, |piece| u64::from(piece.raw))
+    }
+
+    /// Fetches the piece: into the file, if the cache has room for it. `failed` is told why the disk did not
+    /// take it.
+    pub async fn run(
+        mut self,
+        mirrors: &Mirrors,
+        class: Class,
+        failed: &(dyn Fn(&io::Error) + Sync),
+    ) -> Result<Got, Arc<Failure>> {
+        let has_room = self.counted.bytes > 0;
+        let got = match if has_room { Some(self.fetch(mirrors, class).await) } else { None } {
+            Some(Ok(())) => {
+                self.counted.bytes = 0;
+                Ok(Got::Here)
+            }
+            Some(Err(failure)) if !matches!(failure, Failure::Local(_)) => Err(failure),
+            not_taken => {
+                if let Some(Err(Failure::Local(error))) = &not_taken {
+                    failed(error);
+                }
+                self.in_memory(mirrors, class).await.map(|bytes| Got::Unkept(Arc::new(bytes)))
+            }
+        };
+        self.claim.end(got.map_err(Arc::new))
+    }
+
+    async fn in_memory(&self, mirrors: &Mirrors, class: Class) -> Result<Vec<u8>, Failure> {
+        let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
+        fetched(mirrors, piece, class).await
+    }
+
+    /// Fetches the piece into the file.
+    async fn fetch(&self, mirrors: &Mirrors, class: Class) -> Result<(), Failure> {
+        if !self.claim.may_arrive() {
+            let bytes = self.in_memory(mirrors, class).await?;
+            return self.claim.keep(&bytes).map_err(Failure::Local);
+        }
+        let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
+        for place in mirrors.places(TRIES) {
+            let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
+            let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
+            let key = keys::piece(&piece.name);
+            match place.client().fetch(&key, whole, class, |chunk| arrival.take(chunk)).await {
+                Err(failure) if place.leads_on(&failure) => continue,
+                done => done?,
+            }
+            if arrival.finish().map_err(Failure::Local)? == piece.name.digest {
+                self.claim.arrived(Some(piece.name.digest));
+                return Ok(());
+            }
+            place.was_wrong(piece);
+        }
+        Err(Failure::WrongBytes)
+    }
+}

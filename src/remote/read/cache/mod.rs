@@ -1,0 +1,497 @@
+//! The cache: whole files of snapshots on the disk of this machine.
+//!
+//! ```text
+//! CACHE/  cache.toml   lock
+//!         blob/<32 hex>        a file of a snapshot: a piece file
+//!         blob/<32 hex>.map    its map, with digests
+//!         manifest/<64 hex>    a manifest, by its digest
+//!         log/<64 hex>         a piece of a log as it is stored, by its BLAKE3
+//! ```
+//!
+//! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
+//! a cache at a time. The files that were used longest ago go first. Files of other names are left alone.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, statvfs};
+
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::read::cache::blob::{Blob, allocated};
+use crate::remote::read::cache::object_cache::Kind;
+use crate::remote::read::cache::root::{BLOBS, Root, is_draft, is_hexadecimal, unlinked};
+use crate::remote::read::cache::verify::{Verified, verify};
+use crate::store::now_nanoseconds;
+use crate::store::pieces::file::remove;
+use crate::store::pieces::layout::Layout;
+use crate::store::pieces::map_of;
+
+pub mod blob;
+pub mod object_cache;
+mod root;
+pub mod verify;
+
+const FORMAT: &str = "format = 2\n";
+/// The files of snapshots had other maps then.
+const FORMER_FORMAT: &str = "format = 1\n";
+/// Hexadecimal digits of the name of a blob.
+const NAME_DIGITS: usize = 32;
+const SETTINGS: &str = "cache.toml";
+/// Maps are written this often.
+const SAVED_EVERY: Duration = Duration::from_secs(30);
+/// One part in this many of the disk stays free, but at most `FREE_MAX` bytes.
+const FREE_PART: u64 = 20;
+/// A disk of many terabytes that is nearly full still has room for a model.
+const FREE_MAX: u64 = 1 << 30;
+/// From this number on, files that nobody uses are closed.
+const OPEN_MAX: usize = 512;
+/// Files closed at a time.
+const CLOSED_AT_ONCE: usize = 64;
+/// After an error of its disk, a cache takes no more bytes for this long.
+const DISTRUSTED: Duration = Duration::from_secs(60);
+
+/// The daemon of a mount that was just removed saves its maps and then leaves the cache.
+const LEFT_WITHIN: Duration = Duration::from_secs(3);
+const LOCK_STEP: Duration = Duration::from_millis(20);
+
+/// How much of the disk a cache may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// This many bytes.
+    Bytes(u64),
+    /// Hundredths of the file system.
+    Percent(u8),
+}
+
+impl Default for Size {
+    fn default() -> Size {
+        Size::Percent(80)
+    }
+}
+
+/// A cache.
+pub struct Cache {
+    /// As the user named it.
+    directory: PathBuf,
+    root: Arc<Root>,
+    size: Size,
+    files: Arc<Mutex<Files>>,
+    /// When the disk failed last.
+    failed: Mutex<Option<Instant>>,
+    /// Ends the thread that saves maps when it is dropped.
+    saver: Option<(Sender<()>, JoinHandle<()>)>,
+    _lock: fs::File,
+}
+
+#[derive(Default)]
+struct Files {
+    open: HashMap<String, Arc<Blob>>,
+    /// Files that nobody has opened since the cache was.
+    idle: HashMap<String, Idle>,
+    /// Small objects, by their paths below the cache.
+    kept: HashMap<String, Idle>,
+}
+
+struct Idle {
+    stored: u64,
+    used: u64,
+}
+
+/// A cached file, for a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cached {
+    /// Its name.
+    pub name: String,
+    /// Bytes that it takes.
+    pub stored: u64,
+    /// Time of the last use, in nanoseconds since 1970.
+    pub used: u64,
+}
+
+impl Cache {
+    /// Opens a cache, or makes an empty one. `Busy` if another process has it, `Forbidden` if others may change it.
+    pub fn open(directory: &Path, size: Size) -> Result<Cache> {
+        let failed = |error| Error::io(format!("opening the cache {}", directory.display()), error);
+        let root = Root::open(directory)?;
+        for name in Kind::ALL.map(Kind::directory).into_iter().chain([BLOBS]) {
+            root.make(name, &directory.join(name))?;
+        }
+        let mut options = unlinked();
+        let lock =
+            options.write(true).create(true).truncate(false).open(root.path("lock")).map_err(failed)?;
+        let begun = Instant::now();
+        while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if begun.elapsed() >= LEFT_WITHIN {
+                let text = format!(
+                    "the cache {} is in use by another mount; choose another with --cache",
+                    directory.display()
+                );
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            std::thread::sleep(LOCK_STEP);
+        }
+        let settings = root.path(SETTINGS);
+        match unlinked().read(true).open(&settings).and_then(io::read_to_string) {
+            Ok(text) if text == FORMAT => {}
+            Ok(text) if text == FORMER_FORMAT => drop_former(&root).map_err(failed)?,
+            Ok(_) => {
+                let text = format!(
+                    "{} is no cache that this program knows; choose another with --cache",
+                    directory.display()
+                );
+                return Err(Error::unsupported(text));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = unlinked().write(true).create_new(true).open(&settings);
+                made.and_then(|mut file| file.write_all(FORMAT.as_bytes())).map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let kept = object_cache::found(&root).map_err(failed)?.into_iter().collect();
+        let files = Files { open: HashMap::new(), idle: idle(&root).map_err(failed)?, kept };
+        let files = Arc::new(Mutex::new(files));
+        let saver = saver(Arc::downgrade(&files)).map_err(failed)?;
+        Ok(Cache {
+            directory: directory.to_owned(),
+            root: Arc::new(root),
+            size,
+            files,
+            failed: Mutex::new(None),
+            saver: Some(saver),
+            _lock: lock,
+        })
+    }
+
+    /// Whether a directory is a cache.
+    pub fn exists(directory: &Path) -> bool {
+        directory.join(SETTINGS).is_file()
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The cached file of a layout. It must not be kept for longer than a request takes.
+    pub fn file(&self, layout: &Arc<Layout>) -> io::Result<Arc<Blob>> {
+        // Others go on while these are written.
+        let unused = self.files.lock().unused();
+        for blob in unused {
+            match blob.save() {
+                Ok(()) => self.files.lock().close(blob),
+                Err(error) => log::warn!("the cache could not be saved: {error}"),
+            }
+        }
+        let name = layout.name();
+        let mut files = self.files.lock();
+        let blob = match files.open.get(name) {
+            Some(found) if !found.is_gone() => found.clone(),
+            _ => {
+                let blob = Arc::new(Blob::open(&self.root, layout)?);
+                files.idle.remove(name);
+                files.open.insert(name.to_owned(), blob.clone());
+                blob
+            }
+        };
+        blob.touch(now());
+        Ok(blob)
+    }
+
+    /// Bytes of the pieces that are there.
+    pub fn stored(&self) -> u64 {
+        self.files.lock().stored()
+    }
+
+    /// The cached files, those used last first.
+    pub fn list(&self) -> Vec<Cached> {
+        let files = self.files.lock();
+        let open = files.open.iter().filter(|(_, blob)| !blob.is_gone()).map(|(name, blob)| Cached {
+            name: name.clone(),
+            stored: blob.stored.load(Ordering::Relaxed),
+            used: blob.used.load(Ordering::Relaxed),
+        });
+        let idle = files.idle.iter().chain(&files.kept);
+        let idle =
+            idle.map(|(name, idle)| Cached { name: name.clone(), stored: idle.stored, used: idle.used });
+        let mut all: Vec<Cached> = open.chain(idle).collect();
+        all.sort_by(|one, other| (other.used, &one.name).cmp(&(one.used, &other.name)));
+        all
+    }
+
+    /// Makes room for `bytes` of `keeping` by removing other files, and counts them. Returns whether there is
+    /// room.
+    pub(in crate::remote) fn make_room(&self, keeping: &Blob, bytes: u64) -> bool {
+        self.make_room_for(keeping.layout().name(), bytes, |_| {
+            keeping.stored.fetch_add(bytes, Ordering::Relaxed);
+        })
+    }
+
+    /// The same for the file of a name. `count` counts the bytes.
+    fn make_room_for(&self, name: &str, bytes: u64, count: impl FnOnce(&mut Files)) -> bool {
+        if self.is_distrusted() {
+            return false;
+        }
+        let mut files = self.files.lock();
+        let mut removed = 0;
+        loop {
+            // Nothing is removed for a disk that does not answer.
+            let Ok((limit, free)) = self.limit() else { return false };
+            let stored = files.stored();
+            if stored + bytes <= limit && bytes <= free {
+                count(&mut files);
+                return true;
+            }
+            // Programs may have the removed files open, and some file systems free space later.
+            let is_in_vain = stored + bytes <= limit && removed >= bytes;
+            if is_in_vain || !files.evict_one(&self.root, name) {
+                return false;
+            }
+            removed += stored.saturating_sub(files.stored());
+        }
+    }
+
+    /// The disk did not take bytes: for a while it gets no more.
+    pub(in crate::remote) fn distrust(&self) {
+        *self.failed.lock() = Some(Instant::now());
+    }
+
+    /// Whether the disk has failed lately.
+    pub(in crate::remote) fn is_distrusted(&self) -> bool {
+        self.failed.lock().is_some_and(|failed| failed.elapsed() < DISTRUSTED)
+    }
+
+    /// Compares all files that nobody has opened with their digests, and small objects with their names. Drops what
+    /// differs.
+    pub fn verify(&self) -> Result<Vec<Verified>> {
+        let mut files = self.files.lock();
+        let (disk, blobs) = (self.root.blobs(), self.root.path(BLOBS));
+        let mut names: Vec<String> = files.idle.keys().cloned().collect();
+        names.sort_unstable();
+        let mut found = Vec::new();
+        for name in names {
+            let verified = verify(&disk, &name)
+                .map_err(|error| Error::io(self.directory.join(BLOBS).join(&name).display(), error))?;
+            match &verified.removed {
+                Some(_) => drop(files.idle.remove(&name)),
+                None => {
+                    let stored = fs::symlink_metadata(blobs.join(&name)).map(|found| allocated(&found));
+                    if let (Ok(stored), Some(idle)) = (stored, files.idle.get_mut(&name)) {
+                        idle.stored = stored;
+                    }
+                }
+            }
+            found.push(verified);
+        }
+        let mut places: Vec<(String, u64)> =
+            files.kept.iter().map(|(place, kept)| (place.clone(), kept.stored)).collect();
+        places.sort_unstable();
+        for (place, len) in places {
+            let verified = object_cache::verify(&self.root, &place, len)
+                .map_err(|error| Error::io(self.directory.join(&place).display(), error))?;
+            if verified.removed.is_some() {
+                files.kept.remove(&place);
+            }
+            found.push(verified);
+        }
+        Ok(found)
+    }
+
+    /// Removes files until at most `bytes` are stored.
+    pub fn trim(&self, bytes: u64) {
+        let mut files = self.files.lock();
+        while files.stored() > bytes && files.evict_one(&self.root, "") {}
+    }
+
+    /// The most bytes that may be stored, and how many more the disk takes.
+    fn limit(&self) -> io::Result<(u64, u64)> {
+        let found = statvfs(self.root.path(""))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        let disk = Disk {
+            total: bytes(found.f_blocks),
+            free: bytes(found.f_bfree),
+            available: bytes(found.f_bavail),
+        };
+        Ok((disk.limit(self.size), disk.room()))
+    }
+}
+
+/// Bytes of the file system that holds a cache.
+struct Disk {
+    total: u64,
+    free: u64,
+    /// Bytes of `free` that are not reserved for root.
+    available: u64,
+}
+
+impl Disk {
+    /// As `df` counts it: without the bytes that only root may use.
+    fn usable(&self) -> u64 {
+        self.total.saturating_sub(self.free.saturating_sub(self.available))
+    }
+
+    fn limit(&self, size: Size) -> u64 {
+        match size {
+            Size::Bytes(bytes) => bytes,
+            Size::Percent(percent) => self.usable() / 100 * u64::from(percent),
+        }
+    }
+
+    /// How many more bytes a cache may take.
+    fn room(&self) -> u64 {
+        self.available.saturating_sub((self.usable() / FREE_PART).min(FREE_MAX))
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.saver.take() {
+            drop(end);
+            if thread.join().is_err() {
+                log::error!("a bug in tierfs: the thread of the cache has ended");
+            }
+        }
+    }
+}
+
+impl Files {
+    fn stored(&self) -> u64 {
+        let open = self.open.values().filter(|blob| !blob.is_gone());
+        let open: u64 = open.map(|blob| blob.stored.load(Ordering::Relaxed)).sum();
+        open + self.idle.values().chain(self.kept.values()).map(|idle| idle.stored).sum::<u64>()
+    }
+
+    /// Removes the file that was used longest ago, except `keeping`. Returns whether there was one.
+    fn evict_one(&mut self, root: &Root, keeping: &str) -> bool {
+        let idle = self.idle.iter().chain(&self.kept).map(|(name, idle)| (idle.used, name));
+        let open = self.open.iter().map(|(name, blob)| (blob.used.load(Ordering::Relaxed), name));
+        let oldest =
+            idle.chain(open).filter(|(_, name)| *name != keeping).min().map(|(_, name)| name.clone());
+        let Some(name) = oldest else { return false };
+        let removed = match self.open.remove(&name) {
+            Some(blob) => blob.evict(),
+            None if self.kept.remove(&name).is_some() => fs::remove_file(root.path(&name)),
+            None => remove(&root.blobs(), &name),
+        };
+        self.idle.remove(&name);
+        if let Err(error) = removed {
+            log::warn!("the cached {name} was not removed: {error}");
+        }
+        true
+    }
+
+    /// Files to be closed: if many are open, some that nobody uses, those used longest ago.
+    fn unused(&self) -> Vec<Arc<Blob>> {
+        if self.open.len() < OPEN_MAX {
+            return Vec::new();
+        }
+        // Nobody else can take one while the list is locked.
+        let mut unused: Vec<&Arc<Blob>> =
+            self.open.values().filter(|blob| Arc::strong_count(blob) == 1).collect();
+        unused.sort_by_key(|blob| blob.used.load(Ordering::Relaxed));
+        unused.into_iter().take(CLOSED_AT_ONCE).cloned().collect()
+    }
+
+    /// Closes a saved file, unless it was used meanwhile.
+    fn close(&mut self, blob: Arc<Blob>) {
+        let name = blob.layout().name();
+        // The list and the caller have it.
+        if Arc::strong_count(&blob) > 2 || blob.is_unsaved() || blob.is_gone() {
+            return;
+        }
+        let (stored, used) = (blob.stored.load(Ordering::Relaxed), blob.used.load(Ordering::Relaxed));
+        if self.open.remove(name).is_some() {
+            self.idle.insert(name.to_owned(), Idle { stored, used });
+        }
+    }
+}
+
+/// The present time, as uses are counted.
+pub(super) fn now() -> u64 {
+    u64::try_from(now_nanoseconds()).unwrap_or(0)
+}
+
+/// The files of a cache that was just opened. Those without a map are from a killed process and go.
+fn idle(root: &Root) -> io::Result<HashMap<String, Idle>> {
+    let (disk, blobs) = (root.blobs(), root.path(BLOBS));
+    let mut found = HashMap::new();
+    for entry in fs::read_dir(&blobs)? {
+        let (metadata, name) = {
+            let entry = entry?;
+            (entry.metadata()?, entry.file_name())
+        };
+        let Some(name) = name.to_str().filter(|_| metadata.is_file()) else { continue };
+        if is_draft(name, NAME_DIGITS) {
+            fs::remove_file(blobs.join(name))?;
+        }
+        if !is_hexadecimal(name, NAME_DIGITS) {
+            continue;
+        }
+        match fs::symlink_metadata(blobs.join(map_of(name))) {
+            Ok(map) => {
+                let used = map.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+                let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
+                found.insert(name.to_owned(), Idle { stored: allocated(&metadata), used });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => remove(&disk, name)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the files of snapshots from a cache of the former format. Manifests and logs stay.
+fn drop_former(root: &Root) -> io::Result<()> {
+    for name in idle(root)?.into_keys() {
+        remove(&root.blobs(), &name)?;
+    }
+    // Both formats have as many bytes, so the file has one of them at any time.
+    unlinked().write(true).open(root.path(SETTINGS))?.write_all(FORMAT.as_bytes())
+}
+
+/// Starts the thread that saves maps.
+fn saver(files: Weak<Mutex<Files>>) -> io::Result<(Sender<()>, JoinHandle<()>)> {
+    let (end, ended) = mpsc::channel();
+    let work = move || {
+        loop {
+            let is_end = !matches!(ended.recv_timeout(SAVED_EVERY), Err(RecvTimeoutError::Timeout));
+            let Some(files) = files.upgrade() else { return };
+            let open: Vec<Arc<Blob>> = files.lock().open.values().cloned().collect();
+            for blob in open {
+                if let Err(error) = blob.save() {
+                    log::warn!("the cache could not be saved: {error}");
+                }
+            }
+            if is_end {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("cache".to_owned()).spawn(work)?;
+    Ok((end, thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_nearly_full_disk_keeps_a_gibibyte_free_and_a_small_one_a_twentieth() {
+        let large = Disk { total: 252 * GIB, free: 170 * GIB, available: 10 * GIB };
+        assert_eq!((large.usable(), large.room()), (92 * GIB, 9 * GIB));
+        assert_eq!(large.limit(Size::Percent(50)), large.usable() / 100 * 50);
+        let small = Disk { total: 10 * GIB, free: GIB, available: GIB };
+        assert_eq!(small.room(), GIB / 2);
+        let full = Disk { total: 10 * GIB, free: GIB, available: GIB / 4 };
+        assert_eq!((full.room(), full.limit(Size::Bytes(7))), (0, 7));
+    }
+}

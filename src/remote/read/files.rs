@@ -1,0 +1,466 @@
+//! The files of a snapshot, read through the cache or through memory.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use futures_util::future::join_all;
+
+use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
+use crate::model::{Error, ErrorKind};
+use crate::remote::client::Client;
+use crate::remote::client::failure::Failure;
+use crate::remote::client::window::Class;
+use crate::remote::client::{Wanted, runtime};
+use crate::remote::place::remote::Remote;
+use crate::remote::read::cache::Cache;
+use crate::remote::read::cache::blob::{Blob, Fetching};
+use crate::remote::read::cache::object_cache::Kind;
+use crate::remote::read::failure_reports::{FailureReports, Tell};
+use crate::remote::read::mirrors::Mirrors;
+use crate::remote::read::piece_buffer::PieceBuffer;
+use crate::remote::read::pieces::{failed, fetched, stored, to_io, unpacked};
+use crate::store::pieces::file::Got;
+use crate::store::pieces::layout::Layout;
+use crate::store::pieces::read_ahead::ReadAhead;
+use crate::store::{SnapshotFiles, Traffic};
+
+/// The first and the most pieces fetched ahead of a reader.
+const AHEAD: (u32, u32) = (2, 32);
+/// A reader that skips at most this many pieces, or comes back by one, reads in order: several threads
+/// answer its requests.
+const SKIPPED_MAX: u32 = 2;
+/// The first read of a file asks for this much alone, before its whole piece.
+const FIRST_BYTES: u64 = 1 << 20;
+/// Pieces of a log that are fetched at a time.
+const LOG_PIECES: usize = 8;
+
+/// The remote and the cache, which the files of all snapshots of a mount share.
+pub struct Source {
+    remote: Remote,
+    mirrors: Mirrors,
+    cache: Option<Cache>,
+    reads_ahead: bool,
+    piece_buffer: PieceBuffer,
+    told: FailureReports,
+    /// Reads that found their bytes in the cache.
+    hits: AtomicU64,
+    /// Reads that waited for the remote.
+    misses: AtomicU64,
+}
+
+impl Source {
+    /// The files of a remote. Without a cache, nothing is fetched ahead.
+    pub fn new(remote: Remote, cache: Option<Cache>, tell: Tell) -> Source {
+        let (reads_ahead, mirrors) = (cache.is_some(), Mirrors::of(remote.client()));
+        Source {
+            remote,
+            mirrors,
+            cache,
+            reads_ahead,
+            piece_buffer: PieceBuffer::default(),
+            told: FailureReports::new(tell),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// The same, but pieces are fetched when they are read, and not before.
+    pub fn on_demand(self) -> Source {
+        Source { reads_ahead: false, ..self }
+    }
+
+    /// The same, but these mirrors are asked for pieces first.
+    pub fn with_mirrors(self, mirrors: Vec<Client>) -> Source {
+        Source { mirrors: self.mirrors.with_mirrors(mirrors), ..self }
+    }
+
+    /// The remote.
+    pub fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// The cache, if there is one.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// Tells users, but not the same again and again.
+    pub fn tell(&self, path: &str, text: &str) {
+        self.told.text(path, text);
+    }
+
+    /// Counts of the traffic with the remote and its mirrors.
+    pub fn traffic(&self) -> Traffic {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut traffic = Traffic {
+            cached_bytes: self.cache.as_ref().map_or(0, Cache::stored),
+            cache_hits: count(&self.hits),
+            cache_misses: count(&self.misses),
+            ..Traffic::default()
+        };
+        for client in self.mirrors.clients() {
+            let (counts, (in_flight, bytes)) = (client.counts(), client.window().in_flight());
+            traffic.in_flight += in_flight as u64;
+            traffic.in_flight_bytes += bytes;
+            traffic.received_bytes += count(&counts.received);
+            traffic.bytes_per_second += counts.rate.now();
+            traffic.requests += count(&counts.requests);
+            traffic.retries += count(&counts.retries);
+            traffic.hedges += count(&counts.hedges);
+            traffic.failures += count(&counts.failures);
+        }
+        traffic
+    }
+
+    /// The remote has answered a request for a piece.
+    fn answered(&self) {
+        self.told.answered(self.remote.place());
+    }
+
+    /// Counts a read.
+    fn was_read(&self, is_hit: bool) {
+        let counter = if is_hit { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The disk of the cache did not take bytes.
+    pub(in crate::remote) fn disk_failed(&self, error: &io::Error) {
+        if let Some(cache) = &self.cache {
+            cache.distrust();
+            let text = format!(
+                "the disk of the cache {} fails ({error}); for a while, bytes are read and not kept",
+                cache.directory().display()
+            );
+            self.tell("", &text);
+        }
+    }
+}
+
+/// The files of a snapshot.
+pub struct Files {
+    source: Arc<Source>,
+    manifest: Arc<Manifest>,
+    /// By their index in the manifest, once they were used.
+    layouts: Vec<OnceLock<FileLayout>>,
+}
+
+/// A file that was used.
+struct FileLayout {
+    layout: Arc<Layout>,
+    /// Logs are read whole, and kept as they are stored.
+    is_log: bool,
+    ahead: ReadAhead,
+}
+
+impl Files {
+    /// The files of a snapshot.
+    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Files {
+        let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
+        Files { source: source.clone(), manifest: manifest.clone(), layouts }
+    }
+
+    fn file(&self, file: usize) -> io::Result<&FileLayout> {
+        let (slot, described) =
+            self.layouts.get(file).zip(self.manifest.files.get(file)).ok_or(io::ErrorKind::NotFound)?;
+        Ok(slot.get_or_init(|| FileLayout {
+            layout: Arc::new(Layout::of(&self.manifest, described)),
+            is_log: described.kind == FileKind::Log,
+            ahead: ReadAhead::new(AHEAD, SKIPPED_MAX),
+        }))
+    }
+
+    /// The cached file; `None` of a log, and where there is no cache, or its disk fails.
+    fn cached(&self, file: &FileLayout) -> Option<Arc<Blob>> {
+        let cache = self.source.cache.as_ref().filter(|_| !file.is_log)?;
+        cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
+    }
+
+    /// Reads past the cached file.
+    fn read_in_memory_only(&self, file: &FileLayout, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let layout = &file.layout;
+        buffer.fill(0);
+        for place in layout.pieces_in(offset, buffer.len() as u64) {
+            let bytes =
+                if file.is_log { self.of_log(layout, place)? } else { self.in_memory(layout, place)? };
+            layout.copy(place, &bytes, buffer, offset);
+        }
+        Ok(())
+    }
+
+    /// A piece of a log. Others that will be wanted are fetched with it.
+    fn of_log(&self, layout: &Layout, place: u32) -> io::Result<Arc<Vec<u8>>> {
+        let (source, wanted) = (&self.source, layout.piece(place).ok_or(io::ErrorKind::NotFound)?);
+        if let Some(bytes) = source.piece_buffer.get(&wanted.name) {
+            return Ok(bytes);
+        }
+        let len = u64::from(wanted.stored);
+        let kept = source.cache.as_ref().and_then(|cache| cache.kept(Kind::Log, &wanted.name.digest, len));
+        if let Some(stored) = kept {
+            let raw = unpacked(wanted, stored).map_err(|failure| self.failed(wanted, &failure))?;
+            let bytes = Arc::new(raw);
+            source.piece_buffer.keep(wanted.name, &bytes);
+            return Ok(bytes);
+        }
+        source.piece_buffer.failed(&wanted.name)?;
+        let is_here = |piece: &Piece| {
+            source.piece_buffer.get(&piece.name).is_some()
+                || source.cache.as_ref().is_some_and(|cache| cache.keeps(Kind::Log, &piece.name.digest))
+        };
+        // A log is read in order.
+        let others = (place + 1..layout.piece_count()).chain(0..place);
+        let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
+        let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
+        let fetching = asked.iter().map(|piece| stored(&source.mirrors, piece, Class::Demand));
+        let found = runtime::wait(join_all(fetching)).map_err(to_io)?;
+        let mut answer = Err(io::ErrorKind::NotFound.into());
+        for (place, (piece, found)) in asked.into_iter().zip(found).enumerate() {
+            let bytes = found.and_then(|stored| {
+                let kept =
+                    source.cache.as_ref().map(|cache| cache.keep(Kind::Log, &piece.name.digest, &stored));
+                if let Some(Err(error)) = kept {
+                    source.disk_failed(&error);
+                }
+                unpacked(piece, stored).map(Arc::new)
+            });
+            if let Ok(bytes) = &bytes {
+                source.piece_buffer.keep(piece.name, bytes);
+            }
+            // A reader of another of them tries again and gets its error.
+            if place == 0 {
+                answer = bytes.map_err(|failure| self.failed(piece, &failure));
+            }
+        }
+        answer
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.manifest.collection.tenant, self.manifest.collection.name)
+    }
+
+    /// A piece where there is no cache.
+    fn in_memory(&self, layout: &Layout, place: u32) -> io::Result<Arc<Vec<u8>>> {
+        let piece = layout.piece(place).ok_or(io::ErrorKind::NotFound)?;
+        if let Some(bytes) = self.source.piece_buffer.get(&piece.name) {
+            return Ok(bytes);
+        }
+        self.source.piece_buffer.failed(&piece.name)?;
+        let fetched = runtime::wait(fetched(&self.source.mirrors, piece, Class::Demand)).map_err(to_io)?;
+        let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
+        self.source.answered();
+        self.source.piece_buffer.keep(piece.name, &bytes);
+        Ok(bytes)
+    }
+
+    /// Makes sure that a piece is there.
+    fn get(&self, blob: &Arc<Blob>, place: u32) -> io::Result<Got> {
+        let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
+        loop {
+            if blob.pieces().has(place) {
+                return Ok(Got::Here);
+            }
+            if let Some(bytes) = self.source.piece_buffer.get(&piece.name) {
+                return Ok(Got::Unkept(bytes));
+            }
+            self.source.piece_buffer.failed(&piece.name)?;
+            if let Some(mut fetching) = blob.begin(place) {
+                self.make_room(&mut fetching);
+                let failed = |error: &io::Error| self.source.disk_failed(error);
+                let mirrors = &self.source.mirrors;
+                let got = runtime::wait(fetching.run(mirrors, Class::Demand, &failed)).map_err(to_io)?;
+                let got = got.map_err(|failure| self.failed(piece, &failure))?;
+                self.source.answered();
+                if let Got::Unkept(bytes) = &got {
+                    self.source.piece_buffer.keep(piece.name, bytes);
+                }
+                return Ok(got);
+            }
+            if let Some(got) = blob.pieces().wait(place) {
+                return got.map_err(|failure| self.failed(piece, &failure));
+            }
+        }
+    }
+
+    /// Makes room in the cache. Returns whether there is room.
+    fn make_room(&self, fetching: &mut Fetching) -> bool {
+        let Some(cache) = &self.source.cache else { return false };
+        let has_room = cache.make_room(fetching.blob(), fetching.bytes());
+        if has_room {
+            fetching.has_room();
+        } else {
+            let text = format!(
+                "the cache {} is full; further bytes are read and not kept",
+                cache.directory().display()
+            );
+            self.source.tell("", &text);
+        }
+        has_room
+    }
+
+    /// The error of a read. A piece that is gone means that the snapshot was collected, or that the remote
+    /// has lost data.
+    fn failed(&self, piece: &Piece, failure: &Failure) -> io::Error {
+        let client = self.source.remote.client();
+        let (path, number) = (self.path(), self.manifest.number);
+        let error = match failure {
+            Failure::NotFound => {
+                let collection = &self.manifest.collection;
+                match self.source.remote.has(&collection.tenant, &collection.name, number) {
+                    Ok(false) => {
+                        let text = format!("snapshot {number} was collected as garbage; mount again");
+                        Error::new(ErrorKind::Gone, text)
+                    }
+                    Ok(true) => {
+                        let text =
+                            format!("{} has lost {:?} of snapshot {number}", client.place(), piece.name);
+                        Error::new(ErrorKind::Io, text)
+                    }
+                    Err(error) => error,
+                }
+            }
+            // Stored anew, it would be read from the remote again, which has the same bytes.
+            Failure::WrongBytes | Failure::WrongLength(_) => {
+                Error::new(ErrorKind::Io, failed(client, piece, failure).to_string())
+            }
+            failure => failed(client, piece, failure),
+        };
+        self.source.told.failure(client.place(), &path, failure, &error.to_string());
+        let error = to_io(error.at(path));
+        if failure.is_transient() || matches!(failure, Failure::WrongBytes | Failure::WrongLength(_)) {
+            self.source.piece_buffer.fail(piece.name, &error);
+        }
+        error
+    }
+
+    /// Fetches the pieces behind the one that is read, if the reader goes through the file in order.
+    fn read_ahead(&self, file: &FileLayout, blob: &Arc<Blob>, place: u32) {
+        if !self.source.reads_ahead {
+            return;
+        }
+        let count = blob.layout().piece_count();
+        for next in file.ahead.after(place).take_while(|next| *next < count) {
+            self.fetch_in_background(blob, next);
+        }
+    }
+
+    fn fetch_in_background(&self, blob: &Arc<Blob>, place: u32) {
+        let Some(mut fetching) = blob.begin(place) else { return };
+        if !self.make_room(&mut fetching) {
+            return;
+        }
+        let source = self.source.clone();
+        let spawned = runtime::spawn(async move {
+            let failed = |error: &io::Error| source.disk_failed(error);
+            // A reader that wants the piece tries again and gets the error.
+            drop(fetching.run(&source.mirrors, Class::Ahead, &failed).await);
+        });
+        if let Err(error) = spawned {
+            log::warn!("nothing is fetched ahead: {error}");
+        }
+    }
+
+    /// The first bytes of a file that nobody has read yet, before their piece. They are not compared with
+    /// the piece's name; their blocks have checksums.
+    fn first_bytes(
+        &self,
+        file: &FileLayout,
+        blob: &Arc<Blob>,
+        place: u32,
+        wanted: (u64, u64),
+    ) -> io::Result<Option<Vec<u8>>> {
+        if !self.source.reads_ahead || !file.ahead.is_unread() || blob.pieces().has(place) {
+            return Ok(None);
+        }
+        let Some((piece, range)) = file.layout.verbatim(wanted.0, wanted.1) else { return Ok(None) };
+        if u64::from(piece.stored) <= 2 * FIRST_BYTES || wanted.1 > FIRST_BYTES {
+            return Ok(None);
+        }
+        // One of those who read at the same time.
+        if !file.ahead.begin(place) {
+            return Ok(None);
+        }
+        let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
+        let wanted = Wanted { len_max: range.end, range: Some(range) };
+        let fetched = self.source.remote.client().fetch(&key, wanted, Class::Demand, |chunk| {
+            bytes.extend_from_slice(&chunk);
+            Ok(())
+        });
+        match runtime::wait(fetched).map_err(to_io)? {
+            Ok(()) => {
+                self.fetch_in_background(blob, place);
+                Ok(Some(bytes))
+            }
+            // A second request would take as long.
+            Err(failure) if failure.is_transient() => Err(self.failed(piece, &failure)),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+impl SnapshotFiles for Files {
+    fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let file = self.file(index)?;
+        let Some(blob) = self.cached(file) else {
+            return self.read_in_memory_only(file, buffer, offset);
+        };
+        let places = file.layout.pieces_in(offset, buffer.len() as u64);
+        if let [place] = places.as_slice()
+            && let Some(bytes) = self.first_bytes(file, &blob, *place, (offset, buffer.len() as u64))?
+            && bytes.len() == buffer.len()
+        {
+            buffer.copy_from_slice(&bytes);
+            self.source.was_read(false);
+            return Ok(());
+        }
+        let mut kept = Vec::new();
+        self.source.was_read(places.iter().all(|place| blob.pieces().has(*place)));
+        for place in places {
+            self.read_ahead(file, &blob, place);
+            if let Got::Unkept(bytes) = self.get(&blob, place)? {
+                kept.push((place, bytes));
+            }
+        }
+        if let Err(error) = blob.read_at(buffer, offset) {
+            self.source.disk_failed(&error);
+            return self.read_in_memory_only(file, buffer, offset);
+        }
+        for (place, bytes) in kept {
+            file.layout.copy(place, &bytes, buffer, offset);
+        }
+        Ok(())
+    }
+
+    fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = self.file(index)?;
+        let Some(blob) = self.cached(file) else { return Ok(0) };
+        // A read that may wait goes past a cache that fails.
+        let read = blob.read_in_memory(buffer, offset).unwrap_or(0);
+        if read > 0 {
+            self.source.was_read(true);
+        }
+        Ok(read)
+    }
+
+    fn descriptor(&self, index: usize) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        let file = self.file(index)?;
+        // The kernel has no other place to read from than its descriptor.
+        if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
+            return Ok(None);
+        }
+        self.cached(file).map_or(Ok(None), |blob| blob.descriptor())
+    }
+
+    fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {
+        let file = self.file(index)?;
+        let places = file.layout.pieces_in(offset, len);
+        match self.cached(file) {
+            Some(blob) => {
+                blob.drop_pieces(&places);
+                Ok(!places.is_empty())
+            }
+            // Bytes in memory were compared with their piece's name.
+            None => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The snapshots of a remote as a mount shows them.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::Manifest;
+use crate::model::{Error, ErrorKind, Result, StoreId};
+use crate::remote::client::runtime;
+use crate::remote::place::listing::{Listed, Listing, listing};
+use crate::remote::read::files::{Files, Source};
+use crate::remote::read::names::{Answer, KEPT, Names};
+use crate::remote::read::pieces::to_io;
+use crate::remote::read::snapshot_lookup::{Known, Newest};
+use crate::store::{Snapshot, Snapshots, Traffic};
+
+/// Collections that are opened together with the first of a tenant that is looked at: the next that is read is
+/// probably one of them, and waits for no manifest then. With two requests each they fill the window of a new client.
+const BESIDE_MAX: usize = 3;
+/// Those with longer manifests are not.
+const BESIDE_BYTES_MAX: u64 = 256 << 10;
+
+/// The snapshot of a collection that a user wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum At {
+    /// The newest.
+    Newest,
+    /// This number.
+    Number(u64),
+    /// The one with this tag.
+    Tag(String),
+}
+
+/// The snapshots of a remote.
+pub struct Published {
+    source: Arc<Source>,
+    /// By tenant and collection; the newest of others.
+    wanted: HashMap<(String, String), At>,
+    /// The variant to show of each collection that has it.
+    tier: Option<String>,
+    /// Listed names by tenant; those of tenants by an empty text.
+    names: Names,
+    /// The newest manifests that were listed; `None` for a remote with many.
+    listed: Arc<Mutex<Option<Listing>>>,
+    /// The snapshot that was opened last, by tenant and collection.
+    opened: Mutex<HashMap<(String, String), Snapshot>>,
+}
+
+impl Published {
+    /// The snapshots of a remote.
+    pub fn new(source: Source, wanted: HashMap<(String, String), At>) -> Published {
+        Published {
+            source: Arc::new(source),
+            wanted,
+            tier: None,
+            names: Names::default(),
+            listed: Arc::default(),
+            opened: Mutex::default(),
+        }
+    }
+
+    /// The same, which shows this variant of each collection that has it. Others are shown exactly, and an
+    /// event says so.
+    pub fn in_tier(self, tier: Option<String>) -> Published {
+        Published { tier, ..self }
+    }
+
+    /// The same, of whose collections this listing was just made.
+    pub fn with_listing(self, listing: Option<Listing>) -> Published {
+        if let Some(listing) = &listing {
+            self.names.know(names_in(listing));
+        }
+        *self.listed.lock() = listing;
+        self
+    }
+
+    /// The remote and the cache.
+    pub fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+
+    fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
+        let key = (tenant.to_owned(), collection.to_owned());
+        let opened = self.opened.lock().get(&key).cloned();
+        let Some(manifest) = self.manifest(&key, opened.as_ref())? else { return Ok(None) };
+        if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
+            return Ok(opened);
+        }
+        let files = Arc::new(Files::new(&self.source, &manifest));
+        let variant = self.variant(&manifest)?;
+        let snapshot = Snapshot { manifest, variant, files };
+        self.opened.lock().insert(key, snapshot.clone());
+        Ok(Some(snapshot))
+    }
+
+    /// The manifest of the snapshot that is wanted of a collection.
+    fn manifest(&self, key: &(String, String), opened: Option<&Snapshot>) -> Result<Option<Arc<Manifest>>> {
+        let (tenant, collection) = (key.0.as_str(), key.1.as_str());
+        let remote = self.source.remote();
+        let number = match self.wanted.get(key) {
+            None | Some(At::Newest) => {
+                let known = match opened {
+                    Some(opened) => Known::Opened(opened.manifest.number),
+                    None => self.listed(key),
+                };
+                return Ok(match self.source.search((tenant, collection), known)? {
+                    Newest::None => None,
+                    Newest::Opened => opened.map(|opened| opened.manifest.clone()),
+                    Newest::Manifest(manifest) => Some(manifest),
+                });
+            }
+            Some(At::Number(number)) => *number,
+            Some(At::Tag(tag)) => {
+                remote.number_at(&keys::tag(tenant, collection, tag))?.ok_or_else(|| {
+                    let text = format!("{tenant}/{collection} has no tag {tag:?}");
+                    Error::new(ErrorKind::NotFound, text)
+                })?
+            }
+        };
+        if let Some(opened) = opened.filter(|opened| opened.manifest.number == number) {
+            return Ok(Some(opened.manifest.clone()));
+        }
+        self.source.numbered(tenant, collection, number).map(Some)
+    }
+
+    /// The listed manifest of a collection.
+    fn listed(&self, key: &(String, String)) -> Known {
+        let listed = self.listed.lock();
+        let Some(listing) = &*listed else { return Known::Nothing };
+        match listing.newest.get(key) {
+            Some(found) if listing.when.elapsed() < KEPT => Known::JustListed(*found),
+            Some(found) => Known::Listed(*found),
+            None => Known::Nothing,
+        }
+    }
+
+    /// Lists names: all of a small remote, those of `key` of another.
+    fn names(&self, key: &str) -> Result<Vec<String>> {
+        let (source, of, listed) = (self.source.clone(), key.to_owned(), self.listed.clone());
+        self.names.get(key, move || {
+            let remote = source.remote();
+            if listed.lock().is_some() {
+                let found = runtime::wait(listing(remote.client()))??;
+                listed.lock().clone_from(&found);
+                if let Some(found) = found {
+                    return Ok(Answer::All(names_in(&found)));
+                }
+            }
+            let names = if of.is_empty() { remote.tenants() } else { remote.collections(&of) };
+            names.map(Answer::Of)
+        })
+    }
+
+    /// The variant of a snapshot to show.
+    fn variant(&self, manifest: &Manifest) -> Result<Option<String>> {
+        let Some(tier) = &self.tier else { return Ok(None) };
+        if manifest.variants.iter().any(|variant| variant.name == *tier) {
+            return Ok(Some(tier.clone()));
+        }
+        let (tenant, name) = (&manifest.collection.tenant, &manifest.collection.name);
+        // Its parents would be shown in the tier, and have no exact bytes.
+        if let Some(need) = manifest.needs.first() {
+            let text = format!(
+                "{tenant}/{name} has no variant {tier}, and its blocks are differences from {}/{}, which this mount shows in {tier}; mount it without --tier",
+                need.tenant, need.collection
+            );
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        let text = format!("snapshot {} has no variant {tier}; it is shown exactly", manifest.number);
+        self.source.tell(&format!("{tenant}/{name}"), &text);
+        Ok(None)
+    }
+}
+
+impl Snapshots for Published {
+    fn place(&self) -> String {
+        self.source.remote().place().to_owned()
+    }
+
+    fn id(&self) -> StoreId {
+        self.source.remote().id()
+    }
+
+    fn tenants(&self) -> io::Result<Vec<String>> {
+        self.names("").map_err(to_io)
+    }
+
+    fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
+        self.names(tenant).map_err(to_io)
+    }
+
+    fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
+        self.snapshot(tenant, collection).map_err(to_io)
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.source.traffic()
+    }
+
+    fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {
+        let mut names = self.collections(tenant)?;
+        names.sort_unstable();
+        let lens: Vec<Option<Listed>> = {
+            let listed = self.listed.lock();
+            let of = |name: &String| listed.as_ref()?.newest.get(&(tenant.to_owned(), name.clone())).copied();
+            names.iter().map(of).collect()
+        };
+        let is_small = |listed: &Option<Listed>| listed.is_some_and(|listed| listed.len <= BESIDE_BYTES_MAX);
+        let mut wanted = names.iter().zip(&lens);
+        let first = wanted.next();
+        let others = wanted.filter(|(_, listed)| is_small(listed)).take(BESIDE_MAX);
+        let wanted: Vec<&String> = first.into_iter().chain(others).map(|(name, _)| name).collect();
+        let open = |name: &String| match self.open(tenant, name) {
+            Ok(snapshot) => snapshot.map(|snapshot| Ok((name.clone(), snapshot))),
+            Err(error) => Some(Err(error)),
+        };
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let opening: Vec<_> = wanted.iter().map(|name| scope.spawn(move || open(name))).collect();
+            let done = opening.into_iter().map(|opened| opened.join().ok().flatten());
+            done.flatten().collect()
+        });
+        let (opened, failed): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+        // Each of them says what the owner of the tenant is.
+        match failed.into_iter().next() {
+            Some(error) if opened.is_empty() => error.map(|_| Vec::new()),
+            _ => opened.into_iter().collect(),
+        }
+    }
+}
+
+/// The names in a listing, as [`Published::names`] has them.
+fn names_in(listing: &Listing) -> HashMap<String, Vec<String>> {
+    let mut names: HashMap<String, Vec<String>> = HashMap::new();
+    names.entry(String::new()).or_default();
+    let mut listed: Vec<&(String, String)> = listing.newest.keys().collect();
+    listed.sort_unstable();
+    for (tenant, collection) in listed {
+        let of_tenant = names.entry(tenant.clone()).or_default();
+        of_tenant.push(collection.clone());
+        if of_tenant.len() == 1 {
+            names.entry(String::new()).or_default().push(tenant.clone());
+        }
+    }
+    names
+}

@@ -1,0 +1,197 @@
+//! Finds the newest snapshots of collections, in few round trips.
+//!
+//! Requests that need no answer of another are made at the same time: for the hint, for the manifest that is
+//! probably the newest, and for the one after it. Nothing that was listed is taken for the newest before the
+//! remote has said that there is none after it.
+
+use std::sync::Arc;
+
+use futures_util::future::join;
+
+use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::{Wanted, runtime};
+use crate::remote::place::listing::{LISTED_MAX, Listed};
+use crate::remote::place::remote::NUMBER_BYTES_MAX;
+use crate::remote::read::cache::object_cache::Kind;
+use crate::remote::read::files::Source;
+
+/// A manifest ends with a digest of this length, which names it.
+const DIGEST_BYTES: u64 = 32;
+
+/// Knowledge of the snapshots of a collection before a search.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Known {
+    /// Nothing.
+    Nothing,
+    /// This manifest was just listed: what came after it cannot be collected yet.
+    JustListed(Listed),
+    /// This manifest was listed, perhaps long ago.
+    Listed(Listed),
+    /// The snapshot of this number is open.
+    Opened(u64),
+}
+
+/// The outcome of a search.
+pub enum Newest {
+    /// There is no snapshot.
+    None,
+    /// It is the one that is open.
+    Opened,
+    /// It has this manifest.
+    Manifest(Arc<Manifest>),
+}
+
+impl Source {
+    /// The newest snapshot of a collection.
+    pub fn search(&self, (tenant, collection): (&str, &str), known: Known) -> Result<Newest> {
+        let number_of = |found: Option<Vec<u8>>| {
+            found.and_then(|bytes| keys::number(String::from_utf8_lossy(&bytes).trim()))
+        };
+        let head = || (keys::head(tenant, collection), whole(NUMBER_BYTES_MAX));
+        let client = self.remote().client();
+        let opened = if let Known::Opened(number) = known { Some(number) } else { None };
+        let (mut at, mut asks_head) = match known {
+            Known::JustListed(listed) => (Candidate::from(listed), false),
+            Known::Listed(listed) => (Candidate::from(listed), true),
+            Known::Opened(number) => (Candidate::new(number), true),
+            Known::Nothing => {
+                let below = keys::snapshots(tenant, collection);
+                let (hint, listed) = runtime::wait(async {
+                    let (key, wanted) = head();
+                    let listed = client.listed(below.trim_end_matches('/'), None, LISTED_MAX);
+                    join(client.got(&key, wanted), listed).await
+                })?;
+                let (hint, listed) = (number_of(hint?).map(Candidate::new), listed?);
+                let listed = listed.iter().filter_map(|object| {
+                    let (.., number) = keys::parse_snapshot(&object.key)?;
+                    Some(Candidate { number, len: Some(object.len) })
+                });
+                match listed.chain(hint).max_by_key(|one| (one.number, one.len)) {
+                    Some(newest) => (newest, false),
+                    None => return Ok(Newest::None),
+                }
+            }
+        };
+        let mut was_listed = false;
+        loop {
+            let (number, is_open) = (at.number, opened == Some(at.number));
+            let next = keys::snapshot(tenant, collection, number.saturating_add(1));
+            let mut wanted = vec![(next, Wanted { range: Some(0..1), len_max: MANIFEST_BYTES_MAX })];
+            let (key, part) = (keys::snapshot(tenant, collection, number), self.part_of(at));
+            if !is_open {
+                wanted.push((key.clone(), part.clone()));
+            }
+            if asks_head {
+                wanted.push(head());
+            }
+            let mut answers = client.get_each(&wanted)?.into_iter();
+            let mut answer = || answers.next().unwrap_or(Ok(None));
+            let has_next = answer()?.is_some();
+            // It matters only if it is the newest.
+            let found = if is_open { Ok(None) } else { answer() };
+            let hint = if std::mem::take(&mut asks_head) { number_of(answer()?) } else { None };
+            let newer = number.checked_add(1).filter(|_| has_next).max(hint).filter(|newer| *newer > number);
+            if let Some(newer) = newer {
+                at = Candidate::new(newer);
+            } else if is_open {
+                return Ok(Newest::Opened);
+            } else if let Some(found) = found? {
+                let is_whole = part.range.is_none();
+                let bytes = if is_whole { Some(found) } else { self.named_by(&found, &key, at)? };
+                if let Some(bytes) = bytes {
+                    return self.keep(tenant, collection, number, bytes).map(Newest::Manifest);
+                }
+            } else if was_listed {
+                return Err(self.lacks(tenant, collection, number));
+            } else {
+                // The hint is wrong, or the known one was collected.
+                was_listed = true;
+                match self.remote().numbers(tenant, collection)?.last() {
+                    Some(last) => at = Candidate::new(*last),
+                    None => return Ok(Newest::None),
+                }
+            }
+        }
+    }
+
+    /// The manifest of a number.
+    pub fn numbered(&self, tenant: &str, collection: &str, number: u64) -> Result<Arc<Manifest>> {
+        let (client, key) = (self.remote().client(), keys::snapshot(tenant, collection, number));
+        let mut at = Candidate::new(number);
+        if self.cache().is_some_and(|cache| cache.keeps_any_of(Kind::Manifest)) {
+            let (below, before) = (keys::snapshots(tenant, collection), number.checked_sub(1));
+            let before = before.map(|before| keys::snapshot(tenant, collection, before));
+            let below = below.trim_end_matches('/');
+            let listed = runtime::wait(client.listed(below, before.as_deref(), 1))??;
+            at.len = listed.iter().find(|object| object.key == key).map(|object| object.len);
+        }
+        let part = self.part_of(at);
+        let mut found = runtime::wait(client.got(&key, part.clone()))??;
+        if part.range.is_some()
+            && let Some(digest) = &found
+        {
+            found = self.named_by(digest, &key, at)?;
+        }
+        let bytes = found.ok_or_else(|| self.lacks(tenant, collection, number))?;
+        self.keep(tenant, collection, number, bytes)
+    }
+
+    /// The part of a manifest to ask for: its digest, if the cache may have the manifest.
+    fn part_of(&self, at: Candidate) -> Wanted {
+        let is_likely =
+            |len: &u64| self.cache().is_some_and(|cache| cache.keeps_one_of(Kind::Manifest, *len));
+        match at.len.filter(is_likely).and_then(|len| Some((len.checked_sub(DIGEST_BYTES)?, len))) {
+            Some((from, len)) => Wanted { range: Some(from..len), len_max: len },
+            None => whole(MANIFEST_BYTES_MAX),
+        }
+    }
+
+    /// The manifest with this digest: from the cache, otherwise from the remote.
+    fn named_by(&self, digest: &[u8], key: &str, at: Candidate) -> Result<Option<Vec<u8>>> {
+        let kept = digest.try_into().ok().zip(at.len).zip(self.cache());
+        let kept = kept.and_then(|((digest, len), cache)| cache.kept(Kind::Manifest, digest, len));
+        match kept {
+            Some(bytes) => Ok(Some(bytes)),
+            None => self.remote().client().get(key, MANIFEST_BYTES_MAX),
+        }
+    }
+
+    /// Reads a manifest and keeps it in the cache.
+    fn keep(&self, tenant: &str, collection: &str, number: u64, bytes: Vec<u8>) -> Result<Arc<Manifest>> {
+        let found = self.remote().read(tenant, collection, number, bytes)?;
+        let kept = self.cache().map(|cache| cache.keep(Kind::Manifest, &found.digest, &found.bytes));
+        if let Some(Err(error)) = kept {
+            self.disk_failed(&error);
+        }
+        Ok(found.manifest)
+    }
+
+    fn lacks(&self, tenant: &str, collection: &str, number: u64) -> Error {
+        let text = format!("{}: {tenant}/{collection} has no snapshot {number}", self.remote().place());
+        Error::new(ErrorKind::NotFound, text)
+    }
+}
+
+/// A manifest that may be the newest.
+#[derive(Clone, Copy)]
+struct Candidate {
+    number: u64,
+    /// Its bytes, if they are known.
+    len: Option<u64>,
+}
+
+impl Candidate {
+    fn new(number: u64) -> Candidate {
+        Candidate { number, len: None }
+    }
+
+    fn from(Listed { number, len }: Listed) -> Candidate {
+        Candidate { number, len: Some(len) }
+    }
+}
+
+fn whole(len_max: u64) -> Wanted {
+    Wanted { range: None, len_max }
+}

@@ -1,0 +1,34 @@
+//! The table of the settings of nodes.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::EntryId;
+
+/// Setting of a file whose first name changed and that has not been examined since.
+pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
+/// Setting of a model: the paths of the files with further tensors, relative to its directory, in lines.
+pub const DATA_FILES: &str = "data_files";
+/// Setting of the index of a sharded model: the containers that it names, each with its tensors
+/// (`format/files/shard_index.rs`).
+pub const SHARDS: &str = "shards";
+
+/// Keys that few nodes have and that are asked for at every change of a file.
+const RARE_KEYS: [&str; 3] = [RECOGNIZE_AGAIN, DATA_FILES, SHARDS];
+
+/// The settings of all nodes.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Settings {
+    /// By node and key. One map, because many nodes have one setting each, and a map with one entry
+    /// takes half a kilobyte.
+    pub(super) all: ByNode<'static>,
+    /// The nodes with a setting of each of [`RARE_KEYS`].
+    pub(super) rare: [BTreeSet<EntryId>; RARE_KEYS.len()],
+}
+
+pub(super) type ByNode<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
+
+/// The place of a key in [`RARE_KEYS`].
+pub(super) fn rare(key: &str) -> Option<usize> {
+    RARE_KEYS.iter().position(|rare| *rare == key)
+}
