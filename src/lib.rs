@@ -4,7 +4,7 @@
 //! them as files. The modules form layers, lowest first; imports go downwards only
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy/` checks it):
 //!
-//! `model` < `codec`, `format`, `trace` < `store` < `stream`, `remote` < `ingest` < `engine`
+//! `model` < `codec`, `format`, `trace` < `store` < `stream`, `remote` < `ingest`, `engine`
 //! < `vfs` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]

@@ -311,8 +311,9 @@ impl Place {
             Place::Missing => plan.preview(bar, &mut sum)?,
             Place::Store(engine) => {
                 let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-                let finish = Finish::of(plan.request())?;
-                let finish = |collection: &_, target: &_| finish.finish(engine, collection, target);
+                let request = plan.request();
+                let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
+                let finish = |collection: &_, node| finish.finish(engine, collection, node);
                 match plan.run(&engine.store, owner, bar, Some(&finish), &mut sum) {
                     Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
                     ran => ran?,

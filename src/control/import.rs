@@ -25,7 +25,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     }
     let vfs = context.mounted.vfs.clone();
     let request = Request::parse(text)?;
-    let finish = Finish::of(&request)?;
+    let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
     let plan = Plan::of(request, &PathBuf::from(vfs.store().place()))?;
     plan.check_quota(vfs.store())?;
     let what = match &plan.request().tag {
@@ -35,7 +35,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     let job = Job::new(what, plan.path(), context.user, plan.bytes());
     context.mounted.jobs.push(job, move |progress, report| {
         let store = vfs.store();
-        let finish = |collection: &_, target: &_| finish.finish(vfs.engine(), collection, target);
+        let finish = |collection: &_, node| finish.finish(vfs.engine(), collection, node);
         let mut sum = Sum::default();
         let done = plan.run(store, vfs.owner(), &Watched(progress, &vfs), Some(&finish), &mut sum);
         // Also after a cancelled import: the files that were complete by then have appeared.

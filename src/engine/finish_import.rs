@@ -7,7 +7,6 @@ use crate::engine::reconstruct::setting::{Reconstruct, set_reconstruct};
 use crate::engine::results::Moved;
 use crate::engine::settings::{Consent, allow_loss_until_written};
 use crate::engine::work::Engine;
-use crate::ingest;
 use crate::model::{Aim, EntryId, Error, ErrorKind, MoveTo, Result, Silent};
 use crate::store::Collection;
 
@@ -20,10 +19,10 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Takes the step from a request. Fails with `Invalid` for an impossible way to reconstruct tensors.
-    pub fn of(request: &ingest::Request) -> Result<Finish> {
-        let evicts = request.reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
-        Ok(Finish { packs: request.pack && request.in_place, evicts })
+    /// A step that packs the tensors, evicts them to be reconstructed in this way, or both. `Invalid` for an impossible
+    /// way.
+    pub fn new(packs: bool, reconstruct: Option<&str>) -> Result<Finish> {
+        Ok(Finish { packs, evicts: reconstruct.map(Reconstruct::parse).transpose()? })
     }
 
     /// Finishes an imported file. Returns why some of it was left, if so.
@@ -31,11 +30,12 @@ impl Finish {
         self,
         engine: &Engine,
         collection: &Arc<Collection>,
-        target: &ingest::Target,
+        node: EntryId,
     ) -> Result<Option<String>> {
-        let packed = if self.packs { pack_imported(engine, collection, target)? } else { None };
+        let Some(node) = with_tensors(collection, node) else { return Ok(None) };
+        let packed = if self.packs { pack_imported(engine, collection, node)? } else { None };
         let evicted = match self.evicts {
-            Some(how) => evict_imported(engine, collection, target, how)?,
+            Some(how) => evict_imported(engine, collection, node, how)?,
             None => None,
         };
         let notes: Vec<String> = packed.into_iter().chain(evicted).collect();
@@ -48,10 +48,9 @@ impl Finish {
 fn evict_imported(
     engine: &Engine,
     collection: &Arc<Collection>,
-    target: &ingest::Target,
+    node: EntryId,
     how: Reconstruct,
 ) -> Result<Option<String>> {
-    let Some(node) = imported_tensors(collection, target) else { return Ok(None) };
     if matches!(how, Reconstruct::Factor(_)) {
         allow_loss_until_written(collection, node)?;
     }
@@ -68,22 +67,16 @@ fn evict_imported(
     }
 }
 
-/// The node of an imported file with tensors, if it has any.
-fn imported_tensors(collection: &Collection, target: &ingest::Target) -> Option<EntryId> {
+/// The node, if it has tensors.
+fn with_tensors(collection: &Collection, node: EntryId) -> Option<EntryId> {
     let state = collection.state();
-    let node = ingest::node_at(&state, target)?;
     let file = state.node(node)?.file()?;
     (file.tensor.is_some() || file.content.is_container()).then_some(node)
 }
 
 /// Packs the tensors of a file that was imported in place, so that the store has all of its bytes. Returns
 /// why some of them were not packed, if so.
-fn pack_imported(
-    engine: &Engine,
-    collection: &Arc<Collection>,
-    target: &ingest::Target,
-) -> Result<Option<String>> {
-    let Some(node) = imported_tensors(collection, target) else { return Ok(None) };
+fn pack_imported(engine: &Engine, collection: &Arc<Collection>, node: EntryId) -> Result<Option<String>> {
     let (to, mut moved) = (MoveTo { aim: Aim::Pack, all: false }, Moved::default());
     engine.set_tier(collection, node, (to, Consent::AsSet), &Silent, &mut moved)?;
     let why = (!moved.left.is_empty()).then(|| Error::refused(moved.left).to_string());

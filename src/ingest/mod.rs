@@ -28,8 +28,6 @@ pub use job::share::share;
 #[cfg(feature = "mount")]
 pub use job::sum::{Action, Listed, Sum};
 pub use publish::commit::Rename;
-#[cfg(feature = "mount")]
-pub use publish::compare::node_at;
 pub use recognize::batch::check_batch;
 pub use recognize::block_size::Blocking;
 pub use recognize::content::{recognize, recognize_at, recognize_within};

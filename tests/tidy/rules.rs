@@ -13,12 +13,12 @@ const LAYERS: &[(&str, u8)] = &[
     ("stream", 3),
     ("remote", 3),
     ("ingest", 4),
-    ("engine", 5),
-    ("vfs", 6),
-    ("control", 7),
-    ("fs", 8),
-    ("gpu", 8),
-    ("cli", 9),
+    ("engine", 4),
+    ("vfs", 5),
+    ("control", 6),
+    ("fs", 7),
+    ("gpu", 7),
+    ("cli", 8),
 ];
 
 /// Crates that one place wraps: the crate, the path prefixes that may name it, the alternative for other code.

@@ -53,7 +53,7 @@ pub trait Watch: Progress {
 
 /// Finishes an imported file, for example by packing or evicting it. Returns why some of its tensors
 /// were left, if any.
-pub type Finish<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<String>>;
+pub type Finish<'a> = &'a dyn Fn(&Arc<Collection>, EntryId) -> Result<Option<String>>;
 
 /// The files of a request. Finding them changes nothing.
 pub struct Plan {
@@ -496,10 +496,12 @@ impl Plan {
             }
             if !matches!(action, Action::Link | Action::Mend) {
                 sum.add(&report);
-                if let Some(node) = node_at(&collection.state(), &found.target) {
+                let node = node_at(&collection.state(), &found.target);
+                if let Some(node) = node {
                     blobs.add(found, node);
                 }
-                let left = finish.map(|finish| finish(collection, &found.target)).transpose()?.flatten();
+                let left =
+                    finish.zip(node).map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
                 let note = Some(report.note).filter(|note| !note.is_empty());
                 for note in note.into_iter().chain(left) {
                     watch.noted(&path, &note);

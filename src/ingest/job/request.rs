@@ -74,6 +74,11 @@ pub fn parse_encoder(text: &str) -> Result<Encoder> {
 }
 
 impl Request {
+    /// Whether the tensors are packed after the import, which left them in place.
+    pub fn packs_later(&self) -> bool {
+        self.pack && self.in_place
+    }
+
     /// The options of the import. Fails with `Invalid` for impossible values, and for options that
     /// exclude each other.
     pub fn options(&self) -> Result<Options> {

@@ -52,7 +52,7 @@ pub(in crate::ingest) struct Compare<'a> {
 }
 
 /// The node at a target, if there is one.
-pub fn node_at(state: &State, target: &Target) -> Option<EntryId> {
+pub(in crate::ingest) fn node_at(state: &State, target: &Target) -> Option<EntryId> {
     let mut at = ROOT;
     for name in &target.directories {
         at = state.directory(at)?.get(name)?;
