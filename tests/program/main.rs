@@ -21,5 +21,6 @@ mod lifecycle;
 mod messages;
 mod mistakes;
 mod options;
+mod sessions;
 mod top;
 mod transport;

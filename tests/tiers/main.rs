@@ -24,7 +24,6 @@ mod patches;
 mod pins;
 mod policy;
 mod scaled_deltas;
-mod session;
 mod sources;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]

@@ -59,6 +59,7 @@ impl<'a> BlockApplier<'a> {
     }
 
     /// Sets a block and returns the previous one. `Corrupt` if the block does not fit the object.
+    #[inline]
     fn set(&mut self, index: u32, block: Block) -> Result<Option<Block>> {
         let stored = block.stored;
         let expected = self.payload_len(index, stored.tier)?;
@@ -83,6 +84,14 @@ impl<'a> BlockApplier<'a> {
             self.stored = self.stored.wrapping_add(u64::from(stored.len));
             return Ok(None);
         }
+        self.replace(index, block)
+    }
+
+    /// Sets a block that is not the next of a dense index. Apart from [`set`](Self::set), so that the latter is inlined
+    /// where a log is replayed: copies of a block on the way cost a third of the time.
+    #[inline(never)]
+    fn replace(&mut self, index: u32, block: Block) -> Result<Option<Block>> {
+        let stored = block.stored;
         let layout = if index < self.logged.blocks() { self.logged } else { self.layout };
         let before = self.blocks.get(index, layout);
         let counted = self.blocks.counted_in(&(index..index.saturating_add(1)), self.logged);

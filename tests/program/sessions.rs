@@ -1,14 +1,14 @@
-//! Runs the session of docs/CONTROL.md: the output of each command must equal the page.
+//! Types the sessions of the documents: the output of each command must equal the page.
 //!
-//! In the page `...` stands for any text within a line and, alone on a line, for any lines. With `TIERFS_BLESS=1`
+//! In a page `...` stands for any text within a line and, alone on a line, for any lines. With `TIERFS_BLESS=1`
 //! differing output is written into the page, for review.
 
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
-use support::{Place, Random, line_matches, shell_output};
-
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CONTROL.md");
+use support::{Place, Random, answer, line_matches, minilm, python_command, repository, shell_output};
 
 /// A container with the shapes of small layers, and a copy with some elements changed.
 fn model(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
@@ -69,19 +69,12 @@ fn matches(shown: &[&str], found: &[&str]) -> bool {
     }
 }
 
-#[test]
-fn the_session_of_the_control_page_is_reproduced() {
-    let place = Place::new();
-    let mut random = Random(77);
-    let (base, tuned) = model(&mut random);
-    place.write("base/model.safetensors", base);
-    place.write("tuned/model.safetensors", tuned);
-    place.write("adapter.npy", low_rank(&mut random));
-    let directory = place.path("");
-    let page = fs::read_to_string(PAGE).unwrap();
-    let bless = std::env::var_os("TIERFS_BLESS").is_some();
+/// Types the commands of a page in a directory; there are at least `least` of them.
+fn type_session(page: &str, directory: &Path, least: usize) {
+    let path = repository(page);
+    let text = fs::read_to_string(&path).unwrap();
     let (mut new, mut wrong, mut commands) = (String::new(), String::new(), 0);
-    let mut lines = page.lines().peekable();
+    let mut lines = text.lines().peekable();
     let mut inside = false;
     while let Some(line) = lines.next() {
         new.push_str(line);
@@ -95,7 +88,7 @@ fn the_session_of_the_control_page_is_reproduced() {
             shown.push(text);
         }
         commands += 1;
-        let (_, found) = shell_output(&directory, command);
+        let (_, found) = shell_output(directory, command);
         let printed: Vec<&str> = found.lines().collect();
         let kept = if matches(&shown, &printed) { &shown } else { &printed };
         if !matches(&shown, &printed) {
@@ -103,10 +96,44 @@ fn the_session_of_the_control_page_is_reproduced() {
         }
         kept.iter().for_each(|text| writeln!(new, "{text}").unwrap());
     }
-    shell_output(&directory, "tierfs umount mnt");
-    if bless {
-        fs::write(PAGE, new).unwrap();
+    for mounted in ["mnt", "far"] {
+        shell_output(directory, &format!("tierfs umount {mounted}"));
     }
-    assert!(commands > 30, "{commands} commands show little");
-    assert!(wrong.is_empty(), "{wrong}");
+    if std::env::var_os("TIERFS_BLESS").is_some() {
+        fs::write(path, new).unwrap();
+    }
+    assert!(commands >= least, "{page}: {commands} commands show little");
+    assert!(wrong.is_empty(), "{page}: {wrong}");
+}
+
+#[test]
+fn the_session_of_the_control_page_is_reproduced() {
+    let place = Place::new();
+    let mut random = Random(77);
+    let (base, tuned) = model(&mut random);
+    place.write("base/model.safetensors", base);
+    place.write("tuned/model.safetensors", tuned);
+    place.write("adapter.npy", low_rank(&mut random));
+    type_session("docs/CONTROL.md", &place.path(""), 30);
+}
+
+/// A directory with the model that README and GUIDE name.
+fn with_model() -> Place {
+    let place = Place::new();
+    symlink(minilm(), place.path("minilm")).unwrap();
+    place
+}
+
+#[test]
+fn the_session_of_the_readme_is_reproduced() {
+    let place = with_model();
+    type_session("README.md", &place.path(""), 10);
+}
+
+#[test]
+fn the_sessions_of_the_guide_are_reproduced_one_after_the_other() {
+    let place = with_model();
+    let make = repository("tests/loaders/make.py");
+    answer(python_command().arg(make).arg("gguf").arg(place.path("gguf"))).ok();
+    type_session("docs/GUIDE.md", &place.path(""), 30);
 }
