@@ -52,12 +52,13 @@ if [ ! -x "$program" ]; then
     exit 1
 fi
 
-install -d "$bin" "$man" "$documents/docs/plots" "$bash_completions" "$zsh_completions" "$fish_completions"
+install -d "$bin" "$man" "$documents"/docs/{manual,plots} "$bash_completions" "$zsh_completions" "$fish_completions"
 install -m 0755 "$program" "$bin/tierfs"
 "$program" man "$man"
 # As in the source, so that the links between the documents work.
 install -m 0644 README.md LICENSE-APACHE LICENSE-MIT "$documents"
 install -m 0644 docs/*.md "$documents/docs"
+install -m 0644 docs/manual/*.md "$documents/docs/manual"
 install -m 0644 docs/plots/* "$documents/docs/plots"
 "$program" completions bash >"$bash_completions/tierfs"
 "$program" completions zsh >"$zsh_completions/_tierfs"

@@ -57,7 +57,7 @@ const FILES: [(&str, &str); 6] = [
 /// The directories that open by name but are not listed.
 pub(super) const HIDDEN_DIRECTORIES: [(&str, &str); 3] = [
     (".ctl", "control files, in the mount, in each tenant and in each collection"),
-    (".as", "other forms of the same bytes, in each collection and each directory below it"),
+    (".as", "other forms of the same bytes, in each collection"),
     (
         ".tensors",
         "the tensors of the containers of a directory, in each collection and each directory below it",
@@ -286,5 +286,5 @@ fn see_also(page: &mut Roff, pages: &[&str]) {
 
 /// A text of a table, with a full stop.
 fn sentence(text: &str) -> String {
-    format!("{}.", text.trim_end_matches('.'))
+    if text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
 }

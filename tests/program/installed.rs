@@ -91,7 +91,7 @@ fn pages_completions_and_the_unit_are_installed_and_removed() {
         assert!(script.contains(word) && script.contains("TIERFS_COMPLETE"), "{file}: {script}");
     }
     let documents = root.join("usr/share/doc/tierfs");
-    for document in ["README.md", "LICENSE-MIT", "docs/SEMANTICS.md", "docs/CONTROL.md"] {
+    for document in ["README.md", "LICENSE-MIT", "docs/manual/names.md", "docs/CONTROL.md"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(document);
         assert_eq!(fs::read(documents.join(document)).unwrap(), fs::read(source).unwrap(), "{document}");
     }
