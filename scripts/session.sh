@@ -1,8 +1,8 @@
 # Sourced by scripts/demo.sh and scripts/demo-remote.sh, which show terminal sessions: builds tierfs, makes the directory
 # $work with the model as minilm, goes there, and defines run. A script adds what it starts to $at_end.
 
-echo "building: cargo build --release (some minutes the first time)"
-CARGO_NET_OFFLINE=true cargo build --release --locked --quiet
+echo "building: cargo build --profile demo (some minutes the first time)"
+CARGO_NET_OFFLINE=true cargo build --profile demo --locked --quiet
 
 root=$PWD
 model=$root/target/models/minilm
@@ -31,7 +31,7 @@ trap 'exit 143' TERM
 # Short names make the session read as typed by hand.
 ln -s "$model" "$work/minilm"
 mkdir "$work/bin"
-ln -s "$root/target/release/tierfs" "$work/bin/tierfs"
+ln -s "$root/target/demo/tierfs" "$work/bin/tierfs"
 PATH="$work/bin:$root/target/venv/bin:$PATH"
 cd "$work"
 
