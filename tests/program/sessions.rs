@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use support::{Place, Random, answer, line_matches, minilm, python_command, repository, shell_output};
+use support::{Place, Random, answer, line_matches, minilm, python_command, repository, shell_output, tierfs};
 
 /// A container with the shapes of small layers, and a copy with some elements changed.
 fn model(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
@@ -128,6 +128,12 @@ fn with_model() -> Place {
 fn the_session_of_the_readme_is_reproduced() {
     let place = with_model();
     type_session("README.md", &place.path(""), 10);
+    let page = fs::read_to_string(repository("README.md")).unwrap();
+    let block = |kind: &str| page.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap();
+    let mut program = python_command();
+    program.env("PYTHONPATH", repository("src/python")).env("TIERFS", tierfs().get_program());
+    let printed = answer(program.args(["-c", block("python")]).current_dir(place.path(""))).ok();
+    assert_eq!(printed, block("text"));
 }
 
 #[test]
