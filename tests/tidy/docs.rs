@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::source::{Finding, Source, skip_spaces, word_at, words};
 
 /// Documents about other versions: they may name removed files.
-const OF_OTHER_TIMES: &[&str] = &["docs/CHANGELOG.md", "docs/DECISIONS.md"];
+const OF_OTHER_TIMES: &[&str] = &["docs/CHANGELOG.md"];
 /// The documents in which every folder is one of the tree; elsewhere a folder may be one of a store or of a user.
 const MAPS: &[&str] = &["docs/TOUR.md", GUIDE_TO_CHANGES];
 /// The document with the answers to usual changes, below this heading.
@@ -46,7 +46,13 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/FORMAT.md", 9_900),
 ];
 /// The documents that describe the inside of the program.
-const INSIDE: &[&str] = &["docs/TOUR.md", "docs/CHANGING.md", "docs/LOCKS.md"];
+const INSIDE: &[&str] = &[
+    "docs/TOUR.md",
+    "docs/CHANGING.md",
+    "docs/LOCKS.md",
+    "docs/DECISIONS.md",
+    "docs/BENCHMARKS.md",
+];
 /// The most words of all documents together.
 const WORDS_MAX: usize = 46_000;
 /// Types of other projects that the documents name.
