@@ -26,7 +26,7 @@ loaders: ## Run model loaders, vector indexes and backup programs on a real moun
 fuzz: ## Run each fuzz target for a minute
 	@scripts/fuzz.sh
 
-bench: ## Measure against files, an empty daemon and peers, as root; writes docs/BENCHMARKS.md. 15 minutes
+bench: ## Measure against files, an empty daemon and peers, as root; writes tests/bench/results. 15 minutes
 	@scripts/bench.sh
 
 quality: ## Measure the precision of each tier on real models, as root; writes docs/TIERS.md. 10 minutes

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures tierfs against the alternatives and writes the table of docs/BENCHMARKS.md. Needs root.
+# Measures tierfs against the alternatives. Writes the tables in tests/bench/results and the headline of docs/BENCHMARKS.md.
+# Needs root.
 #
 #   scripts/bench.sh                 every row and every plot, about 15 minutes from a fresh clone on 2 cores
 #   scripts/bench.sh codec index     rows with these prefixes; --list prints all names
@@ -7,8 +8,9 @@
 #   scripts/bench.sh --quick         small sizes and few rounds, to check that everything runs
 #
 # Figures are ratios of interleaved measurements. Answers are checked first: a wrong one fails the run, a time never
-# does. Only a whole run changes docs/. Every run writes its rows to target/bench/rows.jsonl and its table to
-# target/bench/table.md. It needs up to 8 GiB under target/bench and frees them.
+# does. Only a whole run changes docs/. A run of all rows of a table in tests/bench/results (remote, mount-uring, or all
+# others) writes that table. Every run writes its rows to target/bench/rows.jsonl and a table to target/bench/table.md. It
+# needs up to 8 GiB under target/bench and frees them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"

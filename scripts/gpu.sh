@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Reads an exact tensor, a q8 tensor, their containers, an embedding batch and forms of a real mount into the memory of a
-# GPU, compares them there, and prints rows for docs/BENCHMARKS.md. Needs a GPU, and no network once the crates are
+# GPU, compares them there, and prints rows for tests/bench/results. Needs a GPU, and no network once the crates are
 # fetched.
 #
 #   scripts/gpu.sh [FORM...]
@@ -74,7 +74,7 @@ echo "== an unaligned part, through the host"
 echo "== the same part, by cuFile where possible"
 "$tierfs" gpu-read --verify --offset 12345 --len 33554433 demo/exact/w
 echo
-echo "== docs/BENCHMARKS.md ($(uname -r), $(nproc) cores, $(stat -f -c %T "$work"))"
+echo "== tests/bench/results ($(uname -r), $(nproc) cores, $(stat -f -c %T "$work"))"
 echo "| file | bytes | route | first GB/s | best GB/s | | device |"
 echo "|---|---|---|---|---|---|---|"
 "$tierfs" gpu-read --verify --bench "${files[@]}"

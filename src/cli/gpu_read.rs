@@ -162,7 +162,7 @@ fn name(route: &Route) -> &'static str {
     }
 }
 
-/// Rows for docs/BENCHMARKS.md: file, bytes, route, the first read and the fastest in GB/s, comparison, device.
+/// Rows for tests/bench/results: file, bytes, route, the first read and the fastest in GB/s, comparison, device.
 fn table(path: &Path, reports: &[Report]) -> String {
     let file = path.display();
     let mut text = String::new();

@@ -1,4 +1,16 @@
-//! The command line. Each subcommand has a file of its own.
+//! The command line. Each subcommand has a file of its own, with `Args` and `run`.
+//!
+//! To add a subcommand: its file, a module, a variant of `Command` and an arm below. Help, manual page and completion
+//! follow from the definitions of the arguments; a new kind of argument gets a completer in `completions.rs`. Examples
+//! stand in the help, answers to mistakes in `tests/program/mistakes.txt`.
+//!
+//! To add a mount option: `Args`, `MountOption`, the table `OPTIONS` and `take_options` in `mount.rs`; `Options` and
+//! its table in `fs/mount/mod.rs`.
+//!
+//! `helper.rs` is the name `mount.tierfs`. `shared/` has what several subcommands need: a store, a remote or a path of
+//! a mount as one tree (`tree.rs`), URLs of remotes, mounts (`mounts.rs`; `connection.rs` without asking their daemon),
+//! jobs, output, writing without following links (`folder.rs`). `top/` and `report/` have a `feed.rs`, which reads
+//! control files and attributes, and pure code that makes a picture of it.
 
 // Text reaches the user through `common/output.rs`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -3,6 +3,11 @@
 //! For fixed codes c the best scale is `sum(x c) / sum(c c)`. It reduces the sum of the
 //! squared values by `sum(x c)^2 / sum(c c)`, the gain. So trial scales serve only to find
 //! codes; the codes with the largest gain are refitted a few times.
+//!
+//! Trial scales are `M / (s * (first + i / 4))`, M = max|x|, 0 <= i < count. For 8, 7, 5, 3 bits `first` is 126.5, 62.5,
+//! 14.5, 2.75 and `count` 16, 20, 20, 16. The sign s gives the largest magnitude the code without a counterpart (-128 or
+//! q + 1); with 3 bits both signs are tried. The best trial is refitted twice: scale `sum(x c) / sum(c c)`, then new codes.
+//! It replaces `absmax` if its squared error, as a reader sees it, is smaller.
 
 use super::arch::{Group, Kernel};
 use super::encode::{Candidate, Source, nearest_code};

@@ -5,6 +5,10 @@
 //! `z = (d << 1) XOR (d >> 15)`, the shift to the right arithmetic, so that small differences of either sign
 //! are small numbers. An element of four bytes is so subtracted in its upper two bytes; its lower two are
 //! those of the new version.
+//!
+//! Example in BF16: base = 0x3F80 (1.0) and x = 0x3F81, the next float. u(base) = 0xBF80, u(x) = 0xBF81, d = 1, z = 2.
+//! For x = 0x3F7F, d = 0xFFFF and z = 1. This program stores the bytes of z as ladders without low bits, sparse or
+//! constant, whichever is smallest, and the lower two bytes of F32 raw.
 
 use crate::codec::arch::{InstructionSet, Job, Kernel};
 use crate::codec::ladder::{Block, ELEMENTS_MAX, Scratch, Split, encode_on};

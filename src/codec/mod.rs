@@ -1,13 +1,16 @@
 //! Encodes numbers to packed codes and decodes them, with pure functions of bytes.
 //!
-//! Values are split into groups of [`GROUP_LEN`]; the last group of a block may be shorter. A
-//! group is its scale and its codes ([`payload_len`] has the sizes). A value decodes to
-//! `code * scale` in f32, rounded to the element type. Codes of 8 bits are signed
-//! bytes; those of 7, 5 and 3 bits are `code + q`, `q` = 63, 15, 3, in a stream that
-//! begins with the least significant bit.
+//! Values are split into groups of [`GROUP_LEN`]; the last group of a block may be shorter. A group is its scale and
+//! its codes ([`payload_len`] has the sizes). A value decodes to `code * scale` in f32, rounded to the element type.
+//! Codes of 8 bits are signed bytes; those of 7, 5 and 3 bits are `code + q`, `q` = 63, 15, 3, in a stream that begins
+//! with the least significant bit. `two_level.rs` gives a group of q3x two scales. The ladder encoding (`ladder/`)
+//! packs exact blocks without loss, `difference.rs` exact differences.
 //!
-//! One decoder reads the output of every encoder. [`InstructionSet`] selects the
-//! instructions; all sets give the same bytes.
+//! One decoder reads the output of every encoder. The encoders `absmax` and `best` choose scales and codes only.
+//! [`InstructionSet`] selects the instructions; all sets give the same bytes.
+//!
+//! To add a tier of another width: `Tier` in `model/tier.rs`, `payload.rs`, `encode.rs`, `decode.rs`, and the kernels
+//! in `arch/`. To encode another element type: `Dtype::is_quantizable`, `element.rs`, and the kernels.
 
 mod arch;
 mod best;

@@ -1,5 +1,16 @@
-//! Extended attributes and the control files in `.ctl`. Lookups, listings and help texts come from one
-//! table of each.
+//! Extended attributes and the control files in `.ctl`. Lookups, listings and help texts come from one table of each:
+//! `ATTRIBUTES` (`attributes.rs`), and `MOUNT_FILES`, `TENANT_FILES` and `COLLECTION_FILES` (`files.rs`).
+//!
+//! To add:
+//!
+//! - an attribute: a row of `ATTRIBUTES`; getfattr, listings and `tierfs stat` follow. A number also goes into
+//!   `NUMBERS` of `cli/common/output.rs`. To set it: a `Set` in `sets.rs`, and the help of `cli/set.rs`. If directories
+//!   pass it on: a `Setting` in `engine/settings.rs`.
+//! - a control file: a row at the end of its table, since places are parts of inode numbers. `Shape::Tree` mirrors the
+//!   files of the collection.
+//! - a metric: `metrics.rs`, which `http.rs` serves. A count of requests: `counters.rs`, and `stats` in `status.rs`.
+//! - an event: call `Events::tell` of `Collection::event_log` or `Store::events`; a new kind in `EventKind`
+//!   (`store/events.rs`).
 
 mod actions;
 mod attributes;

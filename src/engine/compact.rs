@@ -1,5 +1,18 @@
-//! Compacts a collection: returns overwritten blocks to their data files, and shortens tier files and
-//! the log as far as possible.
+//! Compacts a collection: returns overwritten blocks to their data files, and shortens tier files and the log as far as
+//! possible.
+//!
+//! It takes one object after the other, 32 MiB at a time, and holds its `writing`:
+//!
+//! 1. `OpenObject::pack_again` packs the verbatim and patched blocks of an object that has packed ones.
+//!    `OpenObject::return_to_extent` (`store/io/relocate.rs`) moves the blocks of an object that is exact throughout
+//!    from `tier0.dat` back to their extent, if that stretch is reclaimed and nobody holds the file. The bytes are made
+//!    durable, then Migrate records say so and keep the epochs. The blocks are read back and compared, so that the file
+//!    may be shown to the kernel at once.
+//! 2. `OpenObject::fill_gaps` moves payloads from the end of a tier file to gaps before, in the same way.
+//! 3. `Collection::truncate_files` cuts tier files behind the last slot; `Collection::checkpoint_now` writes the log
+//!    anew.
+//!
+//! Records in `delta.dat` and `factor.dat` stay where they are: nothing compacts these files yet.
 
 use std::collections::HashSet;
 use std::sync::Arc;

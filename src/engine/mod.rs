@@ -1,11 +1,35 @@
-//! Changes of precision: moves of tensors between tiers, and the rules that forbid them.
+//! Changes of precision: moves of tensors between tiers, evictions, packing, reconstruction, and the rules that forbid
+//! them.
 //!
 //! Invariants:
 //! 1. The last exact copy of a block is dropped only where `lossy` allows it.
 //! 2. A rejected request changes nothing but `why`.
-//! 3. A move takes the most precise bytes available, and never records a block as more precise than
-//!    these.
+//! 3. A move takes the most precise bytes available, and never records a block as more precise than these.
 //! 4. A reader sees each block as it was either before a move or after it.
+//!
+//! `plan_move.rs` says which blocks a request takes and whether their sources allow it, `moves.rs` carries it out,
+//! `evict/` drops payloads, `reconstruct/` has the list of the ways to make a block again. `policy.rs` is the plan of
+//! automatic moves, a function of plain values; `automatic.rs` feeds and executes it. A step of the policy is an entry
+//! of `STEPS`.
+//!
+//! # Packing
+//!
+//! Exact blocks have two layouts: verbatim (`Tier::Exact`) and packed (`Tier::Packed`, the encoding of
+//! `codec/ladder/`). Users see both as the tier `exact`: `Tier::is_exact` asks for either, and a change between them
+//! needs no consent and changes no byte, time or digest.
+//!
+//! - A move has an `Aim` (`model/move_to.rs`): a tier, to pack, or to unpack. `Aim::takes` says which blocks it moves:
+//!   only verbatim ones are packed, only packed ones unpacked, and a move to `exact` leaves both as they are.
+//! - `packs` and `packs_blocks_of` name the types and block lengths that are packed by default. A block stays verbatim
+//!   if the encoder saves less than 3 %.
+//! - The setting `pack` concerns arrivals: `PartTensor::packed_tier` gives each arriving tensor its tier. Without room
+//!   for the copy a written file stays verbatim.
+//! - A batch of a pack is marked with `Batch::keep_bytes`, so pinned copies and digests stay valid.
+//! - An unpack ends with `return_to_extents` (`compact.rs`). A write makes a patch or a verbatim block, which
+//!   `OpenObject::pack_again` packs in a compaction.
+//! - A packed file in place leaves its outside file as a whole: `OpenObject::take_in` copies its unpacked parts, the
+//!   header too. `import --in-place --pack` packs after the import (`finish_import.rs`).
+//! - The policy has a step `Packed` between `Exact` and `Q8`.
 
 mod access;
 mod automatic;

@@ -1,10 +1,27 @@
-//! Reads files into GPU memory: with cuFile from the physical file where possible, otherwise through pinned host memory.
-//! Only this layer uses `cudarc`.
+//! Reads files into GPU memory: with cuFile from the physical file where possible, otherwise through pinned host
+//! memory. Only this layer uses `cudarc`, at its lowest level.
 //!
 //! The module exists in every build, so that the command line is always the same. Without the feature `cuda` each
 //! function returns an error that says how to build with it. With the feature, the driver and cuFile are loaded on
-//! first use, and a missing part is an error
-//! ([`ErrorKind::NotSupported`](crate::model::ErrorKind::NotSupported)), never a panic.
+//! first use, and a missing part is an error ([`ErrorKind::NotSupported`](crate::model::ErrorKind::NotSupported)),
+//! never a panic.
+//!
+//! `driver.rs` and `cufile.rs` look up the library and each function before the first call, because cudarc 0.19.10
+//! panics at a missing one; a test compares their list with the calls. They also avoid these parts of the crate:
+//!
+//! - `CudaStream::alloc` uses the pool of the device where there is one, which cuFile does not register; `cuMemAlloc`
+//!   does not.
+//! - `Cufile::buf_register` passes elements as bytes, `Cufile::register` does not set O_DIRECT, `FileHandle::sync_read`
+//!   unwraps, and `cufile::result::read` turns any negative result into an enum. cuFile is called through pointers that
+//!   return numbers.
+//! - cudarc does not try the name `libcufile.so.0`; the message of a missing library says to link it.
+//!
+//! The end of the process closes the cuFile driver, as in cudarc: other users in the process may need it. `compare.ptx`
+//! is compiled by the driver; NVRTC would be another required library.
+//!
+//! `route.rs` asks for the route of each part before and after a read. A cuFile read bypasses the daemon; committed
+//! bytes are never overwritten and data files never reused, so if both answers agree, the bytes were those of the file.
+//! Slots of `tier0.dat` are reused, and are left to the daemon. No lock is held for a program that may die.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;

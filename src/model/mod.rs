@@ -1,5 +1,8 @@
-//! The vocabulary of all layers: identities, names, element types, shapes, tiers, error kinds. Imports
-//! nothing from the crate.
+//! The vocabulary of all layers: identities, names and their escaping, mode bits, element types, shapes, tiers,
+//! encodings, moves, progress, kinds of errors. Imports nothing from the crate.
+//!
+//! `ErrorKind` has a kind only where callers must tell two errors apart; `fs/kernel/errno.rs` maps each kind to an error
+//! number.
 
 mod dtype;
 mod error;

@@ -1,4 +1,7 @@
 //! Clones: collections of a store that are made of snapshots, and whose files are fetched when they are read.
+//!
+//! [`ClonePieces`] implements `PieceSource` (`store/clones/mod.rs`) and compares each piece with its BLAKE3. A push
+//! from a clone asks `Canonical::piece_in_clone` (`store/snapshot/clone_reuse.rs`) before it reads.
 
 use std::collections::HashMap;
 use std::io;

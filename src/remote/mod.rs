@@ -18,6 +18,10 @@
 //! 3. `read`: snapshots as a mount shows them, and the cache of their pieces.
 //! 4. `clone`: pieces for the clones of a store. `push`: snapshots that are made.
 //!
+//! `docs/REMOTE.md` describes the use, `docs/FORMAT.md` the bytes, `store/snapshot/mod.rs` how a collection becomes canonical
+//! files and how a snapshot becomes a disk. `/.ctl/refresh` acts when it is read: the kernel refuses all writes to a
+//! read-only mount before the daemon sees them.
+//!
 //! This is the only layer with a network and with asynchronous code. Others call its functions from their own threads
 //! and wait.
 

@@ -4,9 +4,27 @@
 //! is stored on the disk: the directories of data files are listed when the entries are first needed.
 //!
 //! Invariant:
-//! 1. A data file with more than one name is never changed in place. Code that changes one holds
-//!    [`Sharing::changing`] from before it looks at the number of names until the change is complete;
-//!    names are added while it is not held.
+//! 1. A data file with more than one name is never changed in place. Code that changes one holds [`Sharing::changing`]
+//!    from before it looks at the number of names until the change is complete; names are added while it is not held.
+//!
+//! How a file comes to share one:
+//!
+//! 1. `Collection::alike` picks the data files of the same length whose bytes agree at 16 places.
+//! 2. `Collection::link_data_file` gives one of them a name with a new number of the collection. The name comes before
+//!    the comparison: a file with several names is not changed in place, so its bytes stay as they are compared.
+//! 3. An import reads its source once: `ingest/bytes/store_parts.rs` compares each chunk with the data file instead of
+//!    writing it. At the first difference the name goes, and the import begins anew with a data file of its own. The
+//!    bytes of a new file that was written through a mount are in a data file already: when it is closed,
+//!    `ingest/job/share.rs` compares the two data files, and one batch gives the file objects in the shared one.
+//! 4. The name in the directory of data files is durable before the batch. After a kill in between, opening to write
+//!    removes a name that no object is in.
+//! 5. Code that changes a data file in place (growth, zeros behind the end, dirty blocks written again, blocks that
+//!    return, holes) looks at the number of names first. Writes that cannot be done in place go to `tier0.dat`; holes
+//!    are left until `OpenObject::punch_left` punches them in a compaction.
+//!
+//! No log says that a data file is shared. So removing the file removes a name, copies of a store may keep the links or
+//! not, and names that other programs make count too. Names of one blob of a hub cache are something else: names of one
+//! node.
 
 use std::collections::HashMap;
 use std::sync::Arc;

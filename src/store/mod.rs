@@ -1,6 +1,29 @@
-//! A store: collections of checksummed blocks on a disk.
+//! A store: collections of checksummed blocks on a disk. One block goes in, one verified and decoded block comes out.
 //!
-//! The rooms, each of which may use those before it: `disk`, `pieces`, `clones`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`, `snapshot`, `cloning`.
+//! The rooms, highest first. A room imports lower rooms only (`tests/tidy/structure.rs` has the heights):
+//!
+//! | room | contents |
+//! |---|---|
+//! | `cloning` | collections made of snapshots |
+//! | `snapshot` | frozen collections as canonical files; a disk that shows snapshots |
+//! | `relocation` | renames and removals of collections and tenants |
+//! | `store` | the open store, its lock, its tenants |
+//! | `repair` | offline repair; dropped ends of logs |
+//! | `io` | read, verify, write, move, heal |
+//! | `open_collections` | which collections are open; closes unused ones |
+//! | `collection` | one collection: its parts, its batches, its space, its lineage |
+//! | `space` | payload files, slots, reservations, readers of data files |
+//! | `log` | append, replay, validate, checkpoint |
+//! | `state` | the content of a log, in memory |
+//! | `batch` | records for a log |
+//! | `object` | objects: blocks, deltas, origins, usage |
+//! | `upstream` | the remote behind a disk |
+//! | `clones` | collections whose files are fetched when they are read |
+//! | `pieces` | sparse files whose bytes come in pieces from a remote |
+//! | `events`, `tenant`, `clock`, `link_candidates`, `disk`, `quota`, `settings` | what all of them use |
+//!
+//! The methods of a type stand in at most two folders: those of `Collection` and `OpenObject` here in `collection` and
+//! `io`.
 
 mod batch;
 mod clock;

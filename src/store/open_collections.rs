@@ -6,8 +6,20 @@
 //!    opened under.
 //! 2. Its log alone leads to the state of a closed collection, and everything in the log is durable and recorded as
 //!    durable, so no sync misses it. The parts of the state that no log has are in [`Closed`].
-//! 3. Collections stay open that others need (lineage), that the periodic work looks at (`policy`), that have pins,
-//!    or that have problems to show.
+//! 3. Collections stay open that others need (lineage), that the periodic work looks at (`policy`), that have pins, or
+//!    that have problems to show.
+//!
+//! The map has the only lasting reference to a collection. A request, an open file and a job have one each while they
+//! need it; `LookedUp` has a weak one and opens the collection again. `Collection::is_settled`
+//! (`store/collection/idle.rs`) says whether closing would lose something, and is asked again once the reference is the
+//! last one. [`Closed`] keeps the numbers of computed directories, which the kernel may know, the meter of the tenant's
+//! use, and summaries for `.ctl/status`, metrics and listings, so that these open a collection once. The log of a
+//! closed collection is durable as a whole, so it is not synced when it is opened again. A rename closes collections
+//! too, and keeps the numbers in the same way.
+//!
+//! Collections of remotes stay open: their next opening could show another snapshot. Code that goes through all
+//! collections (`Store::all_collections`) holds one at a time. The memory is an estimate (`store/state/memory.rs`),
+//! compared when a collection is opened and every few seconds by the thread that syncs.
 
 use std::collections::HashMap;
 use std::sync::Arc;

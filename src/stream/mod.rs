@@ -1,7 +1,12 @@
-//! Everything that is read is a stream: a concatenation of segments.
+//! Everything that is read is a stream: a concatenation of segments. A segment is an object, literal bytes, or bytes
+//! that are computed when they are read.
 //!
-//! Planning maps a range of bytes to parts of segments by arithmetic alone. Assembling reads these parts
-//! directly into the caller's buffer.
+//! Planning (`plan.rs`) maps a range of bytes to parts of segments by arithmetic alone. Assembling (`assemble.rs`)
+//! reads these parts directly into the caller's buffer. `cast.rs` casts floats, `digest.rs` takes SHA-256 and BLAKE3.
+//!
+//! `batch.rs` assembles embedding batches from their parts. To change how: the stored layout of the records is in
+//! `format/files/cgeb/runs.rs` and `format/log/catalog/records.rs`, the hash and the index of a batch in
+//! `embedding_index.rs`.
 
 mod assemble;
 mod batch;

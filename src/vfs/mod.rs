@@ -1,4 +1,9 @@
 //! The mounted file system without the kernel.
+//!
+//! `tree/` leads from paths and inode numbers to nodes: lookup, listing, stat, `.ctl` and `.as`, and the inodes that
+//! the kernel must invalidate after a change. `open/` has open files, their writes and flushes, and changes of names
+//! and attributes, one batch a change. `form/` has the forms below `.as`: which files a form has, and what each
+//! consists of.
 
 pub mod form;
 pub mod open;

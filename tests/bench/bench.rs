@@ -1,4 +1,4 @@
-//! Measures tierfs against the alternatives of its users in one run, and writes the table.
+//! Measures tierfs against the alternatives of its users in one run, and writes the tables.
 //!
 //! `scripts/bench.sh` builds and runs it; `docs/BENCHMARKS.md` describes the measurements.
 
@@ -52,7 +52,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures stores of 1 collection and more, up to 1,000 or the given number. A whole run changes `docs/`.
+/// Measures stores of 1 collection and more, up to 1,000 or the given number. A whole run changes `docs/plots/` and the
+/// kept results.
 fn scaled(largest: Option<&String>) -> Result<()> {
     let largest = largest.map_or(Ok(scale::LARGEST), |text| text.parse().map_err(|_| USAGE))?;
     let place = Place::new(Path::new("target/bench"), Size::Full)?;
@@ -92,7 +93,7 @@ fn measure(arguments: &[String]) -> Result<bool> {
         plotted = growth::draw(&place, Path::new("docs/plots"), size == Size::Full && is_whole);
     }
     let command = format!("scripts/bench.sh {}", arguments.join(" "));
-    report::write(&place, &measured, command.trim_end(), is_whole)?;
+    report::write(&place, &rows, &measured, command.trim_end(), is_whole)?;
     plotted?;
     Ok(measured.iter().all(|measured| !matches!(measured.outcome, run::Outcome::Wrong(_))))
 }

@@ -1,6 +1,6 @@
 //! The empty daemon: the cost of a FUSE daemon that has every answer ready.
 //!
-//! The same flags and threads as tierfs (`src/fs/mount.rs`, `kernel.rs`). Every read is
+//! The same flags and threads as tierfs (`src/fs/mount/mod.rs`, `kernel.rs`). Every read is
 //! answered from one buffer that is never cold: byte i of every file is byte i of [`hot`].
 
 use std::ffi::OsStr;

@@ -1,4 +1,5 @@
-//! Writes the results as lines of JSON and as a table in `docs/BENCHMARKS.md`.
+//! Writes the results as lines of JSON and as tables: those of this run below `target/bench`, those that are kept in
+//! `tests/bench/results`, and the headline of `docs/BENCHMARKS.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,15 +9,22 @@ use serde_json::json;
 
 use crate::place::Place;
 use crate::run::{Measured, Outcome, Spread};
-use crate::table::Target;
+use crate::table::{Row, Target};
 use crate::{Result, machine};
 
+/// The folder of the results that are kept.
+pub const RESULTS: &str = "tests/bench/results";
 const DOCUMENT: &str = "docs/BENCHMARKS.md";
-const BEGIN: &str = "<!-- measured: written by scripts/bench.sh -->";
-const END: &str = "<!-- end of measured -->";
 const HEADLINE_BEGIN: &str = "<!-- headline: written by scripts/bench.sh -->";
 const HEADLINE_END: &str = "<!-- end of headline -->";
 const TABLE_HEAD: &str = "| row | what | ours | reference | ratio | target |\n|---|---|---|---|---|---|";
+
+/// The kept tables: file, title, and the beginning of the names of its rows. The last one has all other rows.
+const TABLES: [(&str, &str, &str); 3] = [
+    ("remote.md", "Remotes", "remote"),
+    ("io_uring.md", "Requests over io_uring", "mount-uring"),
+    ("table.md", "Mount and process", ""),
+];
 
 /// The rows at the head of the document.
 const HEADLINE: [&str; 10] = [
@@ -39,22 +47,40 @@ pub fn line(measured: &Measured) -> String {
     format!("{:<32} {ours} | {reference} | {ratio} | {} | {mark}", measured.name, target(measured))
 }
 
-/// Writes all rows as JSON lines and a table. After a whole run it also writes the headline and the
-/// table into the document.
-pub fn write(place: &Place, rows: &[Measured], command: &str, is_whole: bool) -> Result<()> {
-    let lines: Vec<String> = rows.iter().map(|row| as_json(row).to_string()).collect();
+/// Writes the rows as JSON lines and a table. Each kept table of which all rows were measured is written too, and after a
+/// whole run the headline, unless the run was a quick one.
+pub fn write(place: &Place, all: &[Row], measured: &[Measured], command: &str, is_whole: bool) -> Result<()> {
+    let lines: Vec<String> = measured.iter().map(|row| as_json(row).to_string()).collect();
     fs::write(place.root.join("rows.jsonl"), lines.join("\n") + "\n")?;
-    let table = table(rows, command);
+    let table = table(measured.iter(), command);
     fs::write(place.root.join("table.md"), &table)?;
     println!("\n{table}");
-    let is_for_all = is_whole && !place.is_quick();
-    if is_for_all && Path::new(DOCUMENT).exists() {
+    if place.is_quick() || !Path::new(DOCUMENT).exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(RESULTS)?;
+    for (file, title, _) in TABLES {
+        let rows: Vec<&Measured> = measured.iter().filter(|row| table_of(&row.name) == file).collect();
+        let wanted = all.iter().filter(|row| table_of(&row.name) == file).count();
+        // Without a server or a peer the figures of an earlier run stay.
+        let is_run = rows.iter().any(|row| matches!(row.outcome, Outcome::Measured { .. }));
+        if rows.len() == wanted && is_run {
+            let path = Path::new(RESULTS).join(file);
+            fs::write(&path, format!("# {title}\n{}", self::table(rows.into_iter(), command)))?;
+            println!("written to {}", path.display());
+        }
+    }
+    if is_whole {
         let text = fs::read_to_string(DOCUMENT)?;
-        let text = with_section(&text, HEADLINE_BEGIN, HEADLINE_END, &headline(rows))?;
-        fs::write(DOCUMENT, with_section(&text, BEGIN, END, &table)?)?;
+        fs::write(DOCUMENT, with_section(&text, HEADLINE_BEGIN, HEADLINE_END, &headline(measured))?)?;
         println!("written to {DOCUMENT}");
     }
     Ok(())
+}
+
+/// The kept table that has a row.
+fn table_of(name: &str) -> &'static str {
+    TABLES.iter().find(|(_, _, begin)| name.starts_with(begin)).map_or("", |(file, ..)| file)
 }
 
 /// The text with other lines between two marks.
@@ -98,7 +124,8 @@ fn as_json(row: &Measured) -> serde_json::Value {
     json!({ "row": row.name, "what": row.what, "against": row.reference, "unit": row.unit, "target": target(row), "result": outcome })
 }
 
-fn table(rows: &[Measured], command: &str) -> String {
+fn table<'a>(rows: impl Iterator<Item = &'a Measured>, command: &str) -> String {
+    let rows: Vec<&Measured> = rows.collect();
     let mut text = String::new();
     let machine = machine::describe();
     let (when, load) = (machine::when(), machine::load());
@@ -112,11 +139,11 @@ fn table(rows: &[Measured], command: &str) -> String {
     )
     .unwrap_or_default();
     for (is_through, title) in [(true, "Through the mount"), (false, "In process, one core")] {
-        let mut rows = rows.iter().filter(|row| row.is_through == is_through).peekable();
+        let mut rows = rows.iter().copied().filter(|row| row.is_through == is_through).peekable();
         if rows.peek().is_none() {
             continue;
         }
-        writeln!(text, "\n### {title}\n\n{TABLE_HEAD}").unwrap_or_default();
+        writeln!(text, "\n## {title}\n\n{TABLE_HEAD}").unwrap_or_default();
         for row in rows {
             writeln!(text, "{}", table_line(row)).unwrap_or_default();
         }

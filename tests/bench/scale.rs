@@ -1,5 +1,5 @@
 //! Measures how cost grows with the collections of a store: 1 to 1,000, each with 1,000 tensors of 100 blocks. Draws the
-//! plots `scale-*` and prints a table.
+//! plots `scale-*` and prints a table, which a whole run keeps.
 //!
 //! The store is sparse: every block is one of zeros in q8, whose payload is zeros too, so that it verifies in a hole of
 //! the tier file. The logs are those of an import.
@@ -19,12 +19,13 @@ use tierfs::model::{Dtype, Encoder, EntryId, ObjectId, SeedId, Shape, StoreId, T
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Collection, ROOT, Store, Touched, add_blocks};
 
-use crate::Result;
 use crate::daemon::Mounted;
 use crate::place::{Place, Removed, run};
 use crate::plot::{Axis, Line, Plot};
 use crate::read::{Buffer, Through, open};
+use crate::report::RESULTS;
 use crate::through::{files, of_process};
+use crate::{Result, machine};
 
 /// Collections of a whole run.
 pub const LARGEST: u32 = 1000;
@@ -77,8 +78,18 @@ pub fn measure(place: &Place, largest: u32, directory: &Path) -> Result<()> {
         found.push(costs);
         wanted *= 10;
     }
-    println!("{HEAD}");
-    found.iter().for_each(|costs| println!("{}", row(costs)));
+    let rows: Vec<String> = found.iter().map(row).collect();
+    let table = format!("{HEAD}\n{}\n", rows.join("\n"));
+    println!("{table}");
+    if largest == LARGEST {
+        let (machine, when) = (machine::describe(), machine::when());
+        let text = format!(
+            "# Stores of many collections\n\nMachine: {machine}. {when}. Repeat with `scripts/bench.sh scale`.\n\n\
+             {table}"
+        );
+        fs::create_dir_all(RESULTS)?;
+        fs::write(Path::new(RESULTS).join("scale.md"), text)?;
+    }
     for (name, plot) in plots(&found) {
         let path = directory.join(format!("{name}.svg"));
         fs::write(&path, plot.svg())?;

@@ -8,7 +8,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use support::{Place, Random, answer, line_matches, minilm, python_command, repository, shell_output, tierfs};
+use support::{
+    Place, Random, answer, line_matches, minilm, python_command, repository, shell_output, tierfs,
+};
 
 /// A container with the shapes of small layers, and a copy with some elements changed.
 fn model(random: &mut Random) -> (Vec<u8>, Vec<u8>) {

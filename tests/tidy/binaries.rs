@@ -1,11 +1,11 @@
-//! The table of test binaries in docs/ARCHITECTURE.md: each binary has a row, and each row a binary.
+//! The table of test binaries in docs/CHANGING.md: each binary has a row, and each row a binary.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 /// The document with the table.
-const DOCUMENT: &str = "docs/ARCHITECTURE.md";
+const DOCUMENT: &str = "docs/CHANGING.md";
 /// The first cell of the table's head.
 const HEAD: &str = "| binary |";
 

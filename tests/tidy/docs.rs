@@ -1,4 +1,5 @@
-//! Names in the documents: every path and every `Type::name` in backquotes must exist in the tree.
+//! The documents. Every path and every `Type::name` in backquotes must exist in the tree, in documents and at the heads of
+//! sources. Each document has a budget of words, and so have all together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,11 +9,47 @@ use std::path::Path;
 use crate::source::{Finding, Source, skip_spaces, word_at, words};
 
 /// Documents about other versions: they may name removed files.
-const OF_OTHER_TIMES: &[&str] = &["docs/CHANGELOG.md", "docs/DECISIONS.md"];
-/// The document in which every folder is one of the tree; elsewhere a folder may be one of a store or of a user.
-const MAP: &str = "docs/ARCHITECTURE.md";
+const OF_OTHER_TIMES: &[&str] = &["docs/CHANGELOG.md"];
+/// The documents in which every folder is one of the tree; elsewhere a folder may be one of a store or of a user.
+const MAPS: &[&str] = &["docs/TOUR.md", GUIDE_TO_CHANGES];
+/// The document with the answers to usual changes, below this heading.
+const GUIDE_TO_CHANGES: &str = "docs/CHANGING.md";
+const ANSWERS: &str = "## Where do I add";
+/// The answers that it has at least: a tier, a format, an attribute, a subcommand, a form, a log record, a service.
+const ANSWERS_MIN: usize = 7;
+/// The most words of each document: what stands between spaces and has a letter or a digit.
+const BUDGETS: &[(&str, usize)] = &[
+    ("README.md", 1_000),
+    ("docs/GUIDE.md", 3_000),
+    ("docs/CONTAINERS.md", 1_200),
+    ("docs/SOURCES.md", 1_200),
+    ("docs/manual/README.md", 250),
+    ("docs/manual/names.md", 1_300),
+    ("docs/manual/reading.md", 1_300),
+    ("docs/manual/writing.md", 1_400),
+    ("docs/manual/tiers.md", 1_700),
+    ("docs/manual/import.md", 1_300),
+    ("docs/manual/controls.md", 1_400),
+    ("docs/manual/mounting.md", 1_000),
+    ("docs/manual/forms.md", 800),
+    ("docs/CONTROL.md", 2_700),
+    ("docs/REMOTE.md", 2_900),
+    ("docs/TIERS.md", 1_200),
+    ("docs/LOADERS.md", 1_300),
+    ("docs/PYTHON.md", 700),
+    ("docs/GPU.md", 750),
+    ("docs/CHANGELOG.md", 900),
+    ("docs/TOUR.md", 2_500),
+    ("docs/CHANGING.md", 1_300),
+    ("docs/LOCKS.md", 900),
+    ("docs/DECISIONS.md", 5_000),
+    ("docs/BENCHMARKS.md", 3_000),
+    ("docs/FORMAT.md", 10_000),
+];
+/// The most words of all documents together.
+const WORDS_MAX: usize = 46_000;
 /// Types of other projects that the documents name.
-const FOREIGN_TYPES: &[&str] = &["VarBuilder"];
+const FOREIGN_TYPES: &[&str] = &["VarBuilder", "CudaStream", "Cufile", "FileHandle"];
 /// The folders of the tree.
 const FOLDERS: &[&str] = &[".ci", ".config", "docs", "scripts", "src", "tests"];
 /// Files with these suffixes are files of the tree, in any folder.
@@ -67,6 +104,18 @@ impl Tree {
         self.paths.contains(path) || self.paths.contains(&format!("src/{path}"))
     }
 
+    /// Whether a path exists in the folder of a source that names it, or in one above.
+    fn has_path_beside(&self, source: &str, path: &str) -> bool {
+        let mut below = source;
+        while let Some((folder, _)) = below.rsplit_once('/').filter(|_| source.ends_with(".rs")) {
+            if self.has_path(&format!("{folder}/{path}")) {
+                return true;
+            }
+            below = folder;
+        }
+        false
+    }
+
     /// Whether any file or folder has this name.
     fn has_name(&self, name: &str) -> bool {
         self.paths.iter().any(|path| path.rsplit('/').next() == Some(name))
@@ -101,9 +150,9 @@ impl Tree {
         };
         let last = word.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         let is_of_src = self.is_folder_of_src(first) && (word.ends_with('/') || !last.contains('.'));
-        let is_on_map = document == MAP && word.ends_with('/');
+        let is_on_map = MAPS.contains(&document) && word.ends_with('/');
         let is_ours = is_file || is_of_src || is_on_map || FOLDERS.contains(&first);
-        (is_ours && !self.has_path(word))
+        (is_ours && !self.has_path(word) && !self.has_path_beside(document, word))
             .then(|| format!("`{word}`: there is no such path in the tree; name one that is there"))
     }
 }
@@ -167,6 +216,12 @@ fn split_words(text: &str, from: usize, until: usize) -> impl Iterator<Item = (u
     words.map(|(at, word)| (at, word.trim_end_matches([',', ';'])))
 }
 
+/// The comment at the head of a source, with the same lines.
+fn head_of(text: &str) -> String {
+    let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+    lines.map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line))).collect()
+}
+
 fn check(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     let source = Source::new(path, text);
     let words = quoted_words(text).into_iter();
@@ -187,37 +242,135 @@ fn files(root: &Path, folder: &str, found: &mut Vec<String>) -> io::Result<()> {
     Ok(())
 }
 
+/// The tree of the package, its documents, and the heads of its sources, each with its path.
+#[derive(Default)]
+struct Package {
+    tree: Tree,
+    documents: Vec<(String, String)>,
+    heads: Vec<(String, String)>,
+}
+
+impl Package {
+    fn read() -> io::Result<Package> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let (mut package, mut paths) = (Package::default(), Vec::new());
+        for folder in FOLDERS {
+            files(root, folder, &mut paths)?;
+        }
+        for entry in fs::read_dir(root)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                paths.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        for path in paths {
+            if path.starts_with("src/") && path.ends_with(".rs") {
+                let text = fs::read_to_string(root.join(&path))?;
+                package.tree.add_source(&path, &text);
+                package.heads.push((path, head_of(&text)));
+            } else {
+                package.tree.add_path(&path);
+                if path == "README.md" || path.starts_with("docs/") && path.ends_with(".md") {
+                    let text = fs::read_to_string(root.join(&path))?;
+                    package.documents.push((path, text));
+                }
+            }
+        }
+        Ok(package)
+    }
+}
+
+#[track_caller]
+fn assert_nothing(findings: &[String]) {
+    assert!(findings.is_empty(), "{} things to mend:\n{}", findings.len(), findings.join("\n"));
+}
+
 #[test]
-fn paths_and_types_that_the_documents_name_exist() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (mut tree, mut paths) = (Tree::default(), Vec::new());
-    for folder in FOLDERS {
-        files(root, folder, &mut paths).unwrap();
+fn paths_and_types_that_documents_and_heads_of_sources_name_exist() {
+    let Package { tree, documents, heads } = Package::read().unwrap();
+    for map in MAPS {
+        assert!(documents.iter().any(|(path, _)| path == map), "found no {map}");
     }
-    for entry in fs::read_dir(root).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_file() {
-            tree.add_path(&entry.file_name().to_string_lossy());
-        }
-    }
-    let mut documents = vec!["README.md".to_owned()];
-    for path in paths {
-        if path.starts_with("src/") && path.ends_with(".rs") {
-            tree.add_source(&path, &fs::read_to_string(root.join(&path)).unwrap());
-        } else {
-            tree.add_path(&path);
-        }
-        if path.starts_with("docs/") && path.ends_with(".md") && !OF_OTHER_TIMES.contains(&path.as_str()) {
-            documents.push(path);
-        }
-    }
-    assert!(documents.iter().any(|path| path == MAP), "found no {MAP} among {documents:?}");
+    let of_now = documents.iter().filter(|(path, _)| !OF_OTHER_TIMES.contains(&path.as_str()));
+    let findings = of_now.chain(&heads).flat_map(|(path, text)| check(&tree, path, text));
+    assert_nothing(&findings.map(|finding| finding.to_string()).collect::<Vec<_>>());
+}
+
+/// Sections of the answers that name fewer than two files of the tree.
+fn poor_answers(tree: &Tree, text: &str) -> Vec<String> {
+    let answers = text.split_once(ANSWERS).map(|(_, rest)| rest).unwrap_or_default();
+    let answers = answers.split("\n## ").next().unwrap_or_default();
+    let sections: Vec<&str> = answers.split("\n### ").skip(1).collect();
     let mut findings = Vec::new();
-    for path in &documents {
-        findings.extend(check(&tree, path, &fs::read_to_string(root.join(path)).unwrap()));
+    if sections.len() < ANSWERS_MIN {
+        findings.push(format!("{GUIDE_TO_CHANGES} has {} answers below `{ANSWERS}`", sections.len()));
     }
-    let report: Vec<String> = findings.iter().map(Finding::to_string).collect();
-    assert!(report.is_empty(), "{} names of nothing:\n{}", report.len(), report.join("\n"));
+    for section in sections {
+        let is_file =
+            |word: &&str| word.contains('.') && is_path(word) && (tree.has_path(word) || tree.has_name(word));
+        let named = quoted_words(section).into_iter().map(|(_, word)| word).filter(is_file).count();
+        if named < 2 {
+            let title = section.lines().next().unwrap_or_default();
+            findings
+                .push(format!("{GUIDE_TO_CHANGES}: `{title}` names {named} files; say which ones to edit"));
+        }
+    }
+    findings
+}
+
+#[test]
+fn the_answers_to_usual_changes_name_files() {
+    let package = Package::read().unwrap();
+    let text = package.documents.iter().find(|(path, _)| path == GUIDE_TO_CHANGES).map(|(_, text)| text);
+    assert_nothing(&poor_answers(&package.tree, text.unwrap()));
+}
+
+/// Documents that exceed their budget or have none, and a sum that is too large.
+fn long_documents<'a>(documents: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let (mut findings, mut sum) = (Vec::new(), 0);
+    for (path, text) in documents {
+        let is_word = |word: &&str| word.chars().any(char::is_alphanumeric);
+        let words = text.split_whitespace().filter(is_word).count();
+        sum += words;
+        match BUDGETS.iter().find(|(of, _)| *of == path) {
+            Some((_, budget)) if words > *budget => findings.push(format!(
+                "{path}: {words} words, {budget} at most; move reasons to the head of a folder, or say things once"
+            )),
+            Some(_) => {}
+            None => findings.push(format!("{path}: {words} words; give it a budget in tests/tidy/docs.rs")),
+        }
+    }
+    if sum > WORDS_MAX {
+        findings.push(format!("all documents: {sum} words, {WORDS_MAX} at most"));
+    }
+    findings
+}
+
+#[test]
+fn documents_keep_to_their_budgets_of_words() {
+    let package = Package::read().unwrap();
+    let documents = package.documents.iter().map(|(path, text)| (path.as_str(), text.as_str()));
+    assert_nothing(&long_documents(documents));
+}
+
+#[test]
+fn a_long_document_one_without_a_budget_and_a_poor_answer_are_found() {
+    let (path, budget) = BUDGETS[0];
+    assert_eq!(long_documents([(path, "word ".repeat(budget).as_str())].into_iter()), Vec::<String>::new());
+    let long = long_documents([(path, "word ".repeat(budget + 1).as_str())].into_iter());
+    assert!(matches!(&long[..], [only] if only.starts_with(path)), "{long:?}");
+    let without = long_documents([("docs/NEW.md", "two words")].into_iter());
+    assert!(matches!(&without[..], [only] if only.contains("give it a budget")), "{without:?}");
+    let most = "word ".repeat(budget);
+    let sum = long_documents(vec![(path, most.as_str()); WORDS_MAX / budget + 1].into_iter());
+    assert!(matches!(&sum[..], [only] if only.starts_with("all documents")), "{sum:?}");
+    let answer = |files: &str| {
+        format!("{ANSWERS} ...\n{}\n## Tests\n", format!("\n### a lock\n{files}").repeat(ANSWERS_MIN))
+    };
+    let enough = answer("`store/lock.rs` and `store/wait.rs`, `Lock::wait`\n");
+    assert_eq!(poor_answers(&planted(), &enough), Vec::<String>::new());
+    assert_eq!(poor_answers(&planted(), &answer("`store/lock.rs` and `store/look.rs`\n")).len(), ANSWERS_MIN);
+    assert_eq!(poor_answers(&planted(), "no answers").len(), 1);
 }
 
 /// A small tree for planted errors.
@@ -252,7 +405,7 @@ fn a_document_names_paths_that_exist() {
         "`store/lock.rs`, `src/store/lock.rs`, `lock.rs`, `docs/FORMAT.md` and `tests/log/`",
     );
     assert_none(
-        MAP,
+        MAPS[0],
         "`store/`, `src/vfs/open/`, `.ci/run`, `scripts/bench.sh --quick`, ``scripts/bench.sh``",
     );
     assert_one("README.md", "one\ntwo `store/look.rs`", 2, "store/look.rs");
@@ -262,18 +415,21 @@ fn a_document_names_paths_that_exist() {
     assert_one("docs/FORMAT.md", "see `tests/look/`, `tests/log/`", 1, "tests/look/");
     assert_one("docs/FORMAT.md", "`store/lock/` is a file", 1, "store/lock/");
     assert_one("docs/FORMAT.md", "`.ci/look`", 1, ".ci/look");
+    // The head of a source may name files of its folder.
+    assert_none("src/vfs/mod.rs", "`open/mod.rs`, `vfs/open/mod.rs`");
+    assert_one("src/store/mod.rs", "`open/mod.rs`", 1, "open/mod.rs");
     assert_one("docs/FORMAT.md", "on two\n`scripts/bench.sh\nscripts/look.sh` lines", 3, "scripts/look.sh");
-    assert_one(MAP, "`look/` went", 1, "look/");
+    assert_one(MAPS[0], "`look/` went", 1, "look/");
 }
 
 #[test]
 fn a_document_names_fields_and_functions_of_types_that_exist() {
-    assert_none(MAP, "`Lock::holder`, `Lock::wait`, `Kind::File` and `Lock::wait(&self)`");
-    assert_one(MAP, "a\n\nb `Lock::owner`", 3, "Lock::owner");
-    assert_one(MAP, "`Look::holder`", 1, "Look::holder");
+    assert_none(MAPS[0], "`Lock::holder`, `Lock::wait`, `Kind::File` and `Lock::wait(&self)`");
+    assert_one(MAPS[0], "a\n\nb `Lock::owner`", 3, "Lock::owner");
+    assert_one(MAPS[0], "`Look::holder`", 1, "Look::holder");
     // Another type's, and a word of a comment.
-    assert_one(MAP, "`Kind::holder`", 1, "Kind::holder");
-    assert_one(MAP, "`Lock::freed`", 1, "Lock::freed");
+    assert_one(MAPS[0], "`Kind::holder`", 1, "Kind::holder");
+    assert_one(MAPS[0], "`Lock::freed`", 1, "Lock::freed");
 }
 
 #[test]

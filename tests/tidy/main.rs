@@ -1,5 +1,5 @@
-//! Checks the sources: layers, the places of foreign names, and habits that a compiler does not enforce. Checks that
-//! the names in the documents exist. Every finding says how to fix it.
+//! Checks the sources: layers, the places of foreign names, and habits that a compiler does not enforce. Checks the
+//! documents: the names in them exist, and they are short. Every finding says how to fix it.
 
 use std::fs;
 use std::io;

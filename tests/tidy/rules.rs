@@ -3,7 +3,7 @@
 use crate::source::{Finding, Source, first_segments, skip_spaces, word_at, words};
 
 /// The layers with their height. A file of a layer may name its own layer and lower ones, never a sibling or a higher
-/// one. A new top-level module gets a line here and a place on the map in docs/ARCHITECTURE.md.
+/// one. A new top-level module gets a line here and a place in the picture of docs/TOUR.md.
 const LAYERS: &[(&str, u8)] = &[
     ("model", 0),
     ("codec", 1),
@@ -127,7 +127,7 @@ pub fn layering(source: &Source) -> Vec<Finding> {
     };
     let Some(own_height) = height(own) else {
         let what = format!(
-            "`{own}` is no known layer; give it a height in tests/tidy/rules.rs and a place in docs/ARCHITECTURE.md"
+            "`{own}` is no known layer; give it a height in tests/tidy/rules.rs and a place in docs/TOUR.md"
         );
         return vec![source.finding(0, what)];
     };

@@ -1,8 +1,11 @@
 //! Instruction sets: the operations that codecs need, and the sets that the processor supports.
 //!
-//! A codec is written once, as a [`Job`] over any [`Kernel`]; each set compiles it
-//! with its own instructions. Every operation is defined to the bit, the order of
-//! sums included, so that all sets give the same bytes.
+//! A codec is written once, as a [`Job`] over any [`Kernel`]; each set compiles it with its own instructions. Every
+//! operation is defined to the bit, the order of sums included, so that all sets give the same bytes. `scalar.rs`
+//! defines the results; `tests/codec/` compares all sets that the machine has.
+//!
+//! To add a set: a file here, `Choice`, and `InstructionSet::available`. A value of the set's type proves that the
+//! processor has its instructions, so only its constructor checks.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -40,6 +40,28 @@
 //! A cell has 64 codes of one width: word j, of 64 bits, holds bit j of each. Codes after the last element
 //! are zero. Level 0 has a code for each element, the next one a code for each escape before it. Code c is
 //! symbol c of its level; the largest code is the escape. The byte of an element is its symbol OR its low bits.
+//!
+//! An example: 50 elements of BF16, of which the first ten are 0.5, 0.25, -0.5, 0.5, 0.5, 1.5, 0.5, -0.25, 0.5, 0.125;
+//! then 0.5 and 0.25 in turns. (So short a block would stay verbatim; this one shows the parts.)
+//!
+//! ```text
+//!   0  01 02 01 00 32 00 00 00   version 1, w 2, rotated, 0x32 = 50 elements
+//!   8  00 02 00 00 00 00 00 00   plane 0 is raw, plane 1 a ladder
+//!  16  00 00 00 00 00 00 00 00   no constant and no sparse plane
+//!  24  00 01 02 00 00 00 00 00   the ladder: no low bits, 1 level of 2 bits
+//!  32  01 00 00 00 00 00 00 00   1 escape
+//!  40  00 00 00 00 00 00 00 00
+//!  48  7e 7d 7c 7f 00 00 00 00   symbols 0 to 2; the fourth is not used by 2 bits
+//!  56  00 00 00 00 00 00 00 00
+//!  64  00 00 01 00 00 80 00 01 .. plane 0, 50 bytes: mantissa and sign; 01 is the sign of -0.5, 80 the half of 1.5
+//! 114  a2 a8 aa aa aa aa 02 00   bit 0 of the codes of plane 1: set for elements 1, 5, 7, 11, 13, ...
+//! 122  20 02 00 00 00 00 00 00   bit 1: set for elements 5 and 9
+//! 130  7f 00 00 00 00 00 00 00   the escaped byte, and zeros
+//! ```
+//!
+//! Element 0 has code 0, the symbol 7e: with its byte of plane 0 it is 7e00, rotated right by one 3f00, which is 0.5.
+//! Element 1 has code 1, so 7d00 is 3e80, 0.25. Element 5 has both bits, code 3, which for 2 bits is the escape: it
+//! takes 7f, and 7f80 is 3fc0, 1.5. Element 9 has code 2: 7c00 is 3e00, 0.125.
 
 mod decode;
 mod encode;

@@ -1,5 +1,25 @@
-//! Ways to reconstruct the elements of a block without its payload: the one list of them, and their
-//! use by reads and moves.
+//! Ways to reconstruct the elements of a block without its payload: the one list of them, and their use by reads and
+//! moves.
+//!
+//! A read whose payload is absent or damaged asks `store/io/rebuild.rs`, behind which stands the list `WAYS`, the most
+//! precise first: the remote of a clone, which has the payload itself; the file outside the store; the lineage parent;
+//! matrices; the copy of a pinned file. For corrupt payloads the places of `copies.rs` follow: an equal block of the
+//! parent, a file of the tenant with the same BLAKE3.
+//!
+//! - Exact elements serve a damaged block once they are encoded as it was, with each encoder in turn; only the payload
+//!   whose checksum the log names is served. If none matches, the pinned copy serves the block after its BLAKE3 was
+//!   compared anew, and the block is stored exactly.
+//! - The read writes nothing. It notes the block (`damage_queue.rs`), and a job (`engine/heal.rs`) stores the payload
+//!   elsewhere, by a Migrate record that keeps epoch and deltas. `engine/scrub.rs` does the same for every block.
+//! - Copies may be in collections that are not open, and nobody may wait for `Store::open` inside of the gate. So a
+//!   read of a program (`OpenObject::read_or_gather`) that fails lets `Rebuild::gather` look between two tries; the
+//!   second try finds the payload in `Copies`.
+//! - `FailedReads` (`store/object/failed_reads.rs`) has the blocks that could not be read, with their epochs and places
+//!   then; `Footprint` has the objects. `why` and the problems in `.ctl/status` come from these.
+//! - Moves (`engine/moves.rs`) take exact elements from the same list; evictions (`engine/evict/mod.rs`) ask the list
+//!   whether a block can be made again.
+//!
+//! To add a way: a row of `WAYS`, and its name in `setting.rs`.
 
 mod copies;
 pub(super) mod damage_queue;

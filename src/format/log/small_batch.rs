@@ -20,7 +20,7 @@
 //! - A node and an entry are the difference to the last node before in the batch, 0 at first.
 //! - t is the difference to the first time of the batch, itself at first; c the difference to the whole seconds
 //!   of that time.
-//! - o is 0 and a u128, or 1: the last Object of the batch. Its identity is that of its fields (`ObjectId::of`).
+//! - o is 0 and a u128, or 1: the last Object of the batch. Its identity follows from its fields (`model/id.rs`).
 //! - creation is the difference to the number of the item's record. The block of a Create has the element type
 //!   of the last Object, which it belongs to, and its number of elements as the shape.
 //! - A name x is its length u8 and its bytes.

@@ -6,9 +6,24 @@
 //! rings/   ───┘
 //! ```
 //!
-//! Threads read requests from the device, or get them by rings. [`Service::receive`] parses one and gives it to the file
-//! system with a [`Reply`], which knows its way back. Each of them works on bytes alone, so the file system is tested
-//! without a kernel. The mount, the handshake and most notifications are those of the crate `fuser` (`session.rs`).
+//! Threads read requests from the device, or get them by rings. [`Service::receive`] parses one and gives it to the
+//! file system with a [`Reply`], which knows its way back. Each of them works on bytes alone, so the file system is
+//! tested without a kernel: `Offline` (`fs/mount/offline.rs`) serves a store, and `tests/kernel/` sends it requests and
+//! compares replies. The mount, the handshake and most notifications are those of the crate `fuser` (`session.rs`).
+//!
+//! 1. A thread of `device.rs` reads a request with one system call into a buffer that it keeps; a reply is one
+//!    `writev`. Neither allocates memory.
+//! 2. `Reply::place` gives the memory that a read or a listing fills: a buffer of the thread, or the entry of a ring.
+//!    `Reply::placed` sends it from there.
+//! 3. A `Reply` is sent once. Dropped unsent it answers EIO, so a panic in a request leaves no program waiting.
+//!    `Reply::withhold` ends requests without reply: FORGET, BATCH_FORGET and INTERRUPT.
+//! 4. The kernel checks names and access. The parser checks lengths, ends of names and offsets all the same: bytes that
+//!    do not fit are an error, never a panic. `tests/fuzz/targets/` has a target for it, and one for the answers on a
+//!    small store.
+//!
+//! To serve another request: its number in `opcode.rs`, its arguments in `Operation` of `request.rs`, its reply in
+//! `reply.rs`, an arm in `fs/answer/requests.rs`, a function in `vfs/tree/change.rs`, and `tests/golden/fuse.py`. An unknown
+//! kind answers ENOSYS.
 
 pub(super) mod backing;
 pub(super) mod device;

@@ -1,4 +1,19 @@
 //! Mounting: the session with the kernel, from start to end.
+//!
+//! 1. `cli/mount.rs` checks both paths. Without `-f` it starts itself again as a daemon and waits for the line `ready`
+//!    on a pipe.
+//! 2. The daemon registers SIGTERM, SIGINT and SIGHUP, and opens the store (exclusive; shared with `--read-only`).
+//! 3. A `Session` (`fs/kernel/session.rs`) mounts. As many threads as cores, at least 2, get a device descriptor each.
+//!    The read-ahead of the kernel is raised to 4 MiB through `/sys/class/bdi` if permitted. Where the kernel offers
+//!    it, requests arrive over io_uring (`fs/kernel/rings/mod.rs`).
+//! 4. The daemon reports ready, on the pipe and to systemd (`sd-notify`), and leaves the terminal. Collections open at
+//!    their first use.
+//! 5. A signal or the end of the session wakes the waiting thread (`waker.rs`). On a signal the mount is detached, and
+//!    requests in progress have 5 s. Open files are flushed, everything is synced.
+//! 6. `tierfs umount` unmounts, then waits up to 30 s for the end of the daemon and of the lock of the store. It sends
+//!    no request to a daemon that the kernel names (`fdinfo` of `/dev/fuse`), and finds other mount namespaces in
+//!    `/proc/*/mountinfo` (`cli/common/connection.rs`). `--lazy` detaches and does not wait. `--force` detaches, aborts
+//!    the connection through `fusectl` after 1 s, and kills the daemon after 20 s.
 
 pub(in crate::fs) mod offline;
 pub(in crate::fs) mod waker;

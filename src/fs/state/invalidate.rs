@@ -1,28 +1,40 @@
 //! Invalidation of the kernel's caches.
 //!
+//! The kernel caches pages by inode. After a flush those of the *other* names of the same bytes are stale: the
+//! container of a tensor, the tensors of a container. The written file itself is invalidated only if it was invalidated
+//! while it was open for writing: a page that went while a write was on its way may have been read again before that
+//! write (`OpenFile::may_be_stale`).
+//!
 //! The kernel drops a page only after the reads and writes of it that are in progress. So an invalidation waits for
 //! requests, and these must not wait for it:
 //!
 //! 1. One thread, `forget-inodes`, invalidates pages. It holds no lock and answers no request. No other thread that
 //!    answers requests waits for it: threads hand over replies, to be sent after the invalidation.
-//! 2. A reply that was handed over keeps its request with the daemon. Of each queue of the kernel at least one entry has
-//!    no such reply (`fs/kernel/rings/waits.rs`). Its thread answers without waiting, so all requests of the queue get their
-//!    turn.
+//! 2. A reply that was handed over keeps its request with the daemon. Of each queue of the kernel at least one entry
+//!    has no such reply (`fs/kernel/rings/waits.rs`). Its thread answers without waiting, so all requests of the queue
+//!    get their turn.
 //! 3. A reply is not handed over if other requests stay in the kernel until it comes: to a change of the size, which
 //!    suspends the writeback of pages, and to a release, of which the kernel allows a limited number together with
 //!    read-ahead.
 //!
 //! The thread waits for a page whose lock or writeback a read or a write has. That request is suspended by no request
-//! that waits for the thread (3), so it is in a queue or with the daemon. There it is answered (1, 2). The thread goes on.
+//! that waits for the thread (3), so it is in a queue or with the daemon. There it is answered (1, 2). The thread goes
+//! on.
 //!
 //! A reply that is not handed over comes before the pages are dropped. Two things keep its promise that an open sees
-//! the change by every name: the kernel drops the attributes at once, which waits for nothing; and inodes count as stale
-//! until the thread has dropped their pages. The kernel may not keep the cache of a stale inode at an open. It then drops
-//! the pages itself, on behalf of the program, whose open is answered already.
+//! the change by every name: the kernel drops the attributes at once, which waits for nothing; and inodes count as
+//! stale until the thread has dropped their pages. The kernel may not keep the cache of a stale inode at an open. It
+//! then drops the pages itself, on behalf of the program, whose open is answered already.
 //!
-//! Names are never invalidated one by one, because that waits for the lock of their directory: a
-//! daemon killed in that wait would block the mount, and the holder of the lock, for ever. The kernel
-//! instead asks again at every use for names that may be removed without its request.
+//! - The kernel may not cache attributes of a file of which something is not in the log yet.
+//! - After a failed flush the other names are invalidated too, once for each write (`OpenFile::others_to_tell`): every
+//!   name shows the bytes that wait for the log.
+//! - After a refused write the file and its other names are invalidated (`Vfs::refused_write`). The thread waits for
+//!   the pages of that write, which the reply releases, so that reply does not wait for the thread.
+//!
+//! Names are never invalidated one by one, because that waits for the lock of their directory: a daemon killed in that
+//! wait would block the mount, and the holder of the lock, for ever. The kernel instead asks again at every use for
+//! names that may be removed without its request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,20 +1,39 @@
 //! Passthrough: files that the kernel reads itself, without the daemon.
 //!
-//! The kernel knows such a file by two numbers (`vfs/tree/ino.rs`). Its inode of a number is either cached
-//! or backed by one physical file, as long as any descriptor or mapping of it lives; an open of the
-//! other kind fails with EIO. Writes to a backed inode would reach the physical file. Therefore:
+//! The kernel knows such a file by two numbers (`vfs/tree/ino.rs`). Its inode of a number is either cached or backed by
+//! one physical file, as long as any descriptor or mapping of it lives; an open of the other kind fails with EIO.
+//! Writes to a backed inode would reach the physical file. Therefore:
 //!
-//! 1. A file's own number is only opened cached. Its passthrough number is only opened to read, and
-//!    backed.
-//! 2. All opens of a passthrough number that live at the same time have one backing id. A file whose
-//!    extents have moved by then goes through the daemon until they are closed.
-//! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and opens the
-//!    result. It does so only once. A redirected thread therefore gets the file that it was
-//!    redirected to, also if the name changes meanwhile. If it opens another file, the daemon serves it:
-//!    lookups of that thread lead to the own number of any other file.
+//! 1. A file's own number is only opened cached. Its passthrough number is only opened to read, and backed.
+//! 2. All opens of a passthrough number that live at the same time have one backing id. A file whose extents have moved
+//!    by then goes through the daemon until they are closed.
+//! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and opens the result. It does so
+//!    only once. A redirected thread therefore gets the file that it was redirected to, also if the name changes
+//!    meanwhile. If it opens another file, the daemon serves it: lookups of that thread lead to the own number of any
+//!    other file.
 //!
-//! The physical file is one of the store (`store/io/contiguous.rs`), or a decoded copy in memory
-//! (`fs/state/decoded_copies/mod.rs`). Neither changes while the kernel has it.
+//! The physical file is one of the store (`store/io/contiguous.rs`), or a decoded copy in memory (`fs/state/decoded_copies/mod.rs`).
+//! Neither changes while the kernel has it. A file of the store qualifies if its bytes are one data file from its start
+//! to its end, exact, not dirty, each block verified, or if it is pinned: then its copy qualifies.
+//!
+//! - A lookup (`Dispatcher::named`) answers with the passthrough number if the file qualifies, no descriptor is open
+//!   for writing to it or to a file that shares its bytes, and `passthrough_files_max` leaves room. The kernel may not
+//!   cache these attributes, since only `getattr` gives the own number as `st_ino`.
+//! - An open of the own number for reading, of a file that qualifies by then, is answered ESTALE, and the thread is
+//!   promised the backing. A thread that comes back to the own number (it reopens a descriptor, not a name) is served
+//!   by the daemon.
+//! - If only unverified blocks stand in the way, and the file has at least 1 MiB, another thread (`verify_on_open.rs`)
+//!   answers the open. It verifies the blocks that are in memory, for at most 250 ms, one file at a time on all cores,
+//!   then asks again. It takes `Collection::gate` anew every 256 KiB, for the sake of writers. A comparison counts only
+//!   if the log, under the lock of the blocks, still names the bytes that were read.
+//! - An open of the passthrough number that writes, uses O_DIRECT, or finds a file that does not qualify any more is
+//!   answered ESTALE too. Lookups lead to the own number until the thread has come there, for at most 60 s.
+//! - Each such open holds its objects, the stretches of the data file (`Shown::read_directly`) and the `OpenFile`: the
+//!   bytes outlive names and moves. A mapping outlives the open (`store/space/mod.rs`).
+//! - Setting the size or attributes under the passthrough number invalidates the own one.
+//!
+//! `second_look.rs` keeps what a thread finds when it looks again after any ESTALE. A lookup that finds a pinned copy
+//! unverified or missing notes it (`engine/pins.rs`), and a job mends the copy.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,26 @@
 //! The client of an object storage: requests with deadlines, retries and a bounded number at a time.
 //!
 //! Each function blocks its thread. The requests run on two threads of their own ([`runtime`]).
+//!
+//! - `object_store` repeats nothing itself (its ten tries last 2.3 s): the client must see each answer to know when a
+//!   server has too much to do, and 60 s is the time that a server needs to restart. The HTTP client is wrapped to keep
+//!   the status and the `Code` of a refusal only; the rest of such an answer quotes the signature of the request.
+//! - A body that ends early or stalls is continued by a request for the rest. So a piece is hashed once, in order, and
+//!   no byte is fetched twice.
+//! - A request that receives nothing for 5 s leaves its place to others. Those who wait for a place give up when
+//!   nothing was received for as long as a request may take: with one place left, 60 readers of a dead server would
+//!   otherwise wait one after the other.
+//! - One place in four is left for pieces that somebody waits for; otherwise 32 pieces ahead would delay the first byte
+//!   of another file.
+//! - A piece that could not be had is not asked for again for 2 s: the kernel repeats a failed read of several pages
+//!   for the first of them alone.
+//! - A mounted remote has 64 threads for requests of the kernel, where a local store has one a core: a read holds its
+//!   thread until the piece is there.
+//! - EACCES (`ErrorKind::Forbidden`) is the error where the host or the remote refuses; EPERM means that tierfs itself
+//!   refuses.
+//!
+//! To add a service: `SCHEMES` and an arm of `open` in `url.rs`, by a client of `object_store`, and its feature in
+//! Cargo.toml.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -8,6 +8,8 @@
 //! them again under the next generation, which no earlier plan can name. (3) The sweep removes a piece only
 //! if no manifest that is left names it, and removes manifests before pieces. (4) One plan at a time, and one sweep
 //! of it: a run claims it first.
+//!
+//! The ages of pieces and plans are those of the server's clock, which is read by writing an object and listing it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;

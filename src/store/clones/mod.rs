@@ -1,8 +1,25 @@
-//! A disk with clones: collections whose files are fetched from a remote when they are read.
+//! A disk with clones: collections whose files are fetched from a remote when they are read. Everything above this disk
+//! sees usual files: tiers, writes, pins, quotas, scrubs and compaction know nothing of clones.
 //!
-//! A collection is a clone if its directory has a `clone.toml`. Beside a data, tier, delta or factor file may
-//! stand a map with the state of its pieces; a file without one is all its own. Everything above this disk
-//! sees usual files.
+//! A collection is a clone if its directory has a `clone.toml` (`clone_description.rs`). Beside a data, tier, delta or factor
+//! file may stand a map with the state of its pieces; a file without one is all its own.
+//!
+//! 1. `Clones` is a `Disk` around that of the store. A clone gets a `CloneFile` (`file.rs`) for each file of payloads;
+//!    all that have the file open share a piece file (`shared_file.rs`, `store/pieces/mod.rs`).
+//! 2. A read fetches pieces that are remote, writes them into the file and calls them here. A write first makes the
+//!    pieces that it touches own: other bytes of them may be described, so a piece that is remote is fetched before. A
+//!    store that is only read keeps nothing.
+//! 3. `deferred_fetch.rs` keeps the network out of `Collection::gate`: a read that lacks a piece ends with an error, the
+//!    piece is fetched, and the read begins again. Reads that others begin inside their own gate wait there.
+//! 4. The trait `PieceSource` is the seam to the network, which stands in `remote/`.
+//! 5. `Store::clone_snapshot` (`store/clone_snapshot.rs`) puts the directory together under a name that the next opening
+//!    removes, and renames it. `Store::replace_clone` does the same for a pull, takes over what is here, and exchanges
+//!    the two directories in one step.
+//! 6. `OpenObject::evict_to_remote` (`store/io/clones.rs`) gives the space of pieces back that are here and not own:
+//!    the map says so first. A data file that somebody holds keeps its bytes.
+//! 7. A push asks `Canonical::piece_in_clone` (`store/snapshot/clone_reuse.rs`) before it reads: canonical bytes that
+//!    are exactly a piece of the clone are named again. After the push `Canonical::adopt` gives each file the pieces of
+//!    the new snapshot at their places here; all of it can be evicted then.
 
 pub mod clone_description;
 mod deferred_fetch;

@@ -1,16 +1,21 @@
 //! Lineage: which objects are stored as differences to others, across all collections of a store.
 //!
-//! A child's block refers to its parent's block by object and epoch. So the parent's blocks must not
-//! change while a child needs them or a reader may use them: attempts to write, move or delete them
-//! fail with `Busy`.
+//! A child's block refers to its parent's block by object and epoch. So the parent's blocks must not change while a
+//! child needs them or a reader may use them: attempts to write, move or delete them fail with `Busy`.
+//! `store/log/validate.rs` refuses such batches, `store/io/write.rs` and `vfs/open/file.rs` such writes.
+//!
+//! `Collection::hold_parent` marks the parent held, notes the child's collection in that of the parent, durably, and
+//! waits for batches and writes that began before. `engine/evict/delta.rs` then computes the differences and records
+//! them with the eviction. A child needs its parent until its deltas are reclaimed; a batch that frees the last ones is
+//! synced at once, because the parent may be written from then on.
 //!
 //! Children in the parent's own collection are known whenever that is open. Else the parent is marked by a setting of
-//! its collection's directory, one for each collection with children. The setting is durable before the first child needs it, and opening the collection opens
-//! those with children too. It stays when the last child there is gone, and goes when the mount renames or
-//! removes the collection of the children, whose own setting says where its parents are.
+//! its collection's directory, one for each collection with children. The setting is durable before the first child
+//! needs it, and opening the collection opens those with children too. It stays when the last child there is gone, and
+//! goes when the mount renames or removes the collection of the children, whose own setting says where its parents are.
 //!
-//! If a collection cannot be opened, is not there, or its log is damaged, its children are unknown. Objects that
-//! such settings name then stay unchanged until the collection opens, or a repair forgets it.
+//! If a collection cannot be opened, is not there, or its log is damaged, its children are unknown. Objects that such
+//! settings name then stay unchanged until the collection opens, or a repair forgets it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};

@@ -1,4 +1,13 @@
 //! One collection: its log, its state in memory, its files.
+//!
+//! A `Collection` is made of parts, each a type of its own: `Identity`, `Files`, the state behind a `StateLock`, the
+//! `Journal` (log and `Writer`), the `ReadGate`, `Reservations` (slots that no batch names yet), the `UsageFile`, the
+//! `Footprint` (memory, last use), the `Services` that the collections of a store share, the `Meter` of its tenant, and
+//! the `DigestCache`. `docs/LOCKS.md` has the order of their locks.
+//!
+//! A change is a batch: `Collection::record` (`commit.rs`) lets the caller fill it, checks it against the state,
+//! appends it to the log and applies it, all under the lock of the writer, without a sync. `Collection::sync` makes
+//! durable, in this order, the payload files that were written since the last sync, the directories, and the log.
 
 pub(in crate::store) mod allocate;
 pub(in crate::store) mod commit;

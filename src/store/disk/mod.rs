@@ -1,7 +1,20 @@
-//! The disk interface: the operations that a store needs from a file system. Other hosts can implement
-//! it, and tests can make it fail.
+//! The disk interface: the operations that a store needs from a file system. Other hosts can implement it, and tests
+//! can make it fail.
 //!
 //! Paths are relative to the store, parts joined by `/`.
+//!
+//! `ReadAt`, `File` and `Disk` are the seam to the operating system; they know nothing of remotes. A type that passes
+//! most calls on to another implements `ForwardFile` or `ForwardDisk` (`forward.rs`) with the calls that it changes:
+//! clones, and the disks of tests that fail, record, panic or lose power. `files.rs` is a directory of the operating
+//! system, whose files share a bounded number of descriptors (`descriptors.rs`); `memory.rs` is a disk in memory.
+//!
+//! `Store::open` and `SnapshotDisk::open_store` open a store on a disk with a remote behind it, an `Upstream`
+//! (`store/upstream.rs`): clones or snapshots. A collection asks its upstream for what only a remote has: the forms in
+//! which the collection is published, pieces of a file, another copy of bytes that fail their checksum. Repairs and
+//! logs in memory have no upstream.
+//!
+//! `change.rs` names each operation that changes bytes which a file has already, with the users who may see these
+//! bytes.
 
 use std::any::Any;
 use std::io;

@@ -1,4 +1,9 @@
 //! Applies deltas to decoded blocks, and stores writes to encoded blocks as deltas.
+//!
+//! A flush compares a written block that was encoded with the bytes that readers saw before. If at most a tenth of the
+//! elements changed, and the record takes less than half of the exact block, the changes go to `delta.dat` as a patch,
+//! and the slot in `tier0.dat` is released. Otherwise the block becomes exact. The ninth patch of a block merges the
+//! others into itself. Deltas stay until every read that began before a change has ended.
 
 use crate::codec;
 use crate::format::checksum;

@@ -1,17 +1,20 @@
 //! Objects: the owners of blocks, with the location of each block and the writes since the last batch.
 //!
 //! Invariants:
-//! 1. A block that the log describes is never overwritten in place: writes go to a slot, or to a
-//!    stretch of the data file, that no record names. Unwritten zeros have no bytes: where they are a hole of the
-//!    data file, a write may fill it, and what lies there counts only once a batch describes it.
-//! 2. A dirty block hides the described one. It is described, with its checksum, before it stops being
-//!    dirty.
+//! 1. A block that the log describes is never overwritten in place: writes go to a slot, or to a stretch of the data
+//!    file, that no record names. Unwritten zeros have no bytes: where they are a hole of the data file, a write may
+//!    fill it, and what lies there counts only once a batch describes it.
+//! 2. A dirty block hides the described one. It is described, with its checksum, before it stops being dirty.
 //! 3. Blocks past those that the log describes are zeros unless they are dirty.
 //! 4. `Counts::stored` is what the described blocks count as in the logged size. A change counts the blocks that it
 //!    changes, never all.
-//! 5. The checksum of a dirty block covers the first `len` bytes at its location. A write to these
-//!    bytes drops it first. A checksum of the whole block goes into the log without reading the block
-//!    back.
+//! 5. The checksum of a dirty block covers the first `len` bytes at its location. A write to these bytes drops it
+//!    first. A checksum of the whole block goes into the log without reading the block back.
+//!
+//! Memory (bounded by `tests/allocation.rs`): a tensor of one block takes about 920 bytes in an open collection, 1,100
+//! if encoded, and 26 more once it was read: the object 352, its node 96, the node as a file 176, names 130, tables of
+//! `State` 140. Each further block takes 4 bytes while its object is one run of exact blocks, otherwise 40, and 24 once
+//! it was read. An object that is written to or moved takes about 300 bytes more (`write_state.rs`).
 
 pub(in crate::store) mod block_ranges;
 pub(in crate::store) mod blocks;

@@ -1,9 +1,32 @@
-//! Sparse files whose bytes come in pieces from a remote. The cache of a mounted remote is a directory of such files;
-//! a clone has them in place of its own.
+//! Sparse files whose bytes come in pieces from a remote. The cache of a mounted remote is a directory of such files; a
+//! clone has them in place of its own.
 //!
-//! `layout` says where the pieces of a file stand, and is pure. `file` has their states, the data and the map on disk.
-//! `arrival` writes a piece while its bytes arrive. This room fetches nothing: it gives out claims, and their holders
-//! bring the bytes.
+//! This room fetches nothing: it gives out claims, and their holders bring the bytes.
+//!
+//! 1. `layout.rs` is pure: the pieces of a file, where their bytes stand in it, and queries. Equal files of two
+//!    snapshots have one `Layout::name`.
+//! 2. Each piece has a state: remote, here or, in a clone, own. The map beside the file
+//!    (`format/snapshot/piece_map.rs`) has the states, and in a cache digests of the pieces that are here. Both are
+//!    written in place.
+//! 3. `PieceFile::begin` (`file.rs`) gives one caller the `Claim` of a piece that is remote. The others wait for its
+//!    end, and get the same bytes or the same error.
+//! 4. A piece whose bytes the file has as they are stored may arrive in parts (`arrival.rs`): at multiples of 1 MiB,
+//!    one piece of a file at a time. Other pieces, and those that replace bytes which a reader may have open, are
+//!    compared first (`Claim::keep`).
+//! 5. `PieceFile::save` makes durable what has arrived, then writes the states. After a failed sync the pieces are
+//!    remote again. `PieceFile::check` compares with the digests.
+//! 6. `ReadAhead` (`read_ahead.rs`) says which pieces to fetch before a reader asks for them.
+//!
+//! | | a file of a cache | a file of a clone |
+//! |---|---|---|
+//! | users | all mounts of a process, by content | the collection, by name |
+//! | bytes that arrive | in parts, asynchronously, where the cache has room | whole, from a `PieceSource` |
+//! | the map is made | at the first save | with the file, or by a push |
+//! | the map is saved | every 30 s, and when the file is closed | after 8 pieces, and at a sync |
+//! | space goes back | by removing the whole file, the one used longest ago first | by `evict`, a piece at a time |
+//! | wrong bytes | the piece is remote again; a check drops it | are fetched again, over those that are there |
+//! | fetched ahead | 2 pieces, then twice as many, up to 32 | 4 pieces |
+//! | other bytes | never | own pieces; a push changes the layout (`SharedFile::adopt`) |
 
 pub mod arrival;
 pub mod file;

@@ -1,4 +1,31 @@
 //! State of a collection as recorded in its log: names, nodes, settings, objects.
+//!
+//! # Names of tensors
+//!
+//! The log has the entries of directories (`directory.rs`). Names of tensors follow from containers:
+//!
+//! 1. A tensor is a node with the number of its container and its own name, as the header of the container has it. For
+//!    `.npy` and `.cgeb` that name is what follows the stem of the file, so a rename changes no node.
+//! 2. At the end of a batch `State::name_tensors` (`tree.rs`) adds and removes the tensors of the containers that the
+//!    batch named, renamed or changed, once for each name of a container, in the `DirectoryTensors` of that directory
+//!    (`tensor_names.rs`). These map escaped paths to tensors. Of several tensors with one path the first has it, in
+//!    this order: tensors that the index of a sharded model says are in their container (`sharded_models.rs`), tensors of
+//!    files that are no variant of another (`is_variant` in `model/name.rs`), then by name of the container, then by
+//!    name of the tensor. Of a tensor `a` and a tensor `a/b` of another container the first has its name.
+//! 3. `State::find` leads from a directory and a name to a node: an entry; `.tensors`; or, without an entry and where
+//!    the setting `plain` is on, the tensor of that path, of the containers in the directory or in the nearest one
+//!    above. `State::find_any`, for `.as` and `.ctl`, ignores the setting. `State::listed` lists by number, so that a
+//!    listing can continue at a number.
+//! 4. `.tensors`, the directories in it, and those at the place of a tensor's path have nodes that only the memory has
+//!    (`State::shown`). Their numbers begin at `COMPUTED_FIRST` and are given at the first use; `vfs/tree/ino.rs` marks
+//!    them with the highest bit of the number of a node.
+//! 5. A program that makes a file in a directory at the place of a tensor's path makes that directory an entry of the
+//!    log (`vfs/tree/change.rs`); in `.tensors` it gets EPERM. The batch that makes a name for a program sets
+//!    `plain=off` on the directory (`vfs/open/names.rs`), because the kernel sends no CREATE for a name that a lookup
+//!    has found.
+//!
+//! Code that changes where plain names lead: `State::has_plain_names`, `is_plain_name` in `vfs/tree/vfs.rs`,
+//! `Dispatcher::only_read`.
 
 pub(in crate::store) mod apply_blocks;
 pub(in crate::store) mod by_id;

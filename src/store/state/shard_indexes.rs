@@ -1,5 +1,5 @@
 //! The indexes of sharded models in memory: which of them name a container of a directory, and with which tensors.
-//! `sharded.rs` keeps them up to date.
+//! `sharded_models.rs` keeps them up to date.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;

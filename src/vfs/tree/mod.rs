@@ -1,5 +1,12 @@
-//! Resolves paths in the mount to nodes, and gives their attributes and listings. Independent of the
-//! kernel.
+//! Resolves paths in the mount to nodes, and gives their attributes and listings. Independent of the kernel.
+//!
+//! A lookup (`vfs.rs`) finds the tenant, opens the collection at its first use, and looks the name up in the state
+//! (`store/state/mod.rs` says how names lead to tensors). The answer is an inode number (`ino.rs`), which joins the
+//! numbers of collection and node, and attributes (`attr.rs`). Numbers of collections and nodes are never used twice.
+//!
+//! Code that holds the state of a collection never asks an open file for its size: `list.rs` and `vfs.rs` overlay it
+//! afterwards (`docs/LOCKS.md`). `flush.rs` finds room on a full disk, `invalidate.rs` turns changes into inodes,
+//! `backing.rs` and `content.rs` say which files the kernel may read itself and which may be decoded as a whole.
 
 pub(in crate::vfs) mod attr;
 pub(in crate::vfs) mod backing;

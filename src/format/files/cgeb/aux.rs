@@ -1,6 +1,6 @@
 //! Encodes and decodes the auxiliary data that a producer stores with an embedding.
 //!
-//! An LZ4 block follows its uncompressed length as u32 little-endian (`lz4_Block_format.md` of the LZ4
+//! An LZ4 block follows its uncompressed length as u32 little-endian (lz4_Block_format.md of the LZ4
 //! project). A Zstandard frame is as in RFC 8878.
 
 use std::borrow::Cow;

@@ -1,17 +1,30 @@
 //! Requests of the kernel over io_uring.
 //!
 //! The kernel has a queue for each core and sends a request to the queue of the core on which the caller runs. A queue
-//! has entries, each with a buffer. A command in a ring gives an entry to the kernel. It completes with a request in the
-//! buffer; the next command takes the reply from there and waits for the next request. So one system call replies
+//! has entries, each with a buffer. A command in a ring gives an entry to the kernel. It completes with a request in
+//! the buffer; the next command takes the reply from there and waits for the next request. So one system call replies
 //! and waits, and the thread that answers runs on the caller's core, with its caches.
 //!
 //! On the caller's core a long request would only take turns with the caller. So each queue has one thread on its own
-//! core for the short requests, and threads that may run anywhere answer the long ones. An entry belongs to the ring
-//! from which it was given last. That of a long request stays with the thread that answered it, so the next request of
-//! a stream arrives there directly; that of a short one goes back to its core.
+//! core for the short requests, and as many threads as `--threads` says answer the long ones on any core (`worker.rs`):
+//! reads and writes from 64 KiB on, and fsync. A bound thread hands these over. An entry belongs to the ring from which
+//! it was given last. That of a long request stays with the thread that answered it, so the next request of a stream
+//! arrives there directly; that of a short one goes back to its core. A request may be answered by another thread
+//! before its own has returned, so an entry goes back after both; until then the reply to a write, whose bytes are read
+//! where the kernel put them, lies in `Kept`. A read is decoded into the entry; a write is not copied.
 //!
 //! Forgotten inodes, interruptions and notifications keep using the device. Where the kernel offers no rings, or a
-//! container forbids them, so does everything.
+//! container forbids them, so does everything. A mount takes rings up in this order:
+//!
+//! 1. `Prepared::new` makes the rings before the session begins, and their buffers: 8 entries for each core that the
+//!    machine may have, each 1 MiB and a page. Pages that no request has used take no memory, so a core takes 8 MiB
+//!    after long requests in all of its entries. If a ring cannot be made, the mount uses the device; so does a mount
+//!    whose answers may wait for a remote (`Choice::prepare`).
+//! 2. The session accepts `FUSE_OVER_IO_URING` in the first request, if the kernel offers it: since Linux 6.14, with
+//!    `enable_uring` of the module `fuse`. The kernel then answers nobody before every queue has an entry, or one is
+//!    refused.
+//! 3. `Transport::start` starts the threads and registers the entries. After a failure it registers a queue that does
+//!    not exist, which the kernel refuses; the kernel then uses the device.
 
 mod answer;
 mod layout;

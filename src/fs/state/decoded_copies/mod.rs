@@ -1,14 +1,30 @@
-//! The decoded cache: files that are not stored as their readers see them, decoded into memory as a whole,
-//! so that the kernel reads them by passthrough.
+//! The decoded cache: files that are not stored as their readers see them, decoded into memory as a whole, so that the
+//! kernel reads them by passthrough.
 //!
 //! Invariants:
-//! 1. A copy has the bytes of one version of a file (`vfs/tree/content.rs`). Its last byte is written and every
-//!    byte is verified before the table has it. Then it is never written again.
-//! 2. A copy is shown only while the file is of its version. The version is compared at each lookup and each
-//!    open, so no event can be missed; a sweep frees the memory of outdated copies.
-//! 3. A copy that a program has open or mapped is not freed, and counts until it is not. So passthrough's
-//!    invariants hold: the open of another copy is served by the daemon as long as the first is open.
+//! 1. A copy has the bytes of one version of a file (`vfs/tree/content.rs`). Its last byte is written and every byte is
+//!    verified before the table has it. Then it is never written again.
+//! 2. A copy is shown only while the file is of its version. The version is compared at each lookup and each open, so
+//!    no event can be missed; a sweep frees the memory of outdated copies.
+//! 3. A copy that a program has open or mapped is not freed, and counts until it is not. So passthrough's invariants
+//!    hold: the open of another copy is served by the daemon as long as the first is open.
 //! 4. Copies, and files that are being decoded, take no more memory than the budget.
+//!
+//! Files of at least 1 MiB that are encoded, packed, cast or wrapped can have a copy. Their version is what their bytes
+//! follow from: the objects with their change counts, the element type, the form. So a write, a move or an eviction
+//! needs to tell nobody; packing and compaction change no version. A copy holds no object, so freed space is reclaimed.
+//!
+//! `fs/answer/open_decoded.rs` decides which opens wait. A waiting open is answered by a thread of its own, at the latest when the
+//! daemon would have served the file at 2 GB/s, but after 250 ms to 2 s; the rest of the decode goes on, and opens of
+//! the same file wait for the same decode. `decode.rs` reserves the memory; all cores read the stream of the file, 512
+//! KiB at a time, verify every block and write the bytes to the file in memory (`file.rs`). After the last byte the
+//! version is compared again. A block that fails its checksum ends the decode, and nothing is kept.
+//!
+//! The least recently opened copy goes first. A write lease on the file says whether a program has it open or mapped
+//! (`store/space/mod.rs`). Pages are freed with their file, never used for another one. `evict=cache` and each
+//! invalidation drop copies too. While there are copies, a thread looks four times a second at the time that tasks have
+//! waited for memory, and at the memory left to the machine and to the control group (`memory.rs`). When memory is
+//! scarce, all copies that nobody uses are freed, decodes stop, and none begins for 10 s.
 
 mod budget;
 pub(in crate::fs) mod decode;

@@ -10,6 +10,25 @@
 //!
 //! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
 //! a cache at a time. The files that were used longest ago go first. Files of other names are left alone.
+//!
+//! A cached file is a piece file (`store/pieces/mod.rs` has the table beside clones). It lies at its own offsets in a
+//! file of its own, so that the kernel can read it once it is whole. The file that was used longest ago goes first,
+//! whether open or not: its name goes, and a program that has it open reads on.
+//!
+//! - Bytes from the network go straight into the cached file while they are hashed, in parts of 1 MiB at multiples of 1
+//!   MiB: nobody reads a piece before its state says so, and the page cache gets large folios. A piece that was there
+//!   and had wrong bytes is compared in memory first, since the kernel may have the file open.
+//! - A new cached file is never made by shortening one to nothing: ext4 then writes back the whole file when a
+//!   descriptor of it is closed.
+//! - Without room in the cache, the last 128 MiB of pieces stay in memory: the kernel reads a piece of 8 MiB in up to
+//!   64 parts, and each would fetch it.
+//! - States are on disk only after the bytes; a map is saved every 30 s and at the end, since each save takes an
+//!   fdatasync. A cached file whose fdatasync failed is given up: the kernel reports lost pages once.
+//! - Logs are cached as the remote stores them, compressed, by name. Unpacked bytes have no name that a manifest
+//!   vouches for, and a log says what all other checksums are. A manifest is found by its last 32 bytes, which a mount
+//!   asks the remote for.
+//! - A map has the BLAKE3 of the bytes of each piece as they stand in the file, so `tierfs cache --verify` needs
+//!   neither the remote nor a manifest.
 
 use std::collections::HashMap;
 use std::fs;
