@@ -264,3 +264,87 @@ fn exit_code(done: Result<Outcome>) -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use super::Cli;
+
+    /// The Markdown files of the repository's documents.
+    fn documents() -> Vec<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let in_folder = |folder: &str| {
+            let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+            entries.filter(|path| path.extension().is_some_and(|end| end == "md")).collect::<Vec<_>>()
+        };
+        [vec![root.join("README.md")], in_folder("docs"), in_folder("docs/manual")].concat()
+    }
+
+    /// The commands of a page: in backquotes, and lines of code.
+    fn commands(text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut is_code = false;
+        for line in text.lines() {
+            if line.starts_with("```") {
+                is_code = !is_code;
+                continue;
+            }
+            let parts: Vec<&str> =
+                if is_code { vec![line] } else { line.split('`').skip(1).step_by(2).collect() };
+            for part in parts.iter().flat_map(|part| part.split(['|', ';', '#', '>', '\u{b7}'])) {
+                for part in part.split("&&") {
+                    let part = part.trim().trim_start_matches("$ ").trim_start_matches("sudo ");
+                    if part.starts_with("tierfs ") {
+                        found.push(part.trim_end_matches('\\').to_owned());
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The words of a command, without quotes and ellipses.
+    fn words(command: &str) -> Vec<String> {
+        let (mut words, mut quote) = (vec![String::new()], None);
+        for letter in command.chars() {
+            match (quote, letter) {
+                (None, '"' | '\'') => quote = Some(letter),
+                (Some(open), _) if letter == open => quote = None,
+                (None, ' ') => words.push(String::new()),
+                _ => words.last_mut().unwrap().push(letter),
+            }
+        }
+        words.retain(|word| !word.is_empty() && !["...", "\u{2026}", "&"].contains(&word.as_str()));
+        words
+    }
+
+    #[test]
+    fn commands_in_the_documents_have_the_subcommands_and_options_of_the_program() {
+        let (mut count, mut wrong) = (0, Vec::new());
+        for path in documents() {
+            for command in commands(&fs::read_to_string(&path).unwrap()) {
+                count += 1;
+                // A placeholder, and the first line of a file.
+                if command.starts_with("tierfs COMMAND") || command == "tierfs garbage 1" {
+                    continue;
+                }
+                let Err(error) = Cli::try_parse_from(words(&command)) else { continue };
+                // Pages write names in capitals for values, and may leave out what does not matter there.
+                let is_wrong = matches!(
+                    error.kind(),
+                    ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
+                );
+                if is_wrong {
+                    wrong.push(format!("{}: {command}: {error}", path.display()));
+                }
+            }
+        }
+        assert!(count > 150, "{count} commands are too few to be all");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
