@@ -139,7 +139,7 @@ fn check_place(asked: &Asked) -> Result<()> {
         let text = "set it on the container, on one of its tensors, or on the directory of the container";
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    let owners = [ROOT_USER, asked.vfs().owner().0, asked.view.node.entry.uid];
+    let owners = [ROOT_USER, asked.vfs().owner().uid, asked.view.node.entry.uid];
     if !asked.is_directory() || owners.contains(&asked.user) {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! The vocabulary of all layers: identities, names, element types, shapes, tiers, error kinds. Imports
 //! nothing from the crate.
 
+mod collection_name;
 mod dtype;
 mod error;
 mod exact_reason;
@@ -9,12 +10,14 @@ mod keep_list;
 mod mode;
 mod move_to;
 mod name;
+mod owner;
 mod progress;
 mod refusal;
 mod shape;
 mod text;
 mod tier;
 
+pub use collection_name::{CollectionName, OwnedCollectionName};
 pub use dtype::{Dtype, GGML_CODE};
 pub use error::{Error, ErrorKind, Result, beginning, plain};
 pub use exact_reason::{Kept, KeptBy};
@@ -29,6 +32,7 @@ pub use name::{
     CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
     TensorNames, check_label, check_tensor_name, escape_component, is_reserved, is_variant, quoted_name,
 };
+pub use owner::Owner;
 pub use progress::{Progress, Silent};
 pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
 pub use shape::{DIMENSIONS_MAX, Shape};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::format::snapshot::piece_map::{PieceMap, PieceState};
-use crate::model::{Error, Result};
+use crate::model::{CollectionName, Error, OwnedCollectionName, Owner, Result};
 use crate::store::clones::{CloneSource, Clones, write_source};
 use crate::store::collection::LIMITS_SETTING;
 use crate::store::disk::memory::MemoryDisk;
@@ -57,17 +57,18 @@ impl Store {
     /// blocks need is not in this store.
     pub fn clone_snapshot(
         &self,
-        (tenant, name): (&str, &str),
+        CollectionName { tenant, name }: CollectionName<'_>,
         cloned: &Cloned,
-        owner: (u32, u32),
+        owner: Owner,
     ) -> Result<()> {
         if !self.tenants()?.iter().any(|there| there == tenant) {
             self.create_tenant(tenant, owner, TENANT_MODE)?;
         }
-        self.check_new_collection((tenant, name))?;
+        self.check_new_collection(CollectionName::new(tenant, name))?;
         self.check_needs(cloned.manifest)?;
         let number = self.free_number()?;
-        let draft = self.draft((tenant, name), number, cloned, None, &PiecesHere::new(), &[])?;
+        let draft =
+            self.draft(CollectionName::new(tenant, name), number, cloned, None, &PiecesHere::new(), &[])?;
         let path = format!("{tenant}/{name}");
         let placed = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(tenant));
         placed.map_err(|error| Error::io(format!("making {path}"), error))?;
@@ -77,7 +78,11 @@ impl Store {
 
     /// Makes a clone one of another snapshot, durably. What it has of it stays here; all changes are lost.
     /// `Busy` if it is in use, or others need it.
-    pub fn replace_clone(&self, (tenant, name): (&str, &str), cloned: &Cloned) -> Result<()> {
+    pub fn replace_clone(
+        &self,
+        CollectionName { tenant, name }: CollectionName<'_>,
+        cloned: &Cloned,
+    ) -> Result<()> {
         self.check_needs(cloned.manifest)?;
         let clones = self.clones()?;
         let path = format!("{tenant}/{name}");
@@ -88,10 +93,17 @@ impl Store {
         };
         let number = self.free_number()?;
         let mut draft = String::new();
-        self.with_closed(&[(tenant.to_owned(), name.to_owned())], Change::Remove, || {
+        self.with_closed(&[OwnedCollectionName::new(tenant, name)], Change::Remove, || {
             let failed = |error| Error::io(format!("replacing {path}"), error);
             let before = files_of(clones, &path).map_err(failed)?;
-            draft = self.draft((tenant, name), number, cloned, limits, &pieces_here(&before), &before)?;
+            draft = self.draft(
+                CollectionName::new(tenant, name),
+                number,
+                cloned,
+                limits,
+                &pieces_here(&before),
+                &before,
+            )?;
             drop(before);
             self.disk.exchange(&draft, &path).map_err(failed)?;
             self.disk.sync_directory(tenant).map_err(failed)
@@ -150,7 +162,7 @@ impl Store {
     /// Puts the directory of a clone together, durably. Returns its path, which is that of no collection.
     fn draft(
         &self,
-        (tenant, name): (&str, &str),
+        CollectionName { tenant, name }: CollectionName<'_>,
         number: u32,
         cloned: &Cloned,
         limits: Option<String>,

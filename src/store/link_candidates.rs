@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::model::check_label;
+use crate::model::{CollectionName, check_label};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::settings::Share;
 
@@ -86,7 +86,12 @@ impl Sharing {
     }
 
     /// Notes a new data file.
-    pub fn note(&self, (tenant, collection): (&str, &str), number: u64, len: u64) {
+    pub fn note(
+        &self,
+        CollectionName { tenant, name: collection }: CollectionName<'_>,
+        number: u64,
+        len: u64,
+    ) {
         let mut scopes = self.scopes.lock();
         let Some(lengths) = scopes.get_mut(self.scope(tenant)) else { return };
         let name = SharedName { collection: collection.into(), number };

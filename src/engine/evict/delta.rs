@@ -19,7 +19,7 @@ use crate::format::log::catalog::Measured;
 use crate::format::log::record::Record;
 use crate::format::payload::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
 use crate::format::payload::difference::{Differences, measured, patch};
-use crate::model::{Aim, Dtype, Error, ErrorKind, Result, Tier};
+use crate::model::{Aim, CollectionName, Dtype, Error, ErrorKind, Result, Tier};
 use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Object;
@@ -142,7 +142,7 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
     let mut parents = Vec::new();
     for object in &target.objects {
         let Some(parent) = &object.entry.parent else { continue };
-        let (tenant, name) = parent.place(collection.place());
+        let CollectionName { tenant, name } = parent.place(collection.place());
         let parent_collection = engine.store.collection(tenant, name)?;
         let (held, found) =
             collection.hold_parent(object, &parent_collection).map_err(|error| match error.kind() {
@@ -167,7 +167,7 @@ fn check_depth(engine: &Engine, collection: &Arc<Collection>, object: &Arc<Objec
                 "its lineage is more than {DEPTH_MAX} levels deep; evict it with another reconstruct"
             ));
         }
-        let (tenant, name) = parent.place(place.place());
+        let CollectionName { tenant, name } = parent.place(place.place());
         let above = engine.store.collection(tenant, name).ok();
         let found = above.and_then(|above| {
             let found = above.state().object(parent.object).cloned();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::format::log::catalog::Digests;
-use crate::model::{EntryId, ObjectId, Result};
+use crate::model::{CollectionName, EntryId, ObjectId, Result};
 use crate::store::{Block, Collection, Node, Object, OpenObject, Store, Verify};
 use crate::stream::sums;
 
@@ -145,7 +145,7 @@ impl Gathered {
 fn of_parent(store: &Store, open: &OpenObject, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
     let object = open.object();
     let Some(parent) = &object.entry.parent else { return Ok(None) };
-    let (tenant, name) = parent.place(open.collection().place());
+    let CollectionName { tenant, name } = parent.place(open.collection().place());
     let collection = store.collection(tenant, name)?;
     let Some(found) = collection.state().object(parent.object).cloned() else { return Ok(None) };
     let len = |object: &Object| {

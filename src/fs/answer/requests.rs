@@ -12,7 +12,7 @@ use crate::fs::kernel::{
 };
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
-use crate::model::{ErrorKind, NAME_BYTES_MAX, Result};
+use crate::model::{ErrorKind, NAME_BYTES_MAX, Owner, Result};
 use crate::store::now_nanoseconds;
 use crate::trace;
 use crate::vfs::open::SetAttr;
@@ -32,8 +32,8 @@ struct Caller {
 
 impl Caller {
     /// The owner of what the request makes.
-    fn owner(self) -> (u32, u32) {
-        (self.user, self.group)
+    fn owner(self) -> Owner {
+        Owner { uid: self.user, gid: self.group }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::format::log::catalog::Parent;
-use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
+use crate::model::{CollectionName, Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
 use crate::store::Collection;
 use crate::store::{Node, State};
 
@@ -92,11 +92,11 @@ impl Parents {
         &self,
         own: &Collection,
         tensor: &ParentTensor,
-        place: usize,
+        index: usize,
     ) -> Option<Parent> {
-        let (object, _) = tensor.shards.get(place)?;
-        let is_own = (own.tenant(), own.name()) == (self.tenant.as_str(), self.collection.as_str());
-        let collection = (!is_own).then(|| (self.tenant.clone(), self.collection.clone()));
+        let (object, _) = tensor.shards.get(index)?;
+        let place = CollectionName::new(&self.tenant, &self.collection);
+        let collection = (own.place() != place).then(|| place.owned());
         Some(Parent { object: *object, collection })
     }
 }

@@ -23,7 +23,9 @@ use crate::ingest::publish::compare::{Compare, Comparison, node_at};
 use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink};
 use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
-use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result, quoted_name};
+use crate::model::{
+    Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result, quoted_name,
+};
 use crate::store::Use;
 use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
@@ -102,7 +104,7 @@ impl Plan {
 
     /// The path of the collection.
     pub fn path(&self) -> String {
-        format!("{}/{}", self.request.collection.0, self.request.collection.1)
+        self.request.collection.to_string()
     }
 
     /// Total bytes of the sources.
@@ -138,18 +140,18 @@ impl Plan {
         }
         match collection {
             Some(collection) => collection.meter().check(more),
-            None => store.check_tenant_quota(&self.request.collection.0, more),
+            None => store.check_tenant_quota(&self.request.collection.tenant, more),
         }
     }
 
     /// The collection, if it exists.
     fn existing(&self, store: &Store) -> Result<Option<Arc<Collection>>> {
-        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let OwnedCollectionName { tenant, name } = &self.request.collection;
         if self.is_there(store)? { store.collection(tenant, name).map(Some) } else { Ok(None) }
     }
 
     fn is_there(&self, store: &Store) -> Result<bool> {
-        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let OwnedCollectionName { tenant, name } = &self.request.collection;
         Ok(store.tenants()?.contains(tenant) && store.collections(tenant)?.contains(name))
     }
 
@@ -175,7 +177,7 @@ impl Plan {
     pub fn run(
         &self,
         store: &Store,
-        owner: (u32, u32),
+        owner: Owner,
         watch: &dyn Watch,
         finish: Option<Finish<'_>>,
         sum: &mut Sum,
@@ -186,7 +188,7 @@ impl Plan {
             return self.preview_in(self.existing(store)?.as_ref(), Some((store, &options)), watch, sum);
         }
         self.tell_walked(watch, sum);
-        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let OwnedCollectionName { tenant, name } = &self.request.collection;
         // One that a killed import has begun to make has no names either.
         let is_made = !self.is_there(store)? || store.collection(tenant, name).is_err();
         let collection = store.collection_made(tenant, name, owner)?;
@@ -410,7 +412,7 @@ impl Plan {
         &self,
         store: &Store,
         collection: &Arc<Collection>,
-        owner: (u32, u32),
+        owner: Owner,
         (options, watch): (&Options, &dyn Watch),
         (finish, sum): (Option<Finish<'_>>, &mut Sum),
     ) -> Result<()> {
@@ -520,7 +522,7 @@ impl Plan {
     fn links(
         &self,
         collection: &Arc<Collection>,
-        owner: (u32, u32),
+        owner: Owner,
         watch: &dyn Watch,
         sum: &mut Sum,
     ) -> Result<()> {
@@ -548,7 +550,7 @@ impl Plan {
     fn remove(
         &self,
         collection: &Arc<Collection>,
-        owner: (u32, u32),
+        owner: Owner,
         watch: &dyn Watch,
         sum: &mut Sum,
     ) -> Result<()> {
@@ -576,7 +578,7 @@ impl Plan {
         store: &Store,
         collection: &Arc<Collection>,
         found: &Found,
-        owner: (u32, u32),
+        owner: Owner,
         (options, watch): (&Options, &dyn Watch),
     ) -> Result<Report> {
         // Mounts may have changed since the files were found.
@@ -603,7 +605,7 @@ impl Plan {
         &self,
         collection: &Arc<Collection>,
         target: &Target,
-        owner: (u32, u32),
+        owner: Owner,
         (options, watch): (&Options, &dyn Watch),
     ) -> Result<Report> {
         let mut sources = Vec::new();
@@ -719,12 +721,12 @@ impl<'a> Blobs<'a> {
 }
 
 /// Attributes of entries that an import creates now.
-fn now(owner: (u32, u32)) -> Origin {
+fn now(owner: Owner) -> Origin {
     let now = now_nanoseconds();
     Origin { mode: 0o777, owner, atime: now, mtime: now, sha256: None }
 }
 
-fn origin(metadata: &fs::Metadata, owner: (u32, u32), sha256: Option<[u8; 32]>) -> Origin {
+fn origin(metadata: &fs::Metadata, owner: Owner, sha256: Option<[u8; 32]>) -> Origin {
     Origin {
         mode: metadata.mode() & crate::model::PERMISSIONS,
         owner,

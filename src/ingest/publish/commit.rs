@@ -109,8 +109,8 @@ pub(in crate::ingest) fn publish_over(
             add(batch, state, EntryId(state.last_entry() + 1))?;
         }
         let entry = &before.entry;
-        let owner = (entry.uid, entry.gid);
-        let origin = Origin { mode: entry.mode, owner, atime: entry.atime, mtime, sha256: None };
+        let origin =
+            Origin { mode: entry.mode, owner: entry.owner(), atime: entry.atime, mtime, sha256: None };
         file.add_objects(batch);
         let mut names = Names::new(batch, state, &origin);
         if is_renamed {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::model::{Error, ErrorKind, Result, StoreId};
+use crate::model::{CollectionName, Error, ErrorKind, Owner, Result, StoreId};
 use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::collection::Collection;
 use crate::store::collection::Services;
@@ -36,7 +36,7 @@ impl OpenedLog {
     pub fn read(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        (tenant, name): (&str, &str),
+        CollectionName { tenant, name }: CollectionName<'_>,
         access: Access,
     ) -> Result<OpenedLog> {
         let log_path = format!("{tenant}/{name}/{LOG_NAME}");
@@ -44,7 +44,7 @@ impl OpenedLog {
         let file =
             disk.open(&log_path, how).map_err(|error| Error::io(format!("opening {log_path}"), error))?;
         let replayed = replay(&file, store).map_err(|error| error.at(format!("{tenant}/{name}")))?;
-        let identity = Identity::new(store, (tenant, name), access);
+        let identity = Identity::new(store, CollectionName::new(tenant, name), access);
         Ok(OpenedLog { identity, file, replayed, is_durable: false })
     }
 
@@ -77,9 +77,9 @@ impl Collection {
     pub fn create(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        (tenant, name): (&str, &str),
+        CollectionName { tenant, name }: CollectionName<'_>,
         number: u32,
-        owner: (u32, u32),
+        owner: Owner,
         mode: u32,
     ) -> Result<Collection> {
         let path = format!("{tenant}/{name}");
@@ -100,7 +100,7 @@ impl Collection {
         for directory in [&path, tenant, ""] {
             disk.sync_directory(directory).map_err(failed)?;
         }
-        let opened = OpenedLog::read(disk, store, (tenant, name), Access::Write)?;
+        let opened = OpenedLog::read(disk, store, CollectionName::new(tenant, name), Access::Write)?;
         Collection::of_log(disk, opened, Vec::new())
     }
 
@@ -159,7 +159,7 @@ impl Collection {
     pub(in crate::store) fn of_state(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        place: (&str, &str),
+        place: CollectionName<'_>,
         state: State,
     ) -> Collection {
         let identity = Identity::new(store, place, Access::Read);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::format::log::record::{Record, Stored};
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::clock::now_seconds;
 use crate::store::collection::Collection;
 use crate::store::collection::open::refuse_remains;
@@ -76,7 +76,7 @@ pub(in crate::store) type LostBlocks = HashMap<ObjectId, Vec<Range<u32>>>;
 pub fn repair(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    (tenant, name): (&str, &str),
+    CollectionName { tenant, name }: CollectionName<'_>,
     number: u32,
 ) -> Result<Option<Repaired>> {
     let path = format!("{tenant}/{name}");
@@ -99,7 +99,7 @@ pub fn repair(
         reasons = take_in(&mut state, dropped);
         end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
     }
-    let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
+    let collection = Arc::new(Collection::of_state(disk, store, CollectionName::new(tenant, name), state));
     let mut lost = lost_blocks(&collection, |_| true)?;
     let is_broken = {
         let state = collection.state.read();
@@ -111,10 +111,11 @@ pub fn repair(
     let mut tree = RepairedTree::default();
     if damage.is_some() || is_broken {
         let state = &mut collection.state.write();
-        tree = repair_tree(state, refused, (&mut lost, &reasons), number, (tenant, name))?;
+        tree = repair_tree(state, refused, (&mut lost, &reasons), number, CollectionName::new(tenant, name))?;
         state.forget_all_copies()?;
     } else if dropped.is_some() {
-        tree = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
+        tree =
+            name_unowned(&mut collection.state.write(), &lost, &reasons, CollectionName::new(tenant, name))?;
     }
     let mut repaired = describe(&collection, &lost, damage.as_ref(), tree)?;
     if dropped.is_some() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::Record;
-use crate::model::{ObjectId, Result, StoreId};
+use crate::model::{CollectionName, ObjectId, Result, StoreId};
 use crate::store::batch::described;
 use crate::store::collection::Collection;
 use crate::store::collection::allocate::payloads;
@@ -40,7 +40,7 @@ type Pieces = Vec<(u32, Block)>;
 pub fn open_collection(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    place: (&str, &str),
+    place: CollectionName<'_>,
     access: Access,
 ) -> Result<Collection> {
     open_log(disk, store, place, OpenedLog::read(disk, store, place, access)?)
@@ -50,7 +50,7 @@ pub fn open_collection(
 pub(in crate::store) fn open_log(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    place: (&str, &str),
+    place: CollectionName<'_>,
     opened: OpenedLog,
 ) -> Result<Collection> {
     if !opened.needs_setting_aside() {
@@ -77,7 +77,7 @@ pub(in crate::store) fn open_log(
 fn set_aside(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    (tenant, name): (&str, &str),
+    CollectionName { tenant, name }: CollectionName<'_>,
     replayed: Replayed,
 ) -> Result<Vec<Note>> {
     let Replayed { mut state, mut end, freed, dropped, .. } = replayed;
@@ -87,12 +87,13 @@ fn set_aside(
         reasons = take_in(&mut state, dropped);
         end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
     }
-    let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
+    let collection = Arc::new(Collection::of_state(disk, store, CollectionName::new(tenant, name), state));
     let unowned: HashSet<ObjectId> = collection.objects_without_file().into_iter().collect();
     // A checkpoint needs a record of every block. A block without one is lost already.
     let is_concerned = |object: &Object| unowned.contains(&object.entry.id) || !object.has_all_blocks();
     let lost = lost_blocks(&collection, is_concerned)?;
-    let tree = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
+    let tree =
+        name_unowned(&mut collection.state.write(), &lost, &reasons, CollectionName::new(tenant, name))?;
     let reason = Some("the end of meta.log was dropped".to_owned());
     let out = Repaired { reason, moved: tree.moved, ..Repaired::default() };
     let out = replace_log(&collection, &lost, end, out)?;

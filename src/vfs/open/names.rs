@@ -9,7 +9,7 @@ use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
 use crate::ingest::{Rename, arrive_as, is_data_file, mark_data_files, may_be_recognized, recognize_at};
-use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result, SET_GROUP_ID};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Owner, Result, SET_GROUP_ID};
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::disk::File;
@@ -24,7 +24,7 @@ pub fn create(
     parent: EntryId,
     name: &[u8],
     mode: u32,
-    owner: (u32, u32),
+    owner: Owner,
 ) -> Result<EntryId> {
     let file = FileEntry::new(Content::Plain, ObjectIds::new());
     make(collection, parent, name, mode, owner, NodeType::File(Box::new(file)))
@@ -36,7 +36,7 @@ pub fn make_directory(
     parent: EntryId,
     name: &[u8],
     mode: u32,
-    owner: (u32, u32),
+    owner: Owner,
 ) -> Result<EntryId> {
     make(collection, parent, name, mode, owner, NodeType::Directory)
 }
@@ -47,7 +47,7 @@ pub fn symlink(
     parent: EntryId,
     name: &[u8],
     target: &[u8],
-    owner: (u32, u32),
+    owner: Owner,
 ) -> Result<EntryId> {
     make(collection, parent, name, 0o777, owner, NodeType::Symlink(target.to_vec()))
 }
@@ -57,15 +57,16 @@ fn make(
     parent: EntryId,
     name: &[u8],
     mode: u32,
-    owner: (u32, u32),
+    owner: Owner,
     node_type: NodeType,
 ) -> Result<EntryId> {
     let _counted = collection.meter().reserve(Use::FILE)?;
     collection
         .record(Touched::default(), |batch, state| {
             check_free(state, parent, name)?;
-            let above = state.node(parent).map_or((0, 0), |above| (above.entry.mode, above.entry.gid));
-            let (mode, owner) = inherited(above, mode, owner, &node_type);
+            let above =
+                state.node(parent).map(|above| Above { mode: above.entry.mode, gid: above.entry.gid });
+            let (mode, owner) = inherited(above.unwrap_or_default(), mode, owner, &node_type);
             let id = EntryId(state.last_entry() + 1);
             if let NodeType::Symlink(target) = &node_type {
                 mark_blob(batch, state, (parent, name), target);
@@ -82,14 +83,23 @@ fn make(
         })
 }
 
-/// The mode and owner of a new node in a directory of mode and group `above`. A directory with the
-/// set-group-ID bit gives its group to the node, and the bit to a directory.
-pub fn inherited(above: (u32, u32), mode: u32, owner: (u32, u32), node_type: &NodeType) -> (u32, (u32, u32)) {
-    if above.0 & SET_GROUP_ID == 0 {
+/// The attributes of a directory that new nodes in it may inherit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Above {
+    /// Permission bits.
+    pub mode: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// The mode and owner of a new node in a directory. A directory with the set-group-ID bit gives its group to
+/// the node, and the bit to a directory.
+pub fn inherited(above: Above, mode: u32, owner: Owner, node_type: &NodeType) -> (u32, Owner) {
+    if above.mode & SET_GROUP_ID == 0 {
         return (mode, owner);
     }
     let bit = if *node_type == NodeType::Directory { SET_GROUP_ID } else { 0 };
-    (mode | bit, (owner.0, above.1))
+    (mode | bit, Owner { uid: owner.uid, gid: above.gid })
 }
 
 /// Creates a hard link. Fails with `Denied` for directories and for tensors of containers.

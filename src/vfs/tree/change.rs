@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::format::log::catalog::Content;
-use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, OWNER_WRITES, Owner, Result};
 use crate::store::SaveUsage;
 use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
 use crate::vfs::open::{self, Changes, OpenFile, SetAttr};
@@ -13,6 +13,7 @@ use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::list_mode::ListMode;
 use crate::vfs::tree::location::{CONTROL_NAME, FORMS_NAME};
 use crate::vfs::tree::location::{ControlView, FileView, Located};
+use crate::vfs::tree::relocation::label;
 use crate::vfs::tree::unlinked_files::{RemovedNode, UnlinkedFile};
 use crate::vfs::tree::vfs::Vfs;
 
@@ -222,7 +223,7 @@ impl Vfs {
     }
 
     /// Creates an empty file.
-    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
+    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: Owner) -> Result<(Ino, Located)> {
         let directory = self.directory_to_add(parent, name)?;
         self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
         self.found_in(&directory, name)
@@ -234,7 +235,7 @@ impl Vfs {
         parent: Ino,
         name: &[u8],
         mode: u32,
-        owner: (u32, u32),
+        owner: Owner,
     ) -> Result<(Ino, Located)> {
         let label = || {
             let label =
@@ -259,13 +260,7 @@ impl Vfs {
     }
 
     /// Creates a symbolic link.
-    pub fn symlink(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-        owner: (u32, u32),
-    ) -> Result<(Ino, Located)> {
+    pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], owner: Owner) -> Result<(Ino, Located)> {
         let directory = self.directory_to_add(parent, name)?;
         let collection = &directory.collection;
         let link = self.with_room(|| open::symlink(collection, directory.node, name, target, owner))?;
@@ -337,7 +332,8 @@ impl Vfs {
         match (self.locate(from.0)?, self.locate(to.0)?) {
             (Located::Root, Located::Root) => return self.rename_tenant(from.1, to.1),
             (Located::Tenant(old), Located::Tenant(new)) => {
-                return self.rename_collection((&old, from.1), (&new, to.1));
+                let from = CollectionName::new(&old, label(from.1)?);
+                return self.rename_collection(from, CollectionName::new(&new, label(to.1)?));
             }
             _ => {}
         }
@@ -504,7 +500,7 @@ impl Vfs {
             (state.place_beside(found.node), state.shown(found.node))
         };
         let Some(((mut node, names), like)) = place.zip(like) else { return Err(of_container()) };
-        let (mode, owner) = (like.entry.mode, (like.entry.uid, like.entry.gid));
+        let (mode, owner) = (like.entry.mode, like.entry.owner());
         for name in names {
             let collection = &found.collection;
             let made = self.with_room(|| open::make_directory(collection, node, &name, mode, owner));

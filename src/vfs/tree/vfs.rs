@@ -7,7 +7,7 @@ use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
-use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Owner, Result};
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
@@ -45,7 +45,7 @@ pub struct Vfs {
 
 /// The user and group of nodes that no log records, and their time.
 pub(super) struct Mounted {
-    pub by: (u32, u32),
+    pub by: Owner,
     pub at: i64,
 }
 
@@ -84,7 +84,7 @@ impl Vfs {
         store: Arc<Store>,
         listed_by_default: ListMode,
         verify: Verify,
-        owner: (u32, u32),
+        owner: Owner,
         controls: Controls,
     ) -> Vfs {
         let engine = Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone())));
