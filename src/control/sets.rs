@@ -7,7 +7,9 @@ use crate::control::context::Mounted;
 use crate::control::context::ROOT_USER;
 use crate::control::files::note_event;
 use crate::control::jobs::{Job, Report};
-use crate::engine::{self, Consent, Evict, Moved, Reconstruct, Setting, Sources};
+use crate::engine::{
+    self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
+};
 use crate::format::log::catalog::NodeType;
 use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human};
 use crate::store::{EventKind, State};
@@ -178,27 +180,28 @@ fn set_of_directory(asked: &Asked, setting: &Setting, text: &str) -> Result<()> 
 
 fn set_tier(asked: &Asked, text: &str) -> Result<()> {
     let (tier, consent) = Consent::split(text);
-    let to = (MoveTo::parse(tier)?, consent);
+    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
     asked.vfs().flush_all(&asked.view.collection)?;
     if asked.is_directory() {
         // The request is only queued, so what the log tells is refused now.
-        let sources = (Sources::Logged, &Silent as &dyn Progress);
-        asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), to, sources)?;
+        let check = SourceCheck { sources: Sources::Logged, progress: &Silent };
+        asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), request, check)?;
     }
     change(asked, format!("tier={text}"), move |asked, progress, moved| {
-        asked.vfs().engine().set_tier(&asked.view.collection, asked.node(), to, progress, moved)
+        asked.vfs().engine().set_tier(&asked.view.collection, asked.node(), request, progress, moved)
     })
 }
 
 /// Checks a move as [`set_tier`] does, and changes nothing. The job's result describes the move.
 fn plan(asked: &Asked, text: &str) -> Result<()> {
     let (tier, consent) = Consent::split(text);
-    let to = (MoveTo::parse(tier)?, consent);
+    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
     asked.vfs().flush_all(&asked.view.collection)?;
     let job = Job::new(format!("plan={text}"), asked.view.path(), asked.user, 0);
     asked.mounted.jobs.run(job, |progress, report| {
         let (engine, collection) = (asked.vfs().engine(), &asked.view.collection);
-        let moved = engine.check_tier(collection, asked.node(), to, (Sources::Read, progress))?;
+        let check = SourceCheck { sources: Sources::Read, progress };
+        let moved = engine.check_tier(collection, asked.node(), request, check)?;
         *report = Report { text: moved.summary.would_text(), result: moved.summary.to_json() };
         Ok(())
     })
@@ -211,7 +214,7 @@ fn evict(asked: &Asked, text: &str) -> Result<()> {
     asked.vfs().flush_everything()?;
     change(asked, format!("evict={text}"), move |asked, progress, moved| {
         let (collection, node) = (&asked.view.collection, asked.node());
-        asked.vfs().engine().evict(collection, node, (what, consent), progress, moved)
+        asked.vfs().engine().evict(collection, node, EvictRequest { what, consent }, progress, moved)
     })
 }
 

@@ -86,15 +86,10 @@ impl Sharing {
     }
 
     /// Notes a new data file.
-    pub fn note(
-        &self,
-        CollectionName { tenant, name: collection }: CollectionName<'_>,
-        number: u64,
-        len: u64,
-    ) {
+    pub fn note(&self, collection: CollectionName<'_>, number: u64, len: u64) {
         let mut scopes = self.scopes.lock();
-        let Some(lengths) = scopes.get_mut(self.scope(tenant)) else { return };
-        let name = SharedName { collection: collection.into(), number };
+        let Some(lengths) = scopes.get_mut(self.scope(collection.tenant)) else { return };
+        let name = SharedName { collection: collection.to_string().into(), number };
         let known = lengths.entry(len).or_default();
         if !known.contains(&name) {
             known.push(name);

@@ -238,7 +238,7 @@ impl Store {
 
     /// `Busy` if records in other collections, or in this one, need it by its name.
     fn check_lineage(&self, collection: &Collection, open: &OpenCollections, what: Change<'_>) -> Result<()> {
-        let own = OwnedCollectionName::new(collection.tenant(), collection.name());
+        let own = collection.place().owned();
         let state = collection.state();
         let refused = |text: String| Err(Error::new(ErrorKind::Busy, text));
         let bound = |path: String, text: String| {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use object_store::memory::InMemory;
 use parking_lot::Mutex;
 use support::{Place, Random, assert_same, scale};
-use tierfs::engine::{Consent, Engine, Evict, LOSSY, Moved, compact, set_setting};
+use tierfs::engine::{Consent, Engine, Evict, EvictRequest, LOSSY, MoveRequest, Moved, compact, set_setting};
 use tierfs::model::{CollectionName, EntryId, ErrorKind, MoveTo, Owner, Result, Silent};
 use tierfs::remote::clone::{Changes, ClonePieces, ClonedFrom, Made, clone, pull};
 use tierfs::remote::place::remote::Remote;
@@ -84,7 +84,7 @@ impl Cloned {
 
     fn evict(&self) -> Result<u64> {
         let mut moved = Moved::default();
-        let what = (Evict::Stored, Consent::AsSet);
+        let what = EvictRequest { what: Evict::Stored, consent: Consent::AsSet };
         self.engine.evict(&self.collection(), ROOT, what, &Silent, &mut moved)?;
         Ok(moved.to_remote.unwrap())
     }
@@ -278,7 +278,7 @@ fn new_files_and_moved_tensors_can_be_evicted_once_they_are_pushed() {
     let (place, objects, bucket, _, cloned) = fixture();
     let large = cloned.node("large.safetensors");
     set_setting(&cloned.collection(), ROOT, &LOSSY, "allow").unwrap();
-    let to = (MoveTo::parse_tier("q5:all").unwrap(), Consent::Given);
+    let to = MoveRequest { to: MoveTo::parse_tier("q5:all").unwrap(), consent: Consent::Given };
     cloned.engine.set_tier(&cloned.collection(), large, to, &Silent, &mut Moved::default()).unwrap();
     let bytes = Random(3).bytes(3 << 20);
     let made = open::create(&cloned.collection(), ROOT, b"new.bin", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
@@ -405,7 +405,7 @@ fn change(engine: &Engine, collection: &Arc<Collection>, seed: u64) -> std::resu
         }
         4 | 5 => {
             let tier = ["exact", "q8:all", "q5:all"][random.below(3)];
-            let to = (MoveTo::parse_tier(tier).unwrap(), Consent::Given);
+            let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given };
             retried("tier", || engine.set_tier(collection, found, to, &Silent, &mut Moved::default()))
                 .map(drop)
         }

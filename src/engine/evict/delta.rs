@@ -20,7 +20,6 @@ use crate::format::log::record::Record;
 use crate::format::payload::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
 use crate::format::payload::difference::{Differences, measured, patch};
 use crate::model::{Aim, CollectionName, Dtype, Error, ErrorKind, Result, Tier};
-use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
@@ -79,7 +78,7 @@ pub(super) fn evict(
         while first < layout.blocks() {
             let zeros = object.zeros_from(first, layout).saturating_sub(first);
             let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
-            evict_range(&open, parent, (first..last, precision), (target, &mut measured), moved)?;
+            evict_range(&open, parent, target, first..last, precision, &mut measured, moved)?;
             first = last;
         }
     }
@@ -90,20 +89,22 @@ pub(super) fn evict(
 fn evict_range(
     open: &OpenObject,
     parent: &Parent,
-    (range, precision): (std::ops::Range<u32>, Precision),
-    (target, measured): (&Target, &mut Measured),
+    target: &Target,
+    range: std::ops::Range<u32>,
+    precision: Precision,
+    measured: &mut Measured,
     moved: &mut Moved,
 ) -> Result<()> {
     let collection = open.collection();
     let (mut touched, mut records) = (Touched::default(), Vec::new());
     let found = std::cell::RefCell::new(Vec::new());
-    let migration = open.drop_blocks(range, &|index, block| {
+    let migration = open.drop_blocks(range, &|index, _| {
         // Nobody writes to the object now. An earlier write has ended the consent of an import.
         if precision == Precision::Scaled && !target.is_lossy_allowed(&collection.state()) {
             return Ok(false);
         }
         // A block that was written to after the check stays as it is.
-        let Some(difference) = difference(open, parent, (index, block), precision)? else {
+        let Some(difference) = difference(open, parent, index, precision)? else {
             return Ok(false);
         };
         found.borrow_mut().push(difference);
@@ -208,7 +209,7 @@ fn chosen(
                     continue;
                 }
                 most += budget(precision, target.dtype, layout.len(index));
-                match difference(&open, parent, (index, &block), precision)? {
+                match difference(&open, parent, index, precision)? {
                     Some(difference) => records += difference.record.len(),
                     None => fits = false,
                 }
@@ -251,7 +252,7 @@ struct Difference {
 fn difference(
     open: &OpenObject,
     parent: &Parent,
-    (index, _): (u32, &Block),
+    index: u32,
     precision: Precision,
 ) -> Result<Option<Difference>> {
     let layout = open.object().layout();

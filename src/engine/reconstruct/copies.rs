@@ -91,7 +91,7 @@ impl Copies {
         let equal = self.equal_files(store, open)?;
         for (name, node) in &equal.files {
             let collection = store.collection(open.collection().tenant(), name)?;
-            let found = match equal.elements(&collection, *node, (open.object(), index)) {
+            let found = match equal.elements(&collection, *node, open.object(), index) {
                 Ok(Some(elements)) => open.payload_of(block, &elements)?,
                 Ok(None) => None,
                 Err(error) => {
@@ -211,12 +211,13 @@ impl Equal {
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        (of, index): (&Object, u32),
+        of: &Object,
+        index: u32,
     ) -> Result<Option<Vec<u8>>> {
         let objects = collection.objects_of(node)?;
         let has_digest =
             collection.state().node(node).and_then(|node| node.file()?.digests.blake3()).is_some();
-        if !has_digest && sums(collection, node, (&objects, None), Verify::First)?.blake3 != self.blake3 {
+        if !has_digest && sums(collection, node, &objects, None, Verify::First)?.blake3 != self.blake3 {
             return Ok(None);
         }
         let (start, mut elements) = (self.offset + of.layout().start(index), vec![0; of.layout().len(index)]);

@@ -58,8 +58,15 @@ impl Sink {
                 }
             }
             _ => {
-                let to = (self.tier.unwrap_or(Tier::Exact), into.encoder);
-                store(into.collection, to, &self.gathered, &mut self.object, &mut into.touched)?;
+                let tier = self.tier.unwrap_or(Tier::Exact);
+                store(
+                    into.collection,
+                    tier,
+                    into.encoder,
+                    &self.gathered,
+                    &mut self.object,
+                    &mut into.touched,
+                )?;
             }
         }
         self.stored += self.gathered.len() as u64;

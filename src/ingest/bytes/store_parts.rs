@@ -337,8 +337,8 @@ impl Intake<'_> {
             (true, Data::Shared(_, file)) => Ok(has_bytes(file, current.at, chunk)),
             (true, _) => Ok(true),
             (false, _) => {
-                let to = (tier.unwrap_or(Tier::Exact), *encoder);
-                store(collection, to, chunk, object, touched).map(|()| true)
+                let tier = tier.unwrap_or(Tier::Exact);
+                store(collection, tier, *encoder, chunk, object, touched).map(|()| true)
             }
         };
         let check = || if stays { checksums(chunk, block_bytes) } else { Vec::new() };
@@ -393,14 +393,16 @@ pub(in crate::ingest) fn write(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> R
 /// Stores blocks in tier files: encoded, or exact and packed with others.
 pub(in crate::ingest) fn store(
     collection: &Collection,
-    to: (Tier, Encoder),
+    tier: Tier,
+    encoder: Encoder,
     chunk: &[u8],
     object: &mut StoredObject,
     touched: &mut Touched,
 ) -> Result<()> {
     let StoredBlocks::Each(blocks) = &mut object.blocks else { return Ok(()) };
     let block_bytes = object.block_bytes as usize;
-    let (stored, measured) = collection.store_blocks(to, object.dtype, chunk, block_bytes, touched)?;
+    let (stored, measured) =
+        collection.store_blocks(tier, encoder, object.dtype, chunk, block_bytes, touched)?;
     blocks.extend(stored);
     if measured.elements > 0 {
         object.error.get_or_insert_default().add(measured);

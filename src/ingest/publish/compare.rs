@@ -168,7 +168,7 @@ impl Compare<'_> {
     fn digest_of(&self, collection: &Arc<Collection>, node: EntryId) -> Result<Option<[u8; 32]>> {
         let parts = collection.objects_of(node)?;
         let records = collection.state().node(node).and_then(|node| node.file()?.records.clone());
-        match sums(collection, node, (&parts, records.as_ref()), Verify::First) {
+        match sums(collection, node, &parts, records.as_ref(), Verify::First) {
             Ok(sums) => Ok(Some(sums.blake3)),
             Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
             Err(error) => Err(error),

@@ -26,8 +26,10 @@ use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
 use crate::store::{SnapshotFiles, Traffic};
 
-/// The first and the most pieces fetched ahead of a reader.
-const AHEAD: (u32, u32) = (2, 32);
+/// The first number of pieces fetched ahead of a reader.
+const AHEAD_FIRST: u32 = 2;
+/// The most pieces fetched ahead of a reader.
+const AHEAD_MAX: u32 = 32;
 /// A reader that skips at most this many pieces, or comes back by one, reads in order: several threads
 /// answer its requests.
 const SKIPPED_MAX: u32 = 2;
@@ -167,7 +169,7 @@ impl Files {
         Ok(slot.get_or_init(|| FileLayout {
             layout: Arc::new(Layout::of(&self.manifest, described)),
             is_log: described.kind == FileKind::Log,
-            ahead: ReadAhead::new(AHEAD, SKIPPED_MAX),
+            ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
         }))
     }
 

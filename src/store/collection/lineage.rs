@@ -102,7 +102,8 @@ impl Lineage {
         &self,
         parent: &Parent,
         parent_collection: &Arc<Collection>,
-        (collection, child): (&Arc<Collection>, &Arc<Object>),
+        collection: &Arc<Collection>,
+        child: &Arc<Object>,
     ) {
         let mut relations = self.relations.write();
         let found = found_or_made(&mut relations, parent_collection.place(), parent.object);
@@ -236,7 +237,7 @@ impl Collection {
             if let Some(parent) = &object.entry.parent
                 && parent.place(self.place()) == parent_collection.place()
             {
-                self.services.lineage().note(parent, parent_collection, (self, object));
+                self.services.lineage().note(parent, parent_collection, self, object);
             }
         }
     }
@@ -348,7 +349,7 @@ impl Collection {
             place: place.owned(),
             object: parent.object,
         };
-        self.services.lineage().note(parent, parent_collection, (self, child));
+        self.services.lineage().note(parent, parent_collection, self, child);
         // Each commit waits for batches in progress, which did not see the hold.
         if Arc::ptr_eq(self, parent_collection) {
             self.commit(Touched::default(), |_, _| Ok(()))?;

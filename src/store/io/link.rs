@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{CollectionName, Result};
+use crate::model::Result;
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::{File, FileAttributes, Open};
@@ -60,7 +60,7 @@ impl Collection {
 
     /// Notes that a data file of `bytes` bytes belongs to a file, so that other files may share it.
     pub fn offer_data_file(&self, number: u64, bytes: u64) {
-        self.services.sharing().note(CollectionName::new(self.tenant(), &self.path()), number, bytes);
+        self.services.sharing().note(self.place(), number, bytes);
     }
 
     /// Bytes of the blocks of an object that lie elsewhere while other files need its stretch of the data

@@ -47,7 +47,8 @@ struct TreeRepair<'a> {
 pub(in crate::store) fn repair_tree(
     state: &mut State,
     refused: RefusedEntries,
-    (lost, reasons): (&mut LostBlocks, &Reasons),
+    lost: &mut LostBlocks,
+    reasons: &Reasons,
     number: u32,
     place: CollectionName<'_>,
 ) -> Result<RepairedTree> {

@@ -291,16 +291,14 @@ impl Upstream for SnapshotDisk {
 }
 
 impl ShownSnapshots for SnapshotDisk {
-    fn still(&self, CollectionName { tenant, name }: CollectionName<'_>) -> io::Result<ShownSnapshot> {
+    fn still(&self, place: CollectionName<'_>) -> io::Result<ShownSnapshot> {
+        let CollectionName { tenant, name } = place;
         let shown = self.collection(tenant, name)?;
-        Ok(Arc::new(self.with_one(CollectionName::new(tenant, name), shown)).shown_snapshot())
+        Ok(Arc::new(self.with_one(place, shown)).shown_snapshot())
     }
 
-    fn variant(
-        &self,
-        CollectionName { tenant, name }: CollectionName<'_>,
-        variant: &str,
-    ) -> io::Result<Option<ShownSnapshot>> {
+    fn variant(&self, place: CollectionName<'_>, variant: &str) -> io::Result<Option<ShownSnapshot>> {
+        let CollectionName { tenant, name } = place;
         let shown = self.collection(tenant, name)?;
         if !shown.manifest().variants.iter().any(|known| known.name == variant) {
             return Ok(None);
@@ -308,7 +306,7 @@ impl ShownSnapshots for SnapshotDisk {
         let snapshot = Snapshot { variant: Some(variant.to_owned()), ..shown.snapshot.clone() };
         // The collection and its variant have the same nodes, and the same number.
         let of_variant = Arc::new(NumberedSnapshot::of(snapshot, shown.number)?);
-        Ok(Some(Arc::new(self.with_one(CollectionName::new(tenant, name), of_variant)).shown_snapshot()))
+        Ok(Some(Arc::new(self.with_one(place, of_variant)).shown_snapshot()))
     }
 
     fn published(&self, CollectionName { tenant, name }: CollectionName<'_>) -> io::Result<Vec<String>> {

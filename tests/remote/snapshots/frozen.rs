@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::{Consent, Engine, Moved, compact};
+use tierfs::engine::{Consent, Engine, MoveRequest, Moved, compact};
 use tierfs::ingest::Options;
 use tierfs::model::{CollectionName, ErrorKind, MoveTo, Owner, Silent};
 use tierfs::store::disk::Disk;
@@ -257,7 +257,7 @@ fn each_operation_that_changes_bytes_leaves_those_of_a_frozen_collection() {
         let node = find(&collection, "m.safetensors").unwrap().entry.id;
         match change {
             Change::Reclaim | Change::PunchLeft => {
-                let to = (MoveTo::parse_tier("q8").unwrap(), Consent::Given);
+                let to = MoveRequest { to: MoveTo::parse_tier("q8").unwrap(), consent: Consent::Given };
                 engine.set_tier(&collection, node, to, &Silent, &mut Moved::default()).unwrap();
             }
             Change::Append => written(&collection, end, &[7; 100_000]),

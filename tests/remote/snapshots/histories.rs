@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tierfs::engine::{
-    Consent, Engine, Evict, LOSSY, Moved, Reconstruct, compact, set_reconstruct, set_setting, variant,
+    Consent, Engine, Evict, EvictRequest, LOSSY, MoveRequest, Moved, Reconstruct, compact, set_reconstruct,
+    set_setting, variant,
 };
 use tierfs::ingest::{Options, Parents};
 use tierfs::model::{CollectionName, EntryId, ErrorKind, MoveTo, Owner, Result, Silent};
@@ -79,19 +80,19 @@ impl History {
             }
             3..=5 => {
                 let tier = ["exact", "q8", "q7", "q5", "q3", "q3x"][self.random.below(6)];
-                let to = (MoveTo::parse_tier(tier).unwrap(), Consent::Given);
+                let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given };
                 // More precise than any source, or no tensor.
                 self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
             }
             6 => {
                 let to = MoveTo::all(tierfs::model::Aim::Pack);
-                let to = (to, Consent::AsSet);
+                let to = MoveRequest { to, consent: Consent::AsSet };
                 self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
             }
             7 => {
                 let to = Reconstruct::parse("factor:rank=3").unwrap();
                 if set_reconstruct(&self.collection, node, to).is_ok() {
-                    let what = (Evict::Stored, Consent::Given);
+                    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
                     self.engine.evict(&self.collection, node, what, silent, &mut Moved::default()).ok();
                 }
             }
@@ -133,7 +134,7 @@ impl History {
         }
         let Some(child) = self.node("d/y.npy") else { return };
         if set_reconstruct(&self.collection, child, Reconstruct::parse("delta").unwrap()).is_ok() {
-            let what = (Evict::Stored, Consent::Given);
+            let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
             self.engine.evict(&self.collection, child, what, &Silent, &mut Moved::default()).ok();
         }
     }
@@ -327,7 +328,7 @@ fn a_variant_reads_as_the_collection_after_a_move_to_its_tier_whatever_its_histo
         assert!(reader.variant(&exact, "q7").unwrap().is_none(), "{context}");
         drop((canonical, frozen));
         // Refused tensors stay, and the others move.
-        let to = (to, Consent::Given);
+        let to = MoveRequest { to, consent: Consent::Given };
         history.engine.set_tier(&history.collection, ROOT, to, &Silent, &mut Moved::default()).ok();
         assert_same_bytes(&seen(&shown), &seen(&history.collection), &context);
         encoded += pushed.manifest.variants.iter().map(|variant| variant.files.len()).sum::<usize>();

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::{Consent, Engine, Evict, Moved, Reconstruct, set_reconstruct, variant};
+use tierfs::engine::{
+    Consent, Engine, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, set_reconstruct, variant,
+};
 use tierfs::ingest::{Options, Parents};
 use tierfs::model::{CollectionName, MoveTo, Owner, Silent};
 use tierfs::store::disk::Disk;
@@ -28,7 +30,7 @@ fn weights(tuned: impl Fn(usize, f32) -> f32) -> Vec<u8> {
 fn evict(engine: &Engine, collection: &Arc<Collection>, path: &str, way: &str) {
     let node = find(collection, path).unwrap().entry.id;
     set_reconstruct(collection, node, Reconstruct::parse(way).unwrap()).unwrap();
-    let what = (Evict::Stored, Consent::Given);
+    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
     engine.evict(collection, node, what, &Silent, &mut Moved::default()).unwrap();
 }
 
@@ -107,7 +109,7 @@ fn a_variant_of_a_fine_tune_kept_as_differences_needs_no_base() {
     pushed(&base, &bases);
     let (_store, kept) = shown(&bases, "base");
     assert_eq!(read(&kept, "m.safetensors").unwrap(), model(&|_, value| value));
-    let to = (to, Consent::Given);
+    let to = MoveRequest { to, consent: Consent::Given };
     engine.set_tier(&tuned, tierfs::store::ROOT, to, &Silent, &mut Moved::default()).unwrap();
     let moved = read(&tuned, "m.safetensors").unwrap();
     assert!(moved != bytes);
@@ -145,11 +147,19 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
     };
     let (absent, encoded) = (tensor("b.safetensors"), tensor("c.safetensors"));
     let consent = Consent::Given;
-    let to = (MoveTo::parse_tier("q8").unwrap(), consent);
+    let to = MoveRequest { to: MoveTo::parse_tier("q8").unwrap(), consent };
     engine.set_tier(&collection, absent, to, &Silent, &mut Moved::default()).unwrap();
     set_reconstruct(&collection, absent, Reconstruct::Origin).unwrap();
-    engine.evict(&collection, absent, (Evict::Stored, consent), &Silent, &mut Moved::default()).unwrap();
-    let to = (MoveTo::parse_tier("q5").unwrap(), consent);
+    engine
+        .evict(
+            &collection,
+            absent,
+            EvictRequest { what: Evict::Stored, consent },
+            &Silent,
+            &mut Moved::default(),
+        )
+        .unwrap();
+    let to = MoveRequest { to: MoveTo::parse_tier("q5").unwrap(), consent };
     engine.set_tier(&collection, encoded, to, &Silent, &mut Moved::default()).unwrap();
     let expected = read(&collection, "c.safetensors").unwrap();
     assert!(expected != bytes);
