@@ -7,6 +7,7 @@ use crate::control::context::Mounted;
 use crate::control::context::ROOT_USER;
 use crate::control::files::note_event;
 use crate::control::jobs::{Job, Report};
+use crate::control::refusals::Asker;
 use crate::engine::{
     self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
 };
@@ -48,8 +49,12 @@ impl Asked {
         self.view.node.entry.id
     }
 
+    fn asker(&self) -> Asker {
+        Asker { ino: self.ino, user: self.user }
+    }
+
     fn note(&self, request: &str, error: &Error) {
-        self.mounted.refusals.note((self.ino, self.user), &self.view.path(), request, error);
+        self.mounted.refusals.note(self.asker(), &self.view.path(), request, error);
     }
 
     /// Does work as a job that is called `request`: at once for a file, queued for a directory.
@@ -119,11 +124,11 @@ pub(super) const PIN: Set = Set { acts: Acts::Slowly, set: set_pin };
 ///
 /// # Errors
 /// `Denied` for a read-only attribute.
-pub fn set(asked: &Asked, (name, value): (&[u8], &[u8])) -> Result<()> {
+pub fn set(asked: &Asked, name: &[u8], value: &[u8]) -> Result<()> {
     let attribute = attribute(name)?;
     let text = String::from_utf8_lossy(value);
     let request = format!("{}={}", attribute.name, text.trim_end_matches('\n'));
-    asked.mounted.refusals.clear((asked.ino, asked.user));
+    asked.mounted.refusals.clear(asked.asker());
     let done = check_place(asked).and_then(|()| done(asked, attribute, value));
     if let Err(error) = &done {
         asked.note(&request, error);

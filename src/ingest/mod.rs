@@ -24,10 +24,10 @@ pub use job::import_job::{Plan, Watch};
 pub use job::mounted_file::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized};
 #[cfg(feature = "mount")]
 pub use job::request::{Request, parse_collection, parse_encoder};
-pub use job::share::share;
+pub use job::share::{MountedFile, share};
 #[cfg(feature = "mount")]
 pub use job::sum::{Action, Listed, Sum};
-pub use publish::commit::Rename;
+pub use publish::commit::{Rename, Replaced};
 #[cfg(feature = "mount")]
 pub use publish::compare::node_at;
 pub use recognize::batch::check_batch;

@@ -29,7 +29,7 @@ pub use mode::{
 };
 pub use move_to::{Aim, MoveTo, Storing, packs, packs_blocks_of};
 pub use name::{
-    CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
+    CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, NameIn, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
     TensorNames, check_label, check_tensor_name, escape_component, is_reserved, is_variant, quoted_name,
 };
 pub use owner::Owner;

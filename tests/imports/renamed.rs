@@ -9,7 +9,7 @@ use tierfs::model::Owner;
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Store, Verify};
-use tierfs::vfs::{Ino, ListMode, Located, Vfs};
+use tierfs::vfs::{ChildName, Ino, ListMode, Located, Vfs};
 
 use crate::failing_disk::{FailingDisk, Failure};
 use crate::fixture::{Numbers, STORE, f32s, import, safetensors_file};
@@ -50,7 +50,11 @@ fn rename_fails_at(at: u64) -> (bool, bool) {
     if vfs.write(&open_file, 1000, &[1; 9000]).is_err() {
         return (true, false);
     }
-    let renamed = vfs.rename((directory, b"m.safetensors"), (directory, b"m.txt"), false);
+    let renamed = vfs.rename(
+        ChildName { parent: directory, name: b"m.safetensors" },
+        ChildName { parent: directory, name: b"m.txt" },
+        false,
+    );
     let is_hit = renamed.is_err() && !open_file.is_changed();
     if is_hit {
         let pending = vfs.take_pending_invalidations();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tierfs::model::{CollectionName, EntryId, ErrorKind, Owner, StoreId};
+use tierfs::model::{CollectionName, EntryId, ErrorKind, NameIn, Owner, StoreId};
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
@@ -179,7 +179,13 @@ impl History {
         let open_file = self.open_file(".new");
         open_file.write(0, &bytes).unwrap();
         self.flush(".new", &open_file, bytes.clone());
-        open::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
+        open::rename(
+            &self.collection,
+            NameIn { directory: ROOT, name: b".new" },
+            NameIn { directory: ROOT, name: name.as_bytes() },
+            false,
+        )
+        .unwrap();
         open_file.recognize_again(&mut Changes::default()).unwrap();
         self.log(".new", None);
         self.log(name, Some(bytes));

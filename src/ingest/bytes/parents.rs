@@ -58,12 +58,12 @@ impl Parents {
     /// Fails with `Invalid` where a named parent does not match.
     pub(in crate::ingest) fn of(
         &self,
-        place: (&Collection, &str),
+        collection: &Collection,
+        path: &str,
         dtype: Dtype,
         shape: &Shape,
         shards: &[u64],
     ) -> Result<Option<&ParentTensor>> {
-        let (collection, path) = place;
         let wanted = self.named.as_deref().unwrap_or(path);
         let Some(found) = self.tensors.get(wanted) else { return Ok(None) };
         let is_itself = (collection.tenant(), collection.name(), path)
@@ -92,11 +92,11 @@ impl Parents {
         &self,
         own: &Collection,
         tensor: &ParentTensor,
-        index: usize,
+        place: usize,
     ) -> Option<Parent> {
-        let (object, _) = tensor.shards.get(index)?;
-        let place = CollectionName::new(&self.tenant, &self.collection);
-        let collection = (own.place() != place).then(|| place.owned());
+        let (object, _) = tensor.shards.get(place)?;
+        let collection = CollectionName::new(&self.tenant, &self.collection);
+        let collection = (own.place() != collection).then(|| collection.owned());
         Some(Parent { object: *object, collection })
     }
 }

@@ -135,20 +135,20 @@ pub(in crate::ingest) fn store_parts(
     source: &Arc<dyn File>,
     recognized: &Recognized,
     tier_of: &dyn Fn(&PartTensor) -> Option<Tier>,
-    How { options, outside, digester }: How<'_>,
+    how: How<'_>,
     progress: &dyn Progress,
 ) -> Result<StoredParts> {
     let tiers: Vec<Option<Tier>> =
         recognized.parts.iter().map(|part| part.tensor.as_ref().and_then(tier_of)).collect();
-    if let Some(runs) = &recognized.records {
-        if outside.is_some() {
+    if recognized.records.is_some() {
+        if how.outside.is_some() {
             return Err(Error::unsupported(
                 "an embedding batch is taken apart, so its bytes cannot stay in place; import it without --in-place",
             ));
         }
-        let how = (options, digester);
-        return batch::take(uncommitted, collection, source, (recognized, runs), &tiers, how, progress);
+        return batch::take(uncommitted, collection, source, recognized, &tiers, how, progress);
     }
+    let How { options, outside, digester } = how;
     let mut intake = Intake {
         collection,
         source,

@@ -154,7 +154,7 @@ impl Compare<'_> {
             }
             if let Some(parents) = &self.options.parents {
                 let shards: Vec<u64> = objects.iter().map(|object| object.logged_layout().bytes).collect();
-                let parent = parents.of((collection, &name), tensor.dtype, &tensor.shape, &shards);
+                let parent = parents.of(collection, &name, tensor.dtype, &tensor.shape, &shards);
                 if !parent.is_ok_and(|parent| parent.map_or(TensorId(0), |parent| parent.id) == tensor.parent)
                 {
                     return false;

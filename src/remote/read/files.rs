@@ -369,13 +369,14 @@ impl Files {
         file: &FileLayout,
         blob: &Arc<Blob>,
         place: u32,
-        wanted: (u64, u64),
+        offset: u64,
+        len: u64,
     ) -> io::Result<Option<Vec<u8>>> {
         if !self.source.reads_ahead || !file.ahead.is_unread() || blob.pieces().has(place) {
             return Ok(None);
         }
-        let Some((piece, range)) = file.layout.verbatim(wanted.0, wanted.1) else { return Ok(None) };
-        if u64::from(piece.stored) <= 2 * FIRST_BYTES || wanted.1 > FIRST_BYTES {
+        let Some((piece, range)) = file.layout.verbatim(offset, len) else { return Ok(None) };
+        if u64::from(piece.stored) <= 2 * FIRST_BYTES || len > FIRST_BYTES {
             return Ok(None);
         }
         // One of those who read at the same time.
@@ -408,7 +409,7 @@ impl SnapshotFiles for Files {
         };
         let places = file.layout.pieces_in(offset, buffer.len() as u64);
         if let [place] = places.as_slice()
-            && let Some(bytes) = self.first_bytes(file, &blob, *place, (offset, buffer.len() as u64))?
+            && let Some(bytes) = self.first_bytes(file, &blob, *place, offset, buffer.len() as u64)?
             && bytes.len() == buffer.len()
         {
             buffer.copy_from_slice(&bytes);

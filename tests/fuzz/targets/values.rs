@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tierfs::control::{Asked, Mounted, Reader, attribute, controls, set};
+use tierfs::control::{Asked, Asker, Mounted, Reader, attribute, controls, set};
 use tierfs::ingest::{Options, Origin, Target, import_file};
 use tierfs::model::{
     DIMENSIONS_MAX, Dtype, Encoder, ErrorKind, MoveTo, Owner, Result, Shape, Silent, StoreId, Tier,
@@ -54,11 +54,11 @@ fn set_on_a_file(name: &[u8], value: &[u8]) {
     let mounted = Arc::new(Mounted::new(vfs.clone(), String::new(), Default::default()));
     let ino = vfs.ino(&Located::Node(before.clone())).unwrap();
     let asked = Asked { mounted, view: before, ino, user: 0 };
-    let outcome = set(&asked, (name, value));
+    let outcome = set(&asked, name, value);
     if let Err(error) = &outcome
         && error.kind() != ErrorKind::Absent
     {
-        let why = asked.mounted.refusals.text((ino, 0));
+        let why = asked.mounted.refusals.text(Asker { ino, user: 0 });
         assert!(why.is_some_and(|why| why.contains(" refused: ")), "refused, and no reason: {error}");
     }
     let view = view(&vfs);
