@@ -8,6 +8,12 @@ use crate::vfs::tree::ino::Ino;
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::vfs::Vfs;
 
+/// The user and group of nodes that no log records, and their time.
+pub(super) struct Mounted {
+    pub by: Owner,
+    pub at: i64,
+}
+
 impl Vfs {
     /// User and group that run the mount.
     pub fn owner(&self) -> Owner {

@@ -22,6 +22,7 @@ use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::tree::opened_forms::OpenedForms;
+use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
 
 pub struct Vfs {
@@ -41,12 +42,6 @@ pub struct Vfs {
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
     looked_up: LookedUp,
-}
-
-/// The user and group of nodes that no log records, and their time.
-pub(super) struct Mounted {
-    pub by: Owner,
-    pub at: i64,
 }
 
 /// Targets of inode numbers that were looked up by name.
