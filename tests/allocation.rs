@@ -3,7 +3,7 @@
 
 use support::{CountingAllocator, allocations, held};
 use tierfs::codec::{InstructionSet, payload_len};
-use tierfs::model::{Aim, Dtype, MoveTo, Silent, Tier};
+use tierfs::model::{Aim, CollectionName, Dtype, MoveTo, Owner, Silent, Tier};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -114,14 +114,22 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_of_memory() {
         disk.create_directory("t").unwrap();
         let source = disk.open("source", Open::Create).unwrap();
         source.write_at(&container(TENSORS), 0).unwrap();
-        let collection = Collection::create(&disk, id, ("t", "c"), 1, (0, 0), 0o755).unwrap();
+        let collection =
+            Collection::create(&disk, id, CollectionName::new("t", "c"), 1, Owner { uid: 0, gid: 0 }, 0o755)
+                .unwrap();
         let target = Target { name: b"m.safetensors".to_vec(), directories: Vec::new() };
-        let origin = Origin { mode: 0o644, owner: (0, 0), atime: 1, mtime: 1, sha256: None };
+        let origin =
+            Origin { mode: 0o644, owner: Owner { uid: 0, gid: 0 }, atime: 1, mtime: 1, sha256: None };
         let options = Options { tier, ..Options::default() };
         let settings = Settings::new(id);
         import_file(&Arc::new(collection), &settings, &target, &source, &origin, &options, &Silent).unwrap();
 
-        let open = || Arc::new(tierfs::store::open_collection(&disk, id, ("t", "c"), Access::Write).unwrap());
+        let open = || {
+            Arc::new(
+                tierfs::store::open_collection(&disk, id, CollectionName::new("t", "c"), Access::Write)
+                    .unwrap(),
+            )
+        };
         let (collection, opened, opening) = held(open);
         // The estimate that decides which collections stay open.
         let estimated = collection.memory() as f64 / opened as f64;

@@ -6,9 +6,10 @@ use crate::cli::Outcome;
 use crate::cli::common::mounts;
 use crate::cli::common::open_store::open_store;
 use crate::cli::common::output::{print, print_json};
-use crate::model::{Error, Result};
+use crate::cli::common::process::own_owner;
+use crate::model::{CollectionName, Error, Result};
 use crate::remote::client::Client;
-use crate::remote::clone::{Changes, Made, clone, pull};
+use crate::remote::clone::{Changes, ClonedFrom, Made, clone, pull};
 use crate::remote::place::remote::Remote;
 use crate::remote::push::request::parse_place;
 use crate::remote::read::published_collections::At;
@@ -65,20 +66,20 @@ impl Clone {
         let url = absolute(&self.remote);
         let remote = Remote::open(Client::open(&url)?)?;
         let store = open(&self.store)?;
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let (from, to) = ((from.0.as_str(), from.1.as_str()), (to.0.as_str(), to.1.as_str()));
-        let made = clone(&store, (&remote, &url), (from, &wanted(self.at.as_deref())), to, owner)?;
-        report(&made, to, self.json)
+        let at = wanted(self.at.as_deref());
+        let from = ClonedFrom { remote: &remote, url: &url, collection: from.borrowed(), at: &at };
+        let made = clone(&store, from, to.borrowed(), own_owner())?;
+        report(&made, to.borrowed(), self.json)
     }
 }
 
 impl Pull {
     pub fn run(self) -> Result<Outcome> {
-        let (tenant, name) = parse_place(&self.collection)?;
-        let place = (tenant.as_str(), name.as_str());
+        let place = parse_place(&self.collection)?;
+        let place = place.borrowed();
         let store = open(&self.store)?;
-        let no_clone = || Error::invalid(format!("{tenant}/{name} is no clone; tierfs clone makes one"));
-        let source = store.clone_source(place.0, place.1)?.ok_or_else(no_clone)?;
+        let no_clone = || Error::invalid(format!("{place} is no clone; tierfs clone makes one"));
+        let source = store.clone_source(place.tenant, place.name)?.ok_or_else(no_clone)?;
         let remote = Remote::open(Client::open(&source.url)?)?;
         let changes = if self.theirs { Changes::Discard } else { Changes::Refuse };
         let made = pull(&store, &remote, place, &wanted(self.at.as_deref()), changes)?;
@@ -106,7 +107,7 @@ pub(super) fn absolute(url: &str) -> String {
     path.map_or_else(|| url.to_owned(), |path| format!("file://{}", path.display()))
 }
 
-fn report(made: &Made, place: (&str, &str), json: bool) -> Result<Outcome> {
+fn report(made: &Made, place: CollectionName<'_>, json: bool) -> Result<Outcome> {
     if json { print_json(&made.to_json(place)) } else { print(&format!("{}\n", made.text(place))) }?;
     Ok(Outcome::Succeeded)
 }

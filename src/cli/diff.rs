@@ -206,7 +206,7 @@ fn compare(one: &Item, other: &Item) -> Result<Found> {
     match (&one.tensor, &other.tensor) {
         (Some((_, shape)), Some((_, other))) if shape != other => Ok(Found::OtherShape),
         (Some((dtype, shape)), Some((other, _))) if has_values(*dtype) && has_values(*other) => {
-            values(&sources, (*dtype, *other), shape.elements())
+            values(&sources, [*dtype, *other], shape.elements())
         }
         (Some((dtype, _)), Some((other, _))) if dtype != other => Ok(Found::Bytes),
         _ => bytes(&sources),
@@ -256,11 +256,7 @@ fn numbers(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>> {
     Ok(chunks.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect())
 }
 
-fn values(
-    sources: &[(&Item, Arc<dyn File>); 2],
-    (one, other): (Dtype, Dtype),
-    elements: u64,
-) -> Result<Found> {
+fn values(sources: &[(&Item, Arc<dyn File>); 2], [one, other]: [Dtype; 2], elements: u64) -> Result<Found> {
     let mut chunks = [Vec::new(), Vec::new()];
     let (mut max, mut squares, mut is_same, mut at) = (0_f64, 0_f64, one == other, 0);
     while at < elements {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::cli::Outcome;
 use crate::cli::common::output::{human, print, print_json};
 use crate::cli::common::tree::Tree;
-use crate::model::Result;
+use crate::model::{OwnedCollectionName, Result};
 
 /// Sum up the number of files and their stored bytes for each directory.
 ///
@@ -73,7 +73,7 @@ impl Args {
 
         let wrong = || Error::invalid("--variants sums up a collection of a remote: URL TENANT/COLLECTION");
         let (url, below) = url(&self.path).zip(self.below.as_deref()).ok_or_else(wrong)?;
-        let (tenant, name) = parse_place(below.trim_matches('/'))?;
+        let OwnedCollectionName { tenant, name } = parse_place(below.trim_matches('/'))?;
         let remote = Remote::open(Client::open(url)?)?;
         let (found, _) = remote.newest_manifest(&tenant, &name)?;
         let lacks = || Error::new(ErrorKind::NotFound, format!("{url} has no snapshot of {tenant}/{name}"));

@@ -120,7 +120,7 @@ impl Args {
             }
         };
         let (name, source) = found(&root, &path, self.form)?;
-        let mut sum = (0, 0);
+        let mut sum = Sum::default();
         if source.kind == Kind::Directory {
             let failed = |error| Error::io(self.destination.display(), error);
             fs::create_dir_all(&self.destination).map_err(failed)?;
@@ -134,9 +134,9 @@ impl Args {
                 folder = folder.parent().unwrap_or(folder);
             }
             let folder = if folder.as_os_str().is_empty() { ".".as_ref() } else { folder };
-            entry(&source, (&Folder::open(folder)?, name), &mut sum)?;
+            entry(&source, &Folder::open(folder)?, name, &mut sum)?;
         }
-        print(&format!("{} files, {}\n", sum.0, human(sum.1)))?;
+        print(&format!("{} files, {}\n", sum.files, human(sum.bytes)))?;
         Ok(Outcome::Succeeded)
     }
 }
@@ -261,9 +261,16 @@ impl<'a> Source<'a> {
     }
 }
 
+/// The files that were copied.
+#[derive(Default)]
+struct Sum {
+    files: u64,
+    bytes: u64,
+}
+
 /// Copies everything below a directory. Iterates instead of recursing because a user may have created
 /// a very deep tree.
-fn all_below(from: Source<'_>, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
+fn all_below(from: Source<'_>, to: Folder, sum: &mut Sum) -> Result<()> {
     let names = from.names()?.into_iter();
     let mut open = vec![(from, to, names)];
     while let Some((from, to, names)) = open.last_mut() {
@@ -278,30 +285,25 @@ fn all_below(from: Source<'_>, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
             let names = source.names()?.into_iter();
             open.push((source, below, names));
         } else {
-            entry(&source, (to, name), sum)?;
+            entry(&source, to, name, sum)?;
         }
     }
     Ok(())
 }
 
-fn entry(source: &Source<'_>, (folder, name): (&Folder, &OsStr), sum: &mut (u64, u64)) -> Result<()> {
+fn entry(source: &Source<'_>, folder: &Folder, name: &OsStr, sum: &mut Sum) -> Result<()> {
     if source.kind == Kind::Symlink {
         return folder.draft_link(OsStr::from_bytes(&source.link()?))?.name(name);
     }
     let reader = source.reader()?;
     let (draft, file) = folder.draft_file()?;
-    sum.1 += write(source, &*reader, (draft, file), name)?;
-    sum.0 += 1;
+    sum.bytes += write(source, &*reader, draft, file, name)?;
+    sum.files += 1;
     Ok(())
 }
 
 /// Writes all bytes to a draft, with holes for long zeros, syncs it and then gives it its name. Returns the number of bytes.
-fn write(
-    source: &Source<'_>,
-    read: &Read<'_>,
-    (draft, file): (Draft<'_>, File),
-    name: &OsStr,
-) -> Result<u64> {
+fn write(source: &Source<'_>, read: &Read<'_>, draft: Draft<'_>, file: File, name: &OsStr) -> Result<u64> {
     let failed = |error| Error::io(draft.path().display(), error);
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0;

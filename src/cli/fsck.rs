@@ -12,7 +12,7 @@ use crate::cli::common::open_store::open_store;
 use crate::cli::common::output::{print, print_json};
 use crate::cli::common::remote;
 use crate::engine::{Engine, IMPORT_AGAIN};
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, OwnedCollectionName, Result};
 use crate::store::{Access, Collection, Object, Store};
 use crate::store::{Lost, Repaired};
 use crate::store::{OpenObject, Verify};
@@ -52,9 +52,9 @@ struct Findings {
     /// Problems that remain after a repair.
     left: Vec<String>,
     /// Collections whose tensors stay unchanged for the sake of others that are not there.
-    parents: Vec<(String, String)>,
+    parents: Vec<OwnedCollectionName>,
     /// Collections with tensors that are stored as differences to others.
-    children: Vec<(String, String)>,
+    children: Vec<OwnedCollectionName>,
 }
 
 impl Args {
@@ -75,7 +75,7 @@ impl Args {
             for (tenant, name) in damaged {
                 findings.repair(&store, &tenant, &name)?;
             }
-            for (tenant, name) in std::mem::take(&mut findings.parents) {
+            for OwnedCollectionName { tenant, name } in std::mem::take(&mut findings.parents) {
                 if let Err(error) = store.forget_missing_children(&tenant, &name) {
                     findings.left.push(error.to_string());
                 }
@@ -114,7 +114,7 @@ impl Findings {
             Ok(collection) => {
                 self.collection(&collection, "")?;
                 if collection.state().objects().any(|object| object.needs_parent()) {
-                    self.children.push((tenant.to_owned(), name.to_owned()));
+                    self.children.push(OwnedCollectionName::new(tenant, name));
                 }
                 let missing = store.missing_children(&collection);
                 self.notes.extend(missing.iter().map(|child| {
@@ -124,7 +124,7 @@ impl Findings {
                     )
                 }));
                 if !missing.is_empty() {
-                    self.parents.push((tenant.to_owned(), name.to_owned()));
+                    self.parents.push(OwnedCollectionName::new(tenant, name));
                 }
                 return self.variants(store, &collection);
             }
@@ -160,7 +160,7 @@ impl Findings {
     fn chains(&mut self, store: &Arc<Store>) {
         let children = std::mem::take(&mut self.children);
         let engine = (!children.is_empty()).then(|| Engine::new(store.clone()));
-        for (tenant, name) in children {
+        for OwnedCollectionName { tenant, name } in children {
             let collection = match store.collection(&tenant, &name) {
                 Ok(collection) => collection,
                 Err(error) => {

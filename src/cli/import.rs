@@ -14,6 +14,7 @@ use crate::cli::common::mounts;
 use crate::cli::common::mounts::Mounted;
 use crate::cli::common::open_store::open_store;
 use crate::cli::common::output::{complain, human, print, print_json, printable};
+use crate::cli::common::process::own_owner;
 use crate::cli::common::refusal::{self, Refusal, Typed};
 use crate::cli::common::remote;
 use crate::cli::{Outcome, init};
@@ -22,7 +23,7 @@ use crate::engine::{Engine, Finish, Reconstruct};
 use crate::ingest::{
     Action, Blocking, Listed, Plan, Request, Sum, Watch, hub_cache, parse_collection, parse_encoder,
 };
-use crate::model::{Encoder, Error, ErrorKind, MoveTo, Progress, Result, check_label};
+use crate::model::{Encoder, Error, ErrorKind, MoveTo, OwnedCollectionName, Progress, Result, check_label};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store, Verify};
 use crate::vfs::open::{OpenFiles, finish_renames};
@@ -132,8 +133,8 @@ struct Destination {
 
 fn parse_destination(text: &str) -> Result<Destination> {
     if text.contains('/') {
-        let (tenant, collection) = parse_collection(text)?;
-        return Ok(Destination { tenant, collection: Some(collection) });
+        let OwnedCollectionName { tenant, name } = parse_collection(text)?;
+        return Ok(Destination { tenant, collection: Some(name) });
     }
     check_label(text).map_err(|wrong| Error::invalid(format!("{text:?}: {wrong}")))?;
     Ok(Destination { tenant: text.to_owned(), collection: None })
@@ -216,7 +217,7 @@ impl Args {
     fn requests(self) -> Result<Option<(Vec<Request>, LeftOut)>> {
         let Destination { tenant, collection } = self.destination;
         let request = Request {
-            collection: (tenant.clone(), String::new()),
+            collection: OwnedCollectionName::new(tenant.clone(), String::new()),
             paths: self.paths,
             tier: self.tier,
             pack: self.pack,
@@ -238,8 +239,9 @@ impl Args {
             dry_run: self.dry_run,
             tag: None,
         };
-        if let Some(collection) = collection {
-            let request = Request { collection: (tenant, collection), ..request };
+        if let Some(name) = collection {
+            let collection = OwnedCollectionName { tenant, name };
+            let request = Request { collection, ..request };
             return Ok(Some((vec![request], Vec::new())));
         }
         let (mut requests, mut left_out) = (Vec::<Request>::new(), Vec::new());
@@ -252,7 +254,7 @@ impl Args {
                 return Ok(None);
             };
             for model in cache.models {
-                let collection = (tenant.clone(), model.collection);
+                let collection = OwnedCollectionName::new(&tenant, model.collection);
                 if let Some(other) = requests.iter().find(|other| other.collection == collection) {
                     let (one, other) = (model.path.display(), other.paths.iter().map(|path| path.display()));
                     let other = other.map(|path| path.to_string()).collect::<String>();
@@ -310,7 +312,7 @@ impl Place {
             Place::Mounted(mounted, busy) => return import_through_daemon(mounted, plan, busy, bar),
             Place::Missing => plan.preview(bar, &mut sum)?,
             Place::Store(engine) => {
-                let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                let owner = own_owner();
                 let request = plan.request();
                 let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
                 let finish = |collection: &_, node| finish.finish(engine, collection, node);
@@ -318,7 +320,7 @@ impl Place {
                     Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
                     ran => ran?,
                 }
-                let (tenant, name) = &plan.request().collection;
+                let OwnedCollectionName { tenant, name } = &plan.request().collection;
                 let imported = engine.store.collection(tenant, name).ok();
                 // A dry run opens the store to read only.
                 if let Some(collection) = imported.filter(|found| found.access() == Access::Write) {

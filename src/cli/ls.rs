@@ -81,12 +81,12 @@ impl Args {
         let (url, below) = url(&self.path).zip(self.below.as_deref()).ok_or_else(wrong)?;
         let place = parse_place(below.trim_matches('/'))?;
         let remote = Remote::open(Client::open(url)?)?;
-        let tags = tags(&remote, &place)?;
+        let tags = tags(&remote, place.borrowed())?;
         let now = u64::try_from(now_nanoseconds()).unwrap_or(0);
         let (mut rows, mut text) = (Vec::new(), String::new());
-        for number in remote.numbers(&place.0, &place.1)? {
+        for number in remote.numbers(&place.tenant, &place.name)? {
             // It may be removed meanwhile.
-            let Some(found) = remote.manifest(&place.0, &place.1, number)? else { continue };
+            let Some(found) = remote.manifest(&place.tenant, &place.name, number)? else { continue };
             let manifest = &found.manifest;
             let bytes: u64 = manifest.pieces.iter().map(|piece| u64::from(piece.stored)).sum();
             let of_it = tags.iter().filter(|(_, tagged)| *tagged == number).map(|(tag, _)| tag.as_str());

@@ -12,7 +12,7 @@ use crate::cli::common::open_store::open_engine;
 use crate::cli::common::output::{print, print_json};
 use crate::cli::common::refusal::{self, Refusal, Typed};
 use crate::ingest::parse_collection;
-use crate::model::{Error, ErrorKind, Result, check_label};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, check_label};
 
 /// Rename a collection or a tenant, or give a collection to another tenant.
 ///
@@ -44,7 +44,7 @@ struct Name {
 
 fn parse_name(text: &str) -> Result<Name> {
     if text.contains('/') {
-        let (tenant, collection) = parse_collection(text)?;
+        let OwnedCollectionName { tenant, name: collection } = parse_collection(text)?;
         return Ok(Name { tenant, collection: Some(collection) });
     }
     check_label(text).map_err(|wrong| Error::invalid(format!("{text}: {wrong}")))?;
@@ -85,9 +85,10 @@ impl Args {
             None => {
                 let store = open_engine(&self.store, "renames a collection")?.store;
                 let renamed = match (&self.from.collection, &self.to.collection) {
-                    (Some(old), Some(new)) => {
-                        store.rename_collection((&self.from.tenant, old), (&self.to.tenant, new))
-                    }
+                    (Some(old), Some(new)) => store.rename_collection(
+                        CollectionName::new(&self.from.tenant, old),
+                        CollectionName::new(&self.to.tenant, new),
+                    ),
                     _ => store.rename_tenant(&self.from.tenant, &self.to.tenant),
                 };
                 renamed.map_err(|error| refusal::with_mount(error, &self.store))?;

@@ -12,11 +12,12 @@ use crate::cli::common::jobs::{self, new_bar};
 use crate::cli::common::mounts::{self, Mounted};
 use crate::cli::common::open_store::open_store;
 use crate::cli::common::output::{print, print_json};
+use crate::cli::common::process::own_owner;
 use crate::cli::common::refusal::{self, Refusal, Typed};
 use crate::cli::common::remote;
 use crate::control::PUSH;
 use crate::engine::variant;
-use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::model::{Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Client;
 use crate::remote::push::parameters::JOBS;
 use crate::remote::push::request::{PushRequest, parse_place, parse_variants};
@@ -120,12 +121,12 @@ impl Args {
 
 /// Pushes from a store that this process has opened.
 fn push_from(store: &Store, request: &PushRequest) -> Result<(String, Value)> {
-    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let owner = own_owner();
     let shown = Shown { interrupt: Interrupt::listen()?, bar: new_bar() };
     let pushed = request.run(store, owner, variant, &shown);
     shown.bar.finish_and_clear();
     let pushed = pushed?;
-    Ok((pushed.text(&request.named), pushed.to_json(&request.named)))
+    Ok((pushed.text(request.named.borrowed()), pushed.to_json(request.named.borrowed())))
 }
 
 /// Has the daemon of a mount push, and waits. `busy` is the error for a mount that is read-only.
@@ -143,7 +144,7 @@ fn push_through_daemon(mounted: &Mounted, request: PushRequest, busy: &Error) ->
             return Err(Error::new(ErrorKind::Busy, busy.to_string()));
         }
         let refusal = Refusal::of(mounted, &Typed { words: "push", path: &path }, before, errno);
-        let (tenant, name) = &request.collection;
+        let OwnedCollectionName { tenant, name } = &request.collection;
         return Err(Error::invalid(format!("{tenant}/{name}: refused: {}", refusal.clause())));
     }
     let gone = || Error::new(ErrorKind::NotFound, "the mount does not list the push any more");

@@ -12,7 +12,7 @@ use crate::cli::common::open_store::open_engine;
 use crate::cli::common::output::{human, print, print_json};
 use crate::cli::common::refusal::{self, Refusal, Typed};
 use crate::ingest::parse_collection;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 
 /// Remove a collection with everything in it.
 ///
@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// The store, or its mount point
     store: PathBuf,
     #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
-    collection: (String, String),
+    collection: OwnedCollectionName,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -33,8 +33,8 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let (tenant, name) = (&self.collection.0, &self.collection.1);
-        let path = format!("{tenant}/{name}");
+        let OwnedCollectionName { tenant, name } = &self.collection;
+        let path = self.collection.to_string();
         let (files, stored) = match mount_for(&self.store)? {
             Some(mounted) => match remove_by_daemon(&mounted, tenant, name)? {
                 Ok(removed) => removed,

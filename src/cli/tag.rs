@@ -38,9 +38,10 @@ impl Args {
         };
         let shown = place;
         let place = parse_place(place)?;
+        let place = place.borrowed();
         let remote = Remote::open(Client::open(&self.remote)?)?;
         let Some(name) = &self.name else {
-            let tags = tags(&remote, &place)?;
+            let tags = tags(&remote, place)?;
             if self.json {
                 let rows = tags.iter().map(|(tag, number)| json!({ "tag": tag, "snapshot": number }));
                 print_json(&rows.collect::<Vec<_>>().into())?;
@@ -50,15 +51,15 @@ impl Args {
             return Ok(Outcome::Succeeded);
         };
         if self.remove {
-            remove_tag(&remote, &place, name)?;
+            remove_tag(&remote, place, name)?;
             return self.report(None, &format!("removed the tag {name} of {shown}"));
         }
         let newest = || {
             let none = || Error::new(ErrorKind::NotFound, format!("{} has no {shown}", remote.place()));
-            remote.newest(&place.0, &place.1)?.ok_or_else(none)
+            remote.newest(place.tenant, place.name)?.ok_or_else(none)
         };
         let number = number.map_or_else(newest, Ok)?;
-        set_tag(&remote, &place, name, number)?;
+        set_tag(&remote, place, name, number)?;
         self.report(Some(number), &format!("{name} is snapshot {number} of {shown}"))
     }
 

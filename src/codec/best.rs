@@ -11,7 +11,7 @@
 
 use super::arch::{Group, Kernel};
 use super::encode::{Candidate, Source, nearest_code};
-use super::payload::code_range;
+use super::payload::{CodeRange, code_range};
 
 /// Trial scales: the largest magnitude divided by `first`, `first + step`, ...
 struct Trials {
@@ -79,7 +79,7 @@ impl<K: Kernel> Scaled<K> {
 
     /// `sum(x c)` and `sum(c c)` over the codes nearest at the scale `1 / inverse`.
     #[inline(always)]
-    fn sums(&self, inverse: f32, range: (i8, i8)) -> (f32, f32) {
+    fn sums(&self, inverse: f32, range: CodeRange) -> Sums {
         let kernel = self.kernel;
         let inverses = kernel.splat(inverse);
         let mut products = kernel.splat(0.0);
@@ -89,7 +89,7 @@ impl<K: Kernel> Scaled<K> {
             products = kernel.add(products, kernel.mul(lanes, codes));
             squares = kernel.add(squares, kernel.mul(codes, codes));
         }
-        (kernel.sum(products), kernel.sum(squares))
+        Sums { products: kernel.sum(products), squares: kernel.sum(squares) }
     }
 
     /// Whether a positive value has the largest magnitude.
@@ -135,6 +135,14 @@ pub(super) fn best_scale_of<K: Kernel>(scaled: &Scaled<K>, bits: usize) -> Optio
     Some(best.scale)
 }
 
+/// Sums over a group.
+struct Sums {
+    /// `sum(x c)`.
+    products: f32,
+    /// `sum(c c)`.
+    squares: f32,
+}
+
 /// The scale of the largest gain so far.
 struct Fit {
     gain: f32,
@@ -143,7 +151,7 @@ struct Fit {
 
 impl Fit {
     #[inline(always)]
-    fn take_better(&mut self, (products, squares): (f32, f32)) {
+    fn take_better(&mut self, Sums { products, squares }: Sums) {
         // If all codes are 0 the gain is a NaN, which is not larger.
         let gain = products * products / squares;
         if gain > self.gain {

@@ -4,7 +4,7 @@
 use super::arch::{Group, InstructionSet, Job, Kernel, LANES};
 use super::decode::without_codes;
 use super::element::Element;
-use super::payload::{codes_len, largest_code, payload_len};
+use super::payload::{CodeRange, codes_len, largest_code, payload_len};
 use super::stream::pack_bytes;
 use super::{best, two_level};
 use crate::model::{Dtype, Encoder, Encoding, Error, GROUP_LEN, Result, Tier};
@@ -166,12 +166,12 @@ impl<K: Kernel> Source<K> {
             return Ok(Candidate { scale, codes: [self.kernel.splat(0.0); 4], loss });
         }
         let largest = largest_code(bits);
-        Ok(self.candidate(scale, (-largest, largest)))
+        Ok(self.candidate(scale, CodeRange { smallest: -largest, largest }))
     }
 
     /// Encodes the group with the nearest codes at `scale`, within `range`.
     #[inline(always)]
-    pub(super) fn candidate(&self, scale: f32, range: (i8, i8)) -> Candidate<K> {
+    pub(super) fn candidate(&self, scale: f32, range: CodeRange) -> Candidate<K> {
         let kernel = self.kernel;
         let scales = kernel.splat(scale);
         let mut codes = self.values;
@@ -193,11 +193,11 @@ impl<K: Kernel> Source<K> {
 
 /// The integers nearest to `quotients`, ties to even, within `range`.
 #[inline(always)]
-pub(super) fn nearest_code<K: Kernel>(kernel: K, quotients: K::Lanes, range: (i8, i8)) -> K::Lanes {
+pub(super) fn nearest_code<K: Kernel>(kernel: K, quotients: K::Lanes, range: CodeRange) -> K::Lanes {
     // Adding 3 * 2^22 to a small number rounds away its fraction.
     let whole = kernel.splat(12_582_912.0);
-    let low = kernel.splat(f32::from(range.0));
-    let high = kernel.splat(f32::from(range.1));
+    let low = kernel.splat(f32::from(range.smallest));
+    let high = kernel.splat(f32::from(range.largest));
     let within = kernel.min(kernel.max(quotients, low), high);
     kernel.sub(kernel.add(within, whole), whole)
 }

@@ -60,8 +60,16 @@ pub(super) const fn largest_code(bits: usize) -> i8 {
     ((1u8 << (bits - 1)) - 1) as i8
 }
 
-/// The smallest and the largest code of `bits` bits.
-pub(super) fn code_range(bits: usize) -> (i8, i8) {
+/// The codes that a group may have.
+#[derive(Clone, Copy)]
+pub(super) struct CodeRange {
+    pub smallest: i8,
+    pub largest: i8,
+}
+
+/// The codes of `bits` bits.
+pub(super) fn code_range(bits: usize) -> CodeRange {
     let largest = largest_code(bits);
-    if bits == 8 { (i8::MIN, largest) } else { (-largest, largest + 1) }
+    let (smallest, largest) = if bits == 8 { (i8::MIN, largest) } else { (-largest, largest + 1) };
+    CodeRange { smallest, largest }
 }

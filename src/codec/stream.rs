@@ -3,7 +3,7 @@
 
 use super::arch::{InstructionSet, Job, Kernel};
 use super::decode::signed;
-use super::payload::{code_range, codes_len, largest_code};
+use super::payload::{CodeRange, code_range, codes_len, largest_code};
 use crate::model::{Error, GROUP_LEN, Result};
 
 /// Bytes of the stream of `codes` codes of `bits` bits. Fails with `Invalid` for bits other
@@ -33,7 +33,7 @@ impl InstructionSet {
     /// [`pack`](super::pack) with this set.
     pub fn pack(self, bits: u8, codes: &[i8], stream: &mut [u8]) -> Result<()> {
         check_len(bits, codes.len(), stream.len())?;
-        let (low, high) = code_range(usize::from(bits));
+        let CodeRange { smallest: low, largest: high } = code_range(usize::from(bits));
         let outside = codes.iter().fold(false, |outside, code| outside | (*code < low) | (*code > high));
         if outside {
             return Err(Error::invalid(format!("a code of {bits} bits is outside {low}..={high}")));

@@ -4,10 +4,11 @@ use std::ffi::OsStr;
 
 use crate::control::context::{Context, Mounted, no_file};
 use crate::control::jobs::Of;
+use crate::control::refusals::Asker;
 use crate::engine;
 use crate::model::{Error, Result};
 use crate::store::{Access, ROOT};
-use crate::vfs::{Ino, Invalidation, Located, Scope};
+use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
 /// that a close meanwhile does not wait for all of them.
@@ -77,21 +78,15 @@ pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
 }
 
 /// Keeps the reason why a tenant or a collection was not renamed, for programs that ask for it.
-pub fn note_refused_rename(
-    mounted: &Mounted,
-    user: u32,
-    (parent, name): (Ino, &[u8]),
-    to: &OsStr,
-    error: &Error,
-) {
-    if !matches!(mounted.vfs.locate(parent), Ok(Located::Root | Located::Tenant(_))) {
+pub fn note_refused_rename(mounted: &Mounted, user: u32, from: ChildName<'_>, to: &OsStr, error: &Error) {
+    if !matches!(mounted.vfs.locate(from.parent), Ok(Located::Root | Located::Tenant(_))) {
         return;
     }
-    let Ok((ino, located)) = mounted.vfs.lookup(parent, name) else { return };
+    let Ok((ino, located)) = mounted.vfs.lookup(from.parent, from.name) else { return };
     let path = match &located {
         Located::Node(view) => view.path(),
         Located::Tenant(tenant) => tenant.clone(),
         _ => return,
     };
-    mounted.refusals.note((ino, user), &path, &format!("rename to {}", to.display()), error);
+    mounted.refusals.note(Asker { ino, user }, &path, &format!("rename to {}", to.display()), error);
 }

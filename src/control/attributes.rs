@@ -304,7 +304,7 @@ impl Attribute {
 
 /// The value of an attribute of an inode that is neither a file nor a directory of a collection. Only
 /// refusals have values there. Fails with `Absent` for the others.
-pub fn refusal_attribute((refusals, asker): (&Refusals, Asker), name: &[u8]) -> Result<String> {
+pub fn refusal_attribute(refusals: &Refusals, asker: Asker, name: &[u8]) -> Result<String> {
     let attribute = attribute(name)?;
     let value = match attribute.name {
         "why" => refusals.text(asker),

@@ -49,7 +49,7 @@ impl Mounted {
 
     /// Whether a user is root or the owner of the mount.
     pub(super) fn is_run_by(&self, user: u32) -> bool {
-        user == ROOT_USER || user == self.vfs.owner().0
+        user == ROOT_USER || user == self.vfs.owner().uid
     }
 }
 

@@ -61,7 +61,7 @@ fn recorded(view: &FileView) -> Result<Digests> {
 fn read(vfs: &Vfs, view: &FileView) -> Result<Sums> {
     let node = view.node.entry.id;
     let (parts, records) = view.collection.parts_of(node)?;
-    sums(&view.collection, node, (&parts, records.as_ref()), vfs.verify())
+    sums(&view.collection, node, &parts, records.as_ref(), vfs.verify())
 }
 
 fn absent(view: &FileView, why: &str) -> Error {

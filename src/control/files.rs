@@ -6,6 +6,7 @@ use crate::control::import;
 use crate::control::maintenance::{COMPACT, SCRUB};
 #[cfg(feature = "remote")]
 use crate::control::push;
+use crate::control::refusals::Asker;
 use crate::control::text::{Make, Text};
 use crate::control::{actions, blocks, hot_tensors, maintenance, metrics, prefetch, quota, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
@@ -264,7 +265,7 @@ pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<Text> {
 pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Invalidation> {
     let file = file_of(view)?;
     let done = done(&Context { mounted, view, user }, file, text);
-    let asker = (mounted.vfs.ino(&Located::Control(view.clone()))?, user);
+    let asker = Asker { ino: mounted.vfs.ino(&Located::Control(view.clone()))?, user };
     let shown = String::from_utf8_lossy(text);
     match &done {
         Ok(_) => mounted.refusals.clear(asker),

@@ -13,7 +13,8 @@ use crate::vfs::{FormView, Vfs};
 /// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`, and `why` where there
 /// is something to say.
 pub fn form_attribute(
-    refusals: (&Refusals, Asker),
+    refusals: &Refusals,
+    asker: Asker,
     vfs: &Vfs,
     view: &FormView,
     name: &[u8],
@@ -23,12 +24,12 @@ pub fn form_attribute(
             let unreadable =
                 view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
             let unreadable = unreadable.map(|found| why_unreadable(&found));
-            let lines = [refusals.0.text(refusals.1), unreadable, why_computed(vfs, view)?];
+            let lines = [refusals.text(asker), unreadable, why_computed(vfs, view)?];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
         }
-        "refusal" => return refusal_attribute(refusals, name),
+        "refusal" => return refusal_attribute(refusals, asker, name),
         _ => {}
     }
     check_name(name)?;
@@ -53,10 +54,11 @@ pub fn set_form_attribute(
     mounted: &Mounted,
     view: &FormView,
     asker: Asker,
-    (name, value): (&[u8], &[u8]),
+    name: &[u8],
+    value: &[u8],
 ) -> Result<()> {
     mounted.refusals.clear(asker);
-    let set = set_pin(mounted, view, asker.1, (name, value));
+    let set = set_pin(mounted, view, asker.user, name, value);
     if let Err(error) = &set {
         let name = String::from_utf8_lossy(name.strip_prefix(PREFIX.as_bytes()).unwrap_or(name)).into_owned();
         let request = format!("{name}={}", String::from_utf8_lossy(value));
@@ -65,7 +67,7 @@ pub fn set_form_attribute(
     set
 }
 
-fn set_pin(mounted: &Mounted, view: &FormView, user: u32, (name, value): (&[u8], &[u8])) -> Result<()> {
+fn set_pin(mounted: &Mounted, view: &FormView, user: u32, name: &[u8], value: &[u8]) -> Result<()> {
     check_name(name)?;
     let pin = pin_of(view)?;
     let (vfs, engine) = (&mounted.vfs, mounted.vfs.engine());

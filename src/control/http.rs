@@ -199,7 +199,7 @@ fn answer_to(request: &[u8], mounted: &Weak<Mounted>) -> Option<Vec<u8>> {
     let Some(mounted) = mounted.upgrade() else {
         return Some(text("503 Service Unavailable", "", "the mount has ended\n"));
     };
-    Some(match metrics::text(&mounted, mounted.vfs.owner().0) {
+    Some(match metrics::text(&mounted, mounted.vfs.owner().uid) {
         Ok(shown) if wants_classic(parsed.headers) => {
             typed("200 OK", "", metrics::CLASSIC_MEDIA_TYPE, &metrics::classic(&shown))
         }

@@ -6,7 +6,7 @@ use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
 use crate::engine::Finish;
 use crate::ingest::{Plan, Request, Sum, Watch};
-use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::model::{Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::store::Store;
 use crate::vfs::{Invalidation, Vfs};
 
@@ -39,7 +39,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
         let mut sum = Sum::default();
         let done = plan.run(store, vfs.owner(), &Watched(progress, &vfs), Some(&finish), &mut sum);
         // Also after a cancelled import: the files that were complete by then have appeared.
-        let (tenant, name) = &plan.request().collection;
+        let OwnedCollectionName { tenant, name } = &plan.request().collection;
         if let Ok(collection) = store.collection(tenant, name) {
             vfs.finish_renames(&collection);
             vfs.queue_invalidation(vfs.invalidate_nodes(&collection, sum.changed.iter().copied()));

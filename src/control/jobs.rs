@@ -227,7 +227,7 @@ impl Jobs {
     /// listed any more: its caller has the reasons.
     pub fn run(&self, job: Job, work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()>) -> Result<()> {
         let (number, job) = self.add(job, None);
-        let done = self.perform((number, &job), work, &|| ());
+        let done = self.perform(number, &job, work, &|| ());
         if done.as_ref().is_err_and(|error| !error.refusals().is_empty()) {
             self.forget(&job);
             self.note_change();
@@ -241,7 +241,8 @@ impl Jobs {
 
     fn perform(
         &self,
-        (number, job): (u64, &Arc<Job>),
+        number: u64,
+        job: &Arc<Job>,
         work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()>,
         flushed: &dyn Fn(),
     ) -> Result<()> {
@@ -345,7 +346,7 @@ impl Jobs {
                 }
             };
             begins();
-            match self.perform((number, &job), work, flushed) {
+            match self.perform(number, &job, work, flushed) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => {
                     log::error!("{} of {}: {error}", job.request, job.path);
                 }

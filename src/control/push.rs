@@ -3,7 +3,7 @@
 use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
 use crate::engine::variant;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 use crate::remote::push::request::PushRequest;
 use crate::vfs::Invalidation;
 
@@ -18,7 +18,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     }
     let request = PushRequest::parse(text)?;
     let vfs = context.mounted.vfs.clone();
-    let (tenant, name) = &request.collection;
+    let OwnedCollectionName { tenant, name } = &request.collection;
     vfs.store().collection(tenant, name)?;
     let path = format!("{tenant}/{name}");
     let what = match &request.label {
@@ -30,7 +30,10 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
         // Written bytes that no close or fsync has recorded belong to the snapshot too.
         vfs.sync(&mut |forget| vfs.queue_invalidation(forget))?;
         let pushed = request.run(vfs.store(), vfs.owner(), variant, progress)?;
-        *report = Report { text: pushed.text(&request.named), result: pushed.to_json(&request.named) };
+        *report = Report {
+            text: pushed.text(request.named.borrowed()),
+            result: pushed.to_json(request.named.borrowed()),
+        };
         Ok(())
     });
     Ok(Invalidation::default())

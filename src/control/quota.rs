@@ -35,7 +35,7 @@ pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Invali
     let before = collection.meter().limits();
     let limits = before.changed(asked)?;
     let may_raise = context.mounted.is_run_by(context.user)
-        || context.mounted.vfs.tenant_owner(collection.tenant()).0 == context.user;
+        || context.mounted.vfs.tenant_owner(collection.tenant()).uid == context.user;
     refuse_raise(limits.raise(before) && !may_raise, &collection.path())?;
     collection.set_limits(limits)?;
     Ok(Invalidation::default())

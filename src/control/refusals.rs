@@ -27,7 +27,7 @@ pub struct Refusals {
 #[derive(Default)]
 struct Inner {
     last: u64,
-    kept: VecDeque<(Ino, u32, Refused)>,
+    kept: VecDeque<(Asker, Refused)>,
 }
 
 #[derive(Clone)]
@@ -43,11 +43,17 @@ struct Refused {
 }
 
 /// The inode and the user of a request.
-pub type Asker = (Ino, u32);
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asker {
+    /// The inode.
+    pub ino: Ino,
+    /// The user.
+    pub user: u32,
+}
 
 impl Refusals {
     /// Keeps the reasons of a refusal in place of the one before.
-    pub fn note(&self, (ino, user): Asker, path: &str, request: &str, error: &Error) {
+    pub fn note(&self, asker: Asker, path: &str, request: &str, error: &Error) {
         let mut all = match error.refusals() {
             [] => vec![Reason {
                 cause: Cause::Other(error.kind(), without_path(error, path)),
@@ -69,25 +75,23 @@ impl Refusals {
         let mut inner = self.inner.lock();
         inner.last += 1;
         let number = inner.last;
-        inner.kept.retain(|kept| (kept.0, kept.1) != (ino, user));
-        inner.kept.push_back((
-            ino,
-            user,
-            Refused { number, request, path: path.to_owned(), reasons: all, others },
-        ));
+        inner.kept.retain(|kept| kept.0 != asker);
+        inner
+            .kept
+            .push_back((asker, Refused { number, request, path: path.to_owned(), reasons: all, others }));
         if inner.kept.len() > REFUSALS_MAX {
             inner.kept.pop_front();
         }
     }
 
     /// Forgets the refusal of an earlier request, because a request was accepted.
-    pub fn clear(&self, (ino, user): Asker) {
-        self.inner.lock().kept.retain(|kept| (kept.0, kept.1) != (ino, user));
+    pub fn clear(&self, asker: Asker) {
+        self.inner.lock().kept.retain(|kept| kept.0 != asker);
     }
 
     fn find(&self, asker: Asker) -> Option<Refused> {
         let inner = self.inner.lock();
-        inner.kept.iter().find(|kept| (kept.0, kept.1) == asker).map(|kept| kept.2.clone())
+        inner.kept.iter().find(|kept| kept.0 == asker).map(|kept| kept.1.clone())
     }
 
     /// The last refusal as a sentence.
@@ -168,7 +172,7 @@ fn without_path(error: &Error, path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{REFUSALS_MAX, Refusals};
+    use super::{Asker, REFUSALS_MAX, Refusals};
     use crate::model::{Cause, Error, Refusal};
     use crate::vfs::Ino;
 
@@ -180,14 +184,17 @@ mod tests {
     #[test]
     fn a_refusal_is_told_to_the_user_who_asked_until_a_request_is_accepted() {
         let refusals = Refusals::default();
-        let asker = (Ino(7), 1000);
+        let asker = Asker { ino: Ino(7), user: 1000 };
         refusals.note(asker, "t/c", "tier=q5", &refused(12));
         let text = refusals.text(asker).unwrap();
         assert!(
             text.starts_with("tier=q5 refused: rounding would destroy the last exact copy of 12 tensors")
         );
         assert!(text.ends_with("w9, and 2 more; to allow it, set user.tierfs.lossy to allow"), "{text}");
-        assert!(refusals.text((Ino(7), 0)).is_none() && refusals.text((Ino(8), 1000)).is_none());
+        assert!(
+            refusals.text(Asker { user: 0, ..asker }).is_none()
+                && refusals.text(Asker { ino: Ino(8), ..asker }).is_none()
+        );
         refusals.note(asker, "t/c/w", "tier=q9", &Error::invalid("t/c/w: no such tier"));
         assert_eq!(refusals.text(asker).unwrap(), "tier=q9 refused: no such tier");
         refusals.clear(asker);
@@ -197,9 +204,10 @@ mod tests {
     #[test]
     fn the_oldest_refusals_go_first() {
         let refusals = Refusals::default();
+        let asker = |number| Asker { ino: Ino(number), user: 0 };
         for number in 0..=REFUSALS_MAX as u64 {
-            refusals.note((Ino(number), 0), "t/c/w", "tier=q5", &refused(1));
+            refusals.note(asker(number), "t/c/w", "tier=q5", &refused(1));
         }
-        assert!(refusals.text((Ino(0), 0)).is_none() && refusals.text((Ino(1), 0)).is_some());
+        assert!(refusals.text(asker(0)).is_none() && refusals.text(asker(1)).is_some());
     }
 }

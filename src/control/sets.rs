@@ -7,7 +7,10 @@ use crate::control::context::Mounted;
 use crate::control::context::ROOT_USER;
 use crate::control::files::note_event;
 use crate::control::jobs::{Job, Report};
-use crate::engine::{self, Consent, Evict, Moved, Reconstruct, Setting, Sources};
+use crate::control::refusals::Asker;
+use crate::engine::{
+    self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
+};
 use crate::format::log::catalog::NodeType;
 use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human};
 use crate::store::{EventKind, State};
@@ -46,8 +49,12 @@ impl Asked {
         self.view.node.entry.id
     }
 
+    fn asker(&self) -> Asker {
+        Asker { ino: self.ino, user: self.user }
+    }
+
     fn note(&self, request: &str, error: &Error) {
-        self.mounted.refusals.note((self.ino, self.user), &self.view.path(), request, error);
+        self.mounted.refusals.note(self.asker(), &self.view.path(), request, error);
     }
 
     /// Does work as a job that is called `request`: at once for a file, queued for a directory.
@@ -117,11 +124,11 @@ pub(super) const PIN: Set = Set { acts: Acts::Slowly, set: set_pin };
 ///
 /// # Errors
 /// `Denied` for a read-only attribute.
-pub fn set(asked: &Asked, (name, value): (&[u8], &[u8])) -> Result<()> {
+pub fn set(asked: &Asked, name: &[u8], value: &[u8]) -> Result<()> {
     let attribute = attribute(name)?;
     let text = String::from_utf8_lossy(value);
     let request = format!("{}={}", attribute.name, text.trim_end_matches('\n'));
-    asked.mounted.refusals.clear((asked.ino, asked.user));
+    asked.mounted.refusals.clear(asked.asker());
     let done = check_place(asked).and_then(|()| done(asked, attribute, value));
     if let Err(error) = &done {
         asked.note(&request, error);
@@ -139,7 +146,7 @@ fn check_place(asked: &Asked) -> Result<()> {
         let text = "set it on the container, on one of its tensors, or on the directory of the container";
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    let owners = [ROOT_USER, asked.vfs().owner().0, asked.view.node.entry.uid];
+    let owners = [ROOT_USER, asked.vfs().owner().uid, asked.view.node.entry.uid];
     if !asked.is_directory() || owners.contains(&asked.user) {
         return Ok(());
     }
@@ -178,27 +185,28 @@ fn set_of_directory(asked: &Asked, setting: &Setting, text: &str) -> Result<()> 
 
 fn set_tier(asked: &Asked, text: &str) -> Result<()> {
     let (tier, consent) = Consent::split(text);
-    let to = (MoveTo::parse(tier)?, consent);
+    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
     asked.vfs().flush_all(&asked.view.collection)?;
     if asked.is_directory() {
         // The request is only queued, so what the log tells is refused now.
-        let sources = (Sources::Logged, &Silent as &dyn Progress);
-        asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), to, sources)?;
+        let check = SourceCheck { sources: Sources::Logged, progress: &Silent };
+        asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), request, check)?;
     }
     change(asked, format!("tier={text}"), move |asked, progress, moved| {
-        asked.vfs().engine().set_tier(&asked.view.collection, asked.node(), to, progress, moved)
+        asked.vfs().engine().set_tier(&asked.view.collection, asked.node(), request, progress, moved)
     })
 }
 
 /// Checks a move as [`set_tier`] does, and changes nothing. The job's result describes the move.
 fn plan(asked: &Asked, text: &str) -> Result<()> {
     let (tier, consent) = Consent::split(text);
-    let to = (MoveTo::parse(tier)?, consent);
+    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
     asked.vfs().flush_all(&asked.view.collection)?;
     let job = Job::new(format!("plan={text}"), asked.view.path(), asked.user, 0);
     asked.mounted.jobs.run(job, |progress, report| {
         let (engine, collection) = (asked.vfs().engine(), &asked.view.collection);
-        let moved = engine.check_tier(collection, asked.node(), to, (Sources::Read, progress))?;
+        let check = SourceCheck { sources: Sources::Read, progress };
+        let moved = engine.check_tier(collection, asked.node(), request, check)?;
         *report = Report { text: moved.summary.would_text(), result: moved.summary.to_json() };
         Ok(())
     })
@@ -211,7 +219,7 @@ fn evict(asked: &Asked, text: &str) -> Result<()> {
     asked.vfs().flush_everything()?;
     change(asked, format!("evict={text}"), move |asked, progress, moved| {
         let (collection, node) = (&asked.view.collection, asked.node());
-        asked.vfs().engine().evict(collection, node, (what, consent), progress, moved)
+        asked.vfs().engine().evict(collection, node, EvictRequest { what, consent }, progress, moved)
     })
 }
 

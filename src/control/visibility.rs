@@ -35,7 +35,7 @@ impl Visibility {
             let bits = if owner == user { OWNER_LISTS } else { OTHERS_LIST };
             mode & bits == bits
         };
-        let owner = mounted.vfs.tenant_owner(&self.tenant).0;
+        let owner = mounted.vfs.tenant_owner(&self.tenant).uid;
         let mode = mounted.store().tenant(&self.tenant).entry().mode;
         let is_open = || match self.collection {
             Some((has, of)) => has == user || lists(owner, mode) && lists(has, of),

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::access::Heat;
-use crate::engine::evict::Evict;
-use crate::engine::policy::{Move, Tensor, plan};
+use crate::engine::evict::{Evict, EvictRequest};
+use crate::engine::plan_move::MoveRequest;
+use crate::engine::policy::{BlockKey, Move, Tensor, plan};
 use crate::engine::reconstruct::setting::Reconstruct;
 use crate::engine::reconstruct::{Gives, WAYS};
 use crate::engine::refuse::refuse_pinned;
@@ -15,7 +16,7 @@ use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::{Consent, POLICY, is_lossy_allowed};
 use crate::engine::work::Engine;
-use crate::model::{Aim, ErrorKind, MoveTo, ObjectId, Progress, Result, Tier, packs};
+use crate::model::{Aim, ErrorKind, MoveTo, Progress, Result, Tier, packs};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::ROOT;
@@ -121,7 +122,7 @@ impl Engine {
         Ok(done)
     }
 
-    fn is_stuck(&self, key: (u32, ObjectId, u32), to: Tier, epoch: u64) -> bool {
+    fn is_stuck(&self, key: BlockKey, to: Tier, epoch: u64) -> bool {
         self.automatic.lock().stuck.get(&(key, to)).is_some_and(|stuck| *stuck == epoch)
     }
 
@@ -134,15 +135,21 @@ impl Engine {
     ) -> Result<()> {
         let (collection, node) = (&candidate.collection, candidate.target.node);
         match step.to {
-            Tier::Absent => self.evict(collection, node, (Evict::Stored, Consent::AsSet), progress, moved)?,
+            Tier::Absent => self.evict(
+                collection,
+                node,
+                EvictRequest { what: Evict::Stored, consent: Consent::AsSet },
+                progress,
+                moved,
+            )?,
             tier => {
                 let aim = match (step.from, tier) {
                     (_, Tier::Packed) => Aim::Pack,
                     (Tier::Packed, Tier::Exact) => Aim::Unpack,
                     _ => Aim::Tier(tier),
                 };
-                let to = (MoveTo::all(aim), Consent::AsSet);
-                self.set_tier(collection, node, to, progress, moved)?;
+                let request = MoveRequest { to: MoveTo::all(aim), consent: Consent::AsSet };
+                self.set_tier(collection, node, request, progress, moved)?;
             }
         }
         if moved.blocks > 0 {
@@ -219,8 +226,9 @@ impl Engine {
         let Some((tier, _)) = tier else { return Ok(None) };
         let heat = Heat::of(&target.objects, created_at, self.store.ticks());
         let width = target.dtype.bytes();
+        let key = BlockKey { collection: number, object: first, index: 0 };
         let tensor = Tensor {
-            key: (number, first, 0),
+            key,
             tier,
             blocks,
             elements: target.bytes() / width,
@@ -229,7 +237,7 @@ impl Engine {
             score: heat.score,
             last_access: heat.last_access,
             // A tensor that packing does not make smaller counts as packed: the next step is a lower tier.
-            can_be_packed: can_be_packed && !self.is_stuck((number, first, 0), Tier::Packed, epoch),
+            can_be_packed: can_be_packed && !self.is_stuck(key, Tier::Packed, epoch),
             can_be_encoded,
             is_lossy_allowed,
             has_exact_source,

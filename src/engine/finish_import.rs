@@ -7,6 +7,7 @@ use crate::engine::reconstruct::setting::{Reconstruct, set_reconstruct};
 use crate::engine::results::Moved;
 use crate::engine::settings::{Consent, allow_loss_until_written};
 use crate::engine::work::Engine;
+use crate::engine::{EvictRequest, MoveRequest};
 use crate::model::{Aim, EntryId, Error, ErrorKind, MoveTo, Result, Silent};
 use crate::store::Collection;
 
@@ -55,8 +56,15 @@ fn evict_imported(
         allow_loss_until_written(collection, node)?;
     }
     let mut moved = Moved::default();
-    let evicted = set_reconstruct(collection, node, how)
-        .and_then(|()| engine.evict(collection, node, (Evict::Stored, Consent::AsSet), &Silent, &mut moved));
+    let evicted = set_reconstruct(collection, node, how).and_then(|()| {
+        engine.evict(
+            collection,
+            node,
+            EvictRequest { what: Evict::Stored, consent: Consent::AsSet },
+            &Silent,
+            &mut moved,
+        )
+    });
     match evicted {
         Ok(()) => {
             let why = (!moved.left.is_empty()).then(|| Error::refused(moved.left).to_string());
@@ -78,7 +86,7 @@ fn with_tensors(collection: &Collection, node: EntryId) -> Option<EntryId> {
 /// why some of them were not packed, if so.
 fn pack_imported(engine: &Engine, collection: &Arc<Collection>, node: EntryId) -> Result<Option<String>> {
     let (to, mut moved) = (MoveTo { aim: Aim::Pack, all: false }, Moved::default());
-    engine.set_tier(collection, node, (to, Consent::AsSet), &Silent, &mut moved)?;
+    engine.set_tier(collection, node, MoveRequest { to, consent: Consent::AsSet }, &Silent, &mut moved)?;
     let why = (!moved.left.is_empty()).then(|| Error::refused(moved.left).to_string());
     Ok(why.map(|why| format!("not packed: {why}")))
 }

@@ -56,12 +56,12 @@ mod work;
 
 pub use access::Heat;
 pub use compact::compact;
-pub use evict::Evict;
+pub use evict::{Evict, EvictRequest};
 #[cfg(feature = "mount")]
 pub use finish_import::Finish;
 pub use move_preview::{MovePreview, would_move};
 pub use pins::Pinned;
-pub use plan_move::Sources;
+pub use plan_move::{MoveRequest, SourceCheck, Sources};
 pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};

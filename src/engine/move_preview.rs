@@ -10,10 +10,10 @@ use crate::engine::moves::plain_elements;
 use crate::engine::select::target_of;
 use crate::engine::settings::encoder;
 use crate::model::{Aim, Encoder, EntryId, Error, MoveTo, Result, Tier};
-use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
 use crate::store::Settings;
+use crate::store::{Collection, IndexedBlock};
 use crate::stream::Computed;
 
 /// An object as it would read after a move.
@@ -65,7 +65,7 @@ impl MovePreview {
         let block =
             object.block(index, layout).filter(|block| self.open.is_due(index, block, Aim::Tier(self.to)));
         let Some(block) = block else { return self.open.read(layout.start(index), out) };
-        if !plain_elements(&self.open, (index, &block), self.to, out)? {
+        if !plain_elements(&self.open, IndexedBlock { index, block: &block }, self.to, out)? {
             return Ok(());
         }
         let dtype = object.dtype();

@@ -4,20 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::engine::compact::return_to_extents;
-use crate::engine::plan_move::{Concerned, Opened, Planned, Sources, concerned, is_left, open_after, plan};
+use crate::engine::plan_move::{
+    Concerned, MoveRequest, Opened, Planned, SourceCheck, Sources, concerned, is_left, open_after, plan,
+};
 use crate::engine::reconstruct::{precision, read_exact};
 use crate::engine::refuse::{Refused, refused, refused_for};
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, is_tensor, targets};
-use crate::engine::settings::{Consent, encoder};
+use crate::engine::settings::encoder;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{Measured, NodeEntry, NodeType};
 use crate::model::{
     Aim, Cause, EntryId, Error, ErrorKind, KeptBy, MoveTo, Progress, Result, Storing, Tier, packs,
 };
-use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Elements;
+use crate::store::IndexedBlock;
 use crate::store::OpenObject;
 use crate::store::State;
 use crate::store::now_nanoseconds;
@@ -40,24 +42,24 @@ impl Engine {
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        to: (MoveTo, Consent),
+        request: MoveRequest,
         progress: &dyn Progress,
         moved: &mut Moved,
     ) -> Result<()> {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
         // A move to exact bytes reads the sources of each tensor right before it moves that.
-        let is_logged = to.0.aim == Aim::Tier(Tier::Exact);
+        let to = request.to;
+        let is_logged = to.aim == Aim::Tier(Tier::Exact);
         let sources = if is_logged { Sources::Logged } else { Sources::Read };
-        let planned = plan(self, (collection, node), to, (sources, progress), moved)?;
+        let planned = plan(self, collection, node, request, SourceCheck { sources, progress }, moved)?;
         progress.expect(planned.iter().map(|planned| planned.target.bytes()).sum());
         let objects = planned.iter().flat_map(|planned| planned.target.objects.clone()).collect::<Vec<_>>();
-        let done =
-            self.run((collection, node), planned, to.0, progress, moved).and_then(|()| match to.0.aim {
-                Aim::Pack => take_in(collection, node, progress, moved),
-                Aim::Unpack => return_to_extents(collection, &objects, progress),
-                Aim::Tier(_) => Ok(()),
-            });
+        let done = self.run(collection, node, planned, to, progress, moved).and_then(|()| match to.aim {
+            Aim::Pack => take_in(collection, node, progress, moved),
+            Aim::Unpack => return_to_extents(collection, &objects, progress),
+            Aim::Tier(_) => Ok(()),
+        });
         // Also after a failed or cancelled move, which may have moved some tensors.
         if let Ok(targets) = targets(collection, node) {
             moved.summary.measure(collection, &targets);
@@ -67,7 +69,8 @@ impl Engine {
 
     fn run(
         &self,
-        (collection, node): (&Arc<Collection>, EntryId),
+        collection: &Arc<Collection>,
+        node: EntryId,
         planned: Vec<Planned>,
         to: MoveTo,
         progress: &dyn Progress,
@@ -80,8 +83,8 @@ impl Engine {
         for Planned { target, concerned: mut to_move } in planned {
             progress.check()?;
             if to.aim == Aim::Tier(Tier::Exact) {
-                let checked =
-                    concerned((collection, &target), to.aim, (Sources::Read, progress), &mut opened);
+                let check = SourceCheck { sources: Sources::Read, progress };
+                let checked = concerned(collection, &target, to.aim, check, &mut opened);
                 if !is_one && is_left(&checked) {
                     left.take(checked)?;
                     moved.summary.planned -= 1;
@@ -91,7 +94,7 @@ impl Engine {
                 to_move = checked?;
             }
             let number = collection.state().number();
-            let moving = self.begin((number, target.node), to_move.tier(to.aim), to.aim, target.bytes());
+            let moving = self.begin(number, target.node, to_move.tier(to.aim), to.aim, target.bytes());
             let storing = storing(collection, &target, to.aim);
             let mut advance = |bytes| {
                 moving.running.advance(bytes);
@@ -122,16 +125,16 @@ impl Engine {
     }
 
     /// The summary of a move as if it had ended. Fails as [`set_tier`](Self::set_tier) does, as far as
-    /// `sources` tell.
+    /// the checked sources tell.
     pub fn check_tier(
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        to: (MoveTo, Consent),
-        sources: (Sources, &dyn Progress),
+        request: MoveRequest,
+        check: SourceCheck<'_>,
     ) -> Result<Moved> {
         let mut moved = Moved::default();
-        plan(self, (collection, node), to, sources, &mut moved)?;
+        plan(self, collection, node, request, check, &mut moved)?;
         Ok(moved)
     }
 }
@@ -148,9 +151,10 @@ fn storing(collection: &Collection, target: &Target, aim: Aim) -> Storing {
 /// `Invalid` where the tier needs more precision, and with `Denied` where a loss of precision is not
 /// allowed.
 fn elements(
-    (collection, target): (&Collection, &Target),
+    collection: &Collection,
+    target: &Target,
     open: &OpenObject,
-    (index, block): (u32, &Block),
+    IndexedBlock { index, block }: IndexedBlock<'_>,
     aim: Aim,
     out: &mut [u8],
 ) -> Result<Elements> {
@@ -178,7 +182,7 @@ fn elements(
 /// Returns `false` where the block would stay as it reads.
 pub(super) fn plain_elements(
     open: &OpenObject,
-    (index, block): (u32, &Block),
+    IndexedBlock { index, block }: IndexedBlock<'_>,
     to: Tier,
     out: &mut [u8],
 ) -> Result<bool> {
@@ -218,10 +222,11 @@ impl Step<'_> {
                 let zeros = object.zeros_from(first, layout).saturating_sub(first);
                 let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
                 let mut migration = open.migrate(first..last, storing, &|open, index, block, out| {
-                    if self.to_move.is_compared(number, (index, block)) && open.is_extent_untouched() {
+                    let block = IndexedBlock { index, block };
+                    if self.to_move.is_compared(number, block) && open.is_extent_untouched() {
                         return Ok(Elements::Origin);
                     }
-                    elements((collection, target), open, (index, block), storing.aim, out)
+                    elements(collection, target, open, block, storing.aim, out)
                 })?;
                 if !migration.is_empty() {
                     measured.add(migration.measured);

@@ -13,11 +13,11 @@ use crate::engine::settings::Consent;
 use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::model::{Aim, Cause, EntryId, ErrorKind, MoveTo, Progress, Result, Tier};
-use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
 use crate::store::Use;
+use crate::store::{Block, IndexedBlock};
 
 /// Blocks whose sources are read together. Then the job may be cancelled.
 const READ_AT_ONCE: usize = 256;
@@ -31,6 +31,24 @@ pub enum Sources {
     Logged,
     /// By reading those that the move depends on.
     Read,
+}
+
+/// A move that is requested.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MoveRequest {
+    /// The tensors to move, and the aim.
+    pub to: MoveTo,
+    /// Whether the last exact copy may be lost.
+    pub consent: Consent,
+}
+
+/// How a plan checks the sources of blocks.
+#[derive(Clone, Copy)]
+pub struct SourceCheck<'a> {
+    /// The sources that count.
+    pub sources: Sources,
+    /// Told before each read, and may cancel it.
+    pub progress: &'a dyn Progress,
 }
 
 /// The blocks of a tensor that a move takes.
@@ -59,7 +77,7 @@ impl Concerned {
     }
 
     /// Whether a block was compared with its outside file and has not changed since.
-    pub fn is_compared(&self, object: usize, (index, block): (u32, &Block)) -> bool {
+    pub fn is_compared(&self, object: usize, IndexedBlock { index, block }: IndexedBlock<'_>) -> bool {
         let Some(compared) = self.compared.get(object) else { return false };
         let found = compared.binary_search_by_key(&index, |(index, _)| *index);
         found.ok().and_then(|place| compared.get(place)).is_some_and(|(_, compared)| compared == block)
@@ -93,9 +111,10 @@ pub(super) fn is_left<T>(checked: &Result<T>) -> bool {
 /// Plans a move, and fails where that is refused. `moved` receives its summary.
 pub(super) fn plan(
     engine: &Engine,
-    (collection, node): (&Arc<Collection>, EntryId),
-    (to, consent): (MoveTo, Consent),
-    sources: (Sources, &dyn Progress),
+    collection: &Arc<Collection>,
+    node: EntryId,
+    MoveRequest { to, consent }: MoveRequest,
+    check: SourceCheck<'_>,
     moved: &mut Moved,
 ) -> Result<Vec<Planned>> {
     let mut found = targets(collection, node)?;
@@ -112,7 +131,7 @@ pub(super) fn plan(
     let (mut planned, mut opened) = (Vec::new(), None);
     let (mut denied, mut left) = (Refused::default(), Refused::default());
     for target in chosen {
-        let checked = concerned((collection, &target), to.aim, sources, &mut opened);
+        let checked = concerned(collection, &target, to.aim, check, &mut opened);
         let is_left = !is_one && is_left(&checked);
         match if is_left { left.take(checked) } else { denied.take(checked) }? {
             Some(concerned) if concerned.from.is_empty() => moved.summary.there += 1,
@@ -137,9 +156,10 @@ pub(super) fn plan(
 
 /// The blocks of a tensor that a move takes. Fails where the move is refused.
 pub(super) fn concerned(
-    (collection, target): (&Arc<Collection>, &Target),
+    collection: &Arc<Collection>,
+    target: &Target,
     aim: Aim,
-    (sources, progress): (Sources, &dyn Progress),
+    SourceCheck { sources, progress }: SourceCheck<'_>,
     opened: &mut Opened,
 ) -> Result<Concerned> {
     refuse_pinned(collection, target)?;

@@ -23,11 +23,22 @@ const STEPS: [Tier; 7] = [Tier::Exact, Tier::Packed, Tier::Q8, Tier::Q7, Tier::Q
 /// Tensors return to q7 while it holds less than this share of `warm_byte_cap`.
 const WARM_PERCENT: u128 = 80;
 
+/// A block of the store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockKey {
+    /// The number of its collection.
+    pub collection: u32,
+    /// Its object.
+    pub object: ObjectId,
+    /// Its index in the object.
+    pub index: u32,
+}
+
 /// A tensor that may be moved by policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
-    /// The number of its collection, and the key of its first block.
-    pub key: (u32, ObjectId, u32),
+    /// Its first block.
+    pub key: BlockKey,
     /// The tier of most of its blocks.
     pub tier: Tier,
     pub blocks: u64,
@@ -54,7 +65,7 @@ pub struct Tensor {
 /// A planned step of a tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Move {
-    pub key: (u32, ObjectId, u32),
+    pub key: BlockKey,
     pub from: Tier,
     pub to: Tier,
     /// The reason, for people.

@@ -75,7 +75,7 @@ impl Engine {
     ) -> Scrubbed {
         let mut found = Scrubbed::default();
         for object in objects {
-            self.scrub_object(collection, object, (bytes, progress), &mut found);
+            self.scrub_object(collection, object, bytes, progress, &mut found);
             if progress.is_cancelled() {
                 found.is_stopped = true;
                 break;
@@ -94,7 +94,8 @@ impl Engine {
         &self,
         collection: &Arc<Collection>,
         object: &Arc<Object>,
-        (bytes, progress): (Bytes, &dyn Progress),
+        bytes: Bytes,
+        progress: &dyn Progress,
         found: &mut Scrubbed,
     ) {
         let layout = object.logged_layout();

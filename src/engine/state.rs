@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::model::{ObjectId, Tier};
+use crate::engine::policy::BlockKey;
+use crate::model::Tier;
 use crate::store::{Collection, Pin};
 
 /// State of the automatic moves from pass to pass.
@@ -16,7 +17,7 @@ pub(super) struct Automatic {
     pub begun: Option<u64>,
     /// Moves that had no effect, by tensor and target, with the newest epoch of the tensor at that time. They
     /// are retried once the tensor has changed.
-    pub stuck: HashMap<((u32, ObjectId, u32), Tier), u64>,
+    pub stuck: HashMap<(BlockKey, Tier), u64>,
 }
 
 /// Pinned files that need a check of their copies.

@@ -133,8 +133,14 @@ impl Engine {
     }
 
     /// Notes that a tensor moves, until the returned guard is dropped.
-    pub(super) fn begin(&self, place: (u32, EntryId), from: String, to: Aim, bytes: u64) -> Moving<'_> {
-        let (collection, node) = place;
+    pub(super) fn begin(
+        &self,
+        collection: u32,
+        node: EntryId,
+        from: String,
+        to: Aim,
+        bytes: u64,
+    ) -> Moving<'_> {
         let running = Arc::new(Running { collection, node, from, to, bytes, done: AtomicU64::new(0) });
         self.moving.lock().push(running.clone());
         Moving { engine: self, running }

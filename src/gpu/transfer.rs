@@ -39,7 +39,7 @@ pub fn read(path: &Path, span: Span, options: &Options) -> Result<Report> {
     let memory = DeviceBytes::new(&device, into + plan.len)?;
     let target = Target { base: memory.pointer(), len: memory.len(), into };
     // SAFETY: the memory has `into + plan.len` bytes and lives until this function returns.
-    unsafe { transfer(&device, path, (span, plan), target, options) }
+    unsafe { transfer(&device, path, span, plan, target, options) }
 }
 
 /// Reads a part of a file to `pointer`, in device memory, and returns when it is complete. Uses the device that owns the
@@ -55,7 +55,7 @@ pub unsafe fn read_into(path: &Path, span: Span, pointer: u64, options: &Options
     let device = unsafe { Device::of_memory(pointer, plan.len) }?;
     let target = Target { base: pointer, len: plan.len, into: 0 };
     // SAFETY: the driver has confirmed the size of the memory.
-    unsafe { transfer(&device, path, (span, plan), target, options) }
+    unsafe { transfer(&device, path, span, plan, target, options) }
 }
 
 /// # Safety
@@ -63,7 +63,8 @@ pub unsafe fn read_into(path: &Path, span: Span, pointer: u64, options: &Options
 unsafe fn transfer(
     device: &Device,
     path: &Path,
-    (span, planned): (Span, Plan),
+    span: Span,
+    planned: Plan,
     target: Target,
     options: &Options,
 ) -> Result<Report> {
@@ -72,7 +73,7 @@ unsafe fn transfer(
         (_, Wanted::Host) => Err("the host was asked for".to_owned()),
         (Route::Host { why }, _) => Err(why.clone()),
         // SAFETY: guaranteed by the caller.
-        _ => unsafe { by_cufile(device, path, (span, &planned), target, &mut steps) },
+        _ => unsafe { by_cufile(device, path, span, &planned, target, &mut steps) },
     };
     let (route, seconds) = match by_cufile {
         Ok(seconds) => (planned.route.clone(), seconds),
@@ -89,9 +90,11 @@ unsafe fn transfer(
         }
     };
     let compared = if options.verify {
-        let part = (path, planned.offset, planned.len);
         // SAFETY: guaranteed by the caller.
-        Some(unsafe { verify::compare(device, part, target.base + target.into, &mut steps) }?)
+        let compared = unsafe {
+            verify::compare(device, path, planned.offset, planned.len, target.base + target.into, &mut steps)
+        };
+        Some(compared?)
     } else {
         None
     };
@@ -105,7 +108,8 @@ unsafe fn transfer(
 unsafe fn by_cufile(
     device: &Device,
     path: &Path,
-    (span, planned): (Span, &Plan),
+    span: Span,
+    planned: &Plan,
     target: Target,
     steps: &mut Vec<String>,
 ) -> Result<f64, String> {

@@ -18,7 +18,9 @@ use crate::model::{Error, Result};
 /// `pointer` has `len` bytes of device memory.
 pub(super) unsafe fn compare(
     device: &Device,
-    (path, offset, len): (&Path, u64, u64),
+    path: &Path,
+    offset: u64,
+    len: u64,
     pointer: u64,
     steps: &mut Vec<String>,
 ) -> Result<Compared> {

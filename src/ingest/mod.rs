@@ -71,10 +71,10 @@ pub use job::import_job::{Plan, Watch};
 pub use job::mounted_file::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized};
 #[cfg(feature = "mount")]
 pub use job::request::{Request, parse_collection, parse_encoder};
-pub use job::share::share;
+pub use job::share::{MountedFile, share};
 #[cfg(feature = "mount")]
 pub use job::sum::{Action, Listed, Sum};
-pub use publish::commit::Rename;
+pub use publish::commit::{Rename, Replaced};
 pub use recognize::batch::check_batch;
 pub use recognize::block_size::Blocking;
 pub use recognize::content::{recognize, recognize_at, recognize_within};

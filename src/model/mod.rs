@@ -4,6 +4,7 @@
 //! `ErrorKind` has a kind only where callers must tell two errors apart; `fs/kernel/errno.rs` maps each kind to an error
 //! number.
 
+mod collection_name;
 mod dtype;
 mod error;
 mod exact_reason;
@@ -12,12 +13,14 @@ mod keep_list;
 mod mode;
 mod move_to;
 mod name;
+mod owner;
 mod progress;
 mod refusal;
 mod shape;
 mod text;
 mod tier;
 
+pub use collection_name::{CollectionName, OwnedCollectionName};
 pub use dtype::{Dtype, GGML_CODE};
 pub use error::{Error, ErrorKind, Result, beginning, plain};
 pub use exact_reason::{Kept, KeptBy};
@@ -29,9 +32,10 @@ pub use mode::{
 };
 pub use move_to::{Aim, MoveTo, Storing, packs, packs_blocks_of};
 pub use name::{
-    CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
+    CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, NameIn, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
     TensorNames, check_label, check_tensor_name, escape_component, is_reserved, is_variant, quoted_name,
 };
+pub use owner::Owner;
 pub use progress::{Progress, Silent};
 pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
 pub use shape::{DIMENSIONS_MAX, Shape};

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::model::error::{Error, Result, beginning};
+use crate::model::id::EntryId;
 
 /// Longest name in a directory, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -22,6 +23,15 @@ const SHARD_DIGITS: usize = 5;
 const VARIANT_LETTERS: [&str; 9] = ["f", "fp", "bf", "int", "i", "u", "q", "iq", "nf"];
 /// Messages quote at most this many bytes of a name.
 const QUOTED_BYTES_MAX: usize = 200;
+
+/// A name in a directory of a collection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NameIn<'a> {
+    /// The directory.
+    pub directory: EntryId,
+    /// The name.
+    pub name: &'a [u8],
+}
 
 /// A tensor's name as directories and a file name, outermost first.
 pub type EscapedPath = Vec<String>;

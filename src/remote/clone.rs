@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece};
-use crate::model::{Error, ErrorKind, Result, human};
+use crate::model::{CollectionName, Error, ErrorKind, Owner, Result, human};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::runtime;
@@ -145,7 +145,7 @@ impl Made {
     }
 
     /// The outcome for programs.
-    pub fn to_json(&self, (tenant, name): (&str, &str)) -> Value {
+    pub fn to_json(&self, CollectionName { tenant, name }: CollectionName<'_>) -> Value {
         json!({
             "collection": format!("{tenant}/{name}"),
             "snapshot": self.number,
@@ -156,7 +156,7 @@ impl Made {
     }
 
     /// The outcome for people.
-    pub fn text(&self, (tenant, name): (&str, &str)) -> String {
+    pub fn text(&self, CollectionName { tenant, name }: CollectionName<'_>) -> String {
         let (number, bytes) = (self.number, human(self.bytes));
         if self.is_unchanged {
             return format!("nothing new: {tenant}/{name} is snapshot {number}");
@@ -168,16 +168,23 @@ impl Made {
     }
 }
 
-/// Makes a collection of a store that is a clone of a snapshot. `url` leads to the remote, whose collection
-/// is `from`. `owner` has the tenant if it is made.
-pub fn clone(
-    store: &Store,
-    (remote, url): (&Remote, &str),
-    (from, at): ((&str, &str), &At),
-    to: (&str, &str),
-    owner: (u32, u32),
-) -> Result<Made> {
-    let found = wanted(remote, from, at)?;
+/// A snapshot to clone.
+#[derive(Clone, Copy)]
+pub struct ClonedFrom<'a> {
+    /// The remote.
+    pub remote: &'a Remote,
+    /// Its URL.
+    pub url: &'a str,
+    /// The collection in the remote.
+    pub collection: CollectionName<'a>,
+    /// Its snapshot.
+    pub at: &'a At,
+}
+
+/// Makes a collection of a store that is a clone of a snapshot. `owner` has the tenant if it is made.
+pub fn clone(store: &Store, from: ClonedFrom<'_>, to: CollectionName<'_>, owner: Owner) -> Result<Made> {
+    let ClonedFrom { remote, url, collection, at } = from;
+    let found = wanted(remote, collection, at)?;
     let log = log_of(remote, &found.manifest)?;
     let source = source_of(remote, url, &found);
     store.clone_snapshot(to, &Cloned { source, manifest: &found.manifest, log: &log }, owner)?;
@@ -194,17 +201,23 @@ pub enum Changes {
 }
 
 /// Makes a clone one of a newer snapshot, or of the one that is wanted.
-pub fn pull(store: &Store, remote: &Remote, place: (&str, &str), at: &At, changes: Changes) -> Result<Made> {
-    let path = format!("{}/{}", place.0, place.1);
-    let source = store.clone_source(place.0, place.1)?;
+pub fn pull(
+    store: &Store,
+    remote: &Remote,
+    place: CollectionName<'_>,
+    at: &At,
+    changes: Changes,
+) -> Result<Made> {
+    let path = place.to_string();
+    let source = store.clone_source(place.tenant, place.name)?;
     let source =
         source.ok_or_else(|| Error::invalid(format!("{path} is no clone; tierfs clone makes one")))?;
     if source.remote != remote.id() {
         let text = format!("{} is another remote than that of {path}", remote.place());
         return Err(Error::invalid(text));
     }
-    let found = wanted(remote, (&source.tenant, &source.collection), at)?;
-    let is_changed = store.is_clone_changed(place.0, place.1);
+    let found = wanted(remote, CollectionName::new(&source.tenant, &source.collection), at)?;
+    let is_changed = store.is_clone_changed(place.tenant, place.name);
     if changes == Changes::Refuse {
         if found.manifest.number == source.number {
             return Ok(Made { is_unchanged: true, ..Made::of(&found.manifest) });
@@ -239,7 +252,11 @@ fn source_of(remote: &Remote, url: &str, found: &Found) -> CloneSource {
 }
 
 /// The manifest of the snapshot that is wanted.
-fn wanted(remote: &Remote, (tenant, collection): (&str, &str), at: &At) -> Result<Found> {
+fn wanted(
+    remote: &Remote,
+    CollectionName { tenant, name: collection }: CollectionName<'_>,
+    at: &At,
+) -> Result<Found> {
     let lacks = |what: String| {
         Error::new(ErrorKind::NotFound, format!("{}: {tenant}/{collection} has no {what}", remote.place()))
     };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::format::snapshot::piece_map::{PieceMap, PieceState};
-use crate::model::{Error, Result};
+use crate::model::{CollectionName, Error, Owner, Result};
 use crate::store::clones::{CloneSource, Clones, write_source};
 use crate::store::collection::LIMITS_SETTING;
 use crate::store::disk::memory::MemoryDisk;
@@ -55,20 +55,16 @@ impl Store {
     /// Makes a durable collection that is a clone of a snapshot, and its tenant if that is missing, which gets
     /// the user and the group `owner`. `Exists` if the name is taken, `NotFound` if a collection that its
     /// blocks need is not in this store.
-    pub fn clone_snapshot(
-        &self,
-        (tenant, name): (&str, &str),
-        cloned: &Cloned,
-        owner: (u32, u32),
-    ) -> Result<()> {
+    pub fn clone_snapshot(&self, place: CollectionName<'_>, cloned: &Cloned, owner: Owner) -> Result<()> {
+        let CollectionName { tenant, name } = place;
         if !self.tenants()?.iter().any(|there| there == tenant) {
             self.create_tenant(tenant, owner, TENANT_MODE)?;
         }
-        self.check_new_collection((tenant, name))?;
+        self.check_new_collection(place)?;
         self.check_needs(cloned.manifest)?;
         let number = self.free_number()?;
-        let draft = self.draft((tenant, name), number, cloned, None, &PiecesHere::new(), &[])?;
-        let path = format!("{tenant}/{name}");
+        let draft = self.draft(place, number, cloned, None, &PiecesHere::new(), &[])?;
+        let path = place.to_string();
         let placed = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(tenant));
         placed.map_err(|error| Error::io(format!("making {path}"), error))?;
         // Its limits count from its first use on.
@@ -77,10 +73,11 @@ impl Store {
 
     /// Makes a clone one of another snapshot, durably. What it has of it stays here; all changes are lost.
     /// `Busy` if it is in use, or others need it.
-    pub fn replace_clone(&self, (tenant, name): (&str, &str), cloned: &Cloned) -> Result<()> {
+    pub fn replace_clone(&self, place: CollectionName<'_>, cloned: &Cloned) -> Result<()> {
+        let CollectionName { tenant, name } = place;
         self.check_needs(cloned.manifest)?;
         let clones = self.clones()?;
-        let path = format!("{tenant}/{name}");
+        let path = place.to_string();
         let limits = {
             let collection = self.collection(tenant, name)?;
             let state = collection.state();
@@ -88,10 +85,10 @@ impl Store {
         };
         let number = self.free_number()?;
         let mut draft = String::new();
-        self.with_closed(&[(tenant.to_owned(), name.to_owned())], Change::Remove, || {
+        self.with_closed(&[place.owned()], Change::Remove, || {
             let failed = |error| Error::io(format!("replacing {path}"), error);
             let before = files_of(clones, &path).map_err(failed)?;
-            draft = self.draft((tenant, name), number, cloned, limits, &pieces_here(&before), &before)?;
+            draft = self.draft(place, number, cloned, limits, &pieces_here(&before), &before)?;
             drop(before);
             self.disk.exchange(&draft, &path).map_err(failed)?;
             self.disk.sync_directory(tenant).map_err(failed)
@@ -150,7 +147,7 @@ impl Store {
     /// Puts the directory of a clone together, durably. Returns its path, which is that of no collection.
     fn draft(
         &self,
-        (tenant, name): (&str, &str),
+        CollectionName { tenant, name }: CollectionName<'_>,
         number: u32,
         cloned: &Cloned,
         limits: Option<String>,

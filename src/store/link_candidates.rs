@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::model::check_label;
+use crate::model::{CollectionName, check_label};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::settings::Share;
 
@@ -104,10 +104,10 @@ impl Sharing {
     }
 
     /// Notes a new data file.
-    pub fn note(&self, (tenant, collection): (&str, &str), number: u64, len: u64) {
+    pub fn note(&self, collection: CollectionName<'_>, number: u64, len: u64) {
         let mut scopes = self.scopes.lock();
-        let Some(lengths) = scopes.get_mut(self.scope(tenant)) else { return };
-        let name = SharedName { collection: collection.into(), number };
+        let Some(lengths) = scopes.get_mut(self.scope(collection.tenant)) else { return };
+        let name = SharedName { collection: collection.to_string().into(), number };
         let known = lengths.entry(len).or_default();
         if !known.contains(&name) {
             known.push(name);

@@ -78,7 +78,7 @@ pub use link_candidates::SharedName;
 pub use log::checkpoint::Checkpoint;
 pub use log::replay::replay;
 pub use object::Object;
-pub use object::blocks::Block;
+pub use object::blocks::{Block, IndexedBlock};
 pub use object::failed_reads::Unreadable;
 pub use object::links::DeltaLink;
 pub use object::parts::Part;

@@ -24,9 +24,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::model::OwnedCollectionName;
 use crate::store::collection::Collection;
 use crate::store::collection::footprint::Summary;
-use crate::store::collection::lineage::{Place, relatives};
+use crate::store::collection::lineage::relatives;
 use crate::store::collection::usage_file::SaveUsage;
 use crate::store::log::checkpoint::Checkpoint;
 use crate::store::quota::Meter;
@@ -35,8 +36,8 @@ use crate::store::state::tree::ComputedDirectories;
 /// Collections by tenant and name. A place is in one of the two maps at most.
 #[derive(Default)]
 pub(in crate::store) struct OpenCollections {
-    open: HashMap<Place, Arc<Collection>>,
-    closed: HashMap<Place, Closed>,
+    open: HashMap<OwnedCollectionName, Arc<Collection>>,
+    closed: HashMap<OwnedCollectionName, Closed>,
     /// Bytes of memory of the open ones when they were last measured, and of those opened since.
     bytes: u64,
     /// Value of `bytes` after the last look for collections to close.
@@ -61,7 +62,7 @@ pub(in crate::store) struct Closed {
 }
 
 impl OpenCollections {
-    pub fn get(&self, place: &Place) -> Option<&Arc<Collection>> {
+    pub fn get(&self, place: &OwnedCollectionName) -> Option<&Arc<Collection>> {
         self.open.get(place)
     }
 
@@ -69,28 +70,28 @@ impl OpenCollections {
         self.open.values()
     }
 
-    pub fn insert(&mut self, place: Place, collection: Arc<Collection>) {
+    pub fn insert(&mut self, place: OwnedCollectionName, collection: Arc<Collection>) {
         self.bytes = self.bytes.saturating_add(collection.memory());
         self.open.insert(place, collection);
     }
 
     /// Removes an open collection.
-    pub fn remove(&mut self, place: &Place) -> Option<Arc<Collection>> {
+    pub fn remove(&mut self, place: &OwnedCollectionName) -> Option<Arc<Collection>> {
         self.open.remove(place)
     }
 
     /// The collection at a place that was closed there.
-    pub fn closed(&self, place: &Place) -> Option<&Closed> {
+    pub fn closed(&self, place: &OwnedCollectionName) -> Option<&Closed> {
         self.closed.get(place)
     }
 
     /// Notes a collection that was closed.
-    pub fn note_closed(&mut self, place: Place, closed: Closed) {
+    pub fn note_closed(&mut self, place: OwnedCollectionName, closed: Closed) {
         self.closed.insert(place, closed);
     }
 
     /// Forgets that a collection was closed.
-    pub fn take_closed(&mut self, place: &Place) -> Option<Closed> {
+    pub fn take_closed(&mut self, place: &OwnedCollectionName) -> Option<Closed> {
         self.closed.remove(place)
     }
 
@@ -111,7 +112,7 @@ impl OpenCollections {
         self.bytes = self.open.values().map(|collection| collection.memory()).sum();
         let mut gone = Vec::new();
         if self.bytes > limit {
-            let is_unused = |(_, collection): &(&Place, &Arc<Collection>)| {
+            let is_unused = |(_, collection): &(&OwnedCollectionName, &Arc<Collection>)| {
                 Arc::strong_count(collection) == 1 && collection.is_settled()
             };
             let unused = self.open.iter().filter(is_unused);
@@ -130,7 +131,7 @@ impl OpenCollections {
     }
 
     /// Closes a collection unless somebody uses it or has changed it meanwhile.
-    fn close(&mut self, place: Place) -> Option<Collection> {
+    fn close(&mut self, place: OwnedCollectionName) -> Option<Collection> {
         let collection = Arc::try_unwrap(self.open.remove(&place)?);
         let mut collection = match collection {
             Ok(collection) if collection.is_settled() => collection,
@@ -178,7 +179,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::format::log::catalog::Entry;
-    use crate::model::StoreId;
+    use crate::model::{Owner, StoreId};
     use crate::store::disk::memory::MemoryDisk;
     use crate::store::{Access, Collection, POLICY, ROOT, Store, Touched};
 
@@ -198,7 +199,7 @@ mod tests {
         let mut store = Store::open(disk, Access::Write, "a test").unwrap();
         store.set_idle_memory_max(0);
         let open = || store.open_collections().len();
-        let first = store.collection_made("t", "first", (0, 0)).unwrap();
+        let first = store.collection_made("t", "first", Owner { uid: 0, gid: 0 }).unwrap();
         set(&first, "list");
         store.close_unused();
         assert_eq!(open(), 1, "it is in use");
@@ -218,7 +219,7 @@ mod tests {
         first.summarized(|| 8_u8);
         set(&first, "cache");
         first.sync().unwrap();
-        let second = store.collection_made("t", "second", (0, 0)).unwrap();
+        let second = store.collection_made("t", "second", Owner { uid: 0, gid: 0 }).unwrap();
         set(&second, POLICY);
         second.sync().unwrap();
         drop((first, second));

@@ -11,9 +11,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{Cause, Error, ErrorKind, Refusal, Result, check_label};
+use crate::model::{
+    Cause, CollectionName, Error, ErrorKind, OwnedCollectionName, Refusal, Result, check_label,
+};
 use crate::store::collection::Collection;
-use crate::store::collection::lineage::{Place, children_in, parents_in, parents_needed, relatives};
+use crate::store::collection::lineage::{children_in, parents_in, parents_needed, relatives};
 use crate::store::collection::usage_file::SaveUsage;
 use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::Use;
@@ -28,28 +30,27 @@ const CLOSE_WAIT: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy)]
 pub(in crate::store) enum Change<'a> {
     /// A rename, with the new place of each collection.
-    Rename(&'a dyn Fn(&Place) -> Place),
+    Rename(&'a dyn Fn(&OwnedCollectionName) -> OwnedCollectionName),
     Remove,
 }
 
 impl Store {
     /// Renames a collection, also to another tenant, durably. `Exists` if the name is taken, `Busy` if it
     /// is in use or lineage names it, `Quota` if the other tenant has no room for it.
-    pub fn rename_collection(&self, from: (&str, &str), to: (&str, &str)) -> Result<()> {
+    pub fn rename_collection(&self, from: CollectionName<'_>, to: CollectionName<'_>) -> Result<()> {
         self.check_new_collection(to)?;
-        let collection = self.collection(from.0, from.1)?;
-        if from.0 != to.0 {
-            self.check_tenant_quota(to.0, collection.meter().used())?;
+        let collection = self.collection(from.tenant, from.name)?;
+        if from.tenant != to.tenant {
+            self.check_tenant_quota(to.tenant, collection.meter().used())?;
         }
-        let (old, new) = (format!("{}/{}", from.0, from.1), format!("{}/{}", to.0, to.1));
-        let place = (from.0.to_owned(), from.1.to_owned());
+        let (old, new) = (from.to_string(), to.to_string());
         drop(collection);
-        let renamed = |_: &Place| (to.0.to_owned(), to.1.to_owned());
-        self.with_closed(&[place], Change::Rename(&renamed), || {
+        let renamed = |_: &OwnedCollectionName| to.owned();
+        self.with_closed(&[from.owned()], Change::Rename(&renamed), || {
             let failed = |error| Error::io(format!("renaming {old} to {new}"), error);
             self.disk.rename(&old, &new).map_err(failed)?;
-            self.disk.sync_directory(to.0).map_err(failed)?;
-            self.disk.sync_directory(from.0).map_err(failed)
+            self.disk.sync_directory(to.tenant).map_err(failed)?;
+            self.disk.sync_directory(from.tenant).map_err(failed)
         })
     }
 
@@ -67,13 +68,13 @@ impl Store {
         let mut places = Vec::new();
         for name in self.collections(from)? {
             match self.opened(from, &name) {
-                Ok(_) => places.push((from.to_owned(), name)),
+                Ok(_) => places.push(OwnedCollectionName::new(from, name)),
                 // Its creation never finished.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        let renamed = |(_, name): &Place| (to.to_owned(), name.clone());
+        let renamed = |place: &OwnedCollectionName| OwnedCollectionName::new(to, place.name.clone());
         self.with_closed(&places, Change::Rename(&renamed), || {
             let failed = |error| Error::io(format!("renaming {from} to {to}"), error);
             self.disk.rename(from, to).map_err(failed)?;
@@ -86,7 +87,7 @@ impl Store {
     /// Removes an empty collection. Returns its number.
     pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
         let collection = self.collection(tenant, name)?;
-        let place = (tenant.to_owned(), name.to_owned());
+        let place = OwnedCollectionName::new(tenant, name);
         let parents = self.collections_of_parents(std::slice::from_ref(&place));
         let mut open = self.open.lock();
         collection.remove()?;
@@ -100,7 +101,7 @@ impl Store {
     pub fn remove_collection_with_content(&self, tenant: &str, name: &str) -> Result<()> {
         let number = self.collection(tenant, name)?.state().number();
         let (old, new) = (format!("{tenant}/{name}"), format!("{tenant}/{REMOVED}{number}"));
-        self.with_closed(&[(tenant.to_owned(), name.to_owned())], Change::Remove, || {
+        self.with_closed(&[OwnedCollectionName::new(tenant, name)], Change::Remove, || {
             let failed = |error| Error::io(format!("removing {old}"), error);
             self.disk.rename(&old, &new).map_err(failed)?;
             self.services.invalidate_all_names();
@@ -139,7 +140,10 @@ impl Store {
         self.disk.remove_directory(path).map_err(failed)
     }
 
-    pub(in crate::store) fn check_new_collection(&self, (tenant, name): (&str, &str)) -> Result<()> {
+    pub(in crate::store) fn check_new_collection(
+        &self,
+        CollectionName { tenant, name }: CollectionName<'_>,
+    ) -> Result<()> {
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         if !self.tenants()?.iter().any(|there| there == tenant) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no tenant {tenant}")));
@@ -156,7 +160,7 @@ impl Store {
     /// Closes collections that are open, then does `change`. If that fails, they are opened as before.
     pub(in crate::store) fn with_closed(
         &self,
-        places: &[Place],
+        places: &[OwnedCollectionName],
         what: Change<'_>,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -234,7 +238,7 @@ impl Store {
 
     /// `Busy` if records in other collections, or in this one, need it by its name.
     fn check_lineage(&self, collection: &Collection, open: &OpenCollections, what: Change<'_>) -> Result<()> {
-        let own = (collection.tenant().to_owned(), collection.name().to_owned());
+        let own = collection.place().owned();
         let state = collection.state();
         let refused = |text: String| Err(Error::new(ErrorKind::Busy, text));
         let bound = |path: String, text: String| {
@@ -242,7 +246,7 @@ impl Store {
             Err(Error::refused(vec![Refusal { path: String::new(), cause }]))
         };
         if matches!(what, Change::Rename(_))
-            && let Some((tenant, name)) = parents_needed(&state).next()
+            && let Some(OwnedCollectionName { tenant, name }) = parents_needed(&state).next()
         {
             let path = collection.path();
             let text = format!(
@@ -251,7 +255,7 @@ impl Store {
             return bound(path, text);
         }
         for place in children_in(&state).into_iter().filter(|place| *place != own) {
-            let child = format!("{}/{}", place.0, place.1);
+            let child = place.to_string();
             match open.get(&place) {
                 Some(found) => {
                     let needs_it = |object: &&Arc<_>| found.needs(object, &own);
@@ -264,7 +268,7 @@ impl Store {
                 // All relatives were opened with it, except those that cannot be opened.
                 // It was closed, and has no objects that need others.
                 None if open.closed(&place).is_some() => {}
-                None if self.collections(&place.0).is_ok_and(|names| names.contains(&place.1)) => {
+                None if self.collections(&place.tenant).is_ok_and(|names| names.contains(&place.name)) => {
                     return refused(format!(
                         "tensors of {child}, which does not open, may be stored as differences to {}; run \
                          tierfs fsck",
@@ -284,7 +288,7 @@ impl Store {
     }
 
     /// The collections with parents of objects of these, apart from themselves, as far as they open.
-    fn collections_of_parents(&self, places: &[Place]) -> Vec<Arc<Collection>> {
+    fn collections_of_parents(&self, places: &[OwnedCollectionName]) -> Vec<Arc<Collection>> {
         let mut above = BTreeSet::new();
         for place in places {
             if let Some(collection) = self.open.lock().get(place) {
@@ -292,13 +296,13 @@ impl Store {
             }
         }
         above.retain(|place| !places.contains(place));
-        let opened = above.iter().map(|(tenant, name)| self.opened(tenant, name));
+        let opened = above.iter().map(|place| self.opened(&place.tenant, &place.name));
         opened.filter_map(|opened| opened.inspect_err(|error| log::debug!("lineage: {error}")).ok()).collect()
     }
 }
 
 /// Forgets in the collections of parents that there were children at these places, where nothing is any more.
-fn forget_children(parents: &[Arc<Collection>], places: &[Place]) {
+fn forget_children(parents: &[Arc<Collection>], places: &[OwnedCollectionName]) {
     for parent in parents {
         if let Err(error) = parent.forget_children_in(|place| places.contains(place)) {
             log::warn!("{}: its tensors stay as they are until tierfs fsck --repair: {error}", parent.path());

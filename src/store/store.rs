@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
+use crate::model::{
+    CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, StoreId, check_label,
+};
 use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::clones::{Clones, PieceSource};
 use crate::store::collection::Collection;
@@ -257,7 +259,7 @@ impl Store {
     pub(in crate::store) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         check_tenant(tenant)?;
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
-        let key = (tenant.to_owned(), name.to_owned());
+        let key = OwnedCollectionName::new(tenant, name);
         let mut open = self.open.lock();
         if let Some(collection) = open.get(&key) {
             collection.note_lookup();
@@ -321,7 +323,7 @@ impl Store {
     /// The [summary](Collection::summarized) of a type that a collection had when it was closed because nobody used it.
     pub fn closed_summary<T: Send + Sync + 'static>(&self, tenant: &str, name: &str) -> Option<Arc<T>> {
         let open = self.open.lock();
-        let closed = open.closed(&(tenant.to_owned(), name.to_owned()))?;
+        let closed = open.closed(&OwnedCollectionName::new(tenant, name))?;
         closed.summaries.iter().find_map(|summary| summary.clone().downcast().ok())
     }
 
@@ -332,9 +334,9 @@ impl Store {
         (Arc::new(limited), shown.upstream)
     }
 
-    fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
-        let path = format!("{}/{}", key.0, key.1);
-        let place = (key.0.as_str(), key.1.as_str());
+    fn open_one(&self, open: &mut OpenCollections, key: OwnedCollectionName) -> Result<Arc<Collection>> {
+        let path = key.to_string();
+        let place = key.borrowed();
         let (disk, upstream) = match self.upstream.snapshots() {
             Some(snapshots) => {
                 let still = snapshots.still(place);
@@ -352,12 +354,12 @@ impl Store {
     fn keep(
         &self,
         open: &mut OpenCollections,
-        key: (String, String),
+        key: OwnedCollectionName,
         collection: Collection,
     ) -> Arc<Collection> {
         let Closed { meter, computed, summaries, checkpoint, .. } =
             open.take_closed(&key).unwrap_or_default();
-        let collection = collection.joined(&self.services, self.tenant(&key.0).meter(), meter);
+        let collection = collection.joined(&self.services, self.tenant(&key.tenant).meter(), meter);
         let collection = Arc::new(collection.continued(computed, summaries, checkpoint));
         self.services.note_opening();
         collection.note_lookup();
@@ -368,7 +370,7 @@ impl Store {
     /// Opens a collection read-only in its present state, for any access of the store; corrects nothing.
     /// `Corrupt` if its log is gone.
     pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
-        let opened = open_collection(&self.disk, self.id(), (tenant, name), Access::Read)
+        let opened = open_collection(&self.disk, self.id(), CollectionName::new(tenant, name), Access::Read)
             .map(|opened| opened.with_upstream(Some(self.upstream.clone())));
         if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             refuse_remains(&self.disk, &format!("{tenant}/{name}"))?;
@@ -379,18 +381,18 @@ impl Store {
     /// The collections that may have had tensors stored as differences to this one, and that are not there.
     pub fn missing_children(&self, collection: &Collection) -> Vec<String> {
         let places = children_in(&collection.state()).into_iter();
-        let missing = places.filter(|(tenant, name)| {
-            let found = self.look_at(tenant, name);
+        let missing = places.filter(|place| {
+            let found = self.look_at(&place.tenant, &place.name);
             found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
         });
-        missing.map(|(tenant, name)| format!("{tenant}/{name}")).collect()
+        missing.map(|place| place.to_string()).collect()
     }
 
     /// Forgets these, durably: what they had of a collection can change again.
     pub fn forget_missing_children(&self, tenant: &str, name: &str) -> Result<()> {
         let collection = self.opened(tenant, name)?;
         let missing = self.missing_children(&collection);
-        collection.forget_children_in(|(tenant, name)| missing.contains(&format!("{tenant}/{name}")))
+        collection.forget_children_in(|place| missing.contains(&place.to_string()))
     }
 
     /// Repairs a collection that is not open. `number` becomes its number if the log has lost it.
@@ -399,7 +401,7 @@ impl Store {
             let text = format!("{} was opened to be read only", self.place());
             return Err(Error::new(ErrorKind::ReadOnly, text));
         }
-        let repaired = repair(&self.disk, self.id(), (tenant, name), number)?;
+        let repaired = repair(&self.disk, self.id(), CollectionName::new(tenant, name), number)?;
         if repaired.is_some() {
             // Now the logs have a number that the file does not know.
             let removed = remove_if_present(&*self.disk, NUMBER_NAME);
@@ -409,7 +411,7 @@ impl Store {
     }
 
     /// A collection, created with its tenant if it does not exist. `owner` is its user and group.
-    pub fn collection_made(&self, tenant: &str, name: &str, owner: (u32, u32)) -> Result<Arc<Collection>> {
+    pub fn collection_made(&self, tenant: &str, name: &str, owner: Owner) -> Result<Arc<Collection>> {
         self.collection_made_with(tenant, name, owner, DIRECTORY_MODE)
     }
 
@@ -418,7 +420,7 @@ impl Store {
         &self,
         tenant: &str,
         name: &str,
-        owner: (u32, u32),
+        owner: Owner,
         mode: u32,
     ) -> Result<Arc<Collection>> {
         match self.collection(tenant, name) {
@@ -432,16 +434,23 @@ impl Store {
         self.count_if_limited(tenant)?;
         let number = self.free_number()?;
         let mut open = self.open.lock();
-        let collection = Collection::create(&self.disk, self.id(), (tenant, name), number, owner, mode)?;
+        let collection = Collection::create(
+            &self.disk,
+            self.id(),
+            CollectionName::new(tenant, name),
+            number,
+            owner,
+            mode,
+        )?;
         let collection = collection.with_upstream(Some(self.upstream.clone()));
-        Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
+        Ok(self.keep(&mut open, OwnedCollectionName::new(tenant, name), collection))
     }
 
     /// Forgets an open collection, so that its next use opens it again. Who has it goes on with it. Only
     /// for a store that is only read.
     pub fn forget(&self, tenant: &str, name: &str) {
         if self.access == Access::Read {
-            let place = (tenant.to_owned(), name.to_owned());
+            let place = OwnedCollectionName::new(tenant, name);
             let mut open = self.open.lock();
             open.take_closed(&place);
             if let Some(old) = open.remove(&place) {
@@ -502,10 +511,10 @@ impl Store {
         let renewed = snapshots.renew_all();
         let renewed =
             renewed.map_err(|error| Error::io(format!("looking for newer snapshots in {place}"), error))?;
-        for (tenant, name) in &renewed {
-            self.forget(tenant, name);
+        for place in &renewed {
+            self.forget(&place.tenant, &place.name);
         }
-        Ok(renewed.into_iter().map(|(tenant, name)| format!("{tenant}/{name}")).collect())
+        Ok(renewed.iter().map(OwnedCollectionName::to_string).collect())
     }
 
     /// Sets the source of the pieces of clones. Only the first call has an effect.
@@ -530,7 +539,7 @@ impl Store {
     pub fn shared_bytes(&self, tenant: &str, name: &str) -> Shared {
         // Held, so that the directory is not renamed meanwhile.
         let open = self.open.lock();
-        if let Some(collection) = open.get(&(tenant.to_owned(), name.to_owned())).cloned() {
+        if let Some(collection) = open.get(&OwnedCollectionName::new(tenant, name)).cloned() {
             drop(open);
             return collection.shared_bytes();
         }
@@ -552,7 +561,7 @@ impl Store {
 
     /// Creates a tenant. `owner` is its user and group, `mode` its permission bits. `Exists` if there
     /// is one.
-    pub fn create_tenant(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
+    pub fn create_tenant(&self, name: &str, owner: Owner, mode: u32) -> Result<()> {
         check_tenant(name)?;
         if self.tenants()?.iter().any(|tenant| tenant == name) {
             return Err(Error::new(ErrorKind::Exists, format!("the tenant {name} is there")));

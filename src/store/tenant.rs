@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::model::{Error, MODE_BITS, Result};
+use crate::model::{Error, MODE_BITS, Owner, Result};
 use crate::store::disk::{Disk, Open, remove_if_present, replace_file};
 use crate::store::quota::{Limits, Meter};
 
@@ -25,7 +25,7 @@ const CLOSED_MODE: u32 = 0o700;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TenantEntry {
     /// User and group. `None` for the user who runs the mount.
-    pub owner: Option<(u32, u32)>,
+    pub owner: Option<Owner>,
     /// Permission bits.
     pub mode: u32,
     /// Its quota.
@@ -41,7 +41,7 @@ impl Default for TenantEntry {
 impl TenantEntry {
     pub(in crate::store) fn to_text(self) -> String {
         let mut text = "# A tenant of a tierfs store. Made by tierfs.\n".to_owned();
-        if let Some((owner, group)) = self.owner {
+        if let Some(Owner { uid: owner, gid: group }) = self.owner {
             text.push_str(&format!("owner = {owner}\ngroup = {group}\n"));
         }
         text.push_str(&format!("mode = \"{:04o}\"\nquota = \"{}\"\n", self.mode, self.limits.to_text()));
@@ -67,7 +67,7 @@ impl TenantEntry {
             known.ok_or_else(|| Error::invalid(format!("{FILE_NAME}: {key} = {value} is nothing known")))?;
         }
         entry.owner = match (owner, group) {
-            (Some(owner), Some(group)) => Some((owner, group)),
+            (Some(uid), Some(gid)) => Some(Owner { uid, gid }),
             (None, None) => None,
             _ => return Err(Error::invalid(format!("{FILE_NAME} has an owner or a group, not both"))),
         };
@@ -152,7 +152,7 @@ impl Tenants {
     }
 
     /// Writes a new tenant's file.
-    pub fn write_new(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
+    pub fn write_new(&self, name: &str, owner: Owner, mode: u32) -> Result<()> {
         let entry = TenantEntry { owner: Some(owner), mode: mode & MODE_BITS, ..TenantEntry::default() };
         write(&*self.disk, name, entry)?;
         self.loaded.lock().remove(name);
@@ -201,14 +201,16 @@ fn write(disk: &dyn Disk, name: &str, entry: TenantEntry) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::TenantEntry;
+    use crate::model::Owner;
     use crate::store::quota::Limits;
 
     #[test]
     fn tenant_files_round_trip_and_invalid_texts_are_refused() {
         let limits = Limits { bytes: Some(7), stored: None, files: Some(9) };
-        for entry in
-            [TenantEntry::default(), TenantEntry { owner: Some((u32::MAX, 0)), mode: 0o2770, limits }]
-        {
+        for entry in [
+            TenantEntry::default(),
+            TenantEntry { owner: Some(Owner { uid: u32::MAX, gid: 0 }), mode: 0o2770, limits },
+        ] {
             assert_eq!(TenantEntry::parse(&entry.to_text()).unwrap(), entry);
         }
         assert_eq!(TenantEntry::parse("").unwrap(), TenantEntry::default());

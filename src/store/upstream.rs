@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::model::{CollectionName, OwnedCollectionName};
 use crate::store::clones::{Clones, SharedFile};
 use crate::store::disk::Disk;
 use crate::store::disk::remote::Traffic;
@@ -28,17 +29,17 @@ pub trait Upstream: Send + Sync {
 /// Snapshots of a remote that are shown as collections. A place is a tenant and a name.
 pub trait ShownSnapshots: Send + Sync {
     /// The snapshot of a collection that is shown now, which stays as it is when another is shown.
-    fn still(&self, place: (&str, &str)) -> io::Result<ShownSnapshot>;
+    fn still(&self, place: CollectionName<'_>) -> io::Result<ShownSnapshot>;
 
     /// A variant of that snapshot, if it was published.
-    fn variant(&self, place: (&str, &str), name: &str) -> io::Result<Option<ShownSnapshot>>;
+    fn variant(&self, place: CollectionName<'_>, name: &str) -> io::Result<Option<ShownSnapshot>>;
 
     /// The forms in which a collection is published: the names of its variants, an empty name for the collection itself;
     /// the one that is shown comes first.
-    fn published(&self, place: (&str, &str)) -> io::Result<Vec<String>>;
+    fn published(&self, place: CollectionName<'_>) -> io::Result<Vec<String>>;
 
     /// Shows the newest snapshots from now on. The tenants and names of the collections that differ.
-    fn renew_all(&self) -> io::Result<Vec<(String, String)>>;
+    fn renew_all(&self) -> io::Result<Vec<OwnedCollectionName>>;
 
     /// The traffic with the remote.
     fn traffic(&self) -> Traffic;

@@ -61,7 +61,8 @@ impl Digester {
 pub fn sums(
     collection: &Arc<Collection>,
     node: EntryId,
-    (parts, records): (&[Arc<Object>], Option<&Arc<Runs>>),
+    parts: &[Arc<Object>],
+    records: Option<&Arc<Runs>>,
     verify: Verify,
 ) -> Result<Sums> {
     let open = |part| OpenObject::open(collection, part, verify);

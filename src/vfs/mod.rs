@@ -11,7 +11,7 @@ mod tree;
 
 pub use tree::attr::{Attr, Kind};
 pub use tree::content::{CacheMode, Content, ContentVersion};
-pub use tree::ino::{Ino, Owner, Place};
+pub use tree::ino::{ChildName, Ino, Owner, Place};
 pub use tree::invalidation::Invalidation;
 pub use tree::list::Listed;
 pub use tree::list_mode::ListMode;

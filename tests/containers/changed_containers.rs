@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use tierfs::model::NameIn;
 use tierfs::store::ROOT;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
@@ -239,7 +240,13 @@ fn a_daemon_recognizes_a_file_that_was_renamed_just_before_the_last_one_was_kill
         let disk = Arc::new(FileDisk::new(&fixture.place.store()));
         let store = Store::open(disk, Access::Write, "a test").unwrap();
         let collection = store.collection("demo", "m").unwrap();
-        open::rename(&collection, (ROOT, b".m.part"), (ROOT, b"m.safetensors"), false).unwrap();
+        open::rename(
+            &collection,
+            NameIn { directory: ROOT, name: b".m.part" },
+            NameIn { directory: ROOT, name: b"m.safetensors" },
+            false,
+        )
+        .unwrap();
     }
     fixture.mount();
     check(&fixture, "m.safetensors", &second);

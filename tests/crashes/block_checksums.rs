@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tierfs::model::ErrorKind;
+use tierfs::model::{CollectionName, ErrorKind, Owner};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
@@ -35,9 +35,17 @@ impl Written {
         let recorder = Recorder::new(CutDisk::default());
         let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
         disk.create_directory("t").unwrap();
-        let collection = Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap();
+        let collection = Collection::create(
+            &disk,
+            STORE,
+            CollectionName::new("t", "c"),
+            1,
+            Owner { uid: 0, gid: 0 },
+            0o755,
+        )
+        .unwrap();
         let collection = Arc::new(collection);
-        let node = open::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let node = open::create(&collection, ROOT, name.as_bytes(), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
         Written { recorder, disk, open_file }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tierfs::engine::compact;
-use tierfs::model::{EntryId, Silent};
+use tierfs::model::{CollectionName, EntryId, Silent};
 use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::repair;
@@ -158,14 +158,17 @@ fn a_repair_can_be_repeated_after_a_power_cut_at_any_change() {
     log.sync_data().unwrap();
     let mut chance = Random(6);
     let recorder = Recorder::new(cut_disk.cut(&mut chance, 4));
-    let repaired = repair(&(Arc::new(recorder.clone()) as Arc<dyn Disk>), STORE, ("t", "c"), 1).unwrap();
+    let repaired =
+        repair(&(Arc::new(recorder.clone()) as Arc<dyn Disk>), STORE, CollectionName::new("t", "c"), 1)
+            .unwrap();
     assert!(repaired.is_some());
     for count in 0..=recorder.count() {
         for kept in [0, 2, 4] {
             let image = dynamic(recorder.again(cut_disk.cut(&mut chance, 4), count).cut(&mut chance, kept));
             let context = format!("change {count}, {kept} of 4 kept");
             // It is repaired already, or still has to be.
-            repair(&image, STORE, ("t", "c"), 1).unwrap_or_else(|error| panic!("{context}: {error}"));
+            repair(&image, STORE, CollectionName::new("t", "c"), 1)
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
             let collection = History::open(&image);
             let state = collection.state();
             let root = state.directory(ROOT).unwrap();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tierfs::model::{CollectionName, Owner};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
@@ -46,8 +47,11 @@ fn a_file_that_grew_before_a_kill_survives_a_power_cut_after_recovery_and_sync()
     let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
     let mut chance = Random(77);
     disk.create_directory("t").unwrap();
-    let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
-    open::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
+    let collection = Arc::new(
+        Collection::create(&disk, STORE, CollectionName::new("t", "c"), 1, Owner { uid: 0, gid: 0 }, 0o755)
+            .unwrap(),
+    );
+    open::create(&collection, ROOT, b"f", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
     let find = |collection: &Collection| collection.state().directory(ROOT).unwrap().get(b"f").unwrap();
     let table = OpenFiles::default();
     let open_file = table.open(&collection, find(&collection), Verify::First).unwrap();
@@ -76,9 +80,19 @@ fn a_container_written_out_of_order_never_reads_wrong_bytes_and_is_whole_after_i
         let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
         let mut chance = Random(seed + 500);
         disk.create_directory("t").unwrap();
-        let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
+        let collection = Arc::new(
+            Collection::create(
+                &disk,
+                STORE,
+                CollectionName::new("t", "c"),
+                1,
+                Owner { uid: 0, gid: 0 },
+                0o755,
+            )
+            .unwrap(),
+        );
         let name = b"m.safetensors";
-        let node = open::create(&collection, ROOT, name, 0o644, (0, 0)).unwrap();
+        let node = open::create(&collection, ROOT, name, 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         let bytes = container_of(&mut chance, &[("a", 40_001), ("b", 3), ("c", 30_000)]);
         let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
         let check = |after: CutDisk, is_whole: bool, context: &str| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tierfs::engine::compact;
 use tierfs::ingest::{Options, Origin, Target, import_file};
-use tierfs::model::{ErrorKind, Result, Silent, StoreId};
+use tierfs::model::{ErrorKind, Owner, Result, Silent, StoreId};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::{Access, Collection, ROOT, Store, Verify};
@@ -27,13 +27,13 @@ fn opened(disk: &Arc<dyn Disk>) -> Store {
 }
 
 fn collection(store: &Store, name: &str) -> Arc<Collection> {
-    store.collection_made("t", name, (0, 0)).unwrap()
+    store.collection_made("t", name, Owner { uid: 0, gid: 0 }).unwrap()
 }
 
 fn import(store: &Store, name: &str, bytes: &[u8]) -> u64 {
     let source: Arc<dyn File> = MemoryDisk::new().open("source", Open::Create).unwrap();
     source.write_at(bytes, 0).unwrap();
-    let origin = Origin { mode: 0o644, owner: (0, 0), atime: 0, mtime: 0, sha256: None };
+    let origin = Origin { mode: 0o644, owner: Owner { uid: 0, gid: 0 }, atime: 0, mtime: 0, sha256: None };
     let target = Target { directories: Vec::new(), name: b"f".to_vec() };
     let (collection, options) = (collection(store, name), Options::default());
     import_file(&collection, store.settings(), &target, &source, &origin, &options, &Silent).unwrap().shared

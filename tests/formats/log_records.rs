@@ -9,7 +9,9 @@ use tierfs::format::log::catalog::{
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use tierfs::format::log::small_batch::{self, HEAD_BYTES, Item, ItemRef};
-use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
+use tierfs::model::{
+    Dtype, EntryId, ErrorKind, ObjectId, OwnedCollectionName, SeedId, Shape, StoreId, TensorId, Tier,
+};
 
 use crate::{cases, file, golden};
 
@@ -556,7 +558,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                     Box::new(Parent {
                         object: ObjectId(id ^ 1),
                         collection: (creation % 4 == 1)
-                            .then(|| ("acme".to_owned(), format!("base {creation}"))),
+                            .then(|| OwnedCollectionName::new("acme", format!("base {creation}"))),
                     })
                 }),
             })

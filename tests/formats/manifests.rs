@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tierfs::format::snapshot::keys::PieceName;
 use tierfs::format::snapshot::manifest::{
-    Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, ParentSnapshot, Piece,
+    Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, ParentSnapshot, Piece,
     PieceEncoding, Variant, digest,
 };
 use tierfs::format::zstandard;
@@ -40,8 +40,8 @@ fn described() -> Manifest {
         collection: Described {
             tenant: "acme".to_owned(),
             name: "llama 3".to_owned(),
-            tenant_owner: Owner { uid: 1000, gid: 100, mode: 0o750 },
-            owner: Owner { uid: 1001, gid: 101, mode: 0o2775 },
+            tenant_owner: OwnerAndMode { uid: 1000, gid: 100, mode: 0o750 },
+            owner: OwnerAndMode { uid: 1001, gid: 101, mode: 0o2775 },
             created_at: 1_700_000_000,
         },
         message: "first é".to_owned(),
@@ -256,8 +256,9 @@ fn manifests() -> impl Strategy<Value = Manifest> {
             manifest.pieces.truncate(1);
             (manifest.number, manifest.push, manifest.message) = (number.max(18), push, message);
             let [uid, gid, mode, tenant_uid, tenant_gid, tenant_mode] = owners;
-            manifest.collection.owner = Owner { uid, gid, mode };
-            manifest.collection.tenant_owner = Owner { uid: tenant_uid, gid: tenant_gid, mode: tenant_mode };
+            manifest.collection.owner = OwnerAndMode { uid, gid, mode };
+            manifest.collection.tenant_owner =
+                OwnerAndMode { uid: tenant_uid, gid: tenant_gid, mode: tenant_mode };
             manifest.pieces.extend(pieces.into_iter().map(|(digest, generation, raw, is_raw)| {
                 let name = PieceName { digest, generation };
                 let raw = if is_raw { raw } else { raw.max(2) };

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
+use tierfs::model::{CollectionName, Owner};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
@@ -57,7 +58,10 @@ fn a_close_of_a_new_file_syncs_nothing() {
     let cut_disk = CutDisk::default();
     let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
     disk.create_directory("t").unwrap();
-    let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
+    let collection = Arc::new(
+        Collection::create(&disk, STORE, CollectionName::new("t", "c"), 1, Owner { uid: 0, gid: 0 }, 0o755)
+            .unwrap(),
+    );
     let table = OpenFiles::default();
     let mut random = Random(3);
     let before = cut_disk.syncs();
@@ -68,7 +72,7 @@ fn a_close_of_a_new_file_syncs_nothing() {
         ("broken.safetensors", random.bytes(30_000)),
         ("empty", Vec::new()),
     ] {
-        let node = open::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let node = open::create(&collection, ROOT, name.as_bytes(), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &bytes).unwrap();
         open_file.flush_closed(&mut Changes::default()).unwrap();

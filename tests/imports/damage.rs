@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tierfs::ingest::Options;
-use tierfs::model::{ErrorKind, MoveTo};
+use tierfs::model::{CollectionName, ErrorKind, MoveTo, Owner};
 use tierfs::store::Collection;
 use tierfs::store::Verify;
 use tierfs::store::disk::{Disk, Open};
@@ -125,11 +125,25 @@ fn a_collection_without_its_log_does_not_open_as_a_new_one() {
         let log = disk.open("t/c/meta.log", Open::Write).unwrap();
         for len in [128, 100, 0] {
             log.set_len(len).unwrap();
-            let made = Collection::create(&disk, crate::fixture::STORE, ("t", "c"), 1, (0, 0), 0o755);
+            let made = Collection::create(
+                &disk,
+                crate::fixture::STORE,
+                CollectionName::new("t", "c"),
+                1,
+                Owner { uid: 0, gid: 0 },
+                0o755,
+            );
             assert_eq!(made.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
         }
         disk.remove_file("t/c/meta.log").unwrap();
-        let made = Collection::create(&disk, crate::fixture::STORE, ("t", "c"), 1, (0, 0), 0o755);
+        let made = Collection::create(
+            &disk,
+            crate::fixture::STORE,
+            CollectionName::new("t", "c"),
+            1,
+            Owner { uid: 0, gid: 0 },
+            0o755,
+        );
         assert_eq!(made.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
         assert!(files(&disk, "t/c/data") == before);
     });

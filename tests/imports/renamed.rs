@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tierfs::control::controls;
 use tierfs::ingest::Options;
+use tierfs::model::Owner;
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Store, Verify};
-use tierfs::vfs::{Ino, ListMode, Located, Vfs};
+use tierfs::vfs::{ChildName, Ino, ListMode, Located, Vfs};
 
 use crate::failing_disk::{FailingDisk, Failure};
 use crate::fixture::{Numbers, STORE, f32s, import, safetensors_file};
@@ -18,8 +19,8 @@ fn store_with_a_container() -> MemoryDisk {
     let disk: Arc<dyn Disk> = Arc::new(memory.clone());
     Store::create(&*disk, STORE).unwrap();
     let store = Store::open(disk, Access::Write, "").unwrap();
-    store.create_tenant("t", (0, 0), 0o755).unwrap();
-    let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+    store.create_tenant("t", Owner { uid: 0, gid: 0 }, 0o755).unwrap();
+    let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
     let bytes = safetensors_file(&[f32s("w", &[6000], &mut Numbers(3))]);
     import(&collection, "m.safetensors", &bytes, &Options::default()).unwrap();
     collection.sync().unwrap();
@@ -28,7 +29,7 @@ fn store_with_a_container() -> MemoryDisk {
 
 fn vfs_on(disk: &FailingDisk) -> Vfs {
     let store = Arc::new(Store::open(Arc::new(disk.clone()), Access::Write, "").unwrap());
-    Vfs::new(store, ListMode::Files, Verify::First, (0, 0), controls())
+    Vfs::new(store, ListMode::Files, Verify::First, Owner { uid: 0, gid: 0 }, controls())
 }
 
 /// Renames a container with unflushed writes so that it becomes a plain file, on a disk whose call number `at`
@@ -49,7 +50,11 @@ fn rename_fails_at(at: u64) -> (bool, bool) {
     if vfs.write(&open_file, 1000, &[1; 9000]).is_err() {
         return (true, false);
     }
-    let renamed = vfs.rename((directory, b"m.safetensors"), (directory, b"m.txt"), false);
+    let renamed = vfs.rename(
+        ChildName { parent: directory, name: b"m.safetensors" },
+        ChildName { parent: directory, name: b"m.txt" },
+        false,
+    );
     let is_hit = renamed.is_err() && !open_file.is_changed();
     if is_hit {
         let pending = vfs.take_pending_invalidations();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tierfs::model::Owner;
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
@@ -15,7 +16,7 @@ fn made(directory: &Path) -> (Kernel, Vec<u8>, Vec<u8>) {
     let disk: Arc<dyn Disk> = Arc::new(FileDisk::new(directory));
     Store::create(&*disk, STORE).unwrap();
     let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
-    let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+    let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
     let mut seed = Numbers(3);
     let tensors = [f32s("layer.weight", &[300, 500], &mut seed), f32s("norm", &[7], &mut seed)];
     let bytes = safetensors_file(&tensors);

@@ -272,7 +272,7 @@ fn send(kind: &str, values: &Value, mut reply: Reply) {
             let names: Vec<(u64, u32, u64, String)> =
                 serde_json::from_value(values["names"].clone()).unwrap();
             list(reply, values, names, |listing, (shown, mode, next, name)| {
-                listing.add((Ino(shown), mode), next, name.as_bytes())
+                listing.add(Ino(shown), mode, next, name.as_bytes())
             });
         }
         "entries" => {

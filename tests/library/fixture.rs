@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tierfs::ingest::{Options, Origin, Report, Target, import_file};
-use tierfs::model::{Error, Result, Silent, StoreId};
+use tierfs::model::{CollectionName, Error, Owner, Result, Silent, StoreId};
 use tierfs::store::Object;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -27,7 +27,9 @@ pub fn on_each_disk(test: impl Fn(Arc<dyn Disk>)) {
 
 pub fn create(disk: &Arc<dyn Disk>) -> Arc<Collection> {
     disk.create_directory("t").unwrap();
-    let collection = Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap();
+    let collection =
+        Collection::create(disk, STORE, CollectionName::new("t", "c"), 1, Owner { uid: 0, gid: 0 }, 0o755)
+            .unwrap();
     // As an import does in a collection that it makes.
     let shown = collection.commit(Touched::default(), |batch, _| {
         batch.entry(show_plain_names(ROOT));
@@ -38,7 +40,7 @@ pub fn create(disk: &Arc<dyn Disk>) -> Arc<Collection> {
 }
 
 pub fn open(disk: &Arc<dyn Disk>) -> Result<Arc<Collection>> {
-    tierfs::store::open_collection(disk, STORE, ("t", "c"), Access::Write).map(Arc::new)
+    tierfs::store::open_collection(disk, STORE, CollectionName::new("t", "c"), Access::Write).map(Arc::new)
 }
 
 pub fn file(bytes: &[u8]) -> Arc<dyn File> {
@@ -53,7 +55,7 @@ pub fn target(path: &str) -> Target {
 }
 
 pub fn origin() -> Origin {
-    Origin { mode: 0o644, owner: (0, 0), atime: 1, mtime: 1, sha256: None }
+    Origin { mode: 0o644, owner: Owner { uid: 0, gid: 0 }, atime: 1, mtime: 1, sha256: None }
 }
 
 pub fn import(collection: &Arc<Collection>, path: &str, bytes: &[u8], options: &Options) -> Result<Report> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tierfs::model::{EntryId, ErrorKind, StoreId};
+use tierfs::model::{CollectionName, EntryId, ErrorKind, NameIn, Owner, StoreId};
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
@@ -36,7 +36,17 @@ pub struct History {
 impl History {
     pub fn new(disk: &Arc<dyn Disk>, seed: u64) -> History {
         disk.create_directory("t").unwrap();
-        let collection = Arc::new(Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
+        let collection = Arc::new(
+            Collection::create(
+                disk,
+                STORE,
+                CollectionName::new("t", "c"),
+                1,
+                Owner { uid: 0, gid: 0 },
+                0o755,
+            )
+            .unwrap(),
+        );
         History {
             collection,
             random: Random(seed),
@@ -47,7 +57,9 @@ impl History {
     }
 
     pub fn open(disk: &Arc<dyn Disk>) -> Arc<Collection> {
-        let collection = tierfs::store::open_collection(disk, STORE, ("t", "c"), Access::Write).unwrap();
+        let collection =
+            tierfs::store::open_collection(disk, STORE, CollectionName::new("t", "c"), Access::Write)
+                .unwrap();
         assert_eq!(collection.damage(), None);
         Arc::new(collection)
     }
@@ -96,7 +108,7 @@ impl History {
 
     /// Writes inside a new file and flushes each write.
     pub fn write_often(&mut self, name: &str, times: usize) {
-        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         let open_file = self.open_file(name);
         let mut bytes = self.random.bytes(100_000);
         open_file.write(0, &bytes).unwrap();
@@ -152,7 +164,7 @@ impl History {
 
     fn create(&mut self, name: &str) {
         let bytes = self.fresh(name);
-        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         self.log(name, Some(Vec::new()));
         let open_file = self.open_file(name);
         open_file.write(0, &bytes).unwrap();
@@ -162,12 +174,18 @@ impl History {
     /// A new file under another name, which then replaces this one.
     fn replace(&mut self, name: &str) {
         let bytes = self.fresh(name);
-        open::create(&self.collection, ROOT, b".new", 0o644, (0, 0)).unwrap();
+        open::create(&self.collection, ROOT, b".new", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         self.log(".new", Some(Vec::new()));
         let open_file = self.open_file(".new");
         open_file.write(0, &bytes).unwrap();
         self.flush(".new", &open_file, bytes.clone());
-        open::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
+        open::rename(
+            &self.collection,
+            NameIn { directory: ROOT, name: b".new" },
+            NameIn { directory: ROOT, name: name.as_bytes() },
+            false,
+        )
+        .unwrap();
         open_file.recognize_again(&mut Changes::default()).unwrap();
         self.log(".new", None);
         self.log(name, Some(bytes));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tierfs::format::log::catalog::Entry;
+use tierfs::model::Owner;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Batch, ROOT, State, Store, Touched};
@@ -22,7 +23,7 @@ fn opened(disk: &Arc<dyn Disk>) -> Store {
 }
 
 fn made(store: &Store, name: &str) -> u32 {
-    store.collection_made("t", name, (0, 0)).unwrap().state().number()
+    store.collection_made("t", name, Owner { uid: 0, gid: 0 }).unwrap().state().number()
 }
 
 fn write(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) {

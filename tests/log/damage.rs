@@ -1,7 +1,7 @@
 //! Damage before the last batch, and flipped bits anywhere.
 
 use rayon::prelude::*;
-use tierfs::model::ErrorKind;
+use tierfs::model::{CollectionName, ErrorKind};
 use tierfs::store::Access;
 use tierfs::store::repair;
 
@@ -111,7 +111,8 @@ fn a_repair_of_any_lost_sector_keeps_every_other_file() {
         let mut log = world.log().to_vec();
         log[begin..end].fill(0xa5);
         let disk = world.disk(&log);
-        let repaired = repair(&disk, STORE, ("t", "c"), 7).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let repaired = repair(&disk, STORE, CollectionName::new("t", "c"), 7)
+            .unwrap_or_else(|error| panic!("{place}: {error}"));
         let repaired = repaired.unwrap_or_else(|| panic!("{place}: nothing was wrong"));
         assert_eq!(crate::fixture::files(&disk)[&repaired.kept_log], log, "{place}");
         let collection = open(&disk, Access::Write).unwrap_or_else(|error| panic!("{place}: {error}"));
@@ -149,6 +150,10 @@ fn a_repair_of_any_lost_sector_keeps_every_other_file() {
         let before = picture(&collection);
         drop(collection);
         assert!(picture(&open(&disk, Access::Write).unwrap()) == before, "{place}");
-        assert_eq!(repair(&disk, STORE, ("t", "c"), 7).unwrap(), None, "{place}: a second repair");
+        assert_eq!(
+            repair(&disk, STORE, CollectionName::new("t", "c"), 7).unwrap(),
+            None,
+            "{place}: a second repair"
+        );
     }
 }

@@ -6,7 +6,7 @@ use tierfs::format::log::catalog::NodeType;
 use tierfs::format::log::record::Record;
 use tierfs::format::log::slot::RawSlot;
 use tierfs::ingest::{Blocking, Options};
-use tierfs::model::MoveTo;
+use tierfs::model::{CollectionName, MoveTo, Owner};
 use tierfs::store::ROOT;
 use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -19,7 +19,9 @@ use crate::fixture::{LOG, SLOT, STORE, batches, files, import, noise, open, pict
 fn empty() -> (Arc<dyn Disk>, Arc<Collection>) {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     disk.create_directory("t").unwrap();
-    let collection = Collection::create(&disk, STORE, ("t", "c"), 1, (7, 8), 0o755).unwrap();
+    let collection =
+        Collection::create(&disk, STORE, CollectionName::new("t", "c"), 1, Owner { uid: 7, gid: 8 }, 0o755)
+            .unwrap();
     (disk, Arc::new(collection))
 }
 
@@ -150,7 +152,7 @@ struct Written {
 
 impl Written {
     fn create(&self, name: &str) {
-        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (7, 8)).unwrap();
+        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, Owner { uid: 7, gid: 8 }).unwrap();
     }
 
     fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Arc<tierfs::vfs::open::OpenFile> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tierfs::format::log::catalog::NodeEntry;
 use tierfs::ingest::{Blocking, Options, Origin, Target, import_file};
-use tierfs::model::{EntryId, Error, ErrorKind, MoveTo, Result, Silent, StoreId};
+use tierfs::model::{CollectionName, EntryId, Error, ErrorKind, MoveTo, Owner, Result, Silent, StoreId};
 use tierfs::store::ROOT;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -65,7 +65,10 @@ impl World {
 pub fn world() -> World {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     disk.create_directory("t").unwrap();
-    let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (7, 8), 0o755).unwrap());
+    let collection = Arc::new(
+        Collection::create(&disk, STORE, CollectionName::new("t", "c"), 1, Owner { uid: 7, gid: 8 }, 0o755)
+            .unwrap(),
+    );
     let mut steps = vec![(log_len(&disk), picture(&collection))];
     let encoded = Options { tier: Some(MoveTo::parse("q8:all").unwrap()), ..Options::default() };
     let cut = Options { blocking: Blocking::bytes(4096).unwrap(), ..Options::default() };
@@ -87,7 +90,7 @@ pub fn world() -> World {
 
 /// Changes as programs make them through a mount. `then` is called after each batch.
 pub fn small_changes(collection: &Arc<Collection>, mut then: impl FnMut()) {
-    let made = create(collection, ROOT, b"made", 0o644, (1000, 1000)).unwrap();
+    let made = create(collection, ROOT, b"made", 0o644, Owner { uid: 1000, gid: 1000 }).unwrap();
     then();
     let open_file = OpenFiles::default().open(collection, made, Verify::First).unwrap();
     open_file.write(0, &noise(100)).unwrap();
@@ -95,7 +98,7 @@ pub fn small_changes(collection: &Arc<Collection>, mut then: impl FnMut()) {
     then();
     // Its content does not fit the slot.
     let name = [b'n'; 200];
-    create(collection, ROOT, &name, 0o600, (1000, 1000)).unwrap();
+    create(collection, ROOT, &name, 0o600, Owner { uid: 1000, gid: 1000 }).unwrap();
     then();
     unlink(collection, ROOT, &name).unwrap();
     then();
@@ -133,12 +136,12 @@ pub fn import(collection: &Arc<Collection>, path: &str, bytes: &[u8], options: &
     let mut parts: Vec<Vec<u8>> = path.split('/').map(|part| part.as_bytes().to_vec()).collect();
     let name = parts.pop().unwrap();
     let target = Target { directories: parts, name };
-    let origin = Origin { mode: 0o640, owner: (1, 2), atime: 4, mtime: 3, sha256: None };
+    let origin = Origin { mode: 0o640, owner: Owner { uid: 1, gid: 2 }, atime: 4, mtime: 3, sha256: None };
     import_file(collection, &Settings::new(STORE), &target, &source, &origin, options, &Silent).map(|_| ())
 }
 
 pub fn open(disk: &Arc<dyn Disk>, access: Access) -> Result<Arc<Collection>, Error> {
-    tierfs::store::open_collection(disk, STORE, ("t", "c"), access).map(Arc::new)
+    tierfs::store::open_collection(disk, STORE, CollectionName::new("t", "c"), access).map(Arc::new)
 }
 
 pub fn picture(collection: &Arc<Collection>) -> Picture {

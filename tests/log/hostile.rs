@@ -9,7 +9,9 @@ use tierfs::format::log::catalog::{
     TensorEntry,
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
-use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
+use tierfs::model::{
+    CollectionName, Dtype, EntryId, ErrorKind, ObjectId, OwnedCollectionName, SeedId, Shape, TensorId, Tier,
+};
 use tierfs::store::Access;
 
 use crate::fixture::{LOG, STORE, World, open, picture};
@@ -164,7 +166,7 @@ pub fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
         parent: (1..3).contains(&id).then(|| {
             Box::new(Parent {
                 object: ObjectId(id / 2 * 2),
-                collection: (id == 2).then(|| ("t".to_owned(), "c".to_owned())),
+                collection: (id == 2).then(|| OwnedCollectionName::new("t", "c")),
             })
         }),
     })
@@ -283,7 +285,7 @@ fn a_repair_of_a_short_log_with_huge_claims_records_each_loss_once() {
     let world = claims();
     let needed = peak(|| {
         let disk = world.disk(world.log());
-        let repaired = repair(&disk, STORE, ("t", "c"), 1).unwrap().unwrap();
+        let repaired = repair(&disk, STORE, CollectionName::new("t", "c"), 1).unwrap().unwrap();
         assert_eq!(repaired.lost.len(), 4);
         for lost in &repaired.lost {
             assert_eq!(lost.bytes, Some(1 << 45));
@@ -304,7 +306,7 @@ fn a_repair_of_a_short_log_with_huge_claims_records_each_loss_once() {
         let again = open(&disk, Access::Read).unwrap();
         let object = again.objects_of(EntryId(4)).unwrap().remove(0);
         assert_eq!(object.block(1 << 30, object.layout()), before.block(1 << 30, before.layout()));
-        assert_eq!(repair(&disk, STORE, ("t", "c"), 1).unwrap(), None);
+        assert_eq!(repair(&disk, STORE, CollectionName::new("t", "c"), 1).unwrap(), None);
     });
     assert!(needed < 8 << 20, "{needed} bytes");
 }

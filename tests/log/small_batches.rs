@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tierfs::model::{CollectionName, Owner};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, ROOT, Verify};
@@ -12,7 +13,9 @@ use crate::fixture::{LOG, SLOT, STORE, batches, noise, open, picture};
 fn made() -> (Arc<dyn Disk>, Arc<Collection>) {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     disk.create_directory("t").unwrap();
-    let collection = Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap();
+    let collection =
+        Collection::create(&disk, STORE, CollectionName::new("t", "c"), 1, Owner { uid: 0, gid: 0 }, 0o755)
+            .unwrap();
     (disk, Arc::new(collection))
 }
 
@@ -34,7 +37,7 @@ fn a_small_file_that_is_made_written_and_removed_takes_600_bytes_of_log() {
     let before = log_of(&disk).len();
     const FILES: usize = 100;
     for number in 0..FILES {
-        let node = create(&collection, ROOT, &name(number), 0o644, (1000, 1000)).unwrap();
+        let node = create(&collection, ROOT, &name(number), 0o644, Owner { uid: 1000, gid: 1000 }).unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &noise(100)).unwrap();
         open_file.flush().unwrap();
@@ -59,7 +62,7 @@ fn the_log_of_removed_files_is_given_back_by_the_next_sync() {
     const FILES: usize = 12_000;
     let (disk, collection) = made();
     for number in 0..FILES {
-        create(&collection, ROOT, &name(number), 0o644, (0, 0)).unwrap();
+        create(&collection, ROOT, &name(number), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
     }
     collection.sync().unwrap();
     collection.checkpoint_now().unwrap();
@@ -83,7 +86,7 @@ fn the_log_of_removed_files_is_given_back_by_the_next_sync() {
 fn a_log_that_grows_with_its_files_is_not_written_anew() {
     let (disk, collection) = made();
     for number in 0..40_000 {
-        create(&collection, ROOT, &name(number), 0o644, (0, 0)).unwrap();
+        create(&collection, ROOT, &name(number), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         if number % 4000 == 0 {
             collection.sync().unwrap();
         }
@@ -98,7 +101,7 @@ fn a_damaged_small_batch_is_damage_and_later_ones_count() {
     let (disk, collection) = made();
     let mut ends = Vec::new();
     for number in 0..4 {
-        create(&collection, ROOT, &name(number), 0o644, (0, 0)).unwrap();
+        create(&collection, ROOT, &name(number), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         ends.push(log_of(&disk).len());
         // The next batch says that this one is durable.
         collection.sync_unmarked().unwrap();

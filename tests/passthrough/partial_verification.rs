@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tierfs::model::{EntryId, ErrorKind, StoreId};
+use tierfs::model::{EntryId, ErrorKind, Owner, StoreId};
 use tierfs::store::Unchecked;
 use tierfs::store::Verify;
 use tierfs::store::disk::forward::{ForwardDisk, ForwardFile};
@@ -76,8 +76,8 @@ impl Fixture {
         let disk = Watched(MemoryDisk::new(), Arc::new(watch));
         Store::create(&disk, StoreId(1)).unwrap();
         let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
-        let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
-        let node = open::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
+        let collection = store.collection_made("acme", "m", Owner { uid: 0, gid: 0 }).unwrap();
+        let node = open::create(&collection, ROOT, b"file", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
         let bytes = Random(41).bytes(BYTES);
         open_file.write(0, &bytes).unwrap();

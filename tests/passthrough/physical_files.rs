@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::model::{EntryId, StoreId};
+use tierfs::model::{EntryId, Owner, StoreId};
 use tierfs::store::Backing;
 use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -26,8 +26,8 @@ fn a_file_has_a_physical_file_only_while_their_bytes_agree() {
     let disk = MemoryDisk::new();
     Store::create(&disk, StoreId(1)).unwrap();
     let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
-    let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
-    let node = open::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
+    let collection = store.collection_made("acme", "m", Owner { uid: 0, gid: 0 }).unwrap();
+    let node = open::create(&collection, ROOT, b"file", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
     let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     let now = || shown(&disk, &collection, node);
     let read = || {
@@ -70,8 +70,8 @@ fn a_truncated_file_has_no_physical_file_of_its_size() {
     let disk = MemoryDisk::new();
     Store::create(&disk, StoreId(1)).unwrap();
     let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
-    let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
-    let node = open::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
+    let collection = store.collection_made("acme", "m", Owner { uid: 0, gid: 0 }).unwrap();
+    let node = open::create(&collection, ROOT, b"file", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
     let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     open_file.write(0, &[5; 16_384 * 5]).unwrap();
     open_file.flush().unwrap();

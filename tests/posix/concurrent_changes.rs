@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tierfs::engine::{self, MovePreview};
-use tierfs::model::{Dtype, Encoder, Progress, Tier};
+use tierfs::model::{CollectionName, Dtype, Encoder, Owner, Progress, Tier};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, Open};
@@ -19,12 +19,15 @@ use support::Random;
 
 fn collection(disk: &Arc<dyn Disk>) -> Arc<Collection> {
     disk.create_directory("t").unwrap();
-    Arc::new(Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap())
+    Arc::new(
+        Collection::create(disk, STORE, CollectionName::new("t", "c"), 1, Owner { uid: 0, gid: 0 }, 0o755)
+            .unwrap(),
+    )
 }
 
 /// A new file with these bytes.
 fn write(collection: &Arc<Collection>, table: &OpenFiles, name: &str, bytes: &[u8]) {
-    let node = open::create(collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+    let node = open::create(collection, ROOT, name.as_bytes(), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
     let open_file = table.open(collection, node, Verify::First).unwrap();
     open_file.write(0, bytes).unwrap();
     open_file.flush().unwrap();
@@ -137,7 +140,7 @@ fn setting_the_type_of_a_file_keeps_concurrent_writes() {
     let collection = collection(&disk);
     let table = OpenFiles::default();
     for (name, size) in [("grown", 64 << 10), ("small", 4000)] {
-        open::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        open::create(&collection, ROOT, name.as_bytes(), 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         let node = collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         let bytes = random.bytes(size + 60_000);
@@ -201,7 +204,7 @@ fn a_file_unlinked_while_it_is_flushed_stays_readable() {
     for round in 0..200 {
         let table = OpenFiles::default();
         let bytes = random.bytes([3000, 90_000][round % 2]);
-        open::create(&collection, ROOT, b"x", 0o644, (0, 0)).unwrap();
+        open::create(&collection, ROOT, b"x", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
         let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &bytes).unwrap();

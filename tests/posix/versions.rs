@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tierfs::model::StoreId;
+use tierfs::model::{CollectionName, Owner, StoreId};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, files::FileDisk};
@@ -62,8 +62,18 @@ fn live_file() -> (tempfile::TempDir, Arc<OpenFile>) {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(FileDisk::create(folder.path()).unwrap());
     disk.create_directory("t").unwrap();
-    let collection = Arc::new(Collection::create(&disk, StoreId(1), ("t", "c"), 1, (0, 0), 0o755).unwrap());
-    let node = open::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
+    let collection = Arc::new(
+        Collection::create(
+            &disk,
+            StoreId(1),
+            CollectionName::new("t", "c"),
+            1,
+            Owner { uid: 0, gid: 0 },
+            0o755,
+        )
+        .unwrap(),
+    );
+    let node = open::create(&collection, ROOT, b"f", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
     let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     (folder, open_file)
 }

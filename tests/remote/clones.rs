@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use object_store::memory::InMemory;
 use parking_lot::Mutex;
 use support::{Place, Random, assert_same, scale};
-use tierfs::engine::{Consent, Engine, Evict, LOSSY, Moved, compact, set_setting};
-use tierfs::model::{EntryId, ErrorKind, MoveTo, Result, Silent};
-use tierfs::remote::clone::{Changes, ClonePieces, Made, clone, pull};
+use tierfs::engine::{Consent, Engine, Evict, EvictRequest, LOSSY, MoveRequest, Moved, compact, set_setting};
+use tierfs::model::{CollectionName, EntryId, ErrorKind, MoveTo, Owner, Result, Silent};
+use tierfs::remote::clone::{Changes, ClonePieces, ClonedFrom, Made, clone, pull};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
 use tierfs::remote::push::publish::push;
@@ -40,14 +40,19 @@ fn remote(bucket: &Arc<Faulty>) -> Remote {
     Remote::open(bucket.client()).unwrap()
 }
 
+/// Clones the collection `acme/{from}` as `acme/{to}`.
+fn clone_of(store: &Store, remote: &Remote, from: &str, at: &At, to: &str) -> Result<Made> {
+    let from = ClonedFrom { remote, url: URL, collection: CollectionName::new("acme", from), at };
+    clone(store, from, CollectionName::new("acme", to), Owner::default())
+}
+
 impl Cloned {
     /// Makes a clone in a new store below a directory.
     fn new(folder: &Path, bucket: &Arc<Faulty>) -> Cloned {
         let path = folder.join("cloned");
         support::run([Path::new("init"), &path]).ok();
         let cloned = Cloned::open(&path, bucket);
-        let made =
-            clone(&cloned.store, (&remote(bucket), URL), (("acme", "m"), &At::Newest), ("acme", "m"), (0, 0));
+        let made = clone_of(&cloned.store, &remote(bucket), "m", &At::Newest, "m");
         made.unwrap();
         cloned
     }
@@ -79,7 +84,7 @@ impl Cloned {
 
     fn evict(&self) -> Result<u64> {
         let mut moved = Moved::default();
-        let what = (Evict::Stored, Consent::AsSet);
+        let what = EvictRequest { what: Evict::Stored, consent: Consent::AsSet };
         self.engine.evict(&self.collection(), ROOT, what, &Silent, &mut moved)?;
         Ok(moved.to_remote.unwrap())
     }
@@ -89,7 +94,7 @@ impl Cloned {
     }
 
     fn pull(&self, bucket: &Arc<Faulty>, changes: Changes) -> Result<Made> {
-        pull(&self.store, &remote(bucket), ("acme", "m"), &At::Newest, changes)
+        pull(&self.store, &remote(bucket), CollectionName::new("acme", "m"), &At::Newest, changes)
     }
 
     /// Bytes that the files of payloads take on the disk.
@@ -273,10 +278,10 @@ fn new_files_and_moved_tensors_can_be_evicted_once_they_are_pushed() {
     let (place, objects, bucket, _, cloned) = fixture();
     let large = cloned.node("large.safetensors");
     set_setting(&cloned.collection(), ROOT, &LOSSY, "allow").unwrap();
-    let to = (MoveTo::parse_tier("q5:all").unwrap(), Consent::Given);
+    let to = MoveRequest { to: MoveTo::parse_tier("q5:all").unwrap(), consent: Consent::Given };
     cloned.engine.set_tier(&cloned.collection(), large, to, &Silent, &mut Moved::default()).unwrap();
     let bytes = Random(3).bytes(3 << 20);
-    let made = open::create(&cloned.collection(), ROOT, b"new.bin", 0o644, (0, 0)).unwrap();
+    let made = open::create(&cloned.collection(), ROOT, b"new.bin", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
     write(&cloned.collection(), made, 0, &bytes).unwrap();
     let wanted = cloned.files();
     assert_eq!(wanted["new.bin"], bytes);
@@ -400,7 +405,7 @@ fn change(engine: &Engine, collection: &Arc<Collection>, seed: u64) -> std::resu
         }
         4 | 5 => {
             let tier = ["exact", "q8:all", "q5:all"][random.below(3)];
-            let to = (MoveTo::parse_tier(tier).unwrap(), Consent::Given);
+            let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given };
             retried("tier", || engine.set_tier(collection, found, to, &Silent, &mut Moved::default()))
                 .map(drop)
         }
@@ -524,12 +529,10 @@ fn a_piece_that_could_not_be_had_a_moment_ago_is_not_asked_for_again() {
 #[test]
 fn snapshots_that_are_no_collection_are_refused_and_leave_nothing() {
     let (place, objects, bucket, _, cloned) = fixture();
-    let again =
-        clone(&cloned.store, (&remote(&bucket), URL), (("acme", "m"), &At::Newest), ("acme", "m"), (0, 0));
+    let again = clone_of(&cloned.store, &remote(&bucket), "m", &At::Newest, "m");
     assert_eq!(again.unwrap_err().kind(), ErrorKind::Exists);
     for (from, at) in [("none", At::Newest), ("m", At::Number(9)), ("m", At::Tag("v1".to_owned()))] {
-        let made =
-            clone(&cloned.store, (&remote(&bucket), URL), (("acme", from), &at), ("acme", "x"), (0, 0));
+        let made = clone_of(&cloned.store, &remote(&bucket), from, &at, "x");
         assert_eq!(made.unwrap_err().kind(), ErrorKind::NotFound);
     }
     // The log has other bytes than its name says.
@@ -540,8 +543,7 @@ fn snapshots_that_are_no_collection_are_refused_and_leave_nothing() {
                 if request.key.contains("piece/") { Fault::WrongByte } else { Fault::None }
             },
         );
-    let made =
-        clone(&cloned.store, (&remote(&broken), URL), (("acme", "m"), &At::Newest), ("acme", "x"), (0, 0));
+    let made = clone_of(&cloned.store, &remote(&broken), "m", &At::Newest, "x");
     assert!(made.is_err());
     assert_eq!(cloned.store.collections("acme").unwrap(), ["m"]);
     assert_eq!(

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::Place;
 use tierfs::format::snapshot::keys;
-use tierfs::model::{ErrorKind, Result, Silent};
+use tierfs::model::{CollectionName, ErrorKind, Result, Silent};
 use tierfs::remote::place::garbage::{Collected, Keep, collect};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::place::tags::{remove_tag, set_tag, tags};
@@ -271,15 +271,15 @@ fn old_snapshots_go_in_two_runs_and_those_with_a_tag_stay() {
         clock.advance(HOUR);
     }
     let remote = Remote::open(bucket.client()).unwrap();
-    let place = ("acme".to_owned(), "m".to_owned());
-    set_tag(&remote, &place, "best", 2).unwrap();
-    assert_eq!(tags(&remote, &place).unwrap(), [("best".to_owned(), 2)]);
+    let place = CollectionName::new("acme", "m");
+    set_tag(&remote, place, "best", 2).unwrap();
+    assert_eq!(tags(&remote, place).unwrap(), [("best".to_owned(), 2)]);
     clock.advance(48 * HOUR);
     let dry = collect(&remote, &KEEP, true).unwrap();
     let planned = collect(&remote, &KEEP, false).unwrap();
     assert_eq!((dry.snapshots_planned, dry.pieces_planned), (2, planned.pieces_planned));
     assert_eq!((planned.snapshots_planned, planned.snapshots_removed), (2, 0));
-    let error = set_tag(&remote, &place, "late", 3).unwrap_err();
+    let error = set_tag(&remote, place, "late", 3).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
     assert!(collect(&remote, &KEEP, false).unwrap().waits.is_some());
     assert_eq!(missing(&objects).0, ["m=1", "m=2", "m=3", "m=4"]);
@@ -295,8 +295,8 @@ fn old_snapshots_go_in_two_runs_and_those_with_a_tag_stay() {
     assert_eq!(remote.newest("acme", "m").unwrap(), Some(4));
     assert_eq!(push_from(three, &bucket, &named("m", 5), &clock).unwrap().number, 5);
     assert!(missing(&objects).1.is_empty());
-    remove_tag(&remote, &place, "best").unwrap();
-    assert_eq!(remove_tag(&remote, &place, "best").unwrap_err().kind(), ErrorKind::NotFound);
+    remove_tag(&remote, place, "best").unwrap();
+    assert_eq!(remove_tag(&remote, place, "best").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
@@ -336,9 +336,9 @@ fn a_collection_with_less_grace_than_pushes_may_take_is_refused() {
 fn tags_that_look_like_numbers_or_paths_are_refused() {
     let objects = Arc::new(InMemory::new());
     let remote = remote(&quiet(&objects)).unwrap();
-    let place = ("acme".to_owned(), "m".to_owned());
+    let place = CollectionName::new("acme", "m");
     for tag in ["", "12", "a/b", "..", "ü", &"x".repeat(101)] {
-        assert_eq!(set_tag(&remote, &place, tag, 1).unwrap_err().kind(), ErrorKind::Invalid, "{tag}");
+        assert_eq!(set_tag(&remote, place, tag, 1).unwrap_err().kind(), ErrorKind::Invalid, "{tag}");
     }
-    assert_eq!(set_tag(&remote, &place, "v1", 1).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(set_tag(&remote, place, "v1", 1).unwrap_err().kind(), ErrorKind::NotFound);
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use object_store::memory::InMemory;
 use support::names;
 use tempfile::TempDir;
+use tierfs::model::CollectionName;
 use tierfs::remote::read::cache::{Cache, Size};
 
 use crate::push::quiet;
@@ -26,7 +27,9 @@ fn kept(cache: &Path) -> Vec<PathBuf> {
 fn read(objects: &Arc<InMemory>, cache: &Path, collections: &[&str]) -> (Vec<Vec<u8>>, Vec<String>) {
     let bucket = Rounds::over(objects);
     let store = mounted(&bucket, cache);
-    let found = collections.iter().map(|name| first_bytes(&store, ("acme", name), "large.safetensors", PART));
+    let found = collections
+        .iter()
+        .map(|name| first_bytes(&store, CollectionName::new("acme", name), "large.safetensors", PART));
     let found = found.collect();
     drop(store);
     (found, bucket.requests().into_iter().map(|(_, key)| key).collect())
@@ -45,7 +48,7 @@ fn a_second_mount_asks_for_no_manifest_and_no_log_and_takes_one_round_trip() {
     });
     let bucket = Rounds::over(&objects);
     let store = mounted(&bucket, folder.path());
-    assert!(first_bytes(&store, ("acme", "m"), "large.safetensors", PART) == wanted);
+    assert!(first_bytes(&store, CollectionName::new("acme", "m"), "large.safetensors", PART) == wanted);
     assert_eq!(bucket.count(), 2, "the mount, and whether something is newer");
     let len = quiet(&objects).client().list("snap", None).unwrap()[0].len;
     let digest = format!("snap/acme/m/0000000000000001 bytes={}-{}", len - 32, len - 1);
@@ -62,7 +65,7 @@ fn a_second_mount_asks_for_no_manifest_and_no_log_and_takes_one_round_trip() {
     for is_kept in [false, true] {
         let bucket = Rounds::over(&objects);
         let store = mounted(&bucket, folder.path());
-        assert_eq!(first_bytes(&store, ("acme", "m"), "two.json", 0..2), b"{}");
+        assert_eq!(first_bytes(&store, CollectionName::new("acme", "m"), "two.json", 0..2), b"{}");
         let requests = bucket.requests();
         let is_asked = requests.iter().any(|(_, key)| key == "snap/acme/m/0000000000000002");
         assert_eq!(is_asked, !is_kept, "{requests:?}");

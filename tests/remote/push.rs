@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use object_store::memory::InMemory;
 use support::{Place, Random, container_of};
-use tierfs::format::snapshot::manifest::Owner;
+use tierfs::format::snapshot::manifest::OwnerAndMode;
 use tierfs::model::{ErrorKind, Result, Silent, StoreId};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
@@ -41,7 +41,7 @@ pub fn request(push: u128) -> Parameters {
     Parameters {
         tenant: "acme".to_owned(),
         collection: "m".to_owned(),
-        tenant_owner: Owner { uid: 0, gid: 0, mode: 0o755 },
+        tenant_owner: OwnerAndMode { uid: 0, gid: 0, mode: 0o755 },
         message: String::new(),
         jobs: 1,
         push,
@@ -124,7 +124,7 @@ fn a_push_of_a_state_that_was_pushed_reads_no_payload_and_makes_four_requests() 
     // Another description is a new snapshot of the same payloads.
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
     let (opened, collection) = (remote(&quiet(&objects)).unwrap(), store.collection("acme", "m").unwrap());
-    let described = Parameters { tenant_owner: Owner { uid: 7, gid: 7, mode: 0o700 }, ..request(3) };
+    let described = Parameters { tenant_owner: OwnerAndMode { uid: 7, gid: 7, mode: 0o700 }, ..request(3) };
     let second = push(&opened, &collection, &described, &Silent).unwrap();
     assert_eq!((second.number, second.is_unchanged, second.bytes_sent), (2, false, 0));
     assert!(seen(&objects).unwrap() == (2, first.1));

@@ -20,7 +20,7 @@ use object_store::{
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
-use tierfs::model::Silent;
+use tierfs::model::{CollectionName, Silent};
 use tierfs::remote::client::{Client, Deadlines};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::parameters::Parameters;
@@ -145,7 +145,7 @@ pub fn mounted(bucket: &Arc<Rounds>, cache: &FilePath) -> Arc<Store> {
 /// Looks a tensor up as the kernel does, name by name, and reads a part of it.
 pub fn first_bytes(
     store: &Arc<Store>,
-    (tenant, name): (&str, &str),
+    CollectionName { tenant, name }: CollectionName<'_>,
     path: &str,
     range: Range<u64>,
 ) -> Vec<u8> {
@@ -195,7 +195,7 @@ fn the_first_bytes_of_a_tensor_take_three_round_trips_after_the_mount() {
         let store = mounted(&bucket, folder.path());
         let at_mount = bucket.count();
         assert_eq!(at_mount, 1, "{:?}", bucket.requests());
-        let found = first_bytes(&store, ("acme", name), "large.safetensors", PART);
+        let found = first_bytes(&store, CollectionName::new("acme", name), "large.safetensors", PART);
         let rounds = bucket.count() - at_mount;
         assert!(found == wanted);
         assert!(rounds <= 3, "{rounds} rounds: {:?}", bucket.requests());
@@ -211,7 +211,7 @@ fn a_remote_that_one_listing_does_not_hold_is_listed_by_directory() {
     }
     let (bucket, folder) = (Rounds::over(&objects), TempDir::new().unwrap());
     let store = mounted(&bucket, folder.path());
-    assert!(first_bytes(&store, ("acme", "m"), "large.safetensors", PART) == wanted);
+    assert!(first_bytes(&store, CollectionName::new("acme", "m"), "large.safetensors", PART) == wanted);
     assert_eq!(store.collections("acme").unwrap(), ["m", "old"]);
 }
 
@@ -225,18 +225,22 @@ fn the_newest_snapshot_is_shown_whatever_was_listed_and_whatever_the_hint_says()
         place.import("acme/m", &[&place.write(name, b"{}")], &[]);
         push_as(&place, &objects, "m", number);
     }
-    assert_eq!(first_bytes(&store, ("acme", "m"), "three.json", 0..2), b"{}");
+    assert_eq!(first_bytes(&store, CollectionName::new("acme", "m"), "three.json", 0..2), b"{}");
     drop(store);
     let client = quiet(&objects).client();
     let head = "head/acme/m";
     for hint in ["0000000000000001", "0000000000000002", "0000000000000063", "no number"] {
         client.put(head, Bytes::from(hint)).unwrap();
         let store = mounted(&Rounds::over(&objects), folder.path());
-        assert_eq!(first_bytes(&store, ("acme", "m"), "three.json", 0..2), b"{}", "{hint}");
+        assert_eq!(
+            first_bytes(&store, CollectionName::new("acme", "m"), "three.json", 0..2),
+            b"{}",
+            "{hint}"
+        );
     }
     client.delete(&[head.to_owned()]).unwrap();
     let store = mounted(&Rounds::over(&objects), folder.path());
-    assert_eq!(first_bytes(&store, ("acme", "m"), "three.json", 0..2), b"{}");
+    assert_eq!(first_bytes(&store, CollectionName::new("acme", "m"), "three.json", 0..2), b"{}");
     drop(store);
     // The listed snapshot and its successor are collected, so only the hint leads to the newest.
     let store = mounted(&Rounds::over(&objects), folder.path());
@@ -246,7 +250,7 @@ fn the_newest_snapshot_is_shown_whatever_was_listed_and_whatever_the_hint_says()
     push_as(&place, &objects, "m", 5);
     let gone = (1..5).map(|number| format!("snap/acme/m/{number:016x}"));
     client.delete(&gone.collect::<Vec<_>>()).unwrap();
-    assert_eq!(first_bytes(&store, ("acme", "m"), "five.json", 0..2), b"{}");
+    assert_eq!(first_bytes(&store, CollectionName::new("acme", "m"), "five.json", 0..2), b"{}");
     drop(store);
     // Without a hint, what was listed is listed again.
     let store = mounted(&Rounds::over(&objects), folder.path());
@@ -257,5 +261,5 @@ fn the_newest_snapshot_is_shown_whatever_was_listed_and_whatever_the_hint_says()
     client
         .delete(&[head.to_owned(), format!("snap/acme/m/{:016x}", 5), format!("snap/acme/m/{:016x}", 6)])
         .unwrap();
-    assert_eq!(first_bytes(&store, ("acme", "m"), "seven.json", 0..2), b"{}");
+    assert_eq!(first_bytes(&store, CollectionName::new("acme", "m"), "seven.json", 0..2), b"{}");
 }

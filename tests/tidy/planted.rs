@@ -324,6 +324,34 @@ fn shared_structures_have_few_fields() {
 }
 
 #[test]
+fn tuples_as_parameters_are_found() {
+    let path = "src/store/io/read.rs";
+    for parameter in [
+        "(tenant, name): (&str, &str)",
+        "place: &(u8, u64)",
+        "sum: &'a mut (u64, u64)",
+        "Pair { one, .. }: Pair, two: (u8,)",
+        "model::Pair { one, .. }: (Pair, u8)",
+    ] {
+        for function in [
+            "fn f(PARAMETER) {}",
+            "pub fn f<F: Fn(u8) -> u8>(&self, PARAMETER, a: u8) {}",
+            "fn f(\n    PARAMETER,\n);",
+        ] {
+            let text = function.replace("PARAMETER", parameter);
+            assert_one_in_all(&[(path, &text)], "src/store/io/read.rs:1: ", "`f` has a tuple as a parameter");
+        }
+    }
+    for other in [
+        "fn f(a: &(dyn Fn(u8, u8) -> u8 + Sync), b: [(u8, u8); 2], c: Option<(u8, u8)>, d: ()) -> (u8, u8) {}",
+        "fn f(a: impl Fn((u8, u8)) -> (u8, u8), b: fn(&(u8, u8)) -> u8) { g(|(a, b): (u8, u8)| a + b) }",
+        "fn f() {}\n#[cfg(test)]\nmod tests { fn g(a: (u8, u8)) {} }",
+    ] {
+        assert_none_in_all(&[(path, other)]);
+    }
+}
+
+#[test]
 fn a_change_of_a_file_by_no_known_operation_is_found() {
     assert_one(
         "src/engine/moves.rs",

@@ -63,6 +63,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     findings.extend(cycles_of_folders(&tree));
     findings.extend(spread_methods(&tree));
     findings.extend(large_structures(&tree));
+    findings.extend(tree.files.iter().flat_map(tuple_parameters));
     findings
 }
 
@@ -405,6 +406,74 @@ fn bracketed(code: &str) -> usize {
         }
     }
     code.len()
+}
+
+/// No function has a tuple as a parameter: at a call nothing says which value is which.
+fn tuple_parameters(file: &File) -> Vec<Finding> {
+    let code = file.code;
+    let mut findings = Vec::new();
+    for at in words(code, "fn") {
+        let name_at = skip_spaces(code, at + "fn".len());
+        let name = word_at(code, name_at);
+        let mut open = skip_spaces(code, name_at + name.len());
+        if code[open..].starts_with('<') {
+            open = skip_spaces(code, open + bracketed(&code[open..]));
+        }
+        // A type of a function has no name.
+        if name.is_empty() || !code[open..].starts_with('(') {
+            continue;
+        }
+        let list = &code[open + 1..open + bracketed(&code[open..]) - 1];
+        for parameter in split(list, ',') {
+            // `::` is no end of a pattern.
+            let without_paths = parameter.replace("::", "  ");
+            if split(&without_paths, ':').get(1).is_some_and(|of_type| is_tuple(of_type)) {
+                let parameter = parameter.split_whitespace().collect::<Vec<_>>().join(" ");
+                let what = format!(
+                    "`{name}` has a tuple as a parameter, `{parameter}`; name its concept by a struct, or take several \
+                     parameters"
+                );
+                findings.push(file.source.finding(at, what));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether a type is a tuple, or a reference to one.
+fn is_tuple(of_type: &str) -> bool {
+    let mut rest = of_type.trim();
+    while let Some(target) = rest.strip_prefix('&') {
+        let target = target.trim_start();
+        let target = match target.strip_prefix('\'') {
+            Some(lifetime) => {
+                lifetime.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_').trim_start()
+            }
+            None => target,
+        };
+        rest = target.strip_prefix("mut ").unwrap_or(target).trim_start();
+    }
+    // The brackets of `&(dyn A + Send)` hold one type.
+    rest.starts_with('(') && split(&rest[1..bracketed(rest) - 1], ',').len() > 1
+}
+
+/// The parts of code between separators that stand in no brackets.
+fn split(code: &str, separator: char) -> Vec<&str> {
+    let (mut parts, mut begin, mut at) = (Vec::new(), 0, 0);
+    while at < code.len() {
+        let byte = code.as_bytes()[at];
+        if matches!(byte, b'<' | b'(' | b'{' | b'[') {
+            at += bracketed(&code[at..]);
+            continue;
+        }
+        if char::from(byte) == separator {
+            parts.push(&code[begin..at]);
+            begin = at + 1;
+        }
+        at += 1;
+    }
+    parts.push(&code[begin..]);
+    parts
 }
 
 /// Structures that threads share, because they contain a lock or are inside one, have few fields; their parts are types

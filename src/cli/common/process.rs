@@ -8,7 +8,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getegid, geteuid, kill_process};
+
+use crate::model::Owner;
 
 /// How long to wait for a daemon to report its process number.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -31,6 +33,11 @@ pub(in crate::cli) struct Process {
     number: u32,
     /// Start time in clock ticks since boot.
     began: String,
+}
+
+/// The user and the group of this process.
+pub(in crate::cli) fn own_owner() -> Owner {
+    Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() }
 }
 
 impl Process {

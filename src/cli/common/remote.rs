@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Error, MoveTo, Result};
+use crate::model::{Error, MoveTo, OwnedCollectionName, Result};
 use crate::store::Store;
 
 #[cfg(feature = "remote")]
@@ -199,7 +199,7 @@ pub(in crate::cli) fn cache_size(text: &str) -> Result<crate::remote::read::cach
 
 /// A collection and the snapshot of it that is wanted.
 #[cfg(feature = "remote")]
-fn wanted(text: &str) -> Result<((String, String), crate::remote::read::published_collections::At)> {
+fn wanted(text: &str) -> Result<(OwnedCollectionName, crate::remote::read::published_collections::At)> {
     use crate::remote::read::published_collections::At;
 
     let parts = text.split_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
@@ -207,7 +207,7 @@ fn wanted(text: &str) -> Result<((String, String), crate::remote::read::publishe
         return Err(Error::invalid(format!("{text:?} is no TENANT/COLLECTION=N")));
     };
     let at = at.parse().map_or_else(|_| At::Tag(at.to_owned()), At::Number);
-    Ok(((tenant.to_owned(), collection.to_owned()), at))
+    Ok((OwnedCollectionName::new(tenant, collection), at))
 }
 
 #[cfg(not(feature = "remote"))]

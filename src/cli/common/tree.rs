@@ -11,7 +11,7 @@ use crate::cli::common::mounts::{mount_of, mounted_at};
 use crate::cli::common::open_store::open_store;
 use crate::cli::common::remote;
 use crate::control::{self, ATTRIBUTES, Cost, Mounted, PREFIX};
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Owner, Result};
 use crate::store::Verify;
 use crate::store::{Access, TENSORS_NAME};
 use crate::vfs::{Ino, Kind, ListMode, Located, Vfs};
@@ -48,7 +48,7 @@ impl Tree {
                 Arc::new(remote::open(url)?),
                 ListMode::Files,
                 Verify::First,
-                (0, 0),
+                Owner { uid: 0, gid: 0 },
                 control::controls(),
             );
             return Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() });
@@ -65,7 +65,13 @@ impl Tree {
             opened => opened?,
         };
         remote::fetch_clones(&store);
-        let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, (0, 0), control::controls());
+        let vfs = Vfs::new(
+            Arc::new(store),
+            ListMode::Files,
+            Verify::First,
+            Owner { uid: 0, gid: 0 },
+            control::controls(),
+        );
         Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() })
     }
 
@@ -186,7 +192,7 @@ impl Tree {
             return Err(Error::new(ErrorKind::NotFound, format!("{path} is no control file")));
         };
         let mounted = Mounted::new(vfs.clone(), vfs.store().place(), toml::Table::new());
-        let text = control::show(&mounted, &view, vfs.owner().0)?;
+        let text = control::show(&mounted, &view, vfs.owner().uid)?;
         let (mut bytes, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
         loop {
             let count = text.read(bytes.len() as u64, &mut chunk)?;

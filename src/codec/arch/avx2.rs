@@ -81,7 +81,7 @@ fn lanes_of_mask(mask: u16) -> __m256 {
 /// Adds four differences in f64 to the maxima and the sums of squares.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn more_difference((largest, sums): (__m256d, __m256d), a: __m128, b: __m128) -> (__m256d, __m256d) {
+fn more_difference(largest: __m256d, sums: __m256d, a: __m128, b: __m128) -> (__m256d, __m256d) {
     let difference = _mm256_sub_pd(_mm256_cvtps_pd(a), _mm256_cvtps_pd(b));
     let magnitude = _mm256_andnot_pd(_mm256_set1_pd(-0.0), difference);
     let largest = _mm256_max_pd(largest, magnitude);
@@ -251,10 +251,10 @@ impl Kernel for Avx2 {
                 for half in 0..2 {
                     let (a, b) = (a[i][half], b[i][half]);
                     let (low_a, low_b) = (_mm256_castps256_ps128(a), _mm256_castps256_ps128(b));
-                    low = more_difference(low, low_a, low_b);
+                    low = more_difference(low.0, low.1, low_a, low_b);
                     let high_a = _mm256_extractf128_ps::<1>(a);
                     let high_b = _mm256_extractf128_ps::<1>(b);
-                    high = more_difference(high, high_a, high_b);
+                    high = more_difference(high.0, high.1, high_a, high_b);
                 }
             }
             let largest = _mm256_max_pd(low.0, high.0);

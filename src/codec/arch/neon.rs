@@ -146,7 +146,8 @@ fn larger_magnitude(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 #[inline]
 #[target_feature(enable = "neon")]
 fn more_difference(
-    (largest, sums): (float64x2_t, float64x2_t),
+    largest: float64x2_t,
+    sums: float64x2_t,
     a: float64x2_t,
     b: float64x2_t,
 ) -> (float64x2_t, float64x2_t) {
@@ -163,11 +164,11 @@ fn difference(a: Group<Neon>, b: Group<Neon>) -> (f64, f64) {
     let mut pairs = [(zero, zero); 4];
     for (a, b) in a.as_flattened().as_chunks::<2>().0.iter().zip(b.as_flattened().as_chunks::<2>().0) {
         let [low, high] = [vget_low_f32(a[0]), vget_low_f32(b[0])];
-        pairs[0] = more_difference(pairs[0], vcvt_f64_f32(low), vcvt_f64_f32(high));
-        pairs[1] = more_difference(pairs[1], vcvt_high_f64_f32(a[0]), vcvt_high_f64_f32(b[0]));
+        pairs[0] = more_difference(pairs[0].0, pairs[0].1, vcvt_f64_f32(low), vcvt_f64_f32(high));
+        pairs[1] = more_difference(pairs[1].0, pairs[1].1, vcvt_high_f64_f32(a[0]), vcvt_high_f64_f32(b[0]));
         let [low, high] = [vget_low_f32(a[1]), vget_low_f32(b[1])];
-        pairs[2] = more_difference(pairs[2], vcvt_f64_f32(low), vcvt_f64_f32(high));
-        pairs[3] = more_difference(pairs[3], vcvt_high_f64_f32(a[1]), vcvt_high_f64_f32(b[1]));
+        pairs[2] = more_difference(pairs[2].0, pairs[2].1, vcvt_f64_f32(low), vcvt_f64_f32(high));
+        pairs[3] = more_difference(pairs[3].0, pairs[3].1, vcvt_high_f64_f32(a[1]), vcvt_high_f64_f32(b[1]));
     }
     let [first, second, third, fourth] = pairs;
     let low = vmaxnmq_f64(first.0, third.0);

@@ -497,12 +497,12 @@ fn append_ladder<K: Kernel>(
         }
         // The last level's escapes have lost their low bits too.
         let source = if j == 0 { plane } else { &*this };
-        let mask = 0xff << steps.low;
+        let level = LevelCodes { symbols, codes: &codes, mask: 0xff << steps.low };
         match width {
-            1 => append_level::<K, 1>(kernel, source, len, (symbols, &codes), mask, next, out),
-            2 => append_level::<K, 2>(kernel, source, len, (symbols, &codes), mask, next, out),
-            3 => append_level::<K, 3>(kernel, source, len, (symbols, &codes), mask, next, out),
-            _ => append_level::<K, 4>(kernel, source, len, (symbols, &codes), mask, next, out),
+            1 => append_level::<K, 1>(kernel, source, len, level, next, out),
+            2 => append_level::<K, 2>(kernel, source, len, level, next, out),
+            3 => append_level::<K, 3>(kernel, source, len, level, next, out),
+            _ => append_level::<K, 4>(kernel, source, len, level, next, out),
         }
         std::mem::swap(&mut this, &mut next);
         (len, first) = (steps.escapes[j], first + count);
@@ -528,17 +528,28 @@ fn append_low<K: Kernel, const BITS: usize>(kernel: K, plane: &[u8], elements: u
     }
 }
 
+/// The codes of a level.
+#[derive(Clone, Copy)]
+struct LevelCodes<'a> {
+    /// The bytes with codes, without their low bits.
+    symbols: &'a [u8],
+    /// The code of each byte.
+    codes: &'a [u8; 256],
+    /// The bits of a byte that are not low bits.
+    mask: u8,
+}
+
 /// Appends the cells of a level, and stores the bytes that escape, without their low bits, in `next`.
 #[inline(always)]
 fn append_level<K: Kernel, const WIDTH: usize>(
     kernel: K,
     source: &[u8],
     len: usize,
-    (symbols, codes): (&[u8], &[u8; 256]),
-    mask: u8,
+    level: LevelCodes<'_>,
     next: &mut [u8],
     out: &mut Vec<u8>,
 ) {
+    let LevelCodes { symbols, codes, mask } = level;
     out.reserve(cells_len(len, WIDTH));
     let mut escaped = 0;
     for (i, bytes) in source.as_chunks::<CELL>().0.iter().take(len.div_ceil(CELL)).enumerate() {

@@ -19,8 +19,7 @@ use crate::format::log::catalog::Measured;
 use crate::format::log::record::Record;
 use crate::format::payload::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
 use crate::format::payload::difference::{Differences, measured, patch};
-use crate::model::{Aim, Dtype, Error, ErrorKind, Result, Tier};
-use crate::store::Block;
+use crate::model::{Aim, CollectionName, Dtype, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
@@ -79,7 +78,7 @@ pub(super) fn evict(
         while first < layout.blocks() {
             let zeros = object.zeros_from(first, layout).saturating_sub(first);
             let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
-            evict_range(&open, parent, (first..last, precision), (target, &mut measured), moved)?;
+            evict_range(&open, parent, target, first..last, precision, &mut measured, moved)?;
             first = last;
         }
     }
@@ -90,20 +89,22 @@ pub(super) fn evict(
 fn evict_range(
     open: &OpenObject,
     parent: &Parent,
-    (range, precision): (std::ops::Range<u32>, Precision),
-    (target, measured): (&Target, &mut Measured),
+    target: &Target,
+    range: std::ops::Range<u32>,
+    precision: Precision,
+    measured: &mut Measured,
     moved: &mut Moved,
 ) -> Result<()> {
     let collection = open.collection();
     let (mut touched, mut records) = (Touched::default(), Vec::new());
     let found = std::cell::RefCell::new(Vec::new());
-    let migration = open.drop_blocks(range, &|index, block| {
+    let migration = open.drop_blocks(range, &|index, _| {
         // Nobody writes to the object now. An earlier write has ended the consent of an import.
         if precision == Precision::Scaled && !target.is_lossy_allowed(&collection.state()) {
             return Ok(false);
         }
         // A block that was written to after the check stays as it is.
-        let Some(difference) = difference(open, parent, (index, block), precision)? else {
+        let Some(difference) = difference(open, parent, index, precision)? else {
             return Ok(false);
         };
         found.borrow_mut().push(difference);
@@ -142,7 +143,7 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
     let mut parents = Vec::new();
     for object in &target.objects {
         let Some(parent) = &object.entry.parent else { continue };
-        let (tenant, name) = parent.place(collection.place());
+        let CollectionName { tenant, name } = parent.place(collection.place());
         let parent_collection = engine.store.collection(tenant, name)?;
         let (held, found) =
             collection.hold_parent(object, &parent_collection).map_err(|error| match error.kind() {
@@ -167,7 +168,7 @@ fn check_depth(engine: &Engine, collection: &Arc<Collection>, object: &Arc<Objec
                 "its lineage is more than {DEPTH_MAX} levels deep; evict it with another reconstruct"
             ));
         }
-        let (tenant, name) = parent.place(place.place());
+        let CollectionName { tenant, name } = parent.place(place.place());
         let above = engine.store.collection(tenant, name).ok();
         let found = above.and_then(|above| {
             let found = above.state().object(parent.object).cloned();
@@ -208,7 +209,7 @@ fn chosen(
                     continue;
                 }
                 most += budget(precision, target.dtype, layout.len(index));
-                match difference(&open, parent, (index, &block), precision)? {
+                match difference(&open, parent, index, precision)? {
                     Some(difference) => records += difference.record.len(),
                     None => fits = false,
                 }
@@ -251,7 +252,7 @@ struct Difference {
 fn difference(
     open: &OpenObject,
     parent: &Parent,
-    (index, _): (u32, &Block),
+    index: u32,
     precision: Precision,
 ) -> Result<Option<Difference>> {
     let layout = open.object().layout();

@@ -46,7 +46,7 @@ pub(super) fn evict(
     }
     refuse_needed(collection, target)?;
     let [object] = target.objects.as_slice() else { return Err(cannot("it has shards, or no elements")) };
-    let shape = sides(target, object).map_err(|why| cannot(&why))?;
+    let sides = sides(target, object).map_err(|why| cannot(&why))?;
     let open = OpenObject::open(collection, object, Verify::First)?;
     let layout = object.layout();
     if object.stored_blocks(0..layout.blocks(), layout).all(|(_, block)| block.stored.tier == Tier::Absent) {
@@ -54,7 +54,7 @@ pub(super) fn evict(
     }
     let mut bytes = vec![0; object.bytes() as usize];
     open.read(0, &mut bytes)?;
-    let factor = decompose(object, shape, &bytes, rank).map_err(|why| cannot(&why))?;
+    let factor = decompose(object, sides, &bytes, rank).map_err(|why| cannot(&why))?;
     let measured = compare(&factor, target.dtype, &bytes)?;
     let seen = checksum::of(&bytes);
     let migration = open.drop_blocks(0..layout.blocks(), &|_, _| Ok(true))?;
@@ -77,8 +77,15 @@ pub(super) fn evict(
     Ok(())
 }
 
+/// The sides of a matrix, in elements.
+#[derive(Clone, Copy)]
+struct Sides {
+    rows: u32,
+    columns: u32,
+}
+
 /// The rows and columns of a tensor. The error states why it cannot be decomposed.
-fn sides(target: &Target, object: &Object) -> Result<(u32, u32), String> {
+fn sides(target: &Target, object: &Object) -> Result<Sides, String> {
     if !target.dtype.is_quantizable() || object.dtype() != target.dtype {
         return Err(format!("elements of type {} cannot be quantized", target.dtype));
     }
@@ -91,13 +98,13 @@ fn sides(target: &Target, object: &Object) -> Result<(u32, u32), String> {
         ));
     }
     let side = |side: u64| u32::try_from(side).map_err(|_| "a matrix of more than 2^32 rows".to_owned());
-    Ok((side(rows)?, side(columns)?))
+    Ok(Sides { rows: side(rows)?, columns: side(columns)? })
 }
 
 /// The factors of a matrix with the requested rank. The error states why there are none.
 fn decompose(
     object: &Object,
-    (rows, columns): (u32, u32),
+    Sides { rows, columns }: Sides,
     bytes: &[u8],
     rank: Rank,
 ) -> Result<Factor, String> {

@@ -30,6 +30,15 @@ pub enum Evict {
     Discard,
 }
 
+/// An eviction that is requested.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EvictRequest {
+    /// The bytes to evict.
+    pub what: Evict,
+    /// Whether the last exact copy may be lost.
+    pub consent: Consent,
+}
+
 impl Evict {
     /// Parses a value of the attribute `evict`.
     pub fn from_name(name: &str) -> Option<Evict> {
@@ -52,7 +61,7 @@ impl Engine {
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        (what, consent): (Evict, Consent),
+        EvictRequest { what, consent }: EvictRequest,
         progress: &dyn Progress,
         moved: &mut Moved,
     ) -> Result<()> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::format::log::catalog::Digests;
-use crate::model::{EntryId, ObjectId, Result};
+use crate::model::{CollectionName, EntryId, ObjectId, Result};
 use crate::store::{Block, Collection, Node, Object, OpenObject, Store, Verify};
 use crate::stream::sums;
 
@@ -91,7 +91,7 @@ impl Copies {
         let equal = self.equal_files(store, open)?;
         for (name, node) in &equal.files {
             let collection = store.collection(open.collection().tenant(), name)?;
-            let found = match equal.elements(&collection, *node, (open.object(), index)) {
+            let found = match equal.elements(&collection, *node, open.object(), index) {
                 Ok(Some(elements)) => open.payload_of(block, &elements)?,
                 Ok(None) => None,
                 Err(error) => {
@@ -145,7 +145,7 @@ impl Gathered {
 fn of_parent(store: &Store, open: &OpenObject, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
     let object = open.object();
     let Some(parent) = &object.entry.parent else { return Ok(None) };
-    let (tenant, name) = parent.place(open.collection().place());
+    let CollectionName { tenant, name } = parent.place(open.collection().place());
     let collection = store.collection(tenant, name)?;
     let Some(found) = collection.state().object(parent.object).cloned() else { return Ok(None) };
     let len = |object: &Object| {
@@ -211,12 +211,13 @@ impl Equal {
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        (of, index): (&Object, u32),
+        of: &Object,
+        index: u32,
     ) -> Result<Option<Vec<u8>>> {
         let objects = collection.objects_of(node)?;
         let has_digest =
             collection.state().node(node).and_then(|node| node.file()?.digests.blake3()).is_some();
-        if !has_digest && sums(collection, node, (&objects, None), Verify::First)?.blake3 != self.blake3 {
+        if !has_digest && sums(collection, node, &objects, None, Verify::First)?.blake3 != self.blake3 {
             return Ok(None);
         }
         let (start, mut elements) = (self.offset + of.layout().start(index), vec![0; of.layout().len(index)]);

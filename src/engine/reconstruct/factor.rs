@@ -12,8 +12,16 @@ use crate::store::{Block, OpenObject};
 /// Size in bytes of the cache of factors. The factors of the last tensor are always cached.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
 
+/// The verified factors of an object.
+struct Cached {
+    object: ObjectId,
+    /// The epoch of the factorization.
+    epoch: u64,
+    factor: Arc<Factor>,
+}
+
 /// Verified factors, the most recently used last.
-static CACHE: Mutex<Vec<(ObjectId, u64, Arc<Factor>)>> = Mutex::new(Vec::new());
+static CACHE: Mutex<Vec<Cached>> = Mutex::new(Vec::new());
 
 /// The precision of a reconstructed block: it counts as 8 bits.
 pub(super) fn precision(open: &OpenObject, _index: u32, block: &Block) -> Option<Tier> {
@@ -33,10 +41,10 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     let id = open.object().entry.id;
     let known = {
         let mut cache = CACHE.lock();
-        let place = cache.iter().position(|(object, epoch, _)| (*object, *epoch) == (id, link.epoch));
+        let place = cache.iter().position(|cached| (cached.object, cached.epoch) == (id, link.epoch));
         place.map(|place| {
             let last = cache.remove(place);
-            let factor = last.2.clone();
+            let factor = last.factor.clone();
             cache.push(last);
             factor
         })
@@ -45,7 +53,7 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
         Some(factor) => factor,
         None => {
             let factor = Arc::new(open.read_factor(&link)?);
-            keep((id, link.epoch, factor.clone()));
+            keep(Cached { object: id, epoch: link.epoch, factor: factor.clone() });
             factor
         }
     };
@@ -63,13 +71,13 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     Ok(true)
 }
 
-fn keep(entry: (ObjectId, u64, Arc<Factor>)) {
+fn keep(new: Cached) {
     let mut cache = CACHE.lock();
-    cache.retain(|(object, _, _)| *object != entry.0);
-    cache.push(entry);
+    cache.retain(|cached| cached.object != new.object);
+    cache.push(new);
     let bytes = |factor: &Factor| u64::try_from(factor.shape().record_bytes()).unwrap_or(u64::MAX);
-    let mut sum: u64 = cache.iter().map(|(_, _, factor)| bytes(factor)).sum();
+    let mut sum: u64 = cache.iter().map(|cached| bytes(&cached.factor)).sum();
     while sum > CACHE_BYTES_MAX && cache.len() > 1 {
-        sum -= bytes(&cache.remove(0).2);
+        sum -= bytes(&cache.remove(0).factor);
     }
 }

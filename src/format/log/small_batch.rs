@@ -419,11 +419,12 @@ fn name<'a>(bytes: &mut Reader<'a>) -> Result<&'a [u8]> {
 mod tests {
     use super::*;
     use crate::format::log::catalog::Digests;
+    use crate::model::Owner;
 
     const NOW: i64 = 1_795_000_000_123_456_789;
 
     fn node(id: u64, node_type: NodeType) -> Entry {
-        let owner = (1000, 1000);
+        let owner = Owner { uid: 1000, gid: 1000 };
         Entry::Node(Box::new(NodeEntry::new(EntryId(id), 0o644, owner, NOW, node_type)))
     }
 

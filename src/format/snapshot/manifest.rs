@@ -91,16 +91,16 @@ pub struct Described {
     /// Name of the collection.
     pub name: String,
     /// Owner of the tenant.
-    pub tenant_owner: Owner,
+    pub tenant_owner: OwnerAndMode,
     /// Owner of the collection.
-    pub owner: Owner,
+    pub owner: OwnerAndMode,
     /// When the collection was created, in seconds since 1970.
     pub created_at: u64,
 }
 
-/// An owner, and what others may do.
+/// An owner and permission bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Owner {
+pub struct OwnerAndMode {
     /// User.
     pub uid: u32,
     /// Group.
@@ -331,8 +331,8 @@ impl Manifest {
             collection: Described {
                 tenant: String::new(),
                 name: String::new(),
-                tenant_owner: Owner::default(),
-                owner: Owner::default(),
+                tenant_owner: OwnerAndMode::default(),
+                owner: OwnerAndMode::default(),
                 created_at: 0,
             },
             message: String::new(),

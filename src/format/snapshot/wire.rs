@@ -18,8 +18,8 @@
 use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{
-    Described, EXTENTS_MAX, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, PIECES_MAX, Piece,
-    PieceEncoding, VARIANTS_MAX, Variant,
+    Described, EXTENTS_MAX, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, PIECES_MAX,
+    Piece, PieceEncoding, VARIANTS_MAX, Variant,
 };
 use crate::format::values::{read_count, read_list, read_string, write_text};
 use crate::model::{Error, Result};
@@ -124,8 +124,8 @@ pub(super) fn read_piece(reader: &mut Reader<'_>) -> Result<Piece> {
     Ok(Piece { name, stored, raw, encoding: PieceEncoding::from_byte(reader.u8()?)? })
 }
 
-fn read_owner(body: &mut Reader<'_>) -> Result<Owner> {
-    Ok(Owner { uid: body.u32()?, gid: body.u32()?, mode: body.u32()? })
+fn read_owner(body: &mut Reader<'_>) -> Result<OwnerAndMode> {
+    Ok(OwnerAndMode { uid: body.u32()?, gid: body.u32()?, mode: body.u32()? })
 }
 
 fn read_file(body: &mut Reader<'_>, extents_max: usize) -> Result<ManifestFile> {

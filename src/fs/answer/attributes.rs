@@ -1,7 +1,7 @@
 //! Extended attributes of files and of files of forms.
 
-use crate::control::{self, Acts, Asked, Cost, Reader};
-use crate::fs::answer::dispatcher::Dispatcher;
+use crate::control::{self, Acts, Asked, Asker, Cost, Reader};
+use crate::fs::answer::dispatcher::{Caller, Dispatcher};
 use crate::fs::answer::numbers::other_number;
 use crate::fs::kernel::Reply;
 use crate::fs::kernel::errno;
@@ -23,13 +23,13 @@ pub(in crate::fs) fn send_attribute(reply: Reply, size: u32, value: &[u8]) {
 
 impl Dispatcher {
     /// Replies with the value of an extended attribute.
-    pub fn attribute(&self, (user, thread): (u32, u32), ino: Ino, name: &[u8], size: u32, reply: Reply) {
-        let asker = (ino.own(), user);
-        let view = match self.located_again(thread, ino) {
+    pub fn attribute(&self, by: Caller, ino: Ino, name: &[u8], size: u32, reply: Reply) {
+        let asker = Asker { ino: ino.own(), user: by.user };
+        let view = match self.located_again(by.thread, ino) {
             Ok((_, Located::Node(view))) => view,
             Ok((_, Located::Form(view))) => return self.form_attribute(&view, asker, name, size, reply),
             Ok(_) => {
-                return match control::refusal_attribute((&self.mounted.refusals, asker), name) {
+                return match control::refusal_attribute(&self.mounted.refusals, asker, name) {
                     Ok(value) => send_attribute(reply, size, value.as_bytes()),
                     Err(error) => reply.error(self.failed("getxattr", &error)),
                 };
@@ -69,7 +69,7 @@ impl Dispatcher {
     /// Sets an extended attribute.
     pub fn set_attribute(&self, user: u32, ino: Ino, name: &[u8], value: &[u8], reply: Reply) {
         if let Ok((_, Located::Form(view))) = self.located(ino) {
-            return self.set_form_attribute(view, (ino.own(), user), (name, value), reply);
+            return self.set_form_attribute(view, Asker { ino: ino.own(), user }, name, value, reply);
         }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
@@ -84,7 +84,7 @@ impl Dispatcher {
             // The attribute applies to the unflushed writes too.
             let written =
                 vfs.open_file(ino.own()).map(|open_file| vfs.flush_and_queue(&open_file)).transpose();
-            let set = written.and_then(|_| control::set(&asked, (&name, &value)));
+            let set = written.and_then(|_| control::set(&asked, &name, &value));
             let set = set.map_err(|error| refused("setxattr", &error));
             let also = Invalidation::default().and(other_number(ino));
             invalidator.invalidate_pending(&vfs, also, move || match set {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::control::{Mounted, Operation};
+use crate::control::{Asker, Mounted, Operation};
 use crate::fs::kernel::errno::Errno;
 use crate::fs::kernel::session::Notifier;
 use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
@@ -19,11 +19,11 @@ use crate::fs::state::recognition::Recognition;
 use crate::fs::state::second_look::{Found, SecondLooks};
 use crate::fs::state::times::{ShownOwner, Times};
 use crate::fs::state::verify_on_open::VerifyOnOpen;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Owner, Result};
 use crate::store::Access;
 use crate::trace;
 use crate::vfs::open::{OpenFile, SetAttr, has_setid};
-use crate::vfs::{CacheMode, FileView, Ino, Invalidation, Kind, Located, Vfs};
+use crate::vfs::{CacheMode, ChildName, FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// How often a name is looked up that leads to other files all the time.
 pub(in crate::fs) const LOOKS_MAX: u32 = 8;
@@ -46,10 +46,42 @@ impl From<Ino> for About<'_> {
     }
 }
 
-impl<'a> From<(Ino, &'a [u8])> for About<'a> {
-    fn from((ino, name): (Ino, &'a [u8])) -> Self {
+impl<'a> From<ChildName<'a>> for About<'a> {
+    fn from(child: ChildName<'a>) -> Self {
+        About(child.parent, Some(child.name))
+    }
+}
+
+impl<'a> About<'a> {
+    /// An attribute of an inode.
+    pub fn attribute(ino: Ino, name: &'a [u8]) -> About<'a> {
         About(ino, Some(name))
     }
+}
+
+/// The maker of a request.
+#[derive(Clone, Copy)]
+pub(in crate::fs) struct Caller {
+    pub user: u32,
+    pub group: u32,
+    /// The thread id in the request; 0 is unknown.
+    pub thread: u32,
+}
+
+impl Caller {
+    /// The owner of what the request makes.
+    pub fn owner(self) -> Owner {
+        Owner { uid: self.user, gid: self.group }
+    }
+}
+
+/// A lookup that has begun.
+#[derive(Clone, Copy)]
+pub(in crate::fs) struct LookupBegun {
+    /// The thread that looks.
+    pub thread: u32,
+    /// Changes of names before.
+    pub changes: u64,
 }
 
 /// The file system, as the kernel calls it.
@@ -355,7 +387,7 @@ impl Dispatcher {
             return Ok(());
         }
         self.vfs.open(&view)?.check_unneeded().inspect_err(|error| {
-            self.mounted.refusals.note((ino, user), &view.path(), "open for writing", error);
+            self.mounted.refusals.note(Asker { ino, user }, &view.path(), "open for writing", error);
         })
     }
 

@@ -72,7 +72,7 @@ impl Dispatcher {
 
     /// Replies with the value of an attribute of a file of a form.
     pub fn form_attribute(&self, view: &FormView, asker: Asker, name: &[u8], size: u32, reply: Reply) {
-        match control::form_attribute((&self.mounted.refusals, asker), &self.vfs, view, name) {
+        match control::form_attribute(&self.mounted.refusals, asker, &self.vfs, view, name) {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
             Err(error) => reply.error(self.failed("getxattr", &error)),
         }
@@ -80,18 +80,12 @@ impl Dispatcher {
 
     /// Sets an attribute of a file of a form. A thread of its own does it, so that other requests are
     /// answered meanwhile.
-    pub fn set_form_attribute(
-        &self,
-        view: FormView,
-        asker: Asker,
-        (name, value): (&[u8], &[u8]),
-        reply: Reply,
-    ) {
+    pub fn set_form_attribute(&self, view: FormView, asker: Asker, name: &[u8], value: &[u8], reply: Reply) {
         let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
         let (vfs, name, value) = (self.vfs.clone(), name.to_vec(), value.to_vec());
         in_progress::on_own_thread(move || {
             guarded(&mounted, "setxattr", || {
-                let set = control::set_form_attribute(&mounted, &view, asker, (&name, &value));
+                let set = control::set_form_attribute(&mounted, &view, asker, &name, &value);
                 let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
                 invalidator.invalidate_pending(&vfs, Invalidation::default(), move || match set {
                     Ok(()) => reply.ok(),

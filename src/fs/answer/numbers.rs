@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fs::answer::dispatcher::{Dispatcher, LOOKS_MAX};
+use crate::control::Asker;
+use crate::fs::answer::dispatcher::{Dispatcher, LOOKS_MAX, LookupBegun};
 use crate::fs::kernel::Reply;
 use crate::fs::kernel::errno::Errno;
 use crate::fs::state::failure::guarded;
@@ -11,7 +12,7 @@ use crate::fs::state::form_file::FormFile;
 use crate::fs::state::in_progress;
 use crate::fs::state::second_look::Found;
 use crate::model::{Error, ErrorKind, Result};
-use crate::vfs::{Attr, FileView, FormView, Ino, Invalidation, Kind, Located};
+use crate::vfs::{Attr, ChildName, FileView, FormView, Ino, Invalidation, Kind, Located};
 
 /// The own number of a file, if `ino` is another.
 pub(in crate::fs) fn other_number(ino: Ino) -> Option<Ino> {
@@ -29,9 +30,10 @@ impl Dispatcher {
     /// Replies to a lookup, by a thread that looks again, of a file of a form. Opens and keeps it, on a thread of its own.
     pub fn form_found_again(
         &self,
-        asked: (u32, u64),
-        (parent, name): (Ino, &[u8]),
-        (ino, view): (Ino, FormView),
+        asked: LookupBegun,
+        ChildName { parent, name }: ChildName<'_>,
+        ino: Ino,
+        view: FormView,
         reply: Reply,
     ) {
         let (dispatcher, name) = (self.clone(), name.to_vec());
@@ -51,9 +53,10 @@ impl Dispatcher {
                             let attr = Attr { is_unlogged: false, ..attr.of_bytes(form.bytes()) };
                             let (name, form) = ((parent, name), Some(Arc::new(form)));
                             let kept = Found { ino, located, name, file: None, form };
-                            dispatcher.second_looks.keep(asked.0, kept);
-                            let time =
-                                dispatcher.times.of_name(&attr, || dispatcher.names.may_be_cached(asked.1));
+                            dispatcher.second_looks.keep(asked.thread, kept);
+                            let time = dispatcher
+                                .times
+                                .of_name(&attr, || dispatcher.names.may_be_cached(asked.changes));
                             let attributes_for = dispatcher.times.of_attr(&attr);
                             return reply.entry(&dispatcher.times.entry(&attr, time, attributes_for));
                         }
@@ -69,10 +72,11 @@ impl Dispatcher {
         });
     }
 
-    /// Replies to a lookup by a thread, which began after `changes` changes of names. Where
+    /// Replies to a lookup. Where
     /// passthrough is possible, the name leads to the passthrough number. Programs still see the own
     /// number, because the kernel requests the attributes each time.
-    pub fn named(&self, reply: Reply, (thread, changes): (u32, u64), found: Result<(Ino, Located)>) {
+    pub fn named(&self, reply: Reply, asked: LookupBegun, found: Result<(Ino, Located)>) {
+        let LookupBegun { thread, changes } = asked;
         let backed = match &found {
             Ok((ino, Located::Node(_) | Located::Form(_))) => {
                 let own = ino.own();
@@ -98,12 +102,12 @@ impl Dispatcher {
     }
 
     /// Refuses a change by the plain name of a tensor. Keeps the reason for the user. Returns the error number.
-    pub fn only_read(&self, (ino, user): (Ino, u32), doing: &str, request: &str) -> Errno {
-        let ino = ino.own();
-        let error = match self.vfs.locate(ino) {
+    pub fn only_read(&self, asker: Asker, doing: &str, request: &str) -> Errno {
+        let asker = Asker { ino: asker.ino.own(), ..asker };
+        let error = match self.vfs.locate(asker.ino) {
             Ok(Located::Node(view)) => {
                 let error = only_read(&view);
-                self.mounted.refusals.note((ino, user), &view.path(), request, &error);
+                self.mounted.refusals.note(asker, &view.path(), request, &error);
                 error
             }
             Ok(_) => Error::invalid("not a file"),
@@ -126,10 +130,10 @@ impl Dispatcher {
         &self,
         doing: &str,
         reply: Reply,
-        (parent, name): (Ino, &[u8]),
+        child: ChildName<'_>,
         change: impl FnOnce() -> Result<Invalidation>,
     ) {
-        let also = self.also_open(parent, name);
+        let also = self.also_open(child.parent, child.name);
         self.forgotten(doing, reply, change().map(|forget| forget.and(also)));
     }
 

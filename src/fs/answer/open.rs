@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::fs::answer::dispatcher::Dispatcher;
+use crate::fs::answer::dispatcher::{Caller, Dispatcher};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
 use crate::fs::state::failure::guarded;
@@ -18,8 +18,9 @@ use crate::store::Unchecked;
 use crate::vfs::{Ino, Place};
 
 impl Dispatcher {
-    /// Replies to an open by a user's thread. `thread` is the thread id in the request; 0 is unknown.
-    pub fn open_file(&self, (user, thread): (u32, u32), number: Ino, flags: OpenFlags, reply: Reply) {
+    /// Replies to an open.
+    pub fn open_file(&self, by: Caller, number: Ino, flags: OpenFlags, reply: Reply) {
+        let Caller { user, thread, .. } = by;
         let (ino, reads) = (number.own(), flags.reads_only());
         if let Err(error) = self.vfs.check_named(ino) {
             return self.open_gone(thread, number, flags, error, reply);
@@ -37,7 +38,7 @@ impl Dispatcher {
                     self.second_looks.done(thread);
                     self.opened_backed(ino, backed, physical, reply)
                 }
-                (None, Some(decoding)) => self.open_decoded((thread, number), flags, decoding, reply),
+                (None, Some(decoding)) => self.open_decoded(thread, number, flags, decoding, reply),
                 (None, None) => self.send_to_daemon(thread, ino, reply),
             };
         }
@@ -49,10 +50,10 @@ impl Dispatcher {
         }
         let Err(reply) = self.send_to_kernel(thread, ino, reply) else { return };
         if let Some(unchecked) = self.unchecked(ino) {
-            return self.open_checked((thread, ino), flags, unchecked, reply);
+            return self.open_checked(thread, ino, flags, unchecked, reply);
         }
         match self.decode_at_open(ino) {
-            Some(decoding) => self.open_decoded((thread, number), flags, decoding, reply),
+            Some(decoding) => self.open_decoded(thread, number, flags, decoding, reply),
             None => self.open_own(thread, ino, flags, reply),
         }
     }
@@ -190,13 +191,7 @@ impl Dispatcher {
 
     /// Replies to an open after verifying the blocks, on a thread of its own, so that other requests
     /// are answered meanwhile.
-    pub fn open_checked(
-        &self,
-        (thread, ino): (u32, Ino),
-        flags: OpenFlags,
-        unchecked: Unchecked,
-        reply: Reply,
-    ) {
+    pub fn open_checked(&self, thread: u32, ino: Ino, flags: OpenFlags, unchecked: Unchecked, reply: Reply) {
         let dispatcher = self.clone();
         in_progress::on_own_thread(move || {
             guarded(&dispatcher.mounted, "open", || {

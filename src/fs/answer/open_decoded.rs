@@ -69,7 +69,8 @@ impl Dispatcher {
     /// [`patience`]. It waits on a thread of its own, so that other requests are answered meanwhile.
     pub fn open_decoded(
         &self,
-        (thread, number): (u32, Ino),
+        thread: u32,
+        number: Ino,
         flags: OpenFlags,
         decoding: Arc<Decoding>,
         reply: Reply,
@@ -81,7 +82,7 @@ impl Dispatcher {
             guarded(&dispatcher.mounted, "open", || {
                 decoding.wait(until);
                 if let Some(reply) = taken.lock().take() {
-                    dispatcher.open_now((thread, number), flags, reply);
+                    dispatcher.open_now(thread, number, flags, reply);
                 }
             });
         };
@@ -90,13 +91,13 @@ impl Dispatcher {
         {
             log::warn!("no thread to wait for a decoded file: {error}");
             if let Some(reply) = waiting.lock().take() {
-                self.open_now((thread, number), flags, reply);
+                self.open_now(thread, number, flags, reply);
             }
         }
     }
 
     /// Replies to an open of either number with the copy, or without it if it is not there yet.
-    fn open_now(&self, (thread, number): (u32, Ino), flags: OpenFlags, reply: Reply) {
+    fn open_now(&self, thread: u32, number: Ino, flags: OpenFlags, reply: Reply) {
         let ino = number.own();
         let is_hit = if number.is_backed() {
             self.open_backed(thread, ino, reply)

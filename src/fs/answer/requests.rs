@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::control::{self, Operation as Counted};
-use crate::fs::answer::dispatcher::{Dispatcher, Durable};
+use crate::control::{self, Asker, Operation as Counted};
+use crate::fs::answer::dispatcher::{About, Caller, Dispatcher, Durable, LookupBegun};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{
     Forgotten, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply, Request, Service,
@@ -16,34 +16,28 @@ use crate::model::{ErrorKind, NAME_BYTES_MAX, Result};
 use crate::store::now_nanoseconds;
 use crate::trace;
 use crate::vfs::open::SetAttr;
-use crate::vfs::{Ino, Kind, Located, Place};
+use crate::vfs::{ChildName, Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 /// The events for which files are always ready.
 const ALWAYS_READY: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLOUT | libc::POLLWRNORM;
 
-/// The maker of a request.
-#[derive(Clone, Copy)]
-struct Caller {
-    user: u32,
-    group: u32,
-    thread: u32,
-}
-
-impl Caller {
-    /// The owner of what the request makes.
-    fn owner(self) -> (u32, u32) {
-        (self.user, self.group)
-    }
+/// A write to an open file.
+struct Write<'a> {
+    handle: u64,
+    offset: u64,
+    data: &'a [u8],
+    kills_setid: bool,
 }
 
 impl Service for Dispatcher {
     fn answer(&self, request: Request<'_>, reply: Reply) {
         let Request { node, user, group, thread, operation, .. } = request;
         let by = Caller { user, group, thread };
+        let child = |name| ChildName { parent: node, name };
         match operation {
             Operation::Lookup { name } => {
-                self.measured(Counted::Lookup, (node, name), || self.lookup(by, (node, name), reply));
+                self.measured(Counted::Lookup, child(name), || self.lookup(by, child(name), reply));
             }
             Operation::Forget => self.forget([node], reply),
             Operation::BatchForget(nodes) => self.forget(Forgotten::nodes(nodes), reply),
@@ -57,36 +51,37 @@ impl Service for Dispatcher {
                 self.measured(Counted::Readlink, node, || self.read_link(thread, node, reply));
             }
             Operation::Symlink { name, target } => {
-                self.measured(Counted::Symlink, (node, name), || {
-                    self.symlink(by, (node, name), target, reply);
+                self.measured(Counted::Symlink, child(name), || {
+                    self.symlink(by, child(name), target, reply);
                 });
             }
             Operation::MakeNode { name, mode, umask } => {
-                self.measured(Counted::Mknod, (node, name), || {
-                    self.make_node(by, (node, name), (mode, umask), reply);
+                self.measured(Counted::Mknod, child(name), || {
+                    self.make_node(by, child(name), mode, umask, reply);
                 });
             }
             Operation::MakeDirectory { name, mode, umask } => {
-                self.measured(Counted::Mkdir, (node, name), || {
+                self.measured(Counted::Mkdir, child(name), || {
                     let made = self.vfs.make_directory(node, name, mode & !umask, by.owner());
                     self.made("mkdir", reply, made);
                 });
             }
             Operation::Unlink { name } => {
-                self.measured(Counted::Unlink, (node, name), || self.unlink((node, name), reply));
+                self.measured(Counted::Unlink, child(name), || self.unlink(child(name), reply));
             }
             Operation::RemoveDirectory { name } => {
-                self.measured(Counted::Rmdir, (node, name), || {
+                self.measured(Counted::Rmdir, child(name), || {
                     self.done("rmdir", reply, self.vfs.remove_directory(node, name));
                 });
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                self.measured(Counted::Rename, (node, name), || {
-                    self.rename(user, (node, name), (new_parent, new_name), flags, reply);
+                self.measured(Counted::Rename, child(name), || {
+                    let to = ChildName { parent: new_parent, name: new_name };
+                    self.rename(user, child(name), to, flags, reply);
                 });
             }
             Operation::Link { node: target, new_name } => {
-                self.measured(Counted::Link, (node, new_name), || {
+                self.measured(Counted::Link, child(new_name), || {
                     self.made("link", reply, self.vfs.link(target.own(), node, new_name));
                 });
             }
@@ -94,17 +89,17 @@ impl Service for Dispatcher {
                 self.measured(Counted::Open, node, || self.open(by, node, flags, reply));
             }
             Operation::Create { name, mode, umask, flags } => {
-                self.measured(Counted::Create, (node, name), || {
+                self.measured(Counted::Create, child(name), || {
                     let made = self.vfs.create(node, name, mode & !umask, by.owner());
                     self.created(made, flags, reply);
                 });
             }
             Operation::Read { handle, offset, size, flags } => {
-                self.measured(Counted::Read, node, || self.read(handle, flags, (offset, size), reply));
+                self.measured(Counted::Read, node, || self.read(handle, flags, offset, size, reply));
             }
             Operation::Write { handle, offset, data, kills_setid } => {
                 self.measured(Counted::Write, node, || {
-                    self.write((user, node), handle, (offset, data), kills_setid, reply);
+                    self.write(user, node, Write { handle, offset, data, kills_setid }, reply);
                 });
             }
             Operation::Flush { handle } => {
@@ -126,10 +121,10 @@ impl Service for Dispatcher {
                 self.measured(Counted::Opendir, node, || self.open_directory(thread, node, reply));
             }
             Operation::ReadDirectory { offset, size } => {
-                self.measured(Counted::Readdir, node, || self.list(node, (offset, size), reply));
+                self.measured(Counted::Readdir, node, || self.list(node, offset, size, reply));
             }
             Operation::ReadDirectoryPlus { offset, size } => {
-                self.measured(Counted::Readdirplus, node, || self.list_entries(node, (offset, size), reply));
+                self.measured(Counted::Readdirplus, node, || self.list_entries(node, offset, size, reply));
             }
             Operation::ReleaseDirectory | Operation::Destroy => reply.ok(),
             Operation::FsyncDirectory => {
@@ -139,12 +134,12 @@ impl Service for Dispatcher {
             }
             Operation::Statfs => self.measured(Counted::Statfs, node, || self.statfs(node, reply)),
             Operation::GetXattr { name, size } => {
-                self.measured(Counted::Getxattr, (node, name), || {
-                    self.attribute((user, thread), node, name, size, reply);
+                self.measured(Counted::Getxattr, About::attribute(node, name), || {
+                    self.attribute(by, node, name, size, reply);
                 });
             }
             Operation::SetXattr { name, value } => {
-                self.measured(Counted::Setxattr, (node, name), || {
+                self.measured(Counted::Setxattr, About::attribute(node, name), || {
                     trace::note_value(value);
                     self.set_attribute(user, node, name, value, reply);
                 });
@@ -153,7 +148,9 @@ impl Service for Dispatcher {
                 self.measured(Counted::Listxattr, node, || self.attribute_names(thread, node, size, reply));
             }
             Operation::RemoveXattr { name } => {
-                self.measured(Counted::Removexattr, (node, name), || self.remove_attribute(name, reply));
+                self.measured(Counted::Removexattr, About::attribute(node, name), || {
+                    self.remove_attribute(name, reply)
+                });
             }
             Operation::Poll { handle, kernel_handle, events } => {
                 self.measured(Counted::Poll, node, || {
@@ -176,14 +173,14 @@ impl Dispatcher {
         }
     }
 
-    fn lookup(&self, by: Caller, (parent, name): (Ino, &[u8]), reply: Reply) {
-        let asked = (by.thread, self.names.changes());
-        let found = self.look_up(by.thread, parent, name);
+    fn lookup(&self, by: Caller, child: ChildName<'_>, reply: Reply) {
+        let asked = LookupBegun { thread: by.thread, changes: self.names.changes() };
+        let found = self.look_up(by.thread, child.parent, child.name);
         match found {
             Ok((ino, Located::Form(view)))
                 if self.second_looks.is_sent(by.thread) && !self.passthrough.is_promised(ino, by.thread) =>
             {
-                self.form_found_again(asked, (parent, name), (ino, view), reply);
+                self.form_found_again(asked, child, ino, view, reply);
             }
             found => self.named(reply, asked, found),
         }
@@ -198,7 +195,7 @@ impl Dispatcher {
 
     fn set_attributes(&self, user: u32, node: Ino, set: SetAttributes, reply: Reply) {
         if node.is_plain() {
-            return reply.error(self.only_read((node, user), "setattr", "change"));
+            return reply.error(self.only_read(Asker { ino: node, user }, "setattr", "change"));
         }
         let time = |set: SetTime| match set {
             SetTime::Now => now_nanoseconds(),
@@ -222,7 +219,7 @@ impl Dispatcher {
         }
     }
 
-    fn symlink(&self, by: Caller, (parent, name): (Ino, &[u8]), target: &[u8], reply: Reply) {
+    fn symlink(&self, by: Caller, ChildName { parent, name }: ChildName<'_>, target: &[u8], reply: Reply) {
         // The name of a link may tell the content of a blob.
         let tenant = self.recognized_by_names(parent, &[name]);
         let (name, target) = (name.to_owned(), target.to_owned());
@@ -232,42 +229,50 @@ impl Dispatcher {
         });
     }
 
-    fn make_node(&self, by: Caller, (parent, name): (Ino, &[u8]), (mode, umask): (u32, u32), reply: Reply) {
+    fn make_node(
+        &self,
+        by: Caller,
+        ChildName { parent, name }: ChildName<'_>,
+        mode: u32,
+        umask: u32,
+        reply: Reply,
+    ) {
         if mode & libc::S_IFMT != libc::S_IFREG {
             return reply.error(errno::NO_DEVICES);
         }
         self.made("mknod", reply, self.vfs.create(parent, name, mode & !umask, by.owner()));
     }
 
-    fn unlink(&self, (parent, name): (Ino, &[u8]), reply: Reply) {
+    fn unlink(&self, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
         // The next name of a file may tell its content.
         let tenant = self.recognized_by_names(parent, &[name]);
         let name = name.to_owned();
         self.recognizing(tenant, "unlink", move |dispatcher| {
-            let from = (parent, &*name);
-            dispatcher.name_gone("unlink", reply, from, || dispatcher.vfs.unlink(from.0, from.1));
+            let from = ChildName { parent, name: &name };
+            dispatcher.name_gone("unlink", reply, from, || dispatcher.vfs.unlink(parent, &name));
         });
     }
 
     fn rename(
         &self,
         user: u32,
-        (parent, name): (Ino, &[u8]),
-        (new_parent, new_name): (Ino, &[u8]),
+        ChildName { parent, name }: ChildName<'_>,
+        to: ChildName<'_>,
         flags: RenameFlags,
         reply: Reply,
     ) {
         if flags.has_others() {
             return reply.error(errno::NO_SUCH_FLAG);
         }
-        let tenant = self.recognized_by_names(parent, &[name, new_name]);
-        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        let tenant = self.recognized_by_names(parent, &[name, to.name]);
+        let (name, new_parent, new_name) = (name.to_owned(), to.parent, to.name.to_owned());
         self.recognizing(tenant, "rename", move |dispatcher| {
-            let (from, to) = ((parent, &*name), (new_parent, &*new_name));
+            let from = ChildName { parent, name: &name };
+            let to = ChildName { parent: new_parent, name: &new_name };
             dispatcher.name_gone("rename", reply, to, || {
                 let renamed = dispatcher.vfs.rename(from, to, flags.keeps());
                 if let Err(error) = &renamed {
-                    let new_name = OsStr::from_bytes(to.1);
+                    let new_name = OsStr::from_bytes(to.name);
                     control::note_refused_rename(&dispatcher.mounted, user, from, new_name, error);
                 }
                 renamed
@@ -279,13 +284,13 @@ impl Dispatcher {
         match node.own().place() {
             Place::Control { .. } => self.open_control(by.user, node, flags, reply),
             _ if node.is_plain() && !flags.reads_only() => {
-                reply.error(self.only_read((node, by.user), "open", "open to write"));
+                reply.error(self.only_read(Asker { ino: node, user: by.user }, "open", "open to write"));
             }
-            _ => self.open_file((by.user, by.thread), node, flags, reply),
+            _ => self.open_file(by, node, flags, reply),
         }
     }
 
-    fn read(&self, handle: u64, flags: OpenFlags, (offset, size): (u64, u32), reply: Reply) {
+    fn read(&self, handle: u64, flags: OpenFlags, offset: u64, size: u32, reply: Reply) {
         let Some(open) = self.handles.get(handle) else { return reply.error(errno::BAD_HANDLE) };
         match &*open {
             Handle::Control(_, text, _) if !text.is_there() => self.read_made(open, offset, size, reply),
@@ -295,10 +300,9 @@ impl Dispatcher {
 
     fn write(
         &self,
-        (user, node): (u32, Ino),
-        handle: u64,
-        (offset, data): (u64, &[u8]),
-        kills_setid: bool,
+        user: u32,
+        node: Ino,
+        Write { handle, offset, data, kills_setid }: Write<'_>,
         reply: Reply,
     ) {
         let Some(open_file) = self.file(handle) else { return self.act(user, handle, data, reply) };
@@ -345,18 +349,18 @@ impl Dispatcher {
         }
     }
 
-    fn list(&self, node: Ino, (offset, size): (u64, u32), mut reply: Reply) {
+    fn list(&self, node: Ino, offset: u64, size: u32, mut reply: Reply) {
         let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
         let mut listing = Listing::new(place);
         let listed = self.vfs.list(node, offset, &mut |listed| {
-            let shown = (listed.attr.ino.own(), type_bits(listed.attr.kind));
-            listing.add(shown, listed.offset, &listed.name)
+            let (shown, mode) = (listed.attr.ino.own(), type_bits(listed.attr.kind));
+            listing.add(shown, mode, listed.offset, &listed.name)
         });
         let bytes = listing.bytes();
         self.listed(listed, bytes, reply);
     }
 
-    fn list_entries(&self, node: Ino, (offset, size): (u64, u32), mut reply: Reply) {
+    fn list_entries(&self, node: Ino, offset: u64, size: u32, mut reply: Reply) {
         let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
         let mut listing = Listing::new(place);
         let changes = self.names.changes();

@@ -237,18 +237,18 @@ impl<'a> Listing<'a> {
     }
 
     /// Adds the name of an inode, if it has room. The listing continues at `next`.
-    pub fn add(&mut self, (shown, mode): (Ino, u32), next: u64, name: &[u8]) -> bool {
-        self.add_after(&[], (shown, mode), next, name)
+    pub fn add(&mut self, shown: Ino, mode: u32, next: u64, name: &[u8]) -> bool {
+        self.add_after(&[], shown, mode, next, name)
     }
 
     /// Adds the name of an inode with its entry, if it has room. Programs see the number `shown`; that of the entry's
     /// attributes is the kernel's.
     pub fn add_entry(&mut self, entry: &Entry, shown: Ino, next: u64, name: &[u8]) -> bool {
-        self.add_after(&entry.layout(), (shown, entry.attributes.mode), next, name)
+        self.add_after(&entry.layout(), shown, entry.attributes.mode, next, name)
     }
 
     /// Adds a `struct fuse_dirent` after these bytes.
-    fn add_after(&mut self, before: &[u8], (shown, mode): (Ino, u32), next: u64, name: &[u8]) -> bool {
+    fn add_after(&mut self, before: &[u8], shown: Ino, mode: u32, next: u64, name: &[u8]) -> bool {
         let Ok(name_len) = u32::try_from(name.len()) else { return false };
         let head = before.len() + LISTED_BYTES;
         let len = (head + name.len()).next_multiple_of(LISTED_ALIGNMENT);

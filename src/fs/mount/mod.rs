@@ -40,7 +40,7 @@ use crate::fs::state::invalidate::{InvalidationQueue, Invalidator};
 use crate::fs::state::names::Names;
 use crate::fs::state::second_look::SecondLooks;
 use crate::fs::state::times::ShownOwner;
-use crate::model::{Error, Progress, Result};
+use crate::model::{Error, Owner, Progress, Result};
 use crate::store::SaveUsage;
 use crate::store::Verify;
 use crate::store::{Access, Store};
@@ -164,7 +164,8 @@ pub(in crate::fs) struct Parts {
 impl Parts {
     /// The file system with these options, shown as mounted on `mountpoint` and served by as many `threads`.
     pub fn new(store: Arc<Store>, mountpoint: String, options: &Options, threads: usize) -> Result<Parts> {
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let owner =
+            Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
         let vfs = Vfs::new(store, options.list, options.verify, owner, control::controls());
         let vfs = Arc::new(vfs);
         if options.zero_fill {
@@ -340,7 +341,7 @@ impl Mount {
             return;
         }
         let waiting = Waiting(waits.clone());
-        let job = Job::new(what.to_owned(), "/".to_owned(), self.vfs.owner().0, 0);
+        let job = Job::new(what.to_owned(), "/".to_owned(), self.vfs.owner().uid, 0);
         self.mounted.jobs.push(job, move |progress, report| {
             // Cleared however the job ends, also when it is cancelled while queued.
             let _waiting = waiting;

@@ -59,7 +59,7 @@ mod tests {
 
     use super::guarded;
     use crate::control::{Mounted, controls};
-    use crate::model::StoreId;
+    use crate::model::{Owner, StoreId};
     use crate::store::Verify;
     use crate::store::disk::Disk;
     use crate::store::disk::memory::MemoryDisk;
@@ -71,7 +71,8 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
         Store::create(&*disk, StoreId(1)).unwrap();
         let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
-        let vfs = Vfs::new(store.clone(), ListMode::Files, Verify::First, (0, 0), controls());
+        let vfs =
+            Vfs::new(store.clone(), ListMode::Files, Verify::First, Owner { uid: 0, gid: 0 }, controls());
         let mounted = Mounted::new(Arc::new(vfs), String::new(), toml::Table::new());
         guarded(&mounted, "lookup", || ());
         guarded(&mounted, "read", || panic!("a bug"));

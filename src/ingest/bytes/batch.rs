@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::format::budget::Budget;
-use crate::format::files::cgeb::{Part, Runs};
+use crate::format::files::cgeb::Part;
 use crate::format::log::catalog::Extent;
-use crate::ingest::bytes::options::Options;
 use crate::ingest::bytes::pending_parts::Uncommitted;
-use crate::ingest::bytes::store_parts::{StoredBlocks, StoredObject, StoredParts, checksums, store, write};
+use crate::ingest::bytes::store_parts::{
+    How, StoredBlocks, StoredObject, StoredParts, checksums, store, write,
+};
 use crate::ingest::recognize::batch::{Found, read};
 use crate::ingest::recognize::parts::Recognized;
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
@@ -15,7 +16,6 @@ use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Touched;
 use crate::store::disk::File;
-use crate::stream::Digester;
 
 /// Bytes of a part that are collected before they are stored.
 const GATHERED_BYTES: usize = 2 << 20;
@@ -58,8 +58,15 @@ impl Sink {
                 }
             }
             _ => {
-                let to = (self.tier.unwrap_or(Tier::Exact), into.encoder);
-                store(into.collection, to, &self.gathered, &mut self.object, &mut into.touched)?;
+                let tier = self.tier.unwrap_or(Tier::Exact);
+                store(
+                    into.collection,
+                    tier,
+                    into.encoder,
+                    &self.gathered,
+                    &mut self.object,
+                    &mut into.touched,
+                )?;
             }
         }
         self.stored += self.gathered.len() as u64;
@@ -80,11 +87,13 @@ pub(in crate::ingest) fn take(
     uncommitted: &mut Uncommitted<'_>,
     collection: &Arc<Collection>,
     source: &Arc<dyn File>,
-    (recognized, runs): (&Recognized, &Runs),
+    recognized: &Recognized,
     tiers: &[Option<Tier>],
-    (options, mut digester): (&Options, Digester),
+    how: How<'_>,
     progress: &dyn Progress,
 ) -> Result<StoredParts> {
+    let How { options, mut digester, .. } = how;
+    let Some(runs) = &recognized.records else { return Err(Error::invalid("not an embedding batch")) };
     let mut into = Into { collection, encoder: options.encoder, touched: Touched::default() };
     let mut sinks = Vec::with_capacity(recognized.parts.len());
     for ((part, of_file), tier) in runs.parts().zip(&recognized.parts).zip(tiers) {
@@ -123,7 +132,7 @@ pub(in crate::ingest) fn take(
         },
     })?;
     sinks.iter_mut().try_for_each(|sink| sink.flush(&mut into))?;
-    if again != *runs {
+    if again != **runs {
         return Err(Error::new(ErrorKind::Busy, "it changed while it was read"));
     }
     Ok(StoredParts {

@@ -131,9 +131,9 @@ impl<'a> Cutting<'a> {
     ) -> Result<Vec<Stored>> {
         let mut chunk = vec![0; step.len() as usize];
         self.read(step.bytes.start, &mut chunk)?;
-        let exact = (Tier::Exact, Encoder::Best);
+        let (dtype, block_bytes) = (object.dtype, object.block_bytes as usize);
         let (stored, _) =
-            collection.store_blocks(exact, object.dtype, &chunk, object.block_bytes as usize, touched)?;
+            collection.store_blocks(Tier::Exact, Encoder::Best, dtype, &chunk, block_bytes, touched)?;
         Ok(stored)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::recognize::block_size::Blocking;
-use crate::model::{Encoder, Error, Kept, MoveTo, Result, hex};
+use crate::model::{Encoder, Error, Kept, MoveTo, Owner, Result, hex};
 
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ pub struct Options {
 pub struct Origin {
     pub mode: u32,
     /// User and group of the new file.
-    pub owner: (u32, u32),
+    pub owner: Owner,
     /// Access time, in nanoseconds since 1970.
     pub atime: i64,
     /// Modification time, in nanoseconds since 1970.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::format::log::catalog::Parent;
-use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
+use crate::model::{CollectionName, Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
 use crate::store::Collection;
 use crate::store::{Node, State};
 
@@ -58,12 +58,12 @@ impl Parents {
     /// Fails with `Invalid` where a named parent does not match.
     pub(in crate::ingest) fn of(
         &self,
-        place: (&Collection, &str),
+        collection: &Collection,
+        path: &str,
         dtype: Dtype,
         shape: &Shape,
         shards: &[u64],
     ) -> Result<Option<&ParentTensor>> {
-        let (collection, path) = place;
         let wanted = self.named.as_deref().unwrap_or(path);
         let Some(found) = self.tensors.get(wanted) else { return Ok(None) };
         let is_itself = (collection.tenant(), collection.name(), path)
@@ -95,8 +95,8 @@ impl Parents {
         place: usize,
     ) -> Option<Parent> {
         let (object, _) = tensor.shards.get(place)?;
-        let is_own = (own.tenant(), own.name()) == (self.tenant.as_str(), self.collection.as_str());
-        let collection = (!is_own).then(|| (self.tenant.clone(), self.collection.clone()));
+        let collection = CollectionName::new(&self.tenant, &self.collection);
+        let collection = (own.place() != collection).then(|| collection.owned());
         Some(Parent { object: *object, collection })
     }
 }

@@ -135,20 +135,20 @@ pub(in crate::ingest) fn store_parts(
     source: &Arc<dyn File>,
     recognized: &Recognized,
     tier_of: &dyn Fn(&PartTensor) -> Option<Tier>,
-    How { options, outside, digester }: How<'_>,
+    how: How<'_>,
     progress: &dyn Progress,
 ) -> Result<StoredParts> {
     let tiers: Vec<Option<Tier>> =
         recognized.parts.iter().map(|part| part.tensor.as_ref().and_then(tier_of)).collect();
-    if let Some(runs) = &recognized.records {
-        if outside.is_some() {
+    if recognized.records.is_some() {
+        if how.outside.is_some() {
             return Err(Error::unsupported(
                 "an embedding batch is taken apart, so its bytes cannot stay in place; import it without --in-place",
             ));
         }
-        let how = (options, digester);
-        return batch::take(uncommitted, collection, source, (recognized, runs), &tiers, how, progress);
+        return batch::take(uncommitted, collection, source, recognized, &tiers, how, progress);
     }
+    let How { options, outside, digester } = how;
     let mut intake = Intake {
         collection,
         source,
@@ -337,8 +337,8 @@ impl Intake<'_> {
             (true, Data::Shared(_, file)) => Ok(has_bytes(file, current.at, chunk)),
             (true, _) => Ok(true),
             (false, _) => {
-                let to = (tier.unwrap_or(Tier::Exact), *encoder);
-                store(collection, to, chunk, object, touched).map(|()| true)
+                let tier = tier.unwrap_or(Tier::Exact);
+                store(collection, tier, *encoder, chunk, object, touched).map(|()| true)
             }
         };
         let check = || if stays { checksums(chunk, block_bytes) } else { Vec::new() };
@@ -393,14 +393,16 @@ pub(in crate::ingest) fn write(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> R
 /// Stores blocks in tier files: encoded, or exact and packed with others.
 pub(in crate::ingest) fn store(
     collection: &Collection,
-    to: (Tier, Encoder),
+    tier: Tier,
+    encoder: Encoder,
     chunk: &[u8],
     object: &mut StoredObject,
     touched: &mut Touched,
 ) -> Result<()> {
     let StoredBlocks::Each(blocks) = &mut object.blocks else { return Ok(()) };
     let block_bytes = object.block_bytes as usize;
-    let (stored, measured) = collection.store_blocks(to, object.dtype, chunk, block_bytes, touched)?;
+    let (stored, measured) =
+        collection.store_blocks(tier, encoder, object.dtype, chunk, block_bytes, touched)?;
     blocks.extend(stored);
     if measured.elements > 0 {
         object.error.get_or_insert_default().add(measured);

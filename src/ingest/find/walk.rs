@@ -130,7 +130,7 @@ pub(in crate::ingest) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Wa
     let shard = |path: &PathBuf| {
         let (real, metadata) = stat(path, mounts)?;
         if metadata.is_file() {
-            Ok(found(path, (real, &metadata), Target::default(), &Arc::from([]), false))
+            Ok(found(path, real, &metadata, Target::default(), &Arc::from([]), false))
         } else {
             Err(Error::invalid(format!("{} is no file", path.display())))
         }
@@ -147,7 +147,8 @@ fn stat(path: &Path, mounts: &Mounts) -> Result<(PathBuf, fs::Metadata)> {
 
 fn found(
     path: &Path,
-    (real, metadata): (PathBuf, &fs::Metadata),
+    real: PathBuf,
+    metadata: &fs::Metadata,
     target: Target,
     root: &Arc<[u8]>,
     is_blob: bool,
@@ -233,7 +234,7 @@ impl Walk<'_> {
         let root = absolute.parent().map(fs::canonicalize).transpose().map_err(failed)?;
         let root = bytes_of(root.unwrap_or_default());
         let target = Target { directories: Vec::new(), name };
-        self.walked.found.push(found(path, (real, &metadata), target, &root, false));
+        self.walked.found.push(found(path, real, &metadata, target, &root, false));
         Ok(())
     }
 
@@ -299,7 +300,7 @@ impl Walk<'_> {
             self.walked.skipped.push((path, format!("{word}, left out")));
         } else {
             let target = Target { directories: self.below.clone(), name };
-            self.walked.found.push(found(&path, (real, &metadata), target, root, is_hub));
+            self.walked.found.push(found(&path, real, &metadata, target, root, is_hub));
         }
         Ok(())
     }

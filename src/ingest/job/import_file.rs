@@ -31,12 +31,12 @@ pub fn import_file(
     let outside = outside(collection, source, origin, options)?;
     let source = outside.as_ref().map_or(source, |(_, file)| file);
     let (recognized, note) =
-        recognize_import((collection, target.path().as_bytes()), source, &target.name, options.strict)?;
+        recognize_import(collection, target.path().as_bytes(), source, &target.name, options.strict)?;
     let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
     let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
-    let has_codes = has_codes(&recognized);
+    let rules = KeepRules { settings, has_codes: has_codes(&recognized) };
     let tier_of = |tensor: &PartTensor| {
-        let tier = encoded_tier.and_then(|to| tier_of(to, tensor, (settings, has_codes)));
+        let tier = encoded_tier.and_then(|to| tier_of(to, tensor, rules));
         tier.or_else(|| tensor.packed_tier(options.blocking).filter(|_| packs))
     };
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
@@ -67,7 +67,7 @@ pub fn import_file(
     let blake3 = stored_parts.digests.blake3();
     let places = options.places.clone();
     let provenance = (!places.is_empty()).then(|| Provenance::new(origin.mtime, blake3, places));
-    let (encoded, kept) = encoded(&recognized, options.tier, (settings, has_codes));
+    let (encoded, kept) = encoded(&recognized, options.tier, rules);
     let parents = options.parents.as_ref();
     let attributes = commit::Attributes { parents, why: note.clone(), provenance };
     let (tensors, children) =
@@ -85,16 +85,26 @@ fn has_codes(recognized: &Recognized) -> bool {
     safetensors::has_codes(tensors.map(|tensor| (&*tensor.own_name, tensor.dtype, &tensor.shape)))
 }
 
+/// The rules by which tensors of a file stay exact.
+#[derive(Clone, Copy)]
+struct KeepRules<'a> {
+    settings: &'a Settings,
+    /// Whether any tensors of the file are codes.
+    has_codes: bool,
+}
+
+impl KeepRules<'_> {
+    fn kept_by(self, tensor: &PartTensor) -> Option<KeptBy> {
+        self.settings.keeps(&tensor.name, self.has_codes)
+    }
+}
+
 /// Numbers of tensors that go to a tier, and of those that stay exact.
-fn encoded(
-    recognized: &Recognized,
-    tier: Option<MoveTo>,
-    (settings, has_codes): (&Settings, bool),
-) -> (u64, Kept) {
+fn encoded(recognized: &Recognized, tier: Option<MoveTo>, rules: KeepRules<'_>) -> (u64, Kept) {
     let (mut encoded, mut kept) = (0, Kept::default());
     let Some(to) = tier.filter(|to| to.aim.tier() != Tier::Exact) else { return (encoded, kept) };
     for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
-        let by = to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name, has_codes));
+        let by = to.kept_by(tensor.dtype, &tensor.shape, || rules.kept_by(tensor));
         let by =
             if recognized.content.has_checksums() { Some(by.unwrap_or(KeptBy::Checksummed)) } else { by };
         match by {
@@ -106,8 +116,8 @@ fn encoded(
 }
 
 /// The tier of an imported tensor, if it moves anywhere.
-fn tier_of(to: MoveTo, tensor: &PartTensor, (settings, has_codes): (&Settings, bool)) -> Option<Tier> {
-    let takes = to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name, has_codes));
+fn tier_of(to: MoveTo, tensor: &PartTensor, rules: KeepRules<'_>) -> Option<Tier> {
+    let takes = to.takes(tensor.dtype, &tensor.shape, || rules.kept_by(tensor));
     Some(to.aim.tier()).filter(|tier| takes && *tier != Tier::Exact)
 }
 

@@ -23,7 +23,9 @@ use crate::ingest::publish::compare::{Compare, Comparison, node_at};
 use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink};
 use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
-use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result, quoted_name};
+use crate::model::{
+    Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result, quoted_name,
+};
 use crate::store::Use;
 use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
@@ -102,7 +104,7 @@ impl Plan {
 
     /// The path of the collection.
     pub fn path(&self) -> String {
-        format!("{}/{}", self.request.collection.0, self.request.collection.1)
+        self.request.collection.to_string()
     }
 
     /// Total bytes of the sources.
@@ -138,18 +140,18 @@ impl Plan {
         }
         match collection {
             Some(collection) => collection.meter().check(more),
-            None => store.check_tenant_quota(&self.request.collection.0, more),
+            None => store.check_tenant_quota(&self.request.collection.tenant, more),
         }
     }
 
     /// The collection, if it exists.
     fn existing(&self, store: &Store) -> Result<Option<Arc<Collection>>> {
-        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let OwnedCollectionName { tenant, name } = &self.request.collection;
         if self.is_there(store)? { store.collection(tenant, name).map(Some) } else { Ok(None) }
     }
 
     fn is_there(&self, store: &Store) -> Result<bool> {
-        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let OwnedCollectionName { tenant, name } = &self.request.collection;
         Ok(store.tenants()?.contains(tenant) && store.collections(tenant)?.contains(name))
     }
 
@@ -175,7 +177,7 @@ impl Plan {
     pub fn run(
         &self,
         store: &Store,
-        owner: (u32, u32),
+        owner: Owner,
         watch: &dyn Watch,
         finish: Option<Finish<'_>>,
         sum: &mut Sum,
@@ -186,7 +188,7 @@ impl Plan {
             return self.preview_in(self.existing(store)?.as_ref(), Some((store, &options)), watch, sum);
         }
         self.tell_walked(watch, sum);
-        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let OwnedCollectionName { tenant, name } = &self.request.collection;
         // One that a killed import has begun to make has no names either.
         let is_made = !self.is_there(store)? || store.collection(tenant, name).is_err();
         let collection = store.collection_made(tenant, name, owner)?;
@@ -196,7 +198,9 @@ impl Plan {
                 Ok(())
             })?;
         }
-        let ran = self.all(store, &collection, owner, (&options, watch), (finish, &mut *sum));
+        let job =
+            ImportJob { plan: self, store, collection: &collection, owner, options: &options, watch, finish };
+        let ran = job.all(sum);
         collection.save_damage();
         // Makes the imported files durable.
         let marked = match collection.check_writable() {
@@ -258,7 +262,7 @@ impl Plan {
                 Ok((Comparison::New, _)) => Action::Import,
                 Err(error) => {
                     let place = store.map_or(String::new(), |(store, _)| store.place());
-                    self.note_failed(found, (error, &place), watch, sum)?;
+                    self.note_failed(found, error, &place, watch, sum)?;
                     continue;
                 }
             };
@@ -310,30 +314,6 @@ impl Plan {
         }
     }
 
-    /// Mends a file that is otherwise as the import would store it. Returns how it compares then, and whether it was
-    /// mended.
-    fn mended(
-        &self,
-        compare: &Compare<'_>,
-        (collection, found): (&Arc<Collection>, &Found),
-        compared: Comparison,
-    ) -> Result<(Comparison, bool)> {
-        let damage = self.damage(&compared, Some(collection))?.filter(|damage| !damage.is_none());
-        let Some(damage) = damage else { return Ok((compared, false)) };
-        let source = open_source(&found.source).map_err(|error| Error::io("opening it", error))?;
-        let mended = damage.mend(&*source)?;
-        collection.sync()?;
-        if mended == Mended::NotAll {
-            let is_newer = matches!(compared, Comparison::Unreadable { is_newer: true, .. });
-            return Ok((Comparison::Changed { is_newer }, false));
-        }
-        let compared = match compared {
-            Comparison::Unreadable { .. } => self.compare_one(compare, collection, found)?,
-            compared => compared,
-        };
-        Ok((compared, matches!(compared, Comparison::Unchanged { .. })))
-    }
-
     fn compare_one(
         &self,
         compare: &Compare<'_>,
@@ -371,7 +351,8 @@ impl Plan {
     fn note_failed(
         &self,
         found: &Found,
-        (error, place): (Error, &str),
+        error: Error,
+        place: &str,
         watch: &dyn Watch,
         sum: &mut Sum,
     ) -> Result<()> {
@@ -405,34 +386,41 @@ impl Plan {
         }
         removals
     }
+}
 
-    fn all(
-        &self,
-        store: &Store,
-        collection: &Arc<Collection>,
-        owner: (u32, u32),
-        (options, watch): (&Options, &dyn Watch),
-        (finish, sum): (Option<Finish<'_>>, &mut Sum),
-    ) -> Result<()> {
-        if let Some(tensor) = &self.request.shard_of {
+/// An import that runs.
+struct ImportJob<'a> {
+    plan: &'a Plan,
+    store: &'a Store,
+    collection: &'a Arc<Collection>,
+    owner: Owner,
+    /// The options of the plan, with the lineage parents.
+    options: &'a Options,
+    watch: &'a dyn Watch,
+    finish: Option<Finish<'a>>,
+}
+
+impl ImportJob<'_> {
+    fn all(&self, sum: &mut Sum) -> Result<()> {
+        let ImportJob { plan, store, collection, watch, .. } = *self;
+        if let Some(tensor) = &plan.request.shard_of {
             let target = target_of(tensor)?;
             sum.note_changed(collection, &target);
-            let shards = || self.shards(collection, &target, owner, (options, watch));
-            sum.add(&with_room(store, self.bytes(), watch, shards)?);
+            sum.add(&with_room(store, plan.bytes(), watch, || self.shards(&target))?);
             return Ok(());
         }
         let is_cancelled = || watch.is_cancelled();
-        let compare = self.compare(store, options, &is_cancelled);
+        let compare = plan.compare(store, self.options, &is_cancelled);
         let compared: Vec<_> =
-            self.walked.found.iter().map(|found| self.compare_one(&compare, collection, found)).collect();
+            plan.walked.found.iter().map(|found| plan.compare_one(&compare, collection, found)).collect();
         let (mut blobs, mut indexes) = (Blobs::default(), Vec::new());
-        for (found, compared) in self.walked.found.iter().zip(&compared) {
+        for (found, compared) in plan.walked.found.iter().zip(&compared) {
             if let Ok(Comparison::Unchanged { node, .. }) = compared {
                 blobs.add(found, *node);
             }
         }
-        let count = self.walked.found.len();
-        for (index, (found, compared)) in self.walked.found.iter().zip(compared).enumerate() {
+        let count = plan.walked.found.len();
+        for (index, (found, compared)) in plan.walked.found.iter().zip(compared).enumerate() {
             // Counts this file too, until it is finished.
             sum.left = (count - index) as u64;
             if watch.is_cancelled() {
@@ -440,10 +428,10 @@ impl Plan {
             }
             let path = found.target.path();
             let done = compared.and_then(|compared| {
-                let (compared, is_mended) = self.mended(&compare, (collection, found), compared)?;
+                let (compared, is_mended) = self.mended(&compare, found, compared)?;
                 let action = match compared {
                     Comparison::New => Action::Import,
-                    Comparison::Changed { is_newer: true } if self.note_newer(found, watch, sum) => {
+                    Comparison::Changed { is_newer: true } if plan.note_newer(found, watch, sum) => {
                         return Ok(None);
                     }
                     Comparison::Changed { .. } | Comparison::Unreadable { .. } => Action::Replace,
@@ -462,7 +450,7 @@ impl Plan {
                 };
                 watch.began(&path);
                 sum.note_changed(collection, &found.target);
-                let origin = || Ok(origin(&fs::metadata(&found.source)?, owner, None));
+                let origin = || Ok(origin(&fs::metadata(&found.source)?, self.owner, None));
                 if let Some(node) = blobs.get(found)
                     && link(
                         collection,
@@ -474,9 +462,7 @@ impl Plan {
                     watch.advance(found.bytes);
                     return Ok(Some((Action::Link, Report::default())));
                 }
-                let report = with_room(store, found.bytes, watch, || {
-                    self.one(store, collection, found, owner, (options, watch))
-                })?;
+                let report = with_room(store, found.bytes, watch, || self.one(found))?;
                 Ok(Some((action, report)))
             });
             let (action, report) = match done {
@@ -485,7 +471,7 @@ impl Plan {
                 Err(error) => {
                     // The whole store accepts no more writes.
                     let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
-                    self.note_failed(found, (error, &store.place()), watch, sum)?;
+                    plan.note_failed(found, error, &store.place(), watch, sum)?;
                     sum.left -= 1;
                     if is_last { return Ok(()) } else { continue }
                 }
@@ -500,8 +486,12 @@ impl Plan {
                 if let Some(node) = node {
                     blobs.add(found, node);
                 }
-                let left =
-                    finish.zip(node).map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
+                let left = self
+                    .finish
+                    .zip(node)
+                    .map(|(finish, node)| finish(collection, node))
+                    .transpose()?
+                    .flatten();
                 let note = Some(report.note).filter(|note| !note.is_empty());
                 for note in note.into_iter().chain(left) {
                     watch.noted(&path, &note);
@@ -513,23 +503,76 @@ impl Plan {
             sum.list(listed);
         }
         sum.left = 0;
-        self.links(collection, owner, watch, sum)?;
+        self.links(sum)?;
         note_missing_shards(collection, &indexes, watch, sum);
-        self.remove(collection, owner, watch, sum)
+        self.remove(sum)
+    }
+
+    /// Mends a file that is otherwise as the import would store it. Returns how it compares then, and whether it was
+    /// mended.
+    fn mended(
+        &self,
+        compare: &Compare<'_>,
+        found: &Found,
+        compared: Comparison,
+    ) -> Result<(Comparison, bool)> {
+        let ImportJob { plan, collection, .. } = *self;
+        let damage = plan.damage(&compared, Some(collection))?.filter(|damage| !damage.is_none());
+        let Some(damage) = damage else { return Ok((compared, false)) };
+        let source = open_source(&found.source).map_err(|error| Error::io("opening it", error))?;
+        let mended = damage.mend(&*source)?;
+        collection.sync()?;
+        if mended == Mended::NotAll {
+            let is_newer = matches!(compared, Comparison::Unreadable { is_newer: true, .. });
+            return Ok((Comparison::Changed { is_newer }, false));
+        }
+        let compared = match compared {
+            Comparison::Unreadable { .. } => plan.compare_one(compare, collection, found)?,
+            compared => compared,
+        };
+        Ok((compared, matches!(compared, Comparison::Unchanged { .. })))
+    }
+
+    fn one(&self, found: &Found) -> Result<Report> {
+        let ImportJob { plan, collection, watch, .. } = *self;
+        // Mounts may have changed since the files were found.
+        Mounts::read()?.refuse_ours("source", &found.source)?;
+        let sha256 = plan.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
+        let failed = |error| Error::io("opening it", error);
+        let source = open_source(&found.source).map_err(failed)?;
+        let metadata = fs::metadata(&found.source).map_err(failed)?;
+        let in_place = match &plan.stores {
+            Some(stores) => {
+                let real = fs::canonicalize(&found.source).map_err(failed)?;
+                stores.refuse(&found.source, &real, identity(&metadata))?;
+                Some(real.into_os_string().into_vec())
+            }
+            None => None,
+        };
+        let places = [place_of(&found.root, &found.target)].into_iter().chain(found.blob.clone()).collect();
+        let options = Options { in_place, places, ..self.options.clone() };
+        let origin = origin(&metadata, self.owner, sha256);
+        import_file(collection, self.store.settings(), &found.target, &source, &origin, &options, watch)
+    }
+
+    fn shards(&self, target: &Target) -> Result<Report> {
+        let mut sources = Vec::new();
+        for path in &self.plan.request.paths {
+            sources.push(open_source(path).map_err(|error| Error::io(path.display(), error))?);
+        }
+        let first = self.plan.request.paths.first().ok_or_else(|| Error::invalid("no shards"))?;
+        let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
+        let origin = origin(&metadata, self.owner, None);
+        import_shards(self.collection, target, &sources, &origin, self.options, self.watch)
     }
 
     /// Makes the symbolic links.
-    fn links(
-        &self,
-        collection: &Arc<Collection>,
-        owner: (u32, u32),
-        watch: &dyn Watch,
-        sum: &mut Sum,
-    ) -> Result<()> {
-        for link in &self.walked.links {
+    fn links(&self, sum: &mut Sum) -> Result<()> {
+        let ImportJob { plan, collection, watch, .. } = *self;
+        for link in &plan.walked.links {
             let path = link.target.path();
             sum.note_changed(collection, &link.target);
-            match symlink(collection, link, &now(owner)) {
+            match symlink(collection, link, &now(self.owner)) {
                 Ok(false) => {}
                 Ok(true) => {
                     sum.note_changed(collection, &link.target);
@@ -547,15 +590,10 @@ impl Plan {
     }
 
     /// Removes files that the source no longer has.
-    fn remove(
-        &self,
-        collection: &Arc<Collection>,
-        owner: (u32, u32),
-        watch: &dyn Watch,
-        sum: &mut Sum,
-    ) -> Result<()> {
-        for removal in self.removals(collection, watch, sum) {
-            match remove(collection, &removal, &now(owner)) {
+    fn remove(&self, sum: &mut Sum) -> Result<()> {
+        let ImportJob { plan, collection, watch, .. } = *self;
+        for removal in plan.removals(collection, watch, sum) {
+            match remove(collection, &removal, &now(self.owner)) {
                 Ok(changed) => {
                     sum.changed.extend(changed);
                     sum.removed += 1;
@@ -571,51 +609,6 @@ impl Plan {
             }
         }
         Ok(())
-    }
-
-    fn one(
-        &self,
-        store: &Store,
-        collection: &Arc<Collection>,
-        found: &Found,
-        owner: (u32, u32),
-        (options, watch): (&Options, &dyn Watch),
-    ) -> Result<Report> {
-        // Mounts may have changed since the files were found.
-        Mounts::read()?.refuse_ours("source", &found.source)?;
-        let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
-        let failed = |error| Error::io("opening it", error);
-        let source = open_source(&found.source).map_err(failed)?;
-        let metadata = fs::metadata(&found.source).map_err(failed)?;
-        let in_place = match &self.stores {
-            Some(stores) => {
-                let real = fs::canonicalize(&found.source).map_err(failed)?;
-                stores.refuse(&found.source, &real, identity(&metadata))?;
-                Some(real.into_os_string().into_vec())
-            }
-            None => None,
-        };
-        let places = [place_of(&found.root, &found.target)].into_iter().chain(found.blob.clone()).collect();
-        let options = Options { in_place, places, ..options.clone() };
-        let origin = origin(&metadata, owner, sha256);
-        import_file(collection, store.settings(), &found.target, &source, &origin, &options, watch)
-    }
-
-    fn shards(
-        &self,
-        collection: &Arc<Collection>,
-        target: &Target,
-        owner: (u32, u32),
-        (options, watch): (&Options, &dyn Watch),
-    ) -> Result<Report> {
-        let mut sources = Vec::new();
-        for path in &self.request.paths {
-            sources.push(open_source(path).map_err(|error| Error::io(path.display(), error))?);
-        }
-        let first = self.request.paths.first().ok_or_else(|| Error::invalid("no shards"))?;
-        let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
-        let origin = origin(&metadata, owner, None);
-        import_shards(collection, target, &sources, &origin, options, watch)
     }
 }
 
@@ -721,12 +714,12 @@ impl<'a> Blobs<'a> {
 }
 
 /// Attributes of entries that an import creates now.
-fn now(owner: (u32, u32)) -> Origin {
+fn now(owner: Owner) -> Origin {
     let now = now_nanoseconds();
     Origin { mode: 0o777, owner, atime: now, mtime: now, sha256: None }
 }
 
-fn origin(metadata: &fs::Metadata, owner: (u32, u32), sha256: Option<[u8; 32]>) -> Origin {
+fn origin(metadata: &fs::Metadata, owner: Owner, sha256: Option<[u8; 32]>) -> Origin {
     Origin {
         mode: metadata.mode() & crate::model::PERMISSIONS,
         owner,

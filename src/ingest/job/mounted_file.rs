@@ -10,7 +10,7 @@ use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::bytes::room;
 use crate::ingest::bytes::store_parts::{How, StoredParts, store_parts};
 use crate::ingest::publish::commit;
-use crate::ingest::publish::commit::Rename;
+use crate::ingest::publish::commit::Replaced;
 use crate::ingest::recognize::archives;
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::content::{plain, recognize_at};
@@ -46,7 +46,8 @@ impl<'a> Bytes<'a> {
 /// are those known so far. Returns the new parts of the file.
 pub fn arrive(
     collection: &Arc<Collection>,
-    (node, name): (EntryId, &[u8]),
+    node: EntryId,
+    name: &[u8],
     bytes: Bytes<'_>,
     digests: Digests,
     mtime: i64,
@@ -55,7 +56,7 @@ pub fn arrive(
     // Content that takes reading the whole file is recognized at the close.
     let name = if is_scanned(name) { b"" } else { name };
     let path = collection.state().path(node);
-    let (recognized, why) = match recognize_at((collection, &path), source, name) {
+    let (recognized, why) = match recognize_at(collection, &path, source, name) {
         Ok(recognized) => {
             let note = recognized.note.clone();
             (recognized, note)
@@ -63,22 +64,22 @@ pub fn arrive(
         Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
-    arrive_as(collection, (node, None), recognized, (bytes, digests), mtime, why)
+    arrive_as(collection, Replaced { node, rename: None }, recognized, bytes, digests, mtime, why)
 }
 
-/// Replaces the bytes of the file `node`, which are recognized already, and its tensors; with `rename`, under its new
-/// name. Where the tensors would exceed a quota, the file is kept as a plain file, with that reason.
+/// Replaces the bytes of a file, which are recognized already, and its tensors. Where the tensors would exceed a quota, the file is kept as a plain file, with that reason.
 /// Returns the new parts of the file.
 pub fn arrive_as(
     collection: &Arc<Collection>,
-    (node, rename): (EntryId, Option<Rename<'_>>),
+    replaced: Replaced<'_>,
     recognized: Recognized,
-    (bytes, digests): (Bytes<'_>, Digests),
+    bytes: Bytes<'_>,
+    digests: Digests,
     mtime: i64,
     why: String,
 ) -> Result<Parts> {
     let source = bytes.source();
-    let (recognized, why, _held) = match room::reserve_tensors(collection, node, &recognized) {
+    let (recognized, why, _held) = match room::reserve_tensors(collection, replaced.node, &recognized) {
         Ok(held) => (recognized, why, Some(held)),
         Err(error) if error.kind() == ErrorKind::Quota => {
             (plain(source)?, format!("kept as a plain file: {error}"), None)
@@ -87,8 +88,9 @@ pub fn arrive_as(
     };
     let packs = {
         let state = collection.state();
-        let above = rename.as_ref().filter(|_| state.setting(node, PACK).is_none());
-        collection.packs(&state, above.map_or(node, |rename| rename.to.0))
+        let Replaced { node, rename } = &replaced;
+        let above = rename.as_ref().filter(|_| state.setting(*node, PACK).is_none());
+        collection.packs(&state, above.map_or(*node, |rename| rename.to.directory))
     };
     let tier_of = |tensor: &PartTensor| tensor.packed_tier(Blocking::default()).filter(|_| packs);
     let is_packed =
@@ -103,7 +105,7 @@ pub fn arrive_as(
                 return commit::publish_over(
                     uncommitted,
                     collection,
-                    (node, rename),
+                    replaced,
                     mtime,
                     recognized,
                     stored_parts,
@@ -140,7 +142,7 @@ pub fn arrive_as(
         }
     };
     let parts =
-        commit::publish_over(uncommitted, collection, (node, rename), mtime, recognized, stored_parts, why)?;
+        commit::publish_over(uncommitted, collection, replaced, mtime, recognized, stored_parts, why)?;
     if is_in_place {
         collection.free_left(&parts.0);
     }

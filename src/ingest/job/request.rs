@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::hub::Revisions;
 use crate::ingest::recognize::block_size::Blocking;
-use crate::model::{Encoder, Error, MoveTo, Result, check_label};
+use crate::model::{Encoder, Error, MoveTo, OwnedCollectionName, Result, check_label};
 
 /// Maximal length of a tag in characters.
 const TAG_LEN_MAX: usize = 64;
@@ -16,7 +16,7 @@ const TAG_LEN_MAX: usize = 64;
 /// The options of an import.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request {
-    pub collection: (String, String),
+    pub collection: OwnedCollectionName,
     pub paths: Vec<PathBuf>,
     /// The tier that float tensors go to, as [`MoveTo::parse_tier`] takes it.
     pub tier: Option<String>,
@@ -58,14 +58,14 @@ pub struct Request {
 }
 
 /// Tenant and collection of `TENANT/COLLECTION`.
-pub fn parse_collection(text: &str) -> Result<(String, String)> {
+pub fn parse_collection(text: &str) -> Result<OwnedCollectionName> {
     let (tenant, name) = text
         .split_once('/')
         .ok_or_else(|| Error::invalid(format!("{text:?} is not of the form TENANT/COLLECTION")))?;
     for label in [tenant, name] {
         check_label(label).map_err(|wrong| Error::invalid(format!("{label:?}: {wrong}")))?;
     }
-    Ok((tenant.to_owned(), name.to_owned()))
+    Ok(OwnedCollectionName::new(tenant, name))
 }
 
 /// Parses the name of an encoder.
@@ -189,7 +189,7 @@ impl Request {
         };
         let mut map = Map::new();
         let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
-        put("collection", format!("{}/{}", self.collection.0, self.collection.1).into());
+        put("collection", self.collection.to_string().into());
         put("paths", self.paths.iter().map(path).collect::<Result<Vec<_>>>()?.into());
         put("encoder", self.encoder.name().into());
         for (key, is_set) in [

@@ -6,6 +6,7 @@ use crate::format::log::catalog::{Content, Extent, FileEntry};
 use crate::ingest::bytes::cut::Written;
 use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::job::mounted_file::{Bytes, arrive_as, is_recorded};
+use crate::ingest::publish::commit::Replaced;
 use crate::ingest::recognize::content::{plain, recognize};
 use crate::model::{EntryId, Error, Result};
 use crate::store::disk::File;
@@ -14,14 +15,26 @@ use crate::store::{Collection, GATHERED_BYTES_MAX, Parts, Place, Stretch};
 /// Bytes that are compared at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// Moves a new file, `node` with this name, from its own data file, which has exactly its bytes, to another
+/// A file that was written through a mount.
+pub struct MountedFile<'a> {
+    /// The file.
+    pub node: EntryId,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its content, as the log has it.
+    pub entry: &'a FileEntry,
+    /// When its bytes changed last, in nanoseconds since 1970.
+    pub mtime: i64,
+}
+
+/// Moves a new file of `bytes` bytes from its own data file `number`, which has exactly its bytes, to another
 /// name of an older data file. Returns its new parts; `None` without such a data file, and the file
 /// stays.
 pub fn share(
     collection: &Arc<Collection>,
-    (node, name, mtime): (EntryId, &[u8], i64),
-    entry: &FileEntry,
-    (number, bytes): (u64, u64),
+    MountedFile { node, name, entry, mtime }: MountedFile<'_>,
+    number: u64,
+    bytes: u64,
 ) -> Result<Option<Parts>> {
     let own = collection.data_file(number)?;
     let attributes = own.attributes();
@@ -42,8 +55,9 @@ pub fn share(
         }
         let stretches = stretches_of(shared, &file, bytes)?;
         let came_in = Bytes::Written(Written { file: &file, stretches, draft: None });
+        let replaced = Replaced { node, rename: None };
         let (digests, why) = (entry.digests.clone(), entry.why.to_string());
-        let parts = arrive_as(collection, (node, None), recognized, (came_in, digests), mtime, why)?;
+        let parts = arrive_as(collection, replaced, recognized, came_in, digests, mtime, why)?;
         uncommitted.named();
         collection.offer_data_file(shared, bytes);
         return Ok(Some(parts));

@@ -13,7 +13,7 @@ use crate::ingest::find::target::Target;
 use crate::ingest::publish::drafts::{Draft, add_draft, is_small, objects};
 use crate::ingest::publish::names::Names;
 use crate::ingest::recognize::parts::{PartTensor, Recognized};
-use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, NameIn, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::State;
@@ -44,8 +44,7 @@ pub(in crate::ingest) fn publish(
     let path = target.path();
     let touched = std::mem::take(&mut stored_parts.touched);
     let digests = std::mem::take(&mut stored_parts.digests);
-    let places = (&*directory, &*path);
-    let mut file = Arrived::new((collection, parents), places, recognized, (&stored_parts, digests))?;
+    let mut file = Arrived::new(collection, parents, &directory, &path, recognized, &stored_parts, digests)?;
     file.commit_objects(&mut uncommitted, collection)?;
     let children = file.parents.iter().filter(|parent| **parent != TensorId(0)).count() as u64;
     let named = collection.commit(touched, |batch, state| {
@@ -55,7 +54,7 @@ pub(in crate::ingest) fn publish(
         names.replace(parent, &file_name)?;
         let node = names.number();
         let named = file.name(&mut names, node, why);
-        names.data_files((parent, node), &file.data_files);
+        names.data_files(parent, node, &file.data_files);
         names.shards(node, file.shards.take());
         names.entries(provenance.iter().map(|provenance| provenance.entry(node)));
         names.name(parent, &file_name, node);
@@ -69,33 +68,40 @@ pub(in crate::ingest) fn publish(
 /// A rename of a file, in the batch that replaces its bytes.
 pub struct Rename<'a> {
     /// The new directory and name.
-    pub to: (EntryId, &'a [u8]),
+    pub to: NameIn<'a>,
     /// Adds it to the batch. The name may take the number.
     pub add: &'a mut dyn FnMut(&mut Batch, &State, EntryId) -> Result<()>,
 }
 
-/// Replaces the bytes of an existing file, and its tensors; with `rename`, under its new name. Fails with `Gone`
+/// A file whose bytes are replaced.
+pub struct Replaced<'a> {
+    /// The file.
+    pub node: EntryId,
+    /// Its new name, if it gets one.
+    pub rename: Option<Rename<'a>>,
+}
+
+/// Replaces the bytes of an existing file, and its tensors. Fails with `Gone`
 /// where the file has no name any more. `why` is the reason that the file then states. Returns the new parts of
 /// the file.
 pub(in crate::ingest) fn publish_over(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
-    (node, rename): (EntryId, Option<Rename<'_>>),
+    Replaced { node, rename }: Replaced<'_>,
     mtime: i64,
     recognized: Recognized,
     mut stored_parts: StoredParts,
     why: String,
 ) -> Result<Parts> {
     let path = match &rename {
-        Some(Rename { to: (directory, name), .. }) => collection.state().path_of_name(*directory, name),
+        Some(Rename { to, .. }) => collection.state().path_of_name(to.directory, to.name),
         None => collection.state().path(node),
     };
     let path = String::from_utf8_lossy(&path).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
     let touched = std::mem::take(&mut stored_parts.touched);
     let digests = std::mem::take(&mut stored_parts.digests);
-    let places = (&*directory, &*path);
-    let mut file = Arrived::new((collection, None), places, recognized, (&stored_parts, digests))?;
+    let mut file = Arrived::new(collection, None, &directory, &path, recognized, &stored_parts, digests)?;
     if !is_small(&file.drafts) {
         file.commit_objects(&mut uncommitted, collection)?;
     }
@@ -105,12 +111,12 @@ pub(in crate::ingest) fn publish_over(
         let (mut directory, _) = *state.links(node).first().ok_or_else(gone)?;
         let is_renamed = rename.is_some();
         if let Some(Rename { to, add }) = rename {
-            directory = to.0;
+            directory = to.directory;
             add(batch, state, EntryId(state.last_entry() + 1))?;
         }
         let entry = &before.entry;
-        let owner = (entry.uid, entry.gid);
-        let origin = Origin { mode: entry.mode, owner, atime: entry.atime, mtime, sha256: None };
+        let origin =
+            Origin { mode: entry.mode, owner: entry.owner(), atime: entry.atime, mtime, sha256: None };
         file.add_objects(batch);
         let mut names = Names::new(batch, state, &origin);
         if is_renamed {
@@ -119,7 +125,7 @@ pub(in crate::ingest) fn publish_over(
         }
         names.empty(before);
         file.name(&mut names, node, why);
-        names.data_files((directory, node), &file.data_files);
+        names.data_files(directory, node, &file.data_files);
         names.shards(node, file.shards.take());
         names.finish();
         if is_renamed {
@@ -154,10 +160,13 @@ struct Arrived<'a> {
 
 impl<'a> Arrived<'a> {
     fn new(
-        (collection, parents): (&Arc<Collection>, Option<&Parents>),
-        (directory, path): (&str, &str),
+        collection: &Arc<Collection>,
+        parents: Option<&Parents>,
+        directory: &str,
+        path: &str,
         recognized: Recognized,
-        (stored_parts, digests): (&'a StoredParts, Digests),
+        stored_parts: &'a StoredParts,
+        digests: Digests,
     ) -> Result<Arrived<'a>> {
         let mut arrived = Arrived {
             directory: directory.to_owned(),
@@ -183,8 +192,7 @@ impl<'a> Arrived<'a> {
             let mut lineage = (TensorId(0), None);
             if let (Some(tensor), Some(parents)) = (tensor, parents) {
                 let name = arrived.full(&tensor.name);
-                let parent =
-                    parents.of((&**collection, &name), tensor.dtype, &tensor.shape, &[object.bytes])?;
+                let parent = parents.of(collection, &name, tensor.dtype, &tensor.shape, &[object.bytes])?;
                 lineage =
                     parent.map_or(lineage, |parent| (parent.id, parents.of_shard(collection, parent, 0)));
             }
@@ -284,7 +292,7 @@ pub(in crate::ingest) fn publish_shards(
     let whole = plain_shape(lens.iter().sum());
     let mut found = None;
     if let Some(parents) = parents {
-        let parent = parents.of((&**collection, &path), Dtype::U8, &whole, &lens)?;
+        let parent = parents.of(collection, &path, Dtype::U8, &whole, &lens)?;
         found = parent.map(|parent| (parents, parent));
     }
     let lineage = found.map_or(TensorId(0), |(_, parent)| parent.id);

@@ -154,7 +154,7 @@ impl Compare<'_> {
             }
             if let Some(parents) = &self.options.parents {
                 let shards: Vec<u64> = objects.iter().map(|object| object.logged_layout().bytes).collect();
-                let parent = parents.of((collection, &name), tensor.dtype, &tensor.shape, &shards);
+                let parent = parents.of(collection, &name, tensor.dtype, &tensor.shape, &shards);
                 if !parent.is_ok_and(|parent| parent.map_or(TensorId(0), |parent| parent.id) == tensor.parent)
                 {
                     return false;
@@ -168,7 +168,7 @@ impl Compare<'_> {
     fn digest_of(&self, collection: &Arc<Collection>, node: EntryId) -> Result<Option<[u8; 32]>> {
         let parts = collection.objects_of(node)?;
         let records = collection.state().node(node).and_then(|node| node.file()?.records.clone());
-        match sums(collection, node, (&parts, records.as_ref()), Verify::First) {
+        match sums(collection, node, &parts, records.as_ref(), Verify::First) {
             Ok(sums) => Ok(Some(sums.blake3)),
             Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
             Err(error) => Err(error),

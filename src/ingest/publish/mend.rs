@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::model::{EntryId, ErrorKind, Result, Tier};
 use crate::store::disk::File;
-use crate::store::{Block, Collection, OpenObject, Verify};
+use crate::store::{Block, Collection, IndexedBlock, OpenObject, Verify};
 
 /// The damaged blocks of a file.
 pub(in crate::ingest) struct Damage {
@@ -74,7 +74,7 @@ impl Damage {
             for (index, block) in blocks {
                 let mut elements = vec![0; layout.len(*index)];
                 let is_read = source.read_exact_at(&mut elements, offset + layout.start(*index)).is_ok();
-                if !is_read || !mend_block(open, (*index, block), &elements)? {
+                if !is_read || !mend_block(open, IndexedBlock { index: *index, block }, &elements)? {
                     mended = Mended::NotAll;
                 }
             }
@@ -84,7 +84,11 @@ impl Damage {
 }
 
 /// Stores the payload of a damaged block again. Returns whether the block is sound then.
-fn mend_block(open: &OpenObject, (index, block): (u32, &Block), elements: &[u8]) -> Result<bool> {
+fn mend_block(
+    open: &OpenObject,
+    IndexedBlock { index, block }: IndexedBlock<'_>,
+    elements: &[u8],
+) -> Result<bool> {
     if block.stored.tier == Tier::Absent {
         return Ok(false);
     }

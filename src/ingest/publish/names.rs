@@ -110,8 +110,8 @@ impl<'a> Names<'a> {
     }
 
     /// Records the data files of the file `node` in `directory`.
-    pub fn data_files(&mut self, place: (EntryId, EntryId), data_files: &[String]) {
-        put_data_files(self.batch, self.state, place, data_files);
+    pub fn data_files(&mut self, directory: EntryId, node: EntryId, data_files: &[String]) {
+        put_data_files(self.batch, self.state, directory, node, data_files);
     }
 
     /// Records the containers that the index `node` names.

@@ -108,7 +108,7 @@ fn record(
         (Some(Part::Rest), aux.end),
         (None, stride),
     ] {
-        field(window, (part, start, start + end), header.layout, hasher.as_mut(), found)?;
+        field(window, Field { part, start, end: start + end }, header.layout, hasher.as_mut(), found)?;
     }
     if let (ContentHash::OfPayload(stored), Some(hasher)) = (header.content_hash, hasher) {
         let computed = leading_hash(&hasher);
@@ -119,10 +119,20 @@ fn record(
     Ok(header)
 }
 
-/// Reads up to a byte of the file. Bytes of no part must be zero.
+/// A field of a record.
+struct Field {
+    /// The part that it belongs to; `None` for padding.
+    part: Option<Part>,
+    /// Where the record begins in the file.
+    start: u64,
+    /// Where the field ends in the file.
+    end: u64,
+}
+
+/// Reads up to the end of a field. Bytes of no part must be zero.
 fn field(
     window: &mut Window<'_>,
-    (part, start, end): (Option<Part>, u64, u64),
+    Field { part, start, end }: Field,
     layout: Layout,
     mut hasher: Option<&mut blake3::Hasher>,
     found: &mut dyn FnMut(Found<'_>) -> Result<()>,

@@ -33,7 +33,8 @@ pub fn recognize_within(source: &Arc<dyn File>, name: &[u8], budget: &mut Budget
 /// Recognizes a file of a collection, by its name and as `ingest/recognize/data_files.rs` does. `path` is
 /// where it is or will be.
 pub fn recognize_at(
-    (collection, path): (&Arc<Collection>, &[u8]),
+    collection: &Arc<Collection>,
+    path: &[u8],
     source: &Arc<dyn File>,
     name: &[u8],
 ) -> Result<Recognized> {
@@ -51,12 +52,13 @@ pub fn recognize_at(
 /// file, unless it is cut off or another file than its name promises. Returns also the note about such a file, or an
 /// empty one.
 pub(in crate::ingest) fn recognize_import(
-    (collection, path): (&Arc<Collection>, &[u8]),
+    collection: &Arc<Collection>,
+    path: &[u8],
     source: &Arc<dyn File>,
     name: &[u8],
     strict: bool,
 ) -> Result<(Recognized, String)> {
-    match recognize_at((collection, path), source, name) {
+    match recognize_at(collection, path, source, name) {
         Ok(recognized) if recognized.content == Content::Plain => {
             match pointer_note(source, recognized.bytes)? {
                 Some(note) if strict => Err(Error::invalid(note)),

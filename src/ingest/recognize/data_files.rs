@@ -75,7 +75,8 @@ fn has_line(lines: &[u8], wanted: &[u8]) -> bool {
 pub(in crate::ingest) fn put_data_files(
     batch: &mut Batch,
     state: &State,
-    (directory, node): (EntryId, EntryId),
+    directory: EntryId,
+    node: EntryId,
     data_files: &[String],
 ) {
     let lines = data_files.get(..data_files.len().min(DATA_FILES_MAX)).unwrap_or_default().join("\n");

@@ -420,7 +420,7 @@ impl Client {
                 permit = Some(self.shared.enter(class, expected, &mut pauses).await?);
             }
             let before = reading.at;
-            let failure = match self.read_on(key, &mut reading, (&mut permit, &pauses), &mut sink).await {
+            let failure = match self.read_on(key, &mut reading, &mut permit, &pauses, &mut sink).await {
                 Ok(()) => {
                     self.shared.window.succeeded();
                     return Ok(());
@@ -439,7 +439,8 @@ impl Client {
         &self,
         key: &str,
         reading: &mut Reading,
-        (permit, pauses): (&mut Option<Permit>, &Pauses),
+        permit: &mut Option<Permit>,
+        pauses: &Pauses,
         sink: &mut (impl FnMut(Bytes) -> std::io::Result<()> + Send),
     ) -> std::result::Result<(), Failure> {
         let deadlines = self.shared.deadlines;

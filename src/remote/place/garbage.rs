@@ -168,7 +168,7 @@ pub fn collect(remote: &Remote, keep: &Keep, is_dry: bool) -> Result<Collected> 
     }
     let now = now.unwrap_or_else(|| crate::store::now_nanoseconds() / 1_000_000_000);
     let generation = plans.iter().map(|(_, plan)| plan.generation).max().unwrap_or(0);
-    plan(remote, keep, now, (generation, is_dry), &mut collected)?;
+    plan(remote, keep, now, generation, is_dry, &mut collected)?;
     Ok(collected)
 }
 
@@ -231,7 +231,8 @@ fn plan(
     remote: &Remote,
     keep: &Keep,
     now: i64,
-    (generation, is_dry): (u32, bool),
+    generation: u32,
+    is_dry: bool,
     collected: &mut Collected,
 ) -> Result<()> {
     let (all, tagged) = (manifests(remote)?, tagged(remote)?);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::format::snapshot::keys::{self, KeyName};
-use crate::model::Result;
+use crate::model::{OwnedCollectionName, Result};
 use crate::remote::client::Client;
 
 /// A server answers a listing this many keys at a time. The names of a remote with more are listed one directory at
@@ -24,7 +24,7 @@ pub struct Listed {
 #[derive(Clone, Debug)]
 pub struct Listing {
     /// Their newest manifests, by tenant and name.
-    pub newest: HashMap<(String, String), Listed>,
+    pub newest: HashMap<OwnedCollectionName, Listed>,
     /// When it was made.
     pub when: Instant,
 }
@@ -41,7 +41,8 @@ pub(in crate::remote) async fn listing(client: &Client) -> Result<Option<Listing
         match keys::parse_snapshot(&object.key) {
             Some((KeyName::Whole(tenant), KeyName::Whole(collection), number)) => {
                 let new = Listed { number, len: object.len };
-                let listed: &mut Listed = newest.entry((tenant, collection)).or_insert(new);
+                let listed: &mut Listed =
+                    newest.entry(OwnedCollectionName { tenant, name: collection }).or_insert(new);
                 if listed.number < number {
                     *listed = new;
                 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, KeyName};
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::place::garbage::plans;
 use crate::remote::place::remote::Remote;
 
@@ -28,9 +28,9 @@ pub fn check_tag(tag: &str) -> Result<()> {
 
 /// Gives a snapshot a tag, or moves the tag to it. A snapshot that a collection of garbage will remove is
 /// refused: `Gone`.
-pub fn set_tag(remote: &Remote, place: &(String, String), tag: &str, number: u64) -> Result<()> {
+pub fn set_tag(remote: &Remote, place: CollectionName<'_>, tag: &str, number: u64) -> Result<()> {
     check_tag(tag)?;
-    let (tenant, collection) = place;
+    let CollectionName { tenant, name: collection } = place;
     if !remote.has(tenant, collection, number)? {
         let text = format!("{}: {tenant}/{collection} has no snapshot {number}", remote.place());
         return Err(Error::new(ErrorKind::NotFound, text));
@@ -45,11 +45,11 @@ pub fn set_tag(remote: &Remote, place: &(String, String), tag: &str, number: u64
 }
 
 /// Removes a tag. `NotFound` if the tag does not exist.
-pub fn remove_tag(remote: &Remote, place: &(String, String), tag: &str) -> Result<()> {
+pub fn remove_tag(remote: &Remote, place: CollectionName<'_>, tag: &str) -> Result<()> {
     check_tag(tag)?;
-    let key = keys::tag(&place.0, &place.1, tag);
+    let key = keys::tag(place.tenant, place.name, tag);
     if remote.number_at(&key)?.is_none() {
-        let text = format!("{}: {}/{} has no tag {tag:?}", remote.place(), place.0, place.1);
+        let text = format!("{}: {place} has no tag {tag:?}", remote.place());
         return Err(Error::new(ErrorKind::NotFound, text));
     }
     remote.client().delete(&[key])
@@ -61,8 +61,8 @@ fn is_of_ours(name: &KeyName) -> bool {
 }
 
 /// The tags of a collection and the numbers of their snapshots, by name.
-pub fn tags(remote: &Remote, place: &(String, String)) -> Result<Vec<(String, u64)>> {
-    let below = keys::tags(&place.0, &place.1);
+pub fn tags(remote: &Remote, place: CollectionName<'_>) -> Result<Vec<(String, u64)>> {
+    let below = keys::tags(place.tenant, place.name);
     let mut found = Vec::new();
     for listed in remote.client().list(below.trim_end_matches('/'), None)? {
         let name = listed.key.strip_prefix(&below).and_then(keys::unescape);

@@ -2,7 +2,7 @@
 //! somebody else, and makes the clone one of the new snapshot.
 
 use crate::format::snapshot::manifest::Manifest;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::place::remote::{Found, Remote};
 use crate::store::{Canonical, CloneSource};
 
@@ -21,12 +21,12 @@ impl PushedClone {
     pub fn of(
         remote: &Remote,
         canonical: &Canonical,
-        (tenant, name): (&str, &str),
+        named: CollectionName<'_>,
         newest: Option<&Found>,
     ) -> Result<Option<PushedClone>> {
         let source = canonical.clone_source()?.filter(|source| source.remote == remote.id());
         let Some(mut source) = source else { return Ok(None) };
-        let is_under_its_name = (source.tenant.as_str(), source.collection.as_str()) == (tenant, name);
+        let is_under_its_name = CollectionName::new(&source.tenant, &source.collection) == named;
         let newest = newest.map(|found| &found.manifest).filter(|_| is_under_its_name);
         let is_known = newest.is_some_and(|newest| newest.number == source.number);
         let base = match is_known {
@@ -36,7 +36,7 @@ impl PushedClone {
         if let Some(newest) = newest.filter(|newest| newest.number > source.number) {
             if source.push != Some(newest.push) {
                 let text = format!(
-                    "{} has snapshot {} of {tenant}/{name}, and this is a clone of snapshot {}; tierfs pull gets it, \
+                    "{} has snapshot {} of {named}, and this is a clone of snapshot {}; tierfs pull gets it, \
                      or push under another name",
                     remote.place(),
                     newest.number,

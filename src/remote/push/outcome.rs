@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::format::snapshot::manifest::Manifest;
-use crate::model::human;
+use crate::model::{CollectionName, human};
 
 /// The outcome of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,10 +33,10 @@ impl Pushed {
         }
     }
 
-    /// The outcome for programs. `named` is the tenant and the name in the remote.
-    pub fn to_json(&self, (tenant, name): &(String, String)) -> Value {
+    /// The outcome for programs. `named` is its name in the remote.
+    pub fn to_json(&self, named: CollectionName<'_>) -> Value {
         json!({
-            "collection": format!("{tenant}/{name}"),
+            "collection": named.to_string(),
             "snapshot": self.number,
             "unchanged": self.is_unchanged,
             "pieces": self.pieces,
@@ -47,10 +47,10 @@ impl Pushed {
     }
 
     /// The outcome for people.
-    pub fn text(&self, (tenant, name): &(String, String)) -> String {
+    pub fn text(&self, named: CollectionName<'_>) -> String {
         let what = if self.is_unchanged { "nothing new, still" } else { "pushed" };
         format!(
-            "{what} snapshot {} of {tenant}/{name}: {} in {} pieces, {} sent in {}",
+            "{what} snapshot {} of {named}: {} in {} pieces, {} sent in {}",
             self.number,
             human(self.bytes),
             self.pieces,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::format::snapshot::manifest::Owner;
+use crate::format::snapshot::manifest::OwnerAndMode;
+use crate::model::OwnedCollectionName;
 use crate::store::Recode;
 
 /// Pieces that are sent at the same time, unless a request says otherwise.
@@ -16,7 +17,7 @@ pub struct Parameters {
     /// The collection in the remote.
     pub collection: String,
     /// The owner of the tenant.
-    pub tenant_owner: Owner,
+    pub tenant_owner: OwnerAndMode,
     /// A message for those who list snapshots.
     pub message: String,
     /// Pieces sent at the same time.
@@ -28,7 +29,7 @@ pub struct Parameters {
     /// Whether nobody else pushes: then the remote need not support conditional PUT.
     pub is_single_writer: bool,
     /// Other collections of the remote whose pieces are named again instead of being sent.
-    pub dedup_with: Vec<(String, String)>,
+    pub dedup_with: Vec<OwnedCollectionName>,
     /// The variants to publish beside the collection. No two have the same name.
     pub variants: Vec<Arc<dyn Recode>>,
 }

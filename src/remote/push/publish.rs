@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Variant};
-use crate::model::{Error, ErrorKind, Progress, Result};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::garbage::{Plan, plans};
 use crate::remote::place::remote::Remote;
@@ -72,7 +72,7 @@ pub fn push_within(
     let (newest, hint) = remote.newest_manifest(&parameters.tenant, &parameters.collection)?;
     let frozen = frozen(collection)?;
     let canonical = frozen.canonical(remote.id())?;
-    let named = (parameters.tenant.as_str(), parameters.collection.as_str());
+    let named = CollectionName::new(&parameters.tenant, &parameters.collection);
     let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref())?;
     let needs = needed(remote, parameters, &canonical)?;
     let choices: Vec<Choice> = parameters.variants.iter().map(|recode| canonical.choose(recode)).collect();
@@ -100,7 +100,7 @@ pub fn push_within(
     let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
     let mut known = HashMap::new();
     for other in &parameters.dedup_with {
-        if let (Some(found), _) = remote.newest_manifest(&other.0, &other.1)? {
+        if let (Some(found), _) = remote.newest_manifest(&other.tenant, &other.name)? {
             note_pieces(&mut known, &found.manifest, &doomed);
         }
     }
@@ -145,7 +145,7 @@ fn note_pieces(known: &mut HashMap<[u8; 32], PieceName>, manifest: &Manifest, do
 /// The snapshots of parents that blocks of the collection depend on.
 fn needed(remote: &Remote, parameters: &Parameters, canonical: &Canonical) -> Result<Vec<Needed>> {
     let mut needs = Vec::new();
-    for (tenant, collection) in canonical.needs() {
+    for OwnedCollectionName { tenant, name: collection } in canonical.needs() {
         let Some(number) = remote.newest(tenant, collection)? else {
             let text = format!(
                 "{}/{} has blocks that are differences from {tenant}/{collection}, which {} does not have; push that first",

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::format::snapshot::manifest::Owner;
-use crate::model::{Error, MoveTo, Progress, Result, StoreId, check_label};
+use crate::format::snapshot::manifest::OwnerAndMode;
+use crate::model::{Error, MoveTo, OwnedCollectionName, Owner, Progress, Result, StoreId, check_label};
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::tags::{check_tag, set_tag};
@@ -22,9 +22,9 @@ pub const JOBS_MAX: usize = 128;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PushRequest {
     /// The collection: its tenant and its name.
-    pub collection: (String, String),
+    pub collection: OwnedCollectionName,
     /// Its tenant and its name in the remote.
-    pub named: (String, String),
+    pub named: OwnedCollectionName,
     /// The URL of the remote. It holds no credentials.
     pub url: String,
     /// Whether to create the remote if it does not exist.
@@ -36,7 +36,7 @@ pub struct PushRequest {
     /// Whether nobody else pushes.
     pub single_writer: bool,
     /// Other collections of the remote whose pieces are named again.
-    pub dedup_with: Vec<(String, String)>,
+    pub dedup_with: Vec<OwnedCollectionName>,
     /// The variants to publish beside the collection.
     pub variants: Vec<MoveTo>,
     /// Pieces sent at the same time.
@@ -46,13 +46,13 @@ pub struct PushRequest {
 }
 
 /// The tenant and the name of `TENANT/COLLECTION`.
-pub fn parse_place(text: &str) -> Result<(String, String)> {
+pub fn parse_place(text: &str) -> Result<OwnedCollectionName> {
     let wrong = || Error::invalid(format!("{text:?} is not of the form TENANT/COLLECTION"));
     let (tenant, name) = text.split_once('/').ok_or_else(wrong)?;
     for label in [tenant, name] {
         check_label(label).map_err(|wrong| Error::invalid(format!("{label:?}: {wrong}")))?;
     }
-    Ok((tenant.to_owned(), name.to_owned()))
+    Ok(OwnedCollectionName::new(tenant, name))
 }
 
 /// The moves of variants with these names, in the order of the names.
@@ -69,7 +69,7 @@ pub type MakeVariant = fn(MoveTo, &Settings) -> Arc<dyn Recode>;
 
 impl PushRequest {
     /// Pushes a collection under its own name.
-    pub fn new(collection: (String, String), url: &str) -> PushRequest {
+    pub fn new(collection: OwnedCollectionName, url: &str) -> PushRequest {
         PushRequest {
             named: collection.clone(),
             collection,
@@ -87,16 +87,15 @@ impl PushRequest {
 
     /// The request as one line of JSON.
     pub fn to_json(&self) -> String {
-        let place = |(tenant, name): &(String, String)| format!("{tenant}/{name}");
         let value = json!({
-            "collection": place(&self.collection),
-            "named": place(&self.named),
+            "collection": self.collection.to_string(),
+            "named": self.named.to_string(),
             "url": self.url,
             "create": self.create,
             "message": self.message,
             "tag": self.tag,
             "single_writer": self.single_writer,
-            "dedup_with": self.dedup_with.iter().map(place).collect::<Vec<_>>(),
+            "dedup_with": self.dedup_with.iter().map(OwnedCollectionName::to_string).collect::<Vec<_>>(),
             "variants": self.variants.iter().map(|to| to.variant_name()).collect::<Vec<_>>(),
             "jobs": self.jobs,
             "label": self.label,
@@ -159,14 +158,14 @@ impl PushRequest {
     pub fn run(
         &self,
         store: &Store,
-        owner: (u32, u32),
+        owner: Owner,
         variant: MakeVariant,
         progress: &dyn Progress,
     ) -> Result<Pushed> {
         if let Some(tag) = &self.tag {
             check_tag(tag)?;
         }
-        let collection = store.collection(&self.collection.0, &self.collection.1)?;
+        let collection = store.collection(&self.collection.tenant, &self.collection.name)?;
         let client = Client::open(&self.url)?;
         let now = now_nanoseconds();
         let remote = if self.create {
@@ -174,12 +173,12 @@ impl PushRequest {
         } else {
             Remote::open(client)?
         };
-        let entry = store.tenant(&self.collection.0).entry();
-        let (uid, gid) = entry.owner.unwrap_or(owner);
+        let entry = store.tenant(&self.collection.tenant).entry();
+        let Owner { uid, gid } = entry.owner.unwrap_or(owner);
         let parameters = Parameters {
-            tenant: self.named.0.clone(),
-            collection: self.named.1.clone(),
-            tenant_owner: Owner { uid, gid, mode: entry.mode },
+            tenant: self.named.tenant.clone(),
+            collection: self.named.name.clone(),
+            tenant_owner: OwnerAndMode { uid, gid, mode: entry.mode },
             message: self.message.clone(),
             jobs: self.jobs,
             push: random()?.0,
@@ -190,7 +189,7 @@ impl PushRequest {
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
-            set_tag(&remote, &self.named, tag, pushed.number)?;
+            set_tag(&remote, self.named.borrowed(), tag, pushed.number)?;
         }
         Ok(pushed)
     }
@@ -203,10 +202,11 @@ fn random() -> Result<StoreId> {
 #[cfg(test)]
 mod tests {
     use super::{PushRequest, parse_variants};
+    use crate::model::OwnedCollectionName;
 
     #[test]
     fn an_order_is_read_as_it_was_written() {
-        let place = |name: &str| ("acme".to_owned(), name.to_owned());
+        let place = |name: &str| OwnedCollectionName::new("acme", name);
         let plain = PushRequest::new(place("m"), "s3://models/demo");
         let full = PushRequest {
             named: place("other"),

@@ -26,8 +26,10 @@ use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
 use crate::store::{SnapshotFiles, Traffic};
 
-/// The first and the most pieces fetched ahead of a reader.
-const AHEAD: (u32, u32) = (2, 32);
+/// The first number of pieces fetched ahead of a reader.
+const AHEAD_FIRST: u32 = 2;
+/// The most pieces fetched ahead of a reader.
+const AHEAD_MAX: u32 = 32;
 /// A reader that skips at most this many pieces, or comes back by one, reads in order: several threads
 /// answer its requests.
 const SKIPPED_MAX: u32 = 2;
@@ -167,7 +169,7 @@ impl Files {
         Ok(slot.get_or_init(|| FileLayout {
             layout: Arc::new(Layout::of(&self.manifest, described)),
             is_log: described.kind == FileKind::Log,
-            ahead: ReadAhead::new(AHEAD, SKIPPED_MAX),
+            ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
         }))
     }
 
@@ -367,13 +369,14 @@ impl Files {
         file: &FileLayout,
         blob: &Arc<Blob>,
         place: u32,
-        wanted: (u64, u64),
+        offset: u64,
+        len: u64,
     ) -> io::Result<Option<Vec<u8>>> {
         if !self.source.reads_ahead || !file.ahead.is_unread() || blob.pieces().has(place) {
             return Ok(None);
         }
-        let Some((piece, range)) = file.layout.verbatim(wanted.0, wanted.1) else { return Ok(None) };
-        if u64::from(piece.stored) <= 2 * FIRST_BYTES || wanted.1 > FIRST_BYTES {
+        let Some((piece, range)) = file.layout.verbatim(offset, len) else { return Ok(None) };
+        if u64::from(piece.stored) <= 2 * FIRST_BYTES || len > FIRST_BYTES {
             return Ok(None);
         }
         // One of those who read at the same time.
@@ -406,7 +409,7 @@ impl SnapshotFiles for Files {
         };
         let places = file.layout.pieces_in(offset, buffer.len() as u64);
         if let [place] = places.as_slice()
-            && let Some(bytes) = self.first_bytes(file, &blob, *place, (offset, buffer.len() as u64))?
+            && let Some(bytes) = self.first_bytes(file, &blob, *place, offset, buffer.len() as u64)?
             && bytes.len() == buffer.len()
         {
             buffer.copy_from_slice(&bytes);

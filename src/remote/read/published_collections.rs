@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::Manifest;
-use crate::model::{Error, ErrorKind, Result, StoreId};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, StoreId};
 use crate::remote::client::runtime;
 use crate::remote::place::listing::{Listed, Listing, listing};
 use crate::remote::read::files::{Files, Source};
@@ -38,7 +38,7 @@ pub enum At {
 pub struct Published {
     source: Arc<Source>,
     /// By tenant and collection; the newest of others.
-    wanted: HashMap<(String, String), At>,
+    wanted: HashMap<OwnedCollectionName, At>,
     /// The variant to show of each collection that has it.
     tier: Option<String>,
     /// Listed names by tenant; those of tenants by an empty text.
@@ -46,12 +46,12 @@ pub struct Published {
     /// The newest manifests that were listed; `None` for a remote with many.
     listed: Arc<Mutex<Option<Listing>>>,
     /// The snapshot that was opened last, by tenant and collection.
-    opened: Mutex<HashMap<(String, String), Snapshot>>,
+    opened: Mutex<HashMap<OwnedCollectionName, Snapshot>>,
 }
 
 impl Published {
     /// The snapshots of a remote.
-    pub fn new(source: Source, wanted: HashMap<(String, String), At>) -> Published {
+    pub fn new(source: Source, wanted: HashMap<OwnedCollectionName, At>) -> Published {
         Published {
             source: Arc::new(source),
             wanted,
@@ -83,7 +83,7 @@ impl Published {
     }
 
     fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
-        let key = (tenant.to_owned(), collection.to_owned());
+        let key = OwnedCollectionName::new(tenant, collection);
         let opened = self.opened.lock().get(&key).cloned();
         let Some(manifest) = self.manifest(&key, opened.as_ref())? else { return Ok(None) };
         if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
@@ -97,8 +97,12 @@ impl Published {
     }
 
     /// The manifest of the snapshot that is wanted of a collection.
-    fn manifest(&self, key: &(String, String), opened: Option<&Snapshot>) -> Result<Option<Arc<Manifest>>> {
-        let (tenant, collection) = (key.0.as_str(), key.1.as_str());
+    fn manifest(
+        &self,
+        key: &OwnedCollectionName,
+        opened: Option<&Snapshot>,
+    ) -> Result<Option<Arc<Manifest>>> {
+        let CollectionName { tenant, name: collection } = key.borrowed();
         let remote = self.source.remote();
         let number = match self.wanted.get(key) {
             None | Some(At::Newest) => {
@@ -106,7 +110,7 @@ impl Published {
                     Some(opened) => Known::Opened(opened.manifest.number),
                     None => self.listed(key),
                 };
-                return Ok(match self.source.search((tenant, collection), known)? {
+                return Ok(match self.source.search(key.borrowed(), known)? {
                     Newest::None => None,
                     Newest::Opened => opened.map(|opened| opened.manifest.clone()),
                     Newest::Manifest(manifest) => Some(manifest),
@@ -127,7 +131,7 @@ impl Published {
     }
 
     /// The listed manifest of a collection.
-    fn listed(&self, key: &(String, String)) -> Known {
+    fn listed(&self, key: &OwnedCollectionName) -> Known {
         let listed = self.listed.lock();
         let Some(listing) = &*listed else { return Known::Nothing };
         match listing.newest.get(key) {
@@ -205,7 +209,9 @@ impl Snapshots for Published {
         names.sort_unstable();
         let lens: Vec<Option<Listed>> = {
             let listed = self.listed.lock();
-            let of = |name: &String| listed.as_ref()?.newest.get(&(tenant.to_owned(), name.clone())).copied();
+            let of = |name: &String| {
+                listed.as_ref()?.newest.get(&OwnedCollectionName::new(tenant, name.clone())).copied()
+            };
             names.iter().map(of).collect()
         };
         let is_small = |listed: &Option<Listed>| listed.is_some_and(|listed| listed.len <= BESIDE_BYTES_MAX);
@@ -235,11 +241,11 @@ impl Snapshots for Published {
 fn names_in(listing: &Listing) -> HashMap<String, Vec<String>> {
     let mut names: HashMap<String, Vec<String>> = HashMap::new();
     names.entry(String::new()).or_default();
-    let mut listed: Vec<&(String, String)> = listing.newest.keys().collect();
+    let mut listed: Vec<&OwnedCollectionName> = listing.newest.keys().collect();
     listed.sort_unstable();
-    for (tenant, collection) in listed {
+    for OwnedCollectionName { tenant, name } in listed {
         let of_tenant = names.entry(tenant.clone()).or_default();
-        of_tenant.push(collection.clone());
+        of_tenant.push(name.clone());
         if of_tenant.len() == 1 {
             names.entry(String::new()).or_default().push(tenant.clone());
         }

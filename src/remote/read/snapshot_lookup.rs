@@ -10,7 +10,7 @@ use futures_util::future::join;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::listing::{LISTED_MAX, Listed};
 use crate::remote::place::remote::NUMBER_BYTES_MAX;
@@ -45,7 +45,11 @@ pub enum Newest {
 
 impl Source {
     /// The newest snapshot of a collection.
-    pub fn search(&self, (tenant, collection): (&str, &str), known: Known) -> Result<Newest> {
+    pub fn search(
+        &self,
+        CollectionName { tenant, name: collection }: CollectionName<'_>,
+        known: Known,
+    ) -> Result<Newest> {
         let number_of = |found: Option<Vec<u8>>| {
             found.and_then(|bytes| keys::number(String::from_utf8_lossy(&bytes).trim()))
         };

@@ -76,7 +76,7 @@ impl SharedFile {
             pieces: RwLock::new(Arc::new(pieces)),
             reading: RwLock::new(()),
             adopting: Mutex::new(()),
-            ahead: ReadAhead::new((AHEAD, AHEAD), AHEAD + 1),
+            ahead: ReadAhead::new(AHEAD, AHEAD, AHEAD + 1),
         }
     }
 

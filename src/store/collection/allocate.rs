@@ -12,7 +12,7 @@ use crate::store::disk::{Advice, File};
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
 use crate::store::object::factors::{FACTOR_FILE, place_of_factor};
-use crate::store::object::links::{DELTA_FILE, place_of, place_of_stored};
+use crate::store::object::links::{DELTA_FILE, PayloadPlace, place_of, place_of_stored};
 use crate::store::object::parts::Part;
 use crate::store::space::files::Touched;
 use crate::store::space::slots::{SLOT_ALIGN, Slots};
@@ -51,7 +51,10 @@ impl Collection {
         let start = self.take_slot_of(number, total)?;
         let mut slot = start;
         for payload in payloads {
-            touched.slots.take(&self.reservations, (number, slot, slot_of(payload.len())));
+            touched.slots.take(
+                &self.reservations,
+                PayloadPlace { file: number, offset: slot, len: slot_of(payload.len()) },
+            );
             slot += slot_of(payload.len());
         }
         let file = self.files.payload_file(number)?;
@@ -83,7 +86,7 @@ impl Collection {
     ) -> Result<u64> {
         let len = record.len() as u64;
         let offset = self.take_slot_of(number, len)?;
-        touched.slots.take(&self.reservations, (number, offset, len));
+        touched.slots.take(&self.reservations, PayloadPlace { file: number, offset, len });
         let file = self.files.payload_file(number)?;
         file.write_at(record, offset)
             .map_err(|error| Error::io(format!("writing {}", self.files.payload_path(number)), error))?;
@@ -123,8 +126,8 @@ impl Collection {
         let state = self.state.read();
         let payloads = state.objects().flat_map(|object| payloads(object));
         let used = payloads.chain(freed.flat_map(|(_, freed)| freed_slots(freed)));
-        let used = used.filter(|(tier, _, _)| *tier == number);
-        Slots::around(used.map(|(_, offset, len)| (offset, len)))
+        let used = used.filter(|PayloadPlace { file: tier, .. }| *tier == number);
+        Slots::around(used.map(|PayloadPlace { offset, len, .. }| (offset, len)))
     }
 
     /// Creates a data file and returns its number. It is removed when the store is opened again, unless
@@ -186,8 +189,8 @@ impl Collection {
     }
 }
 
-/// The slots that freed space has in payload files: file number, offset and length.
-pub(in crate::store) fn freed_slots(freed: &Freed) -> Vec<(u8, u64, u64)> {
+/// The slots that freed space has in payload files.
+pub(in crate::store) fn freed_slots(freed: &Freed) -> Vec<PayloadPlace> {
     match freed {
         Freed::Object(object) => payloads(object),
         Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
@@ -198,8 +201,8 @@ pub(in crate::store) fn freed_slots(freed: &Freed) -> Vec<(u8, u64, u64)> {
     }
 }
 
-/// The payloads of an object in payload files: file number, offset and length.
-pub(in crate::store) fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
+/// The places of an object's payloads in payload files.
+pub(in crate::store) fn payloads(object: &Object) -> Vec<PayloadPlace> {
     let factor = object.factor();
     let factor = factor.iter().map(place_of_factor);
     let blocks = object.blocks.read();

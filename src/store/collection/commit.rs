@@ -381,7 +381,7 @@ impl Collection {
         let (disk, path) = (self.files.disk(), self.files.path());
         let generation = writer.log.generation().wrapping_add(1);
         let log =
-            write_draft(disk, (self.identity.store(), path), &state, generation, writer.log.next_sequence())?;
+            write_draft(disk, path, self.identity.store(), &state, generation, writer.log.next_sequence())?;
         // After a failure it is unknown which of the two logs a power cut would leave.
         switch_log(disk, path).map_err(|error| self.poison(error))?;
         writer.log = log;

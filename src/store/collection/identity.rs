@@ -1,6 +1,6 @@
 //! The identity of a collection, and the access that it was opened for.
 
-use crate::model::StoreId;
+use crate::model::{CollectionName, StoreId};
 
 /// Access to a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,11 @@ pub(in crate::store) struct Identity {
 
 impl Identity {
     /// The collection `name` of `tenant`, in the store with this uuid.
-    pub fn new(store: StoreId, (tenant, name): (&str, &str), access: Access) -> Identity {
+    pub fn new(
+        store: StoreId,
+        CollectionName { tenant, name }: CollectionName<'_>,
+        access: Access,
+    ) -> Identity {
         Identity { store, tenant: tenant.to_owned(), name: name.to_owned(), access }
     }
 

@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 
 use crate::format::log::catalog::{Entry, Parent};
-use crate::model::{Cause, Error, ErrorKind, ObjectId, Refusal, Result};
+use crate::model::{Cause, CollectionName, Error, ErrorKind, ObjectId, OwnedCollectionName, Refusal, Result};
 use crate::store::collection::Collection;
 use crate::store::object::Object;
 use crate::store::space::files::Touched;
@@ -37,29 +37,25 @@ pub(in crate::store) const PARENTS_IN: &str = "parents in ";
 /// Separator between the two.
 const IN: &str = " in ";
 
-/// A collection's tenant and name.
-pub(in crate::store) type Place = (String, String);
-
 /// The relations of an object of a collection.
 fn found<'a>(
     relations: &'a ByObject<Vec<Relations>>,
-    place: (&str, &str),
+    place: CollectionName<'_>,
     object: ObjectId,
 ) -> Option<&'a Relations> {
-    relations.get(&object)?.iter().find(|found| (found.place.0.as_str(), found.place.1.as_str()) == place)
+    relations.get(&object)?.iter().find(|found| found.place.borrowed() == place)
 }
 
 /// As [`found`]. Adds relations where the object has none yet.
 fn found_or_made<'a>(
     relations: &'a mut ByObject<Vec<Relations>>,
-    place: (&str, &str),
+    place: CollectionName<'_>,
     object: ObjectId,
 ) -> &'a mut Relations {
     let all = relations.entry(object).or_default();
-    let at = all.iter().position(|found| (found.place.0.as_str(), found.place.1.as_str()) == place);
+    let at = all.iter().position(|found| found.place.borrowed() == place);
     let at = at.unwrap_or_else(|| {
-        let place = (place.0.to_owned(), place.1.to_owned());
-        all.push(Relations { place, ..Relations::default() });
+        all.push(Relations { place: place.owned(), ..Relations::default() });
         all.len() - 1
     });
     &mut all[at]
@@ -76,13 +72,13 @@ pub(in crate::store) struct Lineage {
 #[derive(Debug, Default)]
 struct Relations {
     /// Collection of the parent.
-    place: Place,
+    place: OwnedCollectionName,
     /// That collection, while it is open.
     parent_collection: Weak<Collection>,
     /// Each with its collection.
     children: Vec<(Weak<Collection>, Weak<Object>)>,
     /// Collections that may have children but whose children are unknown.
-    unknown: BTreeSet<Place>,
+    unknown: BTreeSet<OwnedCollectionName>,
     /// Number of holds that keep the parent unchanged.
     holds: u32,
 }
@@ -101,7 +97,7 @@ impl Relations {
 
 impl Lineage {
     /// Whether others depend on an object of a collection.
-    pub fn is_needed(&self, place: (&str, &str), object: ObjectId) -> bool {
+    pub fn is_needed(&self, place: CollectionName<'_>, object: ObjectId) -> bool {
         let relations = self.relations.read();
         !relations.is_empty() && found(&relations, place, object).is_some_and(Relations::is_needed)
     }
@@ -111,7 +107,8 @@ impl Lineage {
         &self,
         parent: &Parent,
         parent_collection: &Arc<Collection>,
-        (collection, child): (&Arc<Collection>, &Arc<Object>),
+        collection: &Arc<Collection>,
+        child: &Arc<Object>,
     ) {
         let mut relations = self.relations.write();
         let found = found_or_made(&mut relations, parent_collection.place(), parent.object);
@@ -122,22 +119,26 @@ impl Lineage {
     }
 
     /// An object that is stored as differences to another, and its collection.
-    fn child_of(&self, place: (&str, &str), parent: ObjectId) -> Option<(Arc<Collection>, Arc<Object>)> {
+    fn child_of(
+        &self,
+        place: CollectionName<'_>,
+        parent: ObjectId,
+    ) -> Option<(Arc<Collection>, Arc<Object>)> {
         let relations = self.relations.read();
         let mut needing = found(&relations, place, parent)?.needing();
         needing.find_map(|(collection, child)| Some((collection.upgrade()?, child)))
     }
 
     /// `Busy` if others depend on an object of a collection.
-    pub fn check_not_needed(&self, place: (&str, &str), object: ObjectId) -> Result<()> {
+    pub fn check_not_needed(&self, place: CollectionName<'_>, object: ObjectId) -> Result<()> {
         let relations = self.relations.read();
         let found = found(&relations, place, object).filter(|found| found.is_needed());
         let Some(found) = found else { return Ok(()) };
         let cause = match found.unknown.first() {
-            Some((tenant, name)) => Cause::Other(
+            Some(collection) => Cause::Other(
                 ErrorKind::Busy,
                 format!(
-                    "tensors of {tenant}/{name}, which is not there, does not open or is damaged, may be stored as \
+                    "tensors of {collection}, which is not there, does not open or is damaged, may be stored as \
                      differences to it; put it back, or run tierfs fsck --repair, and mount again"
                 ),
             ),
@@ -147,7 +148,12 @@ impl Lineage {
     }
 
     /// Records that the collection `of` may need any of these objects.
-    fn note_unknown(&self, place: (&str, &str), parents: impl Iterator<Item = ObjectId>, of: &Place) {
+    fn note_unknown(
+        &self,
+        place: CollectionName<'_>,
+        parents: impl Iterator<Item = ObjectId>,
+        of: &OwnedCollectionName,
+    ) {
         let mut relations = self.relations.write();
         for parent in parents {
             found_or_made(&mut relations, place, parent).unknown.insert(of.clone());
@@ -155,18 +161,18 @@ impl Lineage {
     }
 
     /// Records that the children of a collection are known: it needs no other objects.
-    fn forget_unknown(&self, place: &Place) {
+    fn forget_unknown(&self, place: &OwnedCollectionName) {
         self.relations.write().values_mut().flatten().for_each(|known| {
             known.unknown.remove(place);
         });
     }
 
     /// The collection at a place that has a parent, if it is open.
-    pub fn parent_collection(&self, place: (&str, &str), parent: ObjectId) -> Option<Arc<Collection>> {
+    pub fn parent_collection(&self, place: CollectionName<'_>, parent: ObjectId) -> Option<Arc<Collection>> {
         found(&self.relations.read(), place, parent)?.parent_collection.upgrade()
     }
 
-    fn hold(&self, place: (&str, &str), object: ObjectId, change: impl Fn(u32) -> u32) {
+    fn hold(&self, place: CollectionName<'_>, object: ObjectId, change: impl Fn(u32) -> u32) {
         let mut relations = self.relations.write();
         let holds = &mut found_or_made(&mut relations, place, object).holds;
         *holds = change(*holds);
@@ -176,13 +182,13 @@ impl Lineage {
 /// Keeps an object unchanged while this lives.
 pub struct ParentHold {
     lineage: Arc<Lineage>,
-    place: Place,
+    place: OwnedCollectionName,
     object: ObjectId,
 }
 
 impl Drop for ParentHold {
     fn drop(&mut self) {
-        self.lineage.hold((&self.place.0, &self.place.1), self.object, |holds| holds.saturating_sub(1));
+        self.lineage.hold(self.place.borrowed(), self.object, |holds| holds.saturating_sub(1));
     }
 }
 
@@ -192,41 +198,41 @@ fn setting_of(parent: ObjectId, path: &str) -> String {
 }
 
 /// The parents in a collection, each with a collection that has had children of it.
-fn parents(state: &State) -> impl Iterator<Item = (ObjectId, Place)> {
+fn parents(state: &State) -> impl Iterator<Item = (ObjectId, OwnedCollectionName)> {
     state.settings_of(ROOT).filter_map(|(key, _)| {
         let (parent, path) = key.strip_prefix(CHILDREN_OF)?.split_once(IN)?;
         let (tenant, name) = path.split_once('/')?;
-        Some((ObjectId::parse(parent)?, (tenant.to_owned(), name.to_owned())))
+        Some((ObjectId::parse(parent)?, OwnedCollectionName::new(tenant, name)))
     })
 }
 
 /// The related collections: those with children of its objects, and those with parents of its objects.
-pub(in crate::store) fn relatives(state: &State) -> BTreeSet<Place> {
+pub(in crate::store) fn relatives(state: &State) -> BTreeSet<OwnedCollectionName> {
     parents(state).map(|(_, place)| place).chain(parents_needed(state).cloned()).collect()
 }
 
 /// The other collections with parents that objects of a collection need, each once or more often.
-pub(in crate::store) fn parents_needed(state: &State) -> impl Iterator<Item = &Place> {
+pub(in crate::store) fn parents_needed(state: &State) -> impl Iterator<Item = &OwnedCollectionName> {
     let needed = state.objects().filter(|object| object.needs_parent());
     needed.filter_map(|object| object.entry.parent.as_ref()?.collection.as_ref())
 }
 
 /// The collections that have had parents of objects of a collection, apart from itself.
-pub(in crate::store) fn parents_in(state: &State) -> BTreeSet<Place> {
+pub(in crate::store) fn parents_in(state: &State) -> BTreeSet<OwnedCollectionName> {
     let places = state.settings_of(ROOT).filter_map(|(key, _)| key.strip_prefix(PARENTS_IN)?.split_once('/'));
-    places.map(|(tenant, name)| (tenant.to_owned(), name.to_owned())).collect()
+    places.map(|(tenant, name)| OwnedCollectionName::new(tenant, name)).collect()
 }
 
 /// The collections that have had children of objects of a collection.
-pub(in crate::store) fn children_in(state: &State) -> BTreeSet<Place> {
+pub(in crate::store) fn children_in(state: &State) -> BTreeSet<OwnedCollectionName> {
     parents(state).map(|(_, place)| place).collect()
 }
 
 impl Collection {
     /// Whether an object of this collection needs its parent, which is in the collection `place`.
-    pub(in crate::store) fn needs(&self, object: &Object, place: &Place) -> bool {
+    pub(in crate::store) fn needs(&self, object: &Object, place: &OwnedCollectionName) -> bool {
         let parent = object.entry.parent.as_ref().filter(|_| object.needs_parent());
-        parent.is_some_and(|parent| parent.place(self.place()) == (&place.0, &place.1))
+        parent.is_some_and(|parent| parent.place(self.place()) == place.borrowed())
     }
 
     /// Adds the children in this collection whose parents are in `parent_collection`, which may be this
@@ -236,7 +242,7 @@ impl Collection {
             if let Some(parent) = &object.entry.parent
                 && parent.place(self.place()) == parent_collection.place()
             {
-                self.services.lineage().note(parent, parent_collection, (self, object));
+                self.services.lineage().note(parent, parent_collection, self, object);
             }
         }
     }
@@ -246,13 +252,13 @@ impl Collection {
         for (parent_collection, found) in [(self, other), (other, self)] {
             found.note_children(parent_collection);
             if found.damage().is_some() {
-                parent_collection.keep_parents_of(&(found.tenant().to_owned(), found.name().to_owned()));
+                parent_collection.keep_parents_of(&found.place().owned());
             }
         }
     }
 
     /// Keeps the objects unchanged that a collection with unknown children may need.
-    pub(in crate::store) fn keep_parents_of(&self, place: &Place) {
+    pub(in crate::store) fn keep_parents_of(&self, place: &OwnedCollectionName) {
         let state = self.state();
         let named = parents(&state).filter(|(_, of)| of == place).map(|(parent, _)| parent);
         self.services.lineage().note_unknown(self.place(), named, place);
@@ -261,13 +267,16 @@ impl Collection {
     /// Records that this collection is open and its children are known.
     pub(in crate::store) fn children_are_known(&self) {
         if self.damage().is_none() {
-            self.services.lineage().forget_unknown(&(self.tenant().to_owned(), self.name().to_owned()));
+            self.services.lineage().forget_unknown(&self.place().owned());
         }
     }
 
     /// Forgets collections that have had children of objects of this one, durably: none of them needs it.
-    pub(in crate::store) fn forget_children_in(&self, is_gone: impl Fn(&Place) -> bool) -> Result<()> {
-        let gone: Vec<(ObjectId, Place)> = {
+    pub(in crate::store) fn forget_children_in(
+        &self,
+        is_gone: impl Fn(&OwnedCollectionName) -> bool,
+    ) -> Result<()> {
+        let gone: Vec<(ObjectId, OwnedCollectionName)> = {
             let state = self.state();
             parents(&state).filter(|(_, place)| is_gone(place)).collect()
         };
@@ -276,7 +285,7 @@ impl Collection {
         }
         self.commit(Touched::default(), |batch, state| {
             for (parent, place) in &gone {
-                let key = setting_of(*parent, &format!("{}/{}", place.0, place.1));
+                let key = setting_of(*parent, &place.to_string());
                 if state.setting(ROOT, &key).is_some() {
                     batch.entry(Entry::Setting { node: ROOT, key, value: None });
                 }
@@ -342,10 +351,10 @@ impl Collection {
         self.services.lineage().hold(place, parent.object, |holds| holds.saturating_add(1));
         let hold = ParentHold {
             lineage: self.services.lineage().clone(),
-            place: (place.0.to_owned(), place.1.to_owned()),
+            place: place.owned(),
             object: parent.object,
         };
-        self.services.lineage().note(parent, parent_collection, (self, child));
+        self.services.lineage().note(parent, parent_collection, self, child);
         // Each commit waits for batches in progress, which did not see the hold.
         if Arc::ptr_eq(self, parent_collection) {
             self.commit(Touched::default(), |_, _| Ok(()))?;

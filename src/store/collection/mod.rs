@@ -38,7 +38,7 @@ use crate::format::files::cgeb::Runs;
 use crate::format::files::onnx::DataFiles;
 use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::clock::Ticks;
 use crate::store::collection::digest_cache::{DigestCache, Sums};
 use crate::store::collection::footprint::Footprint;
@@ -121,8 +121,8 @@ impl Collection {
     }
 
     /// Its tenant and its own name.
-    pub fn place(&self) -> (&str, &str) {
-        (self.tenant(), self.name())
+    pub fn place(&self) -> CollectionName<'_> {
+        CollectionName::new(self.tenant(), self.name())
     }
 
     /// The access that it was opened for.

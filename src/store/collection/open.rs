@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::model::{Error, ErrorKind, Result, StoreId};
+use crate::model::{CollectionName, Error, ErrorKind, Owner, Result, StoreId};
 use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::collection::Collection;
 use crate::store::collection::Services;
@@ -36,15 +36,15 @@ impl OpenedLog {
     pub fn read(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        (tenant, name): (&str, &str),
+        place: CollectionName<'_>,
         access: Access,
     ) -> Result<OpenedLog> {
-        let log_path = format!("{tenant}/{name}/{LOG_NAME}");
+        let log_path = format!("{place}/{LOG_NAME}");
         let how = if access == Access::Write { Open::Write } else { Open::Read };
         let file =
             disk.open(&log_path, how).map_err(|error| Error::io(format!("opening {log_path}"), error))?;
-        let replayed = replay(&file, store).map_err(|error| error.at(format!("{tenant}/{name}")))?;
-        let identity = Identity::new(store, (tenant, name), access);
+        let replayed = replay(&file, store).map_err(|error| error.at(place.to_string()))?;
+        let identity = Identity::new(store, place, access);
         Ok(OpenedLog { identity, file, replayed, is_durable: false })
     }
 
@@ -77,12 +77,13 @@ impl Collection {
     pub fn create(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        (tenant, name): (&str, &str),
+        place: CollectionName<'_>,
         number: u32,
-        owner: (u32, u32),
+        owner: Owner,
         mode: u32,
     ) -> Result<Collection> {
-        let path = format!("{tenant}/{name}");
+        let CollectionName { tenant, .. } = place;
+        let path = place.to_string();
         let failed = |error| Error::io(format!("making the collection {path}"), error);
         disk.create_directory(&path).map_err(failed)?;
         disk.create_directory(&format!("{path}/data")).map_err(failed)?;
@@ -100,7 +101,7 @@ impl Collection {
         for directory in [&path, tenant, ""] {
             disk.sync_directory(directory).map_err(failed)?;
         }
-        let opened = OpenedLog::read(disk, store, (tenant, name), Access::Write)?;
+        let opened = OpenedLog::read(disk, store, place, Access::Write)?;
         Collection::of_log(disk, opened, Vec::new())
     }
 
@@ -159,7 +160,7 @@ impl Collection {
     pub(in crate::store) fn of_state(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        place: (&str, &str),
+        place: CollectionName<'_>,
         state: State,
     ) -> Collection {
         let identity = Identity::new(store, place, Access::Read);

@@ -24,7 +24,7 @@ use crate::store::disk::change::Change;
 use crate::store::link_candidates::is_shared;
 use crate::store::object::Object;
 use crate::store::object::factors::place_of_factor;
-use crate::store::object::links::{place_of, place_of_stored};
+use crate::store::object::links::{PayloadPlace, place_of, place_of_stored};
 use crate::store::space::holders::{ASKED_EVERY, Alone};
 use crate::store::state::freed_space::Freed;
 
@@ -176,7 +176,10 @@ impl Collection {
     /// opens the files. Nothing was allocated in such a file since the collection was opened.
     fn find_space_of(&self, writer: &mut Writer, free: &[(u64, Freed)]) {
         let Writer { slots, freed, .. } = writer;
-        let numbers = free.iter().flat_map(|(_, freed)| freed_slots(freed)).map(|(number, _, _)| number);
+        let numbers = free
+            .iter()
+            .flat_map(|(_, freed)| freed_slots(freed))
+            .map(|PayloadPlace { file: number, .. }| number);
         for number in numbers {
             if let Some(slots @ None) = slots.get_mut(usize::from(number)) {
                 *slots = Some(self.space_of(number, freed.iter().chain(free)));
@@ -370,16 +373,17 @@ fn give_back(writer: &mut Writer, holes: &mut Holes, stored: &Stored) {
     }
 }
 
-/// Frees a slot, given as file number, offset and length, and notes the pages that become free.
-fn give_slot_back(writer: &mut Writer, holes: &mut Holes, (number, offset, len): (u8, u64, u64)) {
+/// Frees a slot and notes the pages that become free.
+fn give_slot_back(writer: &mut Writer, holes: &mut Holes, slot: PayloadPlace) {
+    let PayloadPlace { file, offset, len } = slot;
     // If the free space was not determined yet, that will find the slot free.
-    let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) else { return };
+    let Some(Some(slots)) = writer.slots.get_mut(usize::from(file)) else { return };
     let free = slots.give(offset, len);
     let from = free.start.max(offset / PAGE_BYTES * PAGE_BYTES);
     let page_end = (offset + len).next_multiple_of(PAGE_BYTES);
     // Nothing lies behind the last slot.
     let until = if slots.end() <= free.start { page_end } else { free.end.min(page_end) };
-    holes.payload_files.entry(number).or_default().push(from..until);
+    holes.payload_files.entry(file).or_default().push(from..until);
 }
 
 /// Objects that are deleted and still open, by their data file.

@@ -91,11 +91,11 @@ impl OpenObject {
         {
             evict(files.cloned_data_file(extent.file), &in_data)?;
         }
-        for slots in in_slots.chunk_by(|one, next| one.0 == next.0) {
-            let Some((number, ..)) = slots.first() else { continue };
+        for slots in in_slots.chunk_by(|one, next| one.file == next.file) {
+            let Some(first) = slots.first() else { continue };
             let mut ranges = Vec::new();
-            slots.iter().for_each(|(_, offset, len)| add(&mut ranges, *offset, *len));
-            evict(files.cloned_payload_file(*number), &ranges)?;
+            slots.iter().for_each(|slot| add(&mut ranges, slot.offset, slot.len));
+            evict(files.cloned_payload_file(first.file), &ranges)?;
         }
         Ok(evicted)
     }

@@ -13,7 +13,7 @@ use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::packed_blocks::apply_changes;
 use crate::store::io::scaled_delta::{Writes, scaled};
-use crate::store::object::blocks::Block;
+use crate::store::object::blocks::{Block, IndexedBlock};
 use crate::store::object::links::{DELTA_FILE, DeltaLink, LINKS_MAX};
 use crate::store::space::files::Touched;
 
@@ -61,7 +61,7 @@ impl OpenObject {
         let record = self
             .collection
             .files
-            .read_record(DELTA_FILE, (link.offset, u64::from(link.len)), link.checksum)
+            .read_record(DELTA_FILE, link.offset, u64::from(link.len), link.checksum)
             .map_err(|error| error.at(place()))?;
         let dtype = self.object.dtype();
         let count = elements.len() as u64 / dtype.bytes();
@@ -141,7 +141,9 @@ impl OpenObject {
                 |changes: &Changes| (HEAD_BYTES + 4 * changes.len()) * 2 < block.stored.len as usize;
             return match changes.filter(|changes| links < LINKS_MAX && is_small(changes)) {
                 Some(changes) if changes.is_empty() => Ok(Patch::Same),
-                Some(changes) => self.link((index, &block), changes, links + 1, touched),
+                Some(changes) => {
+                    self.link(IndexedBlock { index, block: &block }, changes, links + 1, touched)
+                }
                 None => Ok(Patch::Encoded(block.stored.tier, encoder)),
             };
         }
@@ -153,12 +155,12 @@ impl OpenObject {
         if (HEAD_BYTES + (2 + width) * changes.len()) * 2 >= new.len() {
             return Ok(Patch::None);
         }
-        self.link((index, &block), changes, chain_len, touched)
+        self.link(IndexedBlock { index, block: &block }, changes, chain_len, touched)
     }
 
     fn link(
         &self,
-        (index, block): (u32, &Block),
+        IndexedBlock { index, block }: IndexedBlock<'_>,
         changes: Changes,
         chain_len: usize,
         touched: &mut Touched,

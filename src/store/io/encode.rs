@@ -16,7 +16,8 @@ impl Collection {
     /// the encoded blocks compared with `elements`.
     pub fn store_blocks(
         &self,
-        (tier, encoder): (Tier, Encoder),
+        tier: Tier,
+        encoder: Encoder,
         dtype: Dtype,
         elements: &[u8],
         block_bytes: usize,

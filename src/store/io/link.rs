@@ -60,7 +60,7 @@ impl Collection {
 
     /// Notes that a data file of `bytes` bytes belongs to a file, so that other files may share it.
     pub fn offer_data_file(&self, number: u64, bytes: u64) {
-        self.services.sharing().note((self.tenant(), &self.path()), number, bytes);
+        self.services.sharing().note(self.place(), number, bytes);
     }
 
     /// Bytes of the blocks of an object that lie elsewhere while other files need its stretch of the data

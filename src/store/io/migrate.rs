@@ -82,9 +82,14 @@ impl OpenObject {
             let stored = if to == Tier::Packed {
                 self.pack_blocks(group, &elements, touched)?
             } else {
-                let to = (to, storing.encoder);
-                let (stored, measured) =
-                    self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
+                let (stored, measured) = self.collection.store_blocks(
+                    to,
+                    storing.encoder,
+                    dtype,
+                    &elements,
+                    block_bytes,
+                    touched,
+                )?;
                 migration.measured.add(measured);
                 stored.into_iter().map(Some).collect()
             };

@@ -121,7 +121,7 @@ impl OpenObject {
         let wanted = inside.start / width..inside.end.div_ceil(width);
         let failed = |error: Error| error.at(self.place(index, stored));
         let payload = payload.sized(stored.len as usize);
-        self.fetch_part(index, stored, (elements, wanted.clone()), payload)?;
+        self.fetch_part(index, stored, elements, wanted.clone(), payload)?;
         if wanted.start * width == inside.start && wanted.end * width == inside.end {
             return decode_packed(dtype, elements, payload, wanted, out).map_err(failed);
         }
@@ -139,7 +139,8 @@ impl OpenObject {
         &self,
         index: u32,
         stored: &Stored,
-        (elements, part): (usize, Range<usize>),
+        elements: usize,
+        part: Range<usize>,
         payload: &mut [u8],
     ) -> Result<()> {
         let width = self.object.dtype().bytes() as usize;

@@ -16,7 +16,7 @@ use crate::store::collection::open_object::OpenObject;
 use crate::store::collection::reclaim::punch_pages;
 use crate::store::disk::change::Change;
 use crate::store::object::blocks::{Block, DIRTY};
-use crate::store::object::links::{DELTA_FILE, place_of_stored};
+use crate::store::object::links::{DELTA_FILE, PayloadPlace, place_of_stored};
 use crate::store::space::files::Touched;
 use crate::store::state::freed_space::Freed;
 
@@ -101,7 +101,7 @@ impl OpenObject {
     pub fn fill_gaps(&self, range: Range<u32>, number: u8, limit: u64) -> Result<u64> {
         let _writing = self.object.write_state().writing.lock();
         let is_behind = |block: &Block| {
-            let (file, offset, len) = place_of_stored(&block.stored);
+            let PayloadPlace { file, offset, len } = place_of_stored(&block.stored);
             !block.stored.in_data && file == number && offset + len > limit
         };
         let (mut touched, mut moved) = (Touched::default(), Vec::new());
@@ -189,7 +189,7 @@ impl Collection {
                 None => return Ok(None),
             }
         };
-        touched.slots.take(&self.reservations, (number, offset, len));
+        touched.slots.take(&self.reservations, PayloadPlace { file: number, offset, len });
         let file = self.files.payload_file(number)?;
         file.write_at(payload, offset)
             .map_err(|error| Error::io(format!("writing {}", self.files.payload_path(number)), error))?;

@@ -208,7 +208,7 @@ impl OpenObject {
             let path = self.collection.files.payload_path(FACTOR_FILE);
             format!("{path} at byte {}, object {}", link.offset, self.object.entry.id)
         };
-        let read = self.collection.files.read_record(FACTOR_FILE, (link.offset, link.len), link.checksum);
+        let read = self.collection.files.read_record(FACTOR_FILE, link.offset, link.len, link.checksum);
         let factor = Factor::parse(&read.map_err(|error| error.at(place()))?);
         let factor = factor.map_err(|error| error.at(place()))?;
         if factor.object != self.object.entry.id || factor.block != WHOLE_TENSOR {

@@ -210,7 +210,7 @@ impl OpenObject {
             // Zeros, which the data file has there already.
             let stored = self.in_data(layout, index)?;
             self.room(writing, layout, index)?;
-            self.put_fresh(writing, layout, index, (&stored, inside as u64), bytes)?;
+            self.put_fresh(writing, layout, index, &stored, inside as u64, bytes)?;
             self.object.write_state().dirty.write().insert(index, stored.after_write(inside, bytes));
             return Ok(());
         }
@@ -239,7 +239,7 @@ impl OpenObject {
                 self.collection.take_slot(Tier::Exact, u64::from(layout.block_bytes))?,
             )
         };
-        if let Err(error) = self.put_fresh(writing, layout, index, (&stored, 0), block) {
+        if let Err(error) = self.put_fresh(writing, layout, index, &stored, 0, block) {
             self.collection.drop_payloads(vec![Stored { len: layout.block_bytes, ..stored }]);
             return Err(error);
         }
@@ -333,7 +333,8 @@ impl OpenObject {
         writing: &mut Writing,
         layout: BlockLayout,
         index: u32,
-        (stored, skip): (&Stored, u64),
+        stored: &Stored,
+        skip: u64,
         bytes: &[u8],
     ) -> Result<()> {
         self.put(stored, skip, bytes).inspect_err(|_| {
@@ -396,10 +397,9 @@ impl OpenObject {
                     }
                 }
                 None => {
-                    let exact = (Tier::Exact, Encoder::Best);
-                    let (dtype, len) = (self.object.dtype(), block.len());
+                    let (to, dtype, len) = (Tier::Exact, self.object.dtype(), block.len());
                     let (placed, _) =
-                        self.collection.store_blocks(exact, dtype, &block, len, &mut touched)?;
+                        self.collection.store_blocks(to, Encoder::Best, dtype, &block, len, &mut touched)?;
                     encoded.extend(placed.first().map(|placed| (edge, *placed)));
                 }
             }
@@ -424,8 +424,9 @@ impl OpenObject {
                 }
                 Patch::Same => unneeded.push(Stored { len: layout.block_bytes, ..stored }),
                 Patch::Encoded(tier, encoder) => {
-                    let (to, dtype) = ((tier, encoder), self.object.dtype());
-                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, &mut touched)?;
+                    let dtype = self.object.dtype();
+                    let (placed, _) =
+                        self.collection.store_blocks(tier, encoder, dtype, &block, len, &mut touched)?;
                     encoded.extend(placed.first().map(|placed| (index, *placed)));
                     unneeded.push(Stored { len: layout.block_bytes, ..stored });
                 }

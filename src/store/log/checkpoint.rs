@@ -71,7 +71,8 @@ fn slots_of(object: &Object) -> u64 {
 /// with this path.
 pub(in crate::store) fn write_draft(
     disk: &Arc<dyn Disk>,
-    (store, path): (StoreId, &str),
+    path: &str,
+    store: StoreId,
     state: &State,
     generation: u64,
     next_sequence: u64,

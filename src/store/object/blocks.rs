@@ -24,6 +24,15 @@ pub struct Block {
     pub since: u32,
 }
 
+/// A block and its index in its object.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexedBlock<'a> {
+    /// The index.
+    pub index: u32,
+    /// The block.
+    pub block: &'a Block,
+}
+
 /// Upper limit for the memory that the index takes for a block.
 const BLOCK_BYTES_MAX: usize = 64;
 const _: () = assert!(size_of::<Block>() <= BLOCK_BYTES_MAX);

@@ -9,6 +9,7 @@ use crate::format::log::record::Record;
 use crate::format::payload::factor::WHOLE_TENSOR;
 use crate::model::{Error, Result, Tier};
 use crate::store::object::blocks::Block;
+use crate::store::object::links::PayloadPlace;
 use crate::store::object::{Object, lies_in_a_file};
 
 /// Number of `factor.dat` among the payload files.
@@ -90,7 +91,7 @@ pub(in crate::store) fn factor_link_of(record: &Record, epoch: u64) -> Option<Fa
     }
 }
 
-/// File number, offset and length of a factorization.
-pub(in crate::store) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
-    (FACTOR_FILE, link.offset, link.len)
+/// The place of a factorization.
+pub(in crate::store) fn place_of_factor(link: &FactorLink) -> PayloadPlace {
+    PayloadPlace { file: FACTOR_FILE, offset: link.offset, len: link.len }
 }

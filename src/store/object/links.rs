@@ -55,12 +55,23 @@ pub(in crate::store) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, 
     ))
 }
 
-/// File number, offset and length of a delta.
-pub(in crate::store) fn place_of(link: &DeltaLink) -> (u8, u64, u64) {
-    (DELTA_FILE, link.offset, u64::from(link.len))
+/// The place of a payload, or of the record of a delta or of a factorization, in a payload file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::store) struct PayloadPlace {
+    /// Number of the file.
+    pub file: u8,
+    /// Byte offset.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
 }
 
-/// File number, offset and length of a payload in a tier file.
-pub(in crate::store) fn place_of_stored(stored: &Stored) -> (u8, u64, u64) {
-    (stored.tier.byte(), stored.offset, u64::from(stored.len))
+/// The place of a delta.
+pub(in crate::store) fn place_of(link: &DeltaLink) -> PayloadPlace {
+    PayloadPlace { file: DELTA_FILE, offset: link.offset, len: u64::from(link.len) }
+}
+
+/// The place of a payload in a tier file.
+pub(in crate::store) fn place_of_stored(stored: &Stored) -> PayloadPlace {
+    PayloadPlace { file: stored.tier.byte(), offset: stored.offset, len: u64::from(stored.len) }
 }

@@ -115,7 +115,8 @@ impl<E> PieceFile<E> {
     /// The file of a layout whose pieces have these states. With digests it can be checked without the remote.
     pub fn new(
         layout: Arc<Layout>,
-        (states, digests): (Vec<PieceState>, Option<Vec<Digest>>),
+        states: Vec<PieceState>,
+        digests: Option<Vec<Digest>>,
         data: Option<Arc<dyn File>>,
         map: MapFile,
     ) -> PieceFile<E> {
@@ -147,7 +148,7 @@ impl<E> PieceFile<E> {
         let PieceMap { pieces, extents, states, check } = map;
         let (bytes, digests) = check.map(|check| (check.bytes, check.digests)).unzip();
         let layout = Arc::new(Layout::new(bytes.unwrap_or(0), pieces, extents));
-        PieceFile::new(layout, (states, digests), data, file)
+        PieceFile::new(layout, states, digests, data, file)
     }
 
     /// Its pieces.
@@ -596,8 +597,8 @@ mod tests {
     fn empty(data: Arc<dyn File>, map: MapFile) -> Arc<PieceFile<String>> {
         let layout = layout();
         data.set_len(layout.bytes()).unwrap();
-        let saved = (vec![PieceState::Remote; PIECES as usize], Some(no_digests(&layout)));
-        Arc::new(PieceFile::new(layout, saved, Some(data), map))
+        let (states, digests) = (vec![PieceState::Remote; PIECES as usize], no_digests(&layout));
+        Arc::new(PieceFile::new(layout, states, Some(digests), Some(data), map))
     }
 
     fn fetch(file: &Arc<PieceFile<String>>, piece: u32) {

@@ -19,7 +19,7 @@ pub struct ReadAhead {
 
 impl ReadAhead {
     /// Nobody has read yet.
-    pub const fn new((first, most): (u32, u32), skipped: u32) -> ReadAhead {
+    pub const fn new(first: u32, most: u32, skipped: u32) -> ReadAhead {
         ReadAhead { first, most, skipped, last: AtomicU32::new(0), count: AtomicU32::new(0) }
     }
 
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_reader_in_order_gets_more_pieces_ahead_with_each_read_and_a_jump_ends_that() {
-        let ahead = ReadAhead::new((2, 8), 2);
+        let ahead = ReadAhead::new(2, 8, 2);
         assert!(ahead.is_unread() && ahead.begin(0) && !ahead.begin(0));
         let counts = [1, 1, 2, 3, 2, 5, 40, 41].map(|piece| ahead.after(piece).len());
         assert_eq!(counts, [2, 0, 4, 8, 0, 8, 0, 2]);

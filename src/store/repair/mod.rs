@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::format::log::record::{Record, Stored};
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::clock::now_seconds;
 use crate::store::collection::Collection;
 use crate::store::collection::open::refuse_remains;
@@ -24,7 +24,7 @@ use crate::store::log::append::LogEnd;
 use crate::store::log::checkpoint::{switch_log, write_draft};
 use crate::store::log::replay::{Damage, Replayed, salvage};
 use crate::store::object::Object;
-use crate::store::object::links::{place_of, place_of_stored};
+use crate::store::object::links::{PayloadPlace, place_of, place_of_stored};
 use crate::store::repair::salvage::{RepairedTree, name_unowned, repair_tree};
 use crate::store::repair::set_aside::{Reasons, take_in};
 
@@ -76,10 +76,10 @@ pub(in crate::store) type LostBlocks = HashMap<ObjectId, Vec<Range<u32>>>;
 pub fn repair(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    (tenant, name): (&str, &str),
+    place: CollectionName<'_>,
     number: u32,
 ) -> Result<Option<Repaired>> {
-    let path = format!("{tenant}/{name}");
+    let path = place.to_string();
     let opened = disk.open(&format!("{path}/{LOG_NAME}"), Open::Read);
     let opened = opened.map_err(|error| Error::io(format!("opening {path}/{LOG_NAME}"), error));
     let salvaged = opened.and_then(|file| salvage(&file, store).map_err(|error| error.at(&path)));
@@ -99,7 +99,7 @@ pub fn repair(
         reasons = take_in(&mut state, dropped);
         end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
     }
-    let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
+    let collection = Arc::new(Collection::of_state(disk, store, place, state));
     let mut lost = lost_blocks(&collection, |_| true)?;
     let is_broken = {
         let state = collection.state.read();
@@ -111,10 +111,10 @@ pub fn repair(
     let mut tree = RepairedTree::default();
     if damage.is_some() || is_broken {
         let state = &mut collection.state.write();
-        tree = repair_tree(state, refused, (&mut lost, &reasons), number, (tenant, name))?;
+        tree = repair_tree(state, refused, &mut lost, &reasons, number, place)?;
         state.forget_all_copies()?;
     } else if dropped.is_some() {
-        tree = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
+        tree = name_unowned(&mut collection.state.write(), &lost, &reasons, place)?;
     }
     let mut repaired = describe(&collection, &lost, damage.as_ref(), tree)?;
     if dropped.is_some() {
@@ -149,8 +149,8 @@ pub(in crate::store) fn lost_blocks(
                     let links = links.iter().flat_map(|links| links.iter().map(place_of));
                     let own = Some(place_of_stored(&block.stored));
                     let own = own.filter(|_| !block.stored.in_data && block.stored.len > 0);
-                    places.extend(own.into_iter().chain(links).map(|(number, offset, len)| {
-                        (number, offset..offset + len, block.epoch, object.entry.id, index)
+                    places.extend(own.into_iter().chain(links).map(|PayloadPlace { file, offset, len }| {
+                        (file, offset..offset + len, block.epoch, object.entry.id, index)
                     }));
                 }
                 Err(error) if error.kind() == ErrorKind::Io => {
@@ -284,7 +284,7 @@ pub(in crate::store) fn replace_log(
     }
     let (disk, path) = (collection.files.disk(), collection.files.path());
     let generation = end.generation.wrapping_add(1);
-    write_draft(disk, (collection.identity.store(), path), &state, generation, sequence)?;
+    write_draft(disk, path, collection.identity.store(), &state, generation, sequence)?;
     switch_log(disk, path)?;
     Ok(out)
 }

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, ObjectIds};
 use crate::format::log::record::Record;
-use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId, escape_component};
+use crate::model::{
+    CollectionName, Dtype, EntryId, ObjectId, Owner, Result, SeedId, TensorId, escape_component,
+};
 use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::log::refused_entries::{RefusedEntries, RefusedName};
 use crate::store::repair::set_aside::Reasons;
@@ -35,7 +37,7 @@ pub(in crate::store) struct RepairedTree {
 struct TreeRepair<'a> {
     state: &'a mut State,
     next: u64,
-    place: (&'a str, &'a str),
+    place: CollectionName<'a>,
     found: Option<EntryId>,
     out: RepairedTree,
 }
@@ -45,9 +47,10 @@ struct TreeRepair<'a> {
 pub(in crate::store) fn repair_tree(
     state: &mut State,
     refused: RefusedEntries,
-    (lost, reasons): (&mut LostBlocks, &Reasons),
+    lost: &mut LostBlocks,
+    reasons: &Reasons,
     number: u32,
-    place: (&str, &str),
+    place: CollectionName<'_>,
 ) -> Result<RepairedTree> {
     let next = refused.last_entry().max(state.last_entry()).max(ROOT.0) + 1;
     let mut repair = TreeRepair { state, next, place, found: None, out: RepairedTree::default() };
@@ -66,7 +69,7 @@ pub(in crate::store) fn name_unowned(
     state: &mut State,
     lost: &LostBlocks,
     reasons: &Reasons,
-    place: (&str, &str),
+    place: CollectionName<'_>,
 ) -> Result<RepairedTree> {
     let next = state.last_entry().max(ROOT.0) + 1;
     let mut repair = TreeRepair { state, next, place, found: None, out: RepairedTree::default() };
@@ -86,10 +89,10 @@ impl TreeRepair<'_> {
 
     /// The owner of recovered files: the owner of the collection if everything in it has the same owner,
     /// else root.
-    fn owner(&self) -> (u32, u32) {
-        let Some(root) = self.state.node(ROOT).map(|root| &root.entry) else { return (0, 0) };
+    fn owner(&self) -> Owner {
+        let Some(root) = self.state.node(ROOT).map(|root| &root.entry) else { return Owner::default() };
         let is_all = self.state.nodes().all(|node| node.entry.uid == root.uid);
-        if is_all { (root.uid, root.gid) } else { (0, 0) }
+        if is_all { Owner { uid: root.uid, gid: root.gid } } else { Owner::default() }
     }
 
     fn directory(&mut self, id: EntryId, mode: u32) -> Result<()> {
@@ -122,7 +125,7 @@ impl TreeRepair<'_> {
         let is_ours = |id: &EntryId| {
             let entry = self.state.node(*id).map(|node| &node.entry);
             let is_closed =
-                entry.is_some_and(|entry| entry.mode == FOUND_MODE && entry.uid == self.owner().0);
+                entry.is_some_and(|entry| entry.mode == FOUND_MODE && entry.uid == self.owner().uid);
             is_closed && self.state.directory(*id).is_some()
         };
         if let Some(id) = known.filter(is_ours) {
@@ -339,7 +342,7 @@ impl TreeRepair<'_> {
                 continue;
             }
             let node = self.fresh();
-            let found = || format!("found by a repair in {}/{} without a file", self.place.0, self.place.1);
+            let found = || format!("found by a repair in {} without a file", self.place);
             let why = reasons.get(&id).cloned().unwrap_or_else(found);
             let file = FileEntry { why: why.into(), ..FileEntry::new(Content::Plain, [id]) };
             let file = NodeType::File(Box::new(file));

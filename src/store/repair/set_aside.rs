@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::Record;
-use crate::model::{ObjectId, Result, StoreId};
+use crate::model::{CollectionName, ObjectId, Result, StoreId};
 use crate::store::batch::described;
 use crate::store::collection::Collection;
 use crate::store::collection::allocate::payloads;
@@ -23,7 +23,7 @@ use crate::store::log::pending_batch::PendingBatch;
 use crate::store::log::replay::Replayed;
 use crate::store::object::Object;
 use crate::store::object::blocks::Block;
-use crate::store::object::links::place_of_stored;
+use crate::store::object::links::{PayloadPlace, place_of_stored};
 use crate::store::repair::salvage::name_unowned;
 use crate::store::repair::{Repaired, lost_blocks, replace_log};
 use crate::store::state::State;
@@ -40,7 +40,7 @@ type Pieces = Vec<(u32, Block)>;
 pub fn open_collection(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    place: (&str, &str),
+    place: CollectionName<'_>,
     access: Access,
 ) -> Result<Collection> {
     open_log(disk, store, place, OpenedLog::read(disk, store, place, access)?)
@@ -50,7 +50,7 @@ pub fn open_collection(
 pub(in crate::store) fn open_log(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    place: (&str, &str),
+    place: CollectionName<'_>,
     opened: OpenedLog,
 ) -> Result<Collection> {
     if !opened.needs_setting_aside() {
@@ -77,7 +77,7 @@ pub(in crate::store) fn open_log(
 fn set_aside(
     disk: &Arc<dyn Disk>,
     store: StoreId,
-    (tenant, name): (&str, &str),
+    place: CollectionName<'_>,
     replayed: Replayed,
 ) -> Result<Vec<Note>> {
     let Replayed { mut state, mut end, freed, dropped, .. } = replayed;
@@ -87,12 +87,12 @@ fn set_aside(
         reasons = take_in(&mut state, dropped);
         end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
     }
-    let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
+    let collection = Arc::new(Collection::of_state(disk, store, place, state));
     let unowned: HashSet<ObjectId> = collection.objects_without_file().into_iter().collect();
     // A checkpoint needs a record of every block. A block without one is lost already.
     let is_concerned = |object: &Object| unowned.contains(&object.entry.id) || !object.has_all_blocks();
     let lost = lost_blocks(&collection, is_concerned)?;
-    let tree = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
+    let tree = name_unowned(&mut collection.state.write(), &lost, &reasons, place)?;
     let reason = Some("the end of meta.log was dropped".to_owned());
     let out = Repaired { reason, moved: tree.moved, ..Repaired::default() };
     let out = replace_log(&collection, &lost, end, out)?;
@@ -129,16 +129,20 @@ pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Re
                 }
                 continue;
             }
-            let place = match (block.stored.in_data, extent) {
-                (true, Some(extent)) if is_next => Some((true, extent.file, block.stored.offset)),
+            let stored = &block.stored;
+            let stretch = match (stored.in_data, extent) {
+                (true, Some(extent)) if is_next => {
+                    let (offset, len) = (stored.offset, u64::from(stored.len));
+                    Some(Stretch { in_data: true, file: extent.file, offset, len })
+                }
                 (true, _) => None,
                 (false, _) => {
-                    let (file, offset, _) = place_of_stored(&block.stored);
-                    Some((false, u64::from(file), offset))
+                    let PayloadPlace { file, offset, len } = place_of_stored(stored);
+                    Some(Stretch { in_data: false, file: u64::from(file), offset, len })
                 }
             };
-            let place = place.filter(|_| block.stored.len > 0);
-            if place.is_some_and(|place| taken.take(place, u64::from(block.stored.len))) {
+            let stretch = stretch.filter(|stretch| stretch.len > 0);
+            if stretch.is_some_and(|stretch| taken.take(stretch)) {
                 next += 1;
                 bytes += layout.bytes_of(&piece);
                 blocks.push((1, block));
@@ -198,20 +202,29 @@ fn path_of(state: &State, object: ObjectId) -> Option<String> {
     Some(String::from_utf8_lossy(&path).into_owned())
 }
 
+/// A stretch of a data file or of a tier file.
+struct Stretch {
+    in_data: bool,
+    /// Number of the file.
+    file: u64,
+    offset: u64,
+    len: u64,
+}
+
 /// Stretches in use, by data file or tier file: start and end of each.
 struct Places(HashMap<(bool, u64), BTreeMap<u64, u64>>);
 
 impl Places {
     fn of(state: &State) -> Places {
         let mut places = Places(HashMap::new());
-        for (file, offset, len) in state.objects().flat_map(|object| payloads(object)) {
+        for PayloadPlace { file, offset, len } in state.objects().flat_map(|object| payloads(object)) {
             places.0.entry((false, u64::from(file))).or_default().insert(offset, offset.saturating_add(len));
         }
         places
     }
 
     /// Claims a stretch. Returns whether it was free.
-    fn take(&mut self, (in_data, file, offset): (bool, u64, u64), len: u64) -> bool {
+    fn take(&mut self, Stretch { in_data, file, offset, len }: Stretch) -> bool {
         let places = self.0.entry((in_data, file)).or_default();
         let end = offset.saturating_add(len);
         let is_free = places.range(..end).next_back().is_none_or(|(_, before)| *before <= offset);

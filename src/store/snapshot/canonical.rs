@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::Entry;
 use crate::format::log::record::{Record, Stored};
-use crate::format::snapshot::manifest::{FileKind, Owner};
-use crate::model::{Error, ErrorKind, ObjectId, Result, StoreId};
+use crate::format::snapshot::manifest::{FileKind, OwnerAndMode};
+use crate::model::{Error, ErrorKind, ObjectId, OwnedCollectionName, Result, StoreId};
 use crate::store::batch::BatchRecord;
 use crate::store::collection::LIMITS_SETTING;
 use crate::store::collection::lineage::{CHILDREN_OF, PARENTS_IN};
@@ -46,10 +46,10 @@ pub struct Canonical {
     /// Its hold keeps the bytes that the sources name.
     frozen: Frozen,
     objects: Vec<Arc<Object>>,
-    owner: Owner,
+    owner: OwnerAndMode,
     created_at: u64,
     log: Vec<u8>,
-    needs: Vec<(String, String)>,
+    needs: Vec<OwnedCollectionName>,
     files: Vec<CanonicalFile>,
     state: State,
 }
@@ -62,7 +62,7 @@ impl Frozen {
         let path = still.path();
         let source = still.state();
         let node = source.node(ROOT).ok_or_else(|| Error::corrupt(format!("{path} has no directory")))?;
-        let owner = Owner { uid: node.entry.uid, gid: node.entry.gid, mode: node.entry.mode };
+        let owner = OwnerAndMode { uid: node.entry.uid, gid: node.entry.gid, mode: node.entry.mode };
         let objects = objects_in_order(&source, &path)?;
         let listed: HashSet<ObjectId> = objects.iter().map(|object| object.entry.id).collect();
         let state = copied(&source, |added| is_kept(added, &listed))?;
@@ -76,7 +76,7 @@ impl Frozen {
         set_times(&mut files, &source, &objects);
         let needing = objects.iter().filter_map(|from| state.object(from.entry.id));
         let needing = needing.filter(|object| object.needs_parent());
-        let needs: BTreeSet<(String, String)> =
+        let needs: BTreeSet<OwnedCollectionName> =
             needing.filter_map(|object| object.entry.parent.as_ref()?.collection.clone()).collect();
         let log = log_of(&state, remote)?;
         let created_at = source.created_at();
@@ -111,7 +111,7 @@ impl Canonical {
     }
 
     /// The owner of the collection.
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> OwnerAndMode {
         self.owner
     }
 
@@ -126,7 +126,7 @@ impl Canonical {
     }
 
     /// The tenants and names of other collections that blocks are differences from, sorted.
-    pub fn needs(&self) -> &[(String, String)] {
+    pub fn needs(&self) -> &[OwnedCollectionName] {
         &self.needs
     }
 

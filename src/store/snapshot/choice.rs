@@ -9,7 +9,7 @@ use crate::format::log::record::Stored;
 use crate::model::{Aim, Encoder, EntryId, Error, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
-use crate::store::object::blocks::Block;
+use crate::store::object::blocks::{Block, IndexedBlock};
 
 /// Chooses and reads what a variant stores otherwise. The engine implements it.
 pub trait Recode: Send + Sync {
@@ -56,7 +56,7 @@ impl Choice {
     pub(super) fn payload(
         &self,
         open: &OpenObject,
-        (index, block): (u32, &Block),
+        IndexedBlock { index, block }: IndexedBlock<'_>,
         encoder: Option<Encoder>,
         out: &mut Vec<u8>,
     ) -> Result<Option<(Stored, Measured)>> {
@@ -103,13 +103,15 @@ impl Choice {
         &self,
         open: &OpenObject,
         place: u32,
-        (index, checksum): (u32, u32),
+        index: u32,
+        checksum: u32,
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let changed = || Error::corrupt("a block was encoded to other bytes than before; push again");
         let encoder = self.encoders.get(place as usize).copied().flatten();
         let block = open.object().block(index, open.object().logged_layout()).ok_or_else(changed)?;
-        let (stored, _) = self.payload(open, (index, &block), encoder, out)?.ok_or_else(changed)?;
+        let (stored, _) =
+            self.payload(open, IndexedBlock { index, block: &block }, encoder, out)?.ok_or_else(changed)?;
         if stored.checksum == checksum { Ok(()) } else { Err(changed()) }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, Piece};
+use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, ManifestFile, Piece};
 use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::clones::{CloneSource, SharedFile};
@@ -54,7 +54,7 @@ impl Canonical {
         live.gate.wait();
         let described = manifest.files_of(None).unwrap_or_default();
         for file in self.files() {
-            let is_it = |found: &&(usize, _)| is_of(found, file);
+            let is_it = |(_, found): &&(usize, &ManifestFile)| is_of(found, file);
             let Some((_, described)) = described.iter().find(is_it) else { continue };
             let (Ok(local), Ok(Some(clone))) = (self.local_file(file), self.cloned_file(file)) else {
                 continue;
@@ -198,9 +198,6 @@ fn payload_number(file: &CanonicalFile) -> Result<Option<u8>> {
     })
 }
 
-fn is_of(
-    (_, found): &(usize, &crate::format::snapshot::manifest::ManifestFile),
-    file: &CanonicalFile,
-) -> bool {
+fn is_of(found: &ManifestFile, file: &CanonicalFile) -> bool {
     (found.kind, found.number) == (file.kind, file.number)
 }

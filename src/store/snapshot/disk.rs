@@ -15,7 +15,7 @@ use crate::format::log::catalog::Entry;
 use crate::format::log::record::Record;
 use crate::format::log::slot::{RawSlot, SLOT_BYTES};
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
-use crate::model::{MODE_BITS, Result, StoreId, check_label};
+use crate::model::{CollectionName, MODE_BITS, OwnedCollectionName, Owner, Result, StoreId, check_label};
 use crate::store::batch::Batch;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, File, FileAttributes, Listed, Lock, Open, ReadAt, Space, read_only};
@@ -43,7 +43,7 @@ pub struct SnapshotDisk {
 #[derive(Default)]
 struct Shown {
     /// By tenant and name.
-    collections: HashMap<(String, String), Arc<NumberedSnapshot>>,
+    collections: HashMap<OwnedCollectionName, Arc<NumberedSnapshot>>,
     /// The number given last.
     last: u32,
 }
@@ -78,7 +78,7 @@ impl SnapshotDisk {
     /// the one before; then the collection has a new number. Open files stay those of the snapshot before.
     pub fn renew(&self, tenant: &str, collection: &str) -> io::Result<bool> {
         let found = self.source.open(tenant, collection)?;
-        let key = (tenant.to_owned(), collection.to_owned());
+        let key = OwnedCollectionName::new(tenant, collection);
         let mut shown = self.shown.lock();
         let before = shown.collections.get(&key).map(|before| before.snapshot.clone());
         let is_same = match (&before, &found) {
@@ -101,12 +101,12 @@ impl SnapshotDisk {
     pub fn shown(&self) -> Vec<(String, String, Snapshot)> {
         let shown = self.shown.lock();
         let all = shown.collections.iter();
-        all.map(|((tenant, name), shown)| (tenant.clone(), name.clone(), shown.snapshot.clone())).collect()
+        all.map(|(key, shown)| (key.tenant.clone(), key.name.clone(), shown.snapshot.clone())).collect()
     }
 
     /// The snapshot of a collection. `NotFound` if the source has none.
     fn collection(&self, tenant: &str, name: &str) -> io::Result<Arc<NumberedSnapshot>> {
-        let key = (tenant.to_owned(), name.to_owned());
+        let key = OwnedCollectionName::new(tenant, name);
         if let Some(found) = self.shown.lock().collections.get(&key) {
             return Ok(found.clone());
         }
@@ -120,9 +120,13 @@ impl SnapshotDisk {
     }
 
     /// A disk that shows only this snapshot of a collection.
-    fn with_one(&self, (tenant, name): (&str, &str), shown: Arc<NumberedSnapshot>) -> SnapshotDisk {
+    fn with_one(
+        &self,
+        CollectionName { tenant, name }: CollectionName<'_>,
+        shown: Arc<NumberedSnapshot>,
+    ) -> SnapshotDisk {
         let (source, last) = (self.source.clone(), shown.number);
-        let collections = HashMap::from([((tenant.to_owned(), name.to_owned()), shown)]);
+        let collections = HashMap::from([(OwnedCollectionName::new(tenant, name), shown)]);
         SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) }
     }
 
@@ -137,7 +141,7 @@ impl SnapshotDisk {
 
     /// The file of a tenant, with the owner that the manifest of a collection has.
     fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
-        let opened = |key: &(String, String)| key.0 == tenant;
+        let opened = |key: &OwnedCollectionName| key.tenant == tenant;
         let shown = {
             let shown = self.shown.lock();
             let mut of_tenant: Vec<_> = shown.collections.iter().filter(|(key, _)| opened(key)).collect();
@@ -151,7 +155,7 @@ impl SnapshotDisk {
                 let mut shown = self.shown.lock();
                 let mut first = None;
                 for (name, snapshot) in opened {
-                    let key = (tenant.to_owned(), name);
+                    let key = OwnedCollectionName::new(tenant, name);
                     let one = match shown.collections.get(&key) {
                         Some(found) => found.clone(),
                         None => shown.show(key, snapshot)?,
@@ -163,7 +167,7 @@ impl SnapshotDisk {
         };
         let owner = shown.snapshot.manifest.collection.tenant_owner;
         let entry = TenantEntry {
-            owner: Some((owner.uid, owner.gid)),
+            owner: Some(Owner { uid: owner.uid, gid: owner.gid }),
             mode: owner.mode & MODE_BITS,
             ..TenantEntry::default()
         };
@@ -172,7 +176,7 @@ impl SnapshotDisk {
 }
 
 impl Shown {
-    fn show(&mut self, key: (String, String), snapshot: Snapshot) -> io::Result<Arc<NumberedSnapshot>> {
+    fn show(&mut self, key: OwnedCollectionName, snapshot: Snapshot) -> io::Result<Arc<NumberedSnapshot>> {
         self.last = self.last.saturating_add(1);
         let shown = Arc::new(NumberedSnapshot::of(snapshot, self.last)?);
         self.collections.insert(key, shown.clone());
@@ -287,12 +291,14 @@ impl Upstream for SnapshotDisk {
 }
 
 impl ShownSnapshots for SnapshotDisk {
-    fn still(&self, (tenant, name): (&str, &str)) -> io::Result<ShownSnapshot> {
+    fn still(&self, place: CollectionName<'_>) -> io::Result<ShownSnapshot> {
+        let CollectionName { tenant, name } = place;
         let shown = self.collection(tenant, name)?;
-        Ok(Arc::new(self.with_one((tenant, name), shown)).shown_snapshot())
+        Ok(Arc::new(self.with_one(place, shown)).shown_snapshot())
     }
 
-    fn variant(&self, (tenant, name): (&str, &str), variant: &str) -> io::Result<Option<ShownSnapshot>> {
+    fn variant(&self, place: CollectionName<'_>, variant: &str) -> io::Result<Option<ShownSnapshot>> {
+        let CollectionName { tenant, name } = place;
         let shown = self.collection(tenant, name)?;
         if !shown.manifest().variants.iter().any(|known| known.name == variant) {
             return Ok(None);
@@ -300,10 +306,10 @@ impl ShownSnapshots for SnapshotDisk {
         let snapshot = Snapshot { variant: Some(variant.to_owned()), ..shown.snapshot.clone() };
         // The collection and its variant have the same nodes, and the same number.
         let of_variant = Arc::new(NumberedSnapshot::of(snapshot, shown.number)?);
-        Ok(Some(Arc::new(self.with_one((tenant, name), of_variant)).shown_snapshot()))
+        Ok(Some(Arc::new(self.with_one(place, of_variant)).shown_snapshot()))
     }
 
-    fn published(&self, (tenant, name): (&str, &str)) -> io::Result<Vec<String>> {
+    fn published(&self, CollectionName { tenant, name }: CollectionName<'_>) -> io::Result<Vec<String>> {
         let shown = self.collection(tenant, name)?;
         let is_shown = shown.snapshot.variant.clone().unwrap_or_default();
         let variants = shown.manifest().variants.iter().map(|variant| variant.name.clone());
@@ -311,12 +317,12 @@ impl ShownSnapshots for SnapshotDisk {
         Ok(std::iter::once(is_shown.clone()).chain(others).collect())
     }
 
-    fn renew_all(&self) -> io::Result<Vec<(String, String)>> {
-        let shown: Vec<(String, String)> = self.shown.lock().collections.keys().cloned().collect();
+    fn renew_all(&self) -> io::Result<Vec<OwnedCollectionName>> {
+        let shown: Vec<OwnedCollectionName> = self.shown.lock().collections.keys().cloned().collect();
         let (mut renewed, mut failed) = (Vec::new(), None);
-        for (tenant, name) in shown {
-            match self.renew(&tenant, &name) {
-                Ok(true) => renewed.push((tenant, name)),
+        for place in shown {
+            match self.renew(&place.tenant, &place.name) {
+                Ok(true) => renewed.push(place),
                 Ok(false) => {}
                 Err(error) => {
                     failed.get_or_insert(error);

@@ -47,9 +47,8 @@ impl Frozen {
                 (state, Some(Arc::new(hold)))
             }
         };
-        let place = (collection.tenant(), collection.name());
         let disk = collection.files.disk();
-        let still = Collection::of_state(disk, collection.identity.store(), place, state);
+        let still = Collection::of_state(disk, collection.identity.store(), collection.place(), state);
         let still =
             Arc::new(still.with_lineage_of(collection).with_upstream(collection.files.upstream().cloned()));
         Ok(Frozen { still, live: collection.clone(), _hold: hold })

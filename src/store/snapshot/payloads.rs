@@ -169,7 +169,7 @@ impl<'a> PayloadReader<'a> {
                 let choice = self.choice.ok_or_else(gone)?;
                 let open = self.opened(source.object)?;
                 let mut payload = Vec::new();
-                choice.payload_again(open, source.object, (block, checksum), &mut payload)?;
+                choice.payload_again(open, source.object, block, checksum, &mut payload)?;
                 out.extend(payload);
             }
             Payload::Delta { block, place } => {
@@ -178,8 +178,12 @@ impl<'a> PayloadReader<'a> {
                 let links = known.and_then(|known| open.object.deltas(block, known.epoch));
                 let link = links.as_ref().and_then(|links| links.get(usize::from(place)).copied());
                 let link = link.ok_or_else(gone)?;
-                let at = (link.offset, u64::from(link.len));
-                out.extend(self.collection.files.read_record(DELTA_FILE, at, link.checksum)?);
+                out.extend(self.collection.files.read_record(
+                    DELTA_FILE,
+                    link.offset,
+                    link.len.into(),
+                    link.checksum,
+                )?);
             }
             Payload::Factor => return self.factor_part(source, part, out),
         }

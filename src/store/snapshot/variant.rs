@@ -17,7 +17,7 @@ use crate::format::snapshot::manifest::FileKind;
 use crate::model::{Encoder, EntryId, ObjectId, Progress, Result, StoreId};
 use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::object::Object;
-use crate::store::object::blocks::Block;
+use crate::store::object::blocks::{Block, IndexedBlock};
 use crate::store::snapshot::canonical::{Canonical, Files, lacks, log_of};
 use crate::store::snapshot::choice::{Choice, Recode};
 use crate::store::snapshot::freeze::{copied, next_sequence};
@@ -153,7 +153,9 @@ impl Canonical {
             progress.check()?;
             let recoded: Vec<Option<(Stored, Measured)>> = some
                 .par_iter()
-                .map(|(index, block)| choice.payload(&open, (*index, block), encoder, &mut Vec::new()))
+                .map(|(index, block)| {
+                    choice.payload(&open, IndexedBlock { index: *index, block }, encoder, &mut Vec::new())
+                })
                 .collect::<Result<_>>()?;
             for ((index, block), recoded) in some.iter().zip(recoded) {
                 let Some((stored, error)) = recoded else { continue };

@@ -263,7 +263,7 @@ impl Files {
 
     /// Reads and verifies the record of `delta.dat` or `factor.dat` with this offset and length.
     /// `Corrupt` if it does not match the log. Allocates no more than the size of the file.
-    pub fn read_record(&self, number: u8, (offset, len): (u64, u64), checksum: u32) -> Result<Vec<u8>> {
+    pub fn read_record(&self, number: u8, offset: u64, len: u64, checksum: u32) -> Result<Vec<u8>> {
         let path = || self.payload_path(number);
         let file = self.payload_file(number).map_err(|error| Error::corrupt(error.to_string()))?;
         let bytes = file.len().map_err(|error| Error::io(path(), error))?;

@@ -12,11 +12,8 @@ use parking_lot::Mutex;
 
 use crate::format::log::record::Record;
 use crate::store::object::factors::FACTOR_FILE;
-use crate::store::object::links::{DELTA_FILE, place_of_stored};
+use crate::store::object::links::{DELTA_FILE, PayloadPlace, place_of_stored};
 use crate::store::space::slots::SLOT_ALIGN;
-
-/// File number, offset and length of a slot.
-pub(in crate::store) type Slot = (u8, u64, u64);
 
 /// The reserved slots of a collection.
 #[derive(Debug, Default)]
@@ -30,13 +27,13 @@ struct Inner {
     last: u64,
     /// By file and offset: the number of the reservation, and the length.
     taken: HashMap<(u8, u64), (u64, u64)>,
-    returned: Vec<Slot>,
+    returned: Vec<PayloadPlace>,
     /// Data files that are being written and that no batch names for good yet.
     files: HashSet<u64>,
 }
 
 impl Reservations {
-    fn take(&self, (file, offset, len): Slot) -> u64 {
+    fn take(&self, PayloadPlace { file, offset, len }: PayloadPlace) -> u64 {
         let mut inner = self.inner.lock();
         inner.last += 1;
         let number = inner.last;
@@ -44,11 +41,11 @@ impl Reservations {
         number
     }
 
-    fn give(&self, (file, offset): (u8, u64), number: u64) {
+    fn give(&self, file: u8, offset: u64, number: u64) {
         let mut inner = self.inner.lock();
         let is_it = inner.taken.get(&(file, offset)).is_some_and(|(taken, _)| *taken == number);
         if is_it && let Some((_, len)) = inner.taken.remove(&(file, offset)) {
-            inner.returned.push((file, offset, len));
+            inner.returned.push(PayloadPlace { file, offset, len });
         }
     }
 
@@ -70,7 +67,7 @@ impl Reservations {
     /// Ends the reservation of the slots that a record of a batch names.
     pub fn name(&self, record: &Record) {
         if let Record::SlotRun { stored, .. } = record {
-            let (file, mut offset, _) = place_of_stored(stored);
+            let PayloadPlace { file, mut offset, .. } = place_of_stored(stored);
             let taken = &mut self.inner.lock().taken;
             for _ in 0..stored.len {
                 let Some((_, len)) = taken.remove(&(file, offset)) else { return };
@@ -80,8 +77,8 @@ impl Reservations {
         }
         let place = match record {
             Record::Create { stored, .. } | Record::Migrate { stored, .. } if stored.has_slot() => {
-                let (file, offset, _) = place_of_stored(stored);
-                (file, offset)
+                let place = place_of_stored(stored);
+                (place.file, place.offset)
             }
             Record::Delta { offset, .. } => (DELTA_FILE, *offset),
             Record::Factor { offset, .. } => (FACTOR_FILE, *offset),
@@ -97,7 +94,7 @@ impl Reservations {
     }
 
     /// The slots returned since the last call.
-    pub fn returned(&self) -> Vec<Slot> {
+    pub fn returned(&self) -> Vec<PayloadPlace> {
         std::mem::take(&mut self.inner.lock().returned)
     }
 
@@ -116,9 +113,9 @@ pub(in crate::store) struct ReservedSlots {
 
 impl ReservedSlots {
     /// Adds a slot.
-    pub fn take(&mut self, pending: &Arc<Reservations>, slot: Slot) {
+    pub fn take(&mut self, pending: &Arc<Reservations>, slot: PayloadPlace) {
         let pending = self.pending.get_or_insert_with(|| pending.clone());
-        self.slots.push(((slot.0, slot.1), pending.take(slot)));
+        self.slots.push(((slot.file, slot.offset), pending.take(slot)));
     }
 
     /// Returns a slot that is not needed.
@@ -127,7 +124,7 @@ impl ReservedSlots {
         self.slots.retain(|(place, number)| {
             let is_it = *place == (file, offset);
             if is_it {
-                pending.give(*place, *number);
+                pending.give(file, offset, *number);
             }
             !is_it
         });
@@ -143,8 +140,8 @@ impl ReservedSlots {
 impl Drop for ReservedSlots {
     fn drop(&mut self) {
         let Some(pending) = &self.pending else { return };
-        for (place, number) in self.slots.drain(..) {
-            pending.give(place, number);
+        for ((file, offset), number) in self.slots.drain(..) {
+            pending.give(file, offset, number);
         }
     }
 }
@@ -153,9 +150,13 @@ impl Drop for ReservedSlots {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Reservations, ReservedSlots};
+    use super::{PayloadPlace, Reservations, ReservedSlots};
     use crate::format::log::record::{ObjectDescription, Record, Stored};
     use crate::model::{Dtype, ObjectId, Shape, Tier};
+
+    fn slot(file: u8, offset: u64, len: u64) -> PayloadPlace {
+        PayloadPlace { file, offset, len }
+    }
 
     fn migrate(offset: u64) -> Record {
         let stored = Stored { tier: Tier::Q8, scale: 1.0, checksum: 0, offset, len: 100, in_data: false };
@@ -168,13 +169,13 @@ mod tests {
         let mut taken = ReservedSlots::default();
         let file = Tier::Q8.byte();
         for offset in [0, 128, 256] {
-            taken.take(&pending, (file, offset, 128));
+            taken.take(&pending, slot(file, offset, 128));
         }
         pending.name(&migrate(128));
         taken.give(file, 256);
-        assert_eq!(pending.returned(), [(file, 256, 128)]);
+        assert_eq!(pending.returned(), [slot(file, 256, 128)]);
         drop(taken);
-        assert_eq!(pending.returned(), [(file, 0, 128)]);
+        assert_eq!(pending.returned(), [slot(file, 0, 128)]);
         assert!(!pending.has_returned());
     }
 
@@ -184,7 +185,7 @@ mod tests {
         let mut taken = ReservedSlots::default();
         let file = Tier::Q8.byte();
         for offset in [0, 128, 256, 384] {
-            taken.take(&pending, (file, offset, 128));
+            taken.take(&pending, slot(file, offset, 128));
         }
         let stored = Stored { tier: Tier::Q8, scale: 0.0, checksum: 0, offset: 128, len: 2, in_data: false };
         pending.name(&Record::SlotRun {
@@ -201,14 +202,14 @@ mod tests {
             is_move: false,
         });
         drop(taken);
-        assert_eq!(pending.returned(), [(file, 0, 128), (file, 384, 128)]);
+        assert_eq!(pending.returned(), [slot(file, 0, 128), slot(file, 384, 128)]);
     }
 
     #[test]
     fn a_slot_with_a_new_owner_is_not_released() {
         let pending = Arc::new(Reservations::default());
         let (mut first, mut second) = (ReservedSlots::default(), ReservedSlots::default());
-        first.take(&pending, (1, 0, 64));
+        first.take(&pending, slot(1, 0, 64));
         // Named, freed again, and reserved by another.
         pending.name(&Record::Delta {
             object: ObjectId(1),
@@ -229,10 +230,10 @@ mod tests {
             stored: Stored { tier: Tier::Q7, scale: 1.0, checksum: 0, offset: 0, len: 1, in_data: false },
             migrated_at: 0,
         });
-        second.take(&pending, (1, 0, 64));
+        second.take(&pending, slot(1, 0, 64));
         drop(first);
         assert!(!pending.has_returned());
         drop(second);
-        assert_eq!(pending.returned(), [(1, 0, 64)]);
+        assert_eq!(pending.returned(), [slot(1, 0, 64)]);
     }
 }

@@ -274,7 +274,7 @@ impl State {
                 self.note_file(before.as_ref().and_then(|node| node.file()), node.entry.id, node.file());
             }
             Entry::Written { node: id, mtime, ctime } => {
-                return self.apply_written(id, (mtime, ctime));
+                return self.apply_written(id, mtime, ctime);
             }
             Entry::NodeRemoved(id) => {
                 let before = self.nodes.take(&id).map(|known| known.0);
@@ -426,7 +426,7 @@ impl State {
     }
 
     /// Applies a write to a file. Without a clone of its objects, of which a container has thousands.
-    fn apply_written(&mut self, id: EntryId, (mtime, ctime): (i64, i64)) -> Result<()> {
+    fn apply_written(&mut self, id: EntryId, mtime: i64, ctime: i64) -> Result<()> {
         let no_file = || Error::corrupt(format!("node {} was written to and is no file", id.0));
         let file = self.node(id).and_then(|node| node.file()).ok_or_else(no_file)?;
         let waits = self.sizes.files.is_some() && file.objects.len() > 1;

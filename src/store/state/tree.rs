@@ -220,7 +220,7 @@ impl State {
         for _ in 0..TENSOR_NAME_PARTS_MAX {
             if let Some(tensors) = self.tree.tensors.get(&at) {
                 let listed = tensors.list(&Scope::Beside, &prefix, after, most);
-                found.extend(self.numbered((at, Scope::Beside, &prefix), listed));
+                found.extend(self.numbered(at, &Scope::Beside, &prefix, listed));
             }
             let Some((above, link)) = self.links(at).first().filter(|_| at != ROOT) else { break };
             prefix = [link, &b"/"[..], &prefix].concat();
@@ -236,7 +236,7 @@ impl State {
         let Some(tensors) = self.tree.tensors.get(directory) else { return Vec::new() };
         let listed = tensors.list(scope, prefix, after, most);
         if !listed.is_empty() || *scope != Scope::All || !prefix.is_empty() {
-            return self.numbered((*directory, scope.clone(), prefix), listed);
+            return self.numbered(*directory, scope, prefix, listed);
         }
         let containers = tensors.containers_with_taken_names();
         let placed = containers.map(|(first, name)| (first.0 + CONTAINERS_AFTER, name));
@@ -246,7 +246,9 @@ impl State {
 
     fn numbered(
         &self,
-        (directory, scope, prefix): (EntryId, Scope, &[u8]),
+        directory: EntryId,
+        scope: &Scope,
+        prefix: &[u8],
         listed: Vec<(u64, Arc<[u8]>, Leads)>,
     ) -> Vec<ListedName> {
         let node = |(place, name, leads): (u64, Arc<[u8]>, Leads)| match leads {

@@ -74,10 +74,7 @@ pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verif
     for file in files {
         let digest = match file.recorded.filter(|_| file.objects.iter().all(|object| is_as_it_came(object))) {
             Some(recorded) => recorded,
-            None => {
-                let parts = (file.objects.as_slice(), file.records.as_ref());
-                sums(collection, file.node, parts, verify)?.sha256
-            }
+            None => sums(collection, file.node, &file.objects, file.records.as_ref(), verify)?.sha256,
         };
         if file.is_escaped {
             text.push(b'\\');

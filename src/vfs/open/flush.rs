@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
-use crate::ingest::{Recognized, is_scanned, recognize_at, share};
+use crate::ingest::{MountedFile, Recognized, is_scanned, recognize_at, share};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::Batch;
 use crate::store::OpenObject;
@@ -29,6 +29,21 @@ impl LeftWhole {
     fn because(error: &Error) -> LeftWhole {
         LeftWhole(format!("kept as a plain file until there is room to take it apart: {error}"))
     }
+}
+
+/// The state of a file that a flush records.
+struct FlushedFile<'a> {
+    objects: &'a [OpenObject],
+    /// The writes to the objects.
+    written: &'a [Written<'a>],
+    bytes: u64,
+    /// Whether the file is truncated to these bytes.
+    is_cut: bool,
+    mtime: i64,
+    /// Why the file becomes plain, if it does.
+    why: Option<String>,
+    /// Whether it is left plain for now, and is recognized again later.
+    is_left: bool,
 }
 
 impl OpenFile {
@@ -127,8 +142,8 @@ impl OpenFile {
             return Ok(Changes::default());
         };
         let (before, bytes) = (self.related(&node), layout.bytes());
-        let place = (self.node, name.as_slice(), node.entry.mtime);
-        match share(&self.collection, place, file, (number, bytes))? {
+        let written = MountedFile { node: self.node, name: &name, entry: file, mtime: node.entry.mtime };
+        match share(&self.collection, written, number, bytes)? {
             Some(parts) => self.reload(&mut layout, Ok(parts), before),
             None => Ok(Changes::default()),
         }
@@ -179,7 +194,7 @@ impl OpenFile {
         let must_be_recognized = is_new || self.must_be_recognized_again(layout, is_other, file, &name);
         let name = if must_be_recognized { self.fitting_name(name, &source) } else { name };
         let recognized = if must_be_recognized {
-            let found = recognize_at((&self.collection, &self.path()), &source, &name);
+            let found = recognize_at(&self.collection, &self.path(), &source, &name);
             // Many programs use the suffix of a checkpoint; their files stay plain. A container whose parts
             // are still the same keeps them.
             let stays = |found: &Recognized| {
@@ -244,8 +259,16 @@ impl OpenFile {
         let mut touched = Touched::default();
         written.iter_mut().for_each(|written| touched.merge(written.touched()));
         let is_rounded = written.iter().any(Written::is_rounded);
-        let size = (bytes, cut.is_some());
-        let recorded = self.record(&objects, (&written, touched), size, mtime, (why, is_left))?;
+        let flushed = FlushedFile {
+            objects: &objects,
+            written: &written,
+            bytes,
+            is_cut: cut.is_some(),
+            mtime,
+            why,
+            is_left,
+        };
+        let recorded = self.record(flushed, touched)?;
         let Some(parts) = recorded else { return Ok(None) };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if is_other || is_plain {
@@ -287,17 +310,10 @@ impl OpenFile {
         if self.flags.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
     }
 
-    /// Commits the file. With `why` the file becomes plain, for that reason; if it `is_left` so, it is recognized
-    /// again later. Returns its parts as the log then records them; `None` where the file has lost its last
+    /// Commits the file. Returns its parts as the log then records them; `None` where the file has lost its last
     /// name.
-    fn record(
-        &self,
-        objects: &[OpenObject],
-        (written, touched): (&[Written<'_>], Touched),
-        (bytes, is_cut): (u64, bool),
-        mtime: i64,
-        (why, is_left): (Option<String>, bool),
-    ) -> Result<Option<Result<Parts>>> {
+    fn record(&self, flushed: FlushedFile<'_>, touched: Touched) -> Result<Option<Result<Parts>>> {
+        let FlushedFile { objects, written, bytes, is_cut, mtime, why, is_left } = flushed;
         let fill = |batch: &mut Batch, state: &State| {
             let Some(node) = state.node(self.node) else { return Ok(false) };
             let Some(file) = node.file() else { return Ok(false) };

@@ -3,7 +3,7 @@
 
 use crate::format::log::catalog::{Content, NodeType};
 use crate::ingest::may_be_recognized;
-use crate::model::EntryId;
+use crate::model::{EntryId, NameIn};
 use crate::store::{Batch, ROOT, State, Walk};
 use crate::vfs::open::names::has_other_suffix;
 
@@ -21,7 +21,7 @@ const OWN_NAMES_MAX: usize = 256;
 pub(super) fn names_to_recognize(state: &State, node: EntryId) -> Vec<Vec<u8>> {
     let links = state.links(node);
     let Some((directory, first)) = links.first() else { return Vec::new() };
-    if let Some(found) = name_of_link(state, (*directory, first), node) {
+    if let Some(found) = name_of_link(state, NameIn { directory: *directory, name: first }, node) {
         return vec![found];
     }
     let mut names: Vec<Vec<u8>> = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn names_to_recognize(state: &State, node: EntryId) -> Vec<Vec<u8>> {
     if names.is_empty() { vec![first.to_vec()] } else { names }
 }
 
-fn name_of_link(state: &State, (directory, name): (EntryId, &[u8]), blob: EntryId) -> Option<Vec<u8>> {
+fn name_of_link(state: &State, NameIn { directory, name }: NameIn<'_>, blob: EntryId) -> Option<Vec<u8>> {
     let (repository, _) = state.links(directory).first().filter(|(_, name)| **name == *BLOBS)?;
     if may_be_recognized(name) {
         return None;
@@ -65,7 +65,7 @@ pub fn blob_of_link(state: &State, link: EntryId) -> Option<EntryId> {
 pub(super) fn mark_blob(
     batch: &mut Batch,
     state: &State,
-    (directory, name): (EntryId, &[u8]),
+    NameIn { directory, name }: NameIn<'_>,
     target: &[u8],
 ) {
     let is_plain = |blob: &EntryId| {

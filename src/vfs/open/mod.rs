@@ -61,7 +61,7 @@ pub use changes::Changes;
 pub use file::OpenFile;
 pub use hub::blob_of_link;
 pub use names::{
-    create, finish_renames, has_other_suffix, inherited, link, make_directory, may_become_container,
+    Above, create, finish_renames, has_other_suffix, inherited, link, make_directory, may_become_container,
     remove_directory, rename, symlink, unlink,
 };
 pub use table::OpenFiles;

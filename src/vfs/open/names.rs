@@ -8,8 +8,10 @@ use std::sync::Arc;
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
-use crate::ingest::{Rename, arrive_as, is_data_file, mark_data_files, may_be_recognized, recognize_at};
-use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result, SET_GROUP_ID};
+use crate::ingest::{
+    Rename, Replaced, arrive_as, is_data_file, mark_data_files, may_be_recognized, recognize_at,
+};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, NameIn, Owner, Result, SET_GROUP_ID};
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::disk::File;
@@ -24,7 +26,7 @@ pub fn create(
     parent: EntryId,
     name: &[u8],
     mode: u32,
-    owner: (u32, u32),
+    owner: Owner,
 ) -> Result<EntryId> {
     let file = FileEntry::new(Content::Plain, ObjectIds::new());
     make(collection, parent, name, mode, owner, NodeType::File(Box::new(file)))
@@ -36,7 +38,7 @@ pub fn make_directory(
     parent: EntryId,
     name: &[u8],
     mode: u32,
-    owner: (u32, u32),
+    owner: Owner,
 ) -> Result<EntryId> {
     make(collection, parent, name, mode, owner, NodeType::Directory)
 }
@@ -47,7 +49,7 @@ pub fn symlink(
     parent: EntryId,
     name: &[u8],
     target: &[u8],
-    owner: (u32, u32),
+    owner: Owner,
 ) -> Result<EntryId> {
     make(collection, parent, name, 0o777, owner, NodeType::Symlink(target.to_vec()))
 }
@@ -57,24 +59,25 @@ fn make(
     parent: EntryId,
     name: &[u8],
     mode: u32,
-    owner: (u32, u32),
+    owner: Owner,
     node_type: NodeType,
 ) -> Result<EntryId> {
     let _counted = collection.meter().reserve(Use::FILE)?;
     collection
         .record(Touched::default(), |batch, state| {
             check_free(state, parent, name)?;
-            let above = state.node(parent).map_or((0, 0), |above| (above.entry.mode, above.entry.gid));
-            let (mode, owner) = inherited(above, mode, owner, &node_type);
+            let above =
+                state.node(parent).map(|above| Above { mode: above.entry.mode, gid: above.entry.gid });
+            let (mode, owner) = inherited(above.unwrap_or_default(), mode, owner, &node_type);
             let id = EntryId(state.last_entry() + 1);
             if let NodeType::Symlink(target) = &node_type {
-                mark_blob(batch, state, (parent, name), target);
+                mark_blob(batch, state, NameIn { directory: parent, name }, target);
             }
             batch.node(NodeEntry::new(id, mode, owner, now_nanoseconds(), node_type));
             batch.mark_requested_by_kernel(parent, name);
             put_name(batch, parent, name, EntryId(id.0 + 1), id);
             touch_directory(batch, state, parent);
-            Ok((id, plain_names_ended(batch, state, (parent, name))))
+            Ok((id, plain_names_ended(batch, state, NameIn { directory: parent, name })))
         })
         .map(|(id, ended)| {
             tell(collection, ended);
@@ -82,14 +85,23 @@ fn make(
         })
 }
 
-/// The mode and owner of a new node in a directory of mode and group `above`. A directory with the
-/// set-group-ID bit gives its group to the node, and the bit to a directory.
-pub fn inherited(above: (u32, u32), mode: u32, owner: (u32, u32), node_type: &NodeType) -> (u32, (u32, u32)) {
-    if above.0 & SET_GROUP_ID == 0 {
+/// The attributes of a directory that new nodes in it may inherit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Above {
+    /// Permission bits.
+    pub mode: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// The mode and owner of a new node in a directory. A directory with the set-group-ID bit gives its group to
+/// the node, and the bit to a directory.
+pub fn inherited(above: Above, mode: u32, owner: Owner, node_type: &NodeType) -> (u32, Owner) {
+    if above.mode & SET_GROUP_ID == 0 {
         return (mode, owner);
     }
     let bit = if *node_type == NodeType::Directory { SET_GROUP_ID } else { 0 };
-    (mode | bit, (owner.0, above.1))
+    (mode | bit, Owner { uid: owner.uid, gid: above.gid })
 }
 
 /// Creates a hard link. Fails with `Denied` for directories and for tensors of containers.
@@ -108,7 +120,7 @@ pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]
             put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
             batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
             touch_directory(batch, state, parent);
-            Ok(plain_names_ended(batch, state, (parent, name)))
+            Ok(plain_names_ended(batch, state, NameIn { directory: parent, name }))
         })
         .map(|ended| tell(collection, ended))
 }
@@ -147,13 +159,13 @@ pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -
 /// Returns the node, whose content may have to be recognized again under its new name.
 pub fn rename(
     collection: &Collection,
-    from: (EntryId, &[u8]),
-    to: (EntryId, &[u8]),
+    from: NameIn<'_>,
+    to: NameIn<'_>,
     keep: bool,
 ) -> Result<(EntryId, Changes)> {
     let renamed = collection.record(Touched::default(), |batch, state| {
         let entry = EntryId(state.last_entry() + 1);
-        let (id, changes) = add_rename(collection, (batch, state), (from, to), keep, entry)?;
+        let (id, changes) = add_rename(collection, batch, state, from, to, keep, entry)?;
         Ok((id, changes, plain_names_ended(batch, state, to)))
     });
     renamed.map(|(id, changes, ended)| {
@@ -162,33 +174,32 @@ pub fn rename(
     })
 }
 
-/// A directory, and a name in it.
-type Place<'a> = (EntryId, &'a [u8]);
-
 /// Adds a rename to a batch. The name has the number `entry` if it is a new one.
 fn add_rename(
     collection: &Collection,
-    (batch, state): (&mut Batch, &State),
-    (from, to): (Place<'_>, Place<'_>),
+    batch: &mut Batch,
+    state: &State,
+    from: NameIn<'_>,
+    to: NameIn<'_>,
     keep: bool,
     entry: EntryId,
 ) -> Result<(EntryId, Changes)> {
-    check_name(to.1)?;
-    let node = named(state, from.0, from.1)?;
+    check_name(to.name)?;
+    let node = named(state, from.directory, from.name)?;
     let id = node.entry.id;
     // The new name may make the file be split anew.
     let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
     objects.try_for_each(|object| collection.check_not_needed(*object))?;
     let is_directory = node.entry.node_type == NodeType::Directory;
-    if is_directory && (to.0 == id || is_below(state, to.0, id)) {
+    if is_directory && (to.directory == id || is_below(state, to.directory, id)) {
         return Err(Error::invalid("a directory cannot go into itself"));
     }
     let mut changes = Changes::default();
-    let target = state.directory(to.0).ok_or_else(no_directory)?;
+    let target = state.directory(to.directory).ok_or_else(no_directory)?;
     // Keeping the entry number makes a concurrent listing show a replaced name once. The first of
     // several names of a file is the one with the lowest number, so those get a new number.
-    let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
-    if let Some(old) = target.get(to.1) {
+    let kept = target.entry(to.name).filter(|_| state.links(id).len() == 1);
+    if let Some(old) = target.get(to.name) {
         let old = known(state, old)?;
         if old.entry.id == id {
             return Ok((id, changes));
@@ -205,27 +216,28 @@ fn add_rename(
                 return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
             }
             (true, Some(_)) => {
-                batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
+                batch.entry(Entry::NameRemoved { parent: to.directory, name: to.name.into() });
                 batch.entry(Entry::NodeRemoved(old.entry.id));
             }
-            (false, None) => changes.merge(take_away(batch, state, to.0, to.1, old)),
+            (false, None) => changes.merge(take_away(batch, state, to.directory, to.name, old)),
         }
     }
-    batch.mark_requested_by_kernel(from.0, from.1);
-    batch.mark_requested_by_kernel(to.0, to.1);
-    batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
-    put_name(batch, to.0, to.1, kept.unwrap_or(entry), id);
+    batch.mark_requested_by_kernel(from.directory, from.name);
+    batch.mark_requested_by_kernel(to.directory, to.name);
+    batch.entry(Entry::NameRemoved { parent: from.directory, name: from.name.into() });
+    put_name(batch, to.directory, to.name, kept.unwrap_or(entry), id);
     batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
     mark(batch, state, node, from, to);
     if let NodeType::Symlink(target) = &node.entry.node_type {
         mark_blob(batch, state, to, target);
     }
     if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
-        && *first == (from.0, from.1.into())
+        && *first == (from.directory, from.name.into())
     {
-        mark(batch, state, node, from, (next.0, &next.1));
+        let next = NameIn { directory: next.0, name: &next.1 };
+        mark(batch, state, node, from, next);
     }
-    for parent in [from.0, to.0] {
+    for parent in [from.directory, to.directory] {
         touch_directory(batch, state, parent);
     }
     Ok((id, changes))
@@ -243,7 +255,7 @@ struct PlainNamesEnded {
 fn plain_names_ended(
     batch: &mut Batch,
     state: &State,
-    (directory, name): (EntryId, &[u8]),
+    NameIn { directory, name }: NameIn<'_>,
 ) -> Option<PlainNamesEnded> {
     state.has_plain_names(directory).then(|| {
         batch.entry(end_plain_names(directory));
@@ -273,7 +285,8 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
             if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
                 && *first == (parent, name.into())
             {
-                mark(batch, state, node, (parent, name), (next.0, &next.1));
+                let next = NameIn { directory: next.0, name: &next.1 };
+                mark(batch, state, node, NameIn { directory: parent, name }, next);
             }
             let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
             batch.node(entry);
@@ -298,15 +311,16 @@ pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) {
 }
 
 /// Marks a file whose first name changes, where its content may be recognized differently.
-fn mark(batch: &mut Batch, state: &State, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
+fn mark(batch: &mut Batch, state: &State, node: &Node, from: NameIn<'_>, to: NameIn<'_>) {
     let Some(file) = node.file() else { return };
-    let is_other = file.content.is_container() || may_be_recognized(to.1);
-    let is_index = shard_index::is_name(from.1) != shard_index::is_name(to.1);
-    let has_data = file.content == Content::OnnxData || is_data_file(state, &state.path_of_name(to.0, to.1));
-    if is_other && has_other_suffix(from.1, to.1) || is_index || has_data {
+    let is_other = file.content.is_container() || may_be_recognized(to.name);
+    let is_index = shard_index::is_name(from.name) != shard_index::is_name(to.name);
+    let has_data =
+        file.content == Content::OnnxData || is_data_file(state, &state.path_of_name(to.directory, to.name));
+    if is_other && has_other_suffix(from.name, to.name) || is_index || has_data {
         batch.recognize_again(node.entry.id);
     }
-    mark_data_files(batch, state, node.entry.id, to.0);
+    mark_data_files(batch, state, node.entry.id, to.directory);
 }
 
 fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {
@@ -373,12 +387,12 @@ impl OpenFile {
     /// error nothing is renamed. Adds its changes to `changes`, also those before a failure.
     pub fn rename_as_container(
         &self,
-        from: (EntryId, &[u8]),
-        to: (EntryId, &[u8]),
+        from: NameIn<'_>,
+        to: NameIn<'_>,
         keep: bool,
         changes: &mut Changes,
     ) -> Result<bool> {
-        let path = self.collection.state().path_of_name(to.0, to.1);
+        let path = self.collection.state().path_of_name(to.directory, to.name);
         changes.merge(self.flush()?);
         let mut layout = self.layout.write();
         layout.check()?;
@@ -392,13 +406,13 @@ impl OpenFile {
         }
         let bytes = layout.bytes();
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
-        let recognized = recognize_at((&self.collection, &path), &source, to.1)?;
+        let recognized = recognize_at(&self.collection, &path, &source, to.name)?;
         if recognized.content == Content::Plain {
             return Ok(false);
         }
         let (mut renamed, mut ended) = (Changes::default(), None);
         let mut add = |batch: &mut Batch, state: &State, entry| {
-            let (id, replaced) = add_rename(&self.collection, (batch, state), (from, to), keep, entry)?;
+            let (id, replaced) = add_rename(&self.collection, batch, state, from, to, keep, entry)?;
             // By another name it may stay what it is.
             if id != self.node || state.links(id).len() != 1 {
                 return Err(Error::new(ErrorKind::Gone, "the name leads elsewhere"));
@@ -407,10 +421,10 @@ impl OpenFile {
             ended = plain_names_ended(batch, state, to);
             Ok(())
         };
-        let came_in = (self.bytes_of(&layout, &layout.objects, &source)?, file.digests.clone());
+        let (bytes, digests) = (self.bytes_of(&layout, &layout.objects, &source)?, file.digests.clone());
         let (why, mtime) = (recognized.note.clone(), node.entry.mtime);
-        let arriving = (self.node, Some(Rename { to, add: &mut add }));
-        let parts = arrive_as(&self.collection, arriving, recognized, came_in, mtime, why)?;
+        let replaced = Replaced { node: self.node, rename: Some(Rename { to, add: &mut add }) };
+        let parts = arrive_as(&self.collection, replaced, recognized, bytes, digests, mtime, why)?;
         tell(&self.collection, ended);
         changes.merge(renamed);
         if let Err(error) = layout.replace(&self.collection, Ok(parts), self.verify) {
@@ -441,7 +455,7 @@ impl OpenFile {
 }
 
 /// Whether a plain file may be a container under its new name.
-pub fn may_become_container(state: &State, from: &[u8], (directory, name): (EntryId, &[u8])) -> bool {
+pub fn may_become_container(state: &State, from: &[u8], NameIn { directory, name }: NameIn<'_>) -> bool {
     may_be_recognized(name) && has_other_suffix(from, name)
         || is_data_file(state, &state.path_of_name(directory, name))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::engine;
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::ingest::{
-    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded, is_scanned,
-    may_be_recognized, recognize, recognize_at,
+    Bytes, Recognized, Replaced, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded,
+    is_scanned, may_be_recognized, recognize, recognize_at,
 };
 use crate::model::{EntryId, Result};
 use crate::store::disk::File;
@@ -33,7 +33,7 @@ impl OpenFile {
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
         let is_plain = file.content == Content::Plain;
         let (path, name) = (self.path(), self.fitting_name(name, &source));
-        let found = recognize_at((&self.collection, &path), &source, &name).map(|recognized| {
+        let found = recognize_at(&self.collection, &path, &source, &name).map(|recognized| {
             let note = recognized.note.clone();
             (recognized, note)
         });
@@ -52,9 +52,9 @@ impl OpenFile {
                 }
                 let before = self.related(&node);
                 let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
-                let came_in = (bytes, file.digests.clone());
+                let (digests, replaced) = (file.digests.clone(), Replaced { node: self.node, rename: None });
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
-                let parts = arrive_as(collection, (self.node, None), recognized, came_in, mtime, why)?;
+                let parts = arrive_as(collection, replaced, recognized, bytes, digests, mtime, why)?;
                 changes.merge(Changes { nodes: before });
                 layout.replace(collection, Ok(parts), self.verify)?;
             }
@@ -113,7 +113,7 @@ impl OpenFile {
     ) -> Result<Parts> {
         // The copied drafts are discarded with the layout.
         let bytes = self.bytes_of(layout, objects, source)?;
-        arrive(&self.collection, (self.node, name), bytes, self.digests(), mtime)
+        arrive(&self.collection, self.node, name, bytes, self.digests(), mtime)
     }
 
     pub(super) fn bytes_of<'a>(

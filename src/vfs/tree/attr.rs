@@ -1,6 +1,7 @@
 //! The attributes of a node, as stat(2) shows them.
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
+use crate::model::Owner;
 use crate::store::Directory;
 use crate::store::{Node, State};
 use crate::vfs::open::OpenFile;
@@ -69,14 +70,14 @@ impl Attr {
     }
 
     /// A directory that no log records: of the mount, of a tenant, of controls.
-    pub(super) fn directory(ino: Ino, mode: u32, time: i64, owner: (u32, u32)) -> Attr {
+    pub(super) fn directory(ino: Ino, mode: u32, time: i64, owner: Owner) -> Attr {
         Attr {
             ino,
             kind: Kind::Directory,
             mode,
             links: directory_links(0),
-            uid: owner.0,
-            gid: owner.1,
+            uid: owner.uid,
+            gid: owner.gid,
             bytes: 0,
             blocks: 0,
             of_container: false,

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::format::log::catalog::Content;
-use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, NameIn, OWNER_WRITES, Owner, Result};
 use crate::store::SaveUsage;
 use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
 use crate::vfs::open::{self, Changes, OpenFile, SetAttr};
-use crate::vfs::tree::ino::{Ino, Place};
+use crate::vfs::tree::ino::{ChildName, Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::list_mode::ListMode;
 use crate::vfs::tree::location::{CONTROL_NAME, FORMS_NAME};
 use crate::vfs::tree::location::{ControlView, FileView, Located};
+use crate::vfs::tree::relocation::label;
 use crate::vfs::tree::unlinked_files::{RemovedNode, UnlinkedFile};
 use crate::vfs::tree::vfs::Vfs;
 
@@ -115,12 +116,12 @@ impl Vfs {
     fn removing<T>(
         &self,
         collection: &Collection,
-        (parent, name): (EntryId, &[u8]),
+        NameIn { directory, name }: NameIn<'_>,
         remove: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let found = {
             let state = collection.state();
-            let node = state.directory(parent).and_then(|names| state.node(names.get(name)?));
+            let node = state.directory(directory).and_then(|names| state.node(names.get(name)?));
             node.filter(|node| node.file().is_none()).cloned().and_then(|node| {
                 let place = Place::Node { collection: state.number(), node: node.entry.id };
                 Some((Ino::of(place)?, node))
@@ -222,7 +223,7 @@ impl Vfs {
     }
 
     /// Creates an empty file.
-    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
+    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: Owner) -> Result<(Ino, Located)> {
         let directory = self.directory_to_add(parent, name)?;
         self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
         self.found_in(&directory, name)
@@ -234,7 +235,7 @@ impl Vfs {
         parent: Ino,
         name: &[u8],
         mode: u32,
-        owner: (u32, u32),
+        owner: Owner,
     ) -> Result<(Ino, Located)> {
         let label = || {
             let label =
@@ -259,13 +260,7 @@ impl Vfs {
     }
 
     /// Creates a symbolic link.
-    pub fn symlink(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-        owner: (u32, u32),
-    ) -> Result<(Ino, Located)> {
+    pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], owner: Owner) -> Result<(Ino, Located)> {
         let directory = self.directory_to_add(parent, name)?;
         let collection = &directory.collection;
         let link = self.with_room(|| open::symlink(collection, directory.node, name, target, owner))?;
@@ -293,7 +288,9 @@ impl Vfs {
         let last = self.file_to_unlink(&directory.collection, directory.node, name);
         let unlink = || open::unlink(&directory.collection, directory.node, name);
         let unlinked =
-            self.removing(&directory.collection, (directory.node, name), || self.with_room(unlink));
+            self.removing(&directory.collection, NameIn { directory: directory.node, name }, || {
+                self.with_room(unlink)
+            });
         let mut changes = match unlinked {
             // Dependent tensors may have been removed since the last sync.
             Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
@@ -324,7 +321,7 @@ impl Vfs {
                     return Ok(());
                 }
                 let Directory { collection, node } = &directory;
-                self.removing(collection, (*node, name), || {
+                self.removing(collection, NameIn { directory: *node, name }, || {
                     self.with_room(|| open::remove_directory(collection, *node, name))
                 })
             }
@@ -332,26 +329,28 @@ impl Vfs {
     }
 
     /// Renames a file or a directory within its collection, a collection, or a tenant.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Invalidation> {
+    pub fn rename(&self, from: ChildName<'_>, to: ChildName<'_>, keep: bool) -> Result<Invalidation> {
         self.check_access()?;
-        match (self.locate(from.0)?, self.locate(to.0)?) {
-            (Located::Root, Located::Root) => return self.rename_tenant(from.1, to.1),
+        match (self.locate(from.parent)?, self.locate(to.parent)?) {
+            (Located::Root, Located::Root) => return self.rename_tenant(from.name, to.name),
             (Located::Tenant(old), Located::Tenant(new)) => {
-                return self.rename_collection((&old, from.1), (&new, to.1));
+                let from = CollectionName::new(&old, label(from.name)?);
+                return self.rename_collection(from, CollectionName::new(&new, label(to.name)?));
             }
             _ => {}
         }
-        let source = self.directory_for(from.0, from.1)?;
-        if source.collection.state().is_of_tensors(source.node, from.1) {
+        let source = self.directory_for(from.parent, from.name)?;
+        if source.collection.state().is_of_tensors(source.node, from.name) {
             return Err(of_container());
         }
-        let target = self.directory_to_add(to.0, to.1)?;
+        let target = self.directory_to_add(to.parent, to.name)?;
         let collection = &source.collection;
         if !Arc::ptr_eq(collection, &target.collection) {
             return Err(other_collection());
         }
-        let (from, to) = ((source.node, from.1), (target.node, to.1));
-        let last = self.file_to_unlink(collection, to.0, to.1);
+        let from = NameIn { directory: source.node, name: from.name };
+        let to = NameIn { directory: target.node, name: to.name };
+        let last = self.file_to_unlink(collection, to.directory, to.name);
         let mut changes = Changes::default();
         let arrived = self.rename_as_container(collection, from, to, keep, &mut changes);
         let renamed = match arrived {
@@ -372,7 +371,7 @@ impl Vfs {
             (is_file, state.must_be_recognized_again(node))
         };
         let mut finish = || {
-            if is_marked || is_file && arrived.is_none() && open::has_other_suffix(from.1, to.1) {
+            if is_marked || is_file && arrived.is_none() && open::has_other_suffix(from.name, to.name) {
                 let open_file = self.open_files.open(collection, node, self.verify);
                 // The kernel must learn that its names are out of date.
                 let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
@@ -391,16 +390,16 @@ impl Vfs {
     fn rename_as_container(
         &self,
         collection: &Arc<Collection>,
-        from: (EntryId, &[u8]),
-        to: (EntryId, &[u8]),
+        from: NameIn<'_>,
+        to: NameIn<'_>,
         keep: bool,
         changes: &mut Changes,
     ) -> Option<EntryId> {
         let node = {
             let state = collection.state();
-            let node = state.node(state.directory(from.0)?.get(from.1)?)?;
+            let node = state.node(state.directory(from.directory)?.get(from.name)?)?;
             let is_plain = node.file()?.content == Content::Plain;
-            Some(node.entry.id).filter(|_| is_plain && open::may_become_container(&state, from.1, to))?
+            Some(node.entry.id).filter(|_| is_plain && open::may_become_container(&state, from.name, to))?
         };
         let open_file = self.open_files.open(collection, node, self.verify).ok()?;
         let renamed = open_file.rename_as_container(from, to, keep, changes);
@@ -504,7 +503,7 @@ impl Vfs {
             (state.place_beside(found.node), state.shown(found.node))
         };
         let Some(((mut node, names), like)) = place.zip(like) else { return Err(of_container()) };
-        let (mode, owner) = (like.entry.mode, (like.entry.uid, like.entry.gid));
+        let (mode, owner) = (like.entry.mode, like.entry.owner());
         for name in names {
             let collection = &found.collection;
             let made = self.with_room(|| open::make_directory(collection, node, &name, mode, owner));

@@ -95,7 +95,7 @@ impl Vfs {
         let owner = match &view.scope {
             Scope::Collection(collection) if !row.is_some_and(|row| row.is_private) => {
                 let node = collection.state().node(ROOT).cloned();
-                node.map_or(self.mounted.by, |node| (node.entry.uid, node.entry.gid))
+                node.map_or(self.mounted.by, |node| node.entry.owner())
             }
             Scope::Tenant(name) => self.tenant_owner(name),
             _ => self.mounted.by,
@@ -117,7 +117,7 @@ impl Vfs {
     pub(super) fn tree_attr(&self, ino: Ino, row: &Control, node: &Node) -> Attr {
         let entry = &node.entry;
         let (owner, may) =
-            if row.is_private { (self.mounted.by, OWNER_BITS) } else { ((entry.uid, entry.gid), entry.mode) };
+            if row.is_private { (self.mounted.by, OWNER_BITS) } else { (entry.owner(), entry.mode) };
         let directory = Attr::directory(ino, ENTER_BITS & may, entry.ctime, owner);
         match node.file() {
             Some(_) => Attr { kind: Kind::File, links: 1, mode: row.mode & READ_BITS & may, ..directory },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
-use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
+use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, Owner, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
 use crate::vfs::form::{self, Form, Item, Recipe, Shows};
@@ -63,7 +63,12 @@ impl Vfs {
             return Attr::directory(ino, ENTER_BITS, self.mounted.at, self.mounted.by);
         };
         let entry = &node.entry;
-        let directory = Attr::directory(ino, entry.mode & ENTER_BITS, entry.mtime, (entry.uid, entry.gid));
+        let directory = Attr::directory(
+            ino,
+            entry.mode & ENTER_BITS,
+            entry.mtime,
+            Owner { uid: entry.uid, gid: entry.gid },
+        );
         let directory = Attr { atime: entry.atime, ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         match (&view.of, &entry.node_type) {

@@ -47,6 +47,15 @@ const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ino(pub u64);
 
+/// A name in a directory of the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChildName<'a> {
+    /// The directory.
+    pub parent: Ino,
+    /// The name.
+    pub name: &'a [u8],
+}
+
 /// The node, control or form that an inode number identifies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {

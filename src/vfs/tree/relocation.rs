@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{Error, ErrorKind, Result, check_label};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, check_label};
 use crate::store::Collection;
 use crate::vfs::open::OpenFile;
 use crate::vfs::tree::change::not_here;
@@ -19,17 +19,18 @@ const CLOSE_WAIT: Duration = Duration::from_millis(5);
 
 impl Vfs {
     /// Renames a collection, also to another tenant. Fails as `Store::rename_collection` does.
-    pub(super) fn rename_collection(&self, from: (&str, &[u8]), to: (&str, &[u8])) -> Result<Invalidation> {
-        let (old, new) = ((from.0, label(from.1)?), (to.0, label(to.1)?));
+    pub(super) fn rename_collection(
+        &self,
+        old: CollectionName<'_>,
+        new: CollectionName<'_>,
+    ) -> Result<Invalidation> {
         if old == new {
             return Ok(Invalidation::default());
         }
-        let done = self.with_released(&[(old.0.to_owned(), old.1.to_owned())], || {
-            self.store().rename_collection(old, new)
-        });
+        let done = self.with_released(&[old.owned()], || self.store().rename_collection(old, new));
         let there = if done.is_ok() { new } else { old };
         // The kernel knows its nodes by their numbers, which stay.
-        self.collection_named(there.0, there.1).map(|_| ()).or_else(|error| match &done {
+        self.collection_named(there.tenant, there.name).map(|_| ()).or_else(|error| match &done {
             Ok(()) => Err(error),
             Err(_) => Ok(()),
         })?;
@@ -43,10 +44,10 @@ impl Vfs {
             return Ok(Invalidation::default());
         }
         let names = self.store().collections(old).map_err(|_| no_name(from))?;
-        let places: Vec<_> = names.into_iter().map(|name| (old.to_owned(), name)).collect();
+        let places: Vec<_> = names.into_iter().map(|name| OwnedCollectionName::new(old, name)).collect();
         let done = self.with_released(&places, || self.store().rename_tenant(old, new));
         let tenant = if done.is_ok() { new } else { old };
-        for (_, name) in &places {
+        for OwnedCollectionName { name, .. } in &places {
             if let Err(error) = self.collection_named(tenant, name) {
                 log::warn!("{tenant}/{name}: {error}");
             }
@@ -68,7 +69,7 @@ impl Vfs {
             let nodes: Vec<_> = collection.state().nodes().map(|node| node.entry.id).collect();
             self.invalidate_nodes(&collection, nodes)
         };
-        let done = self.with_released(&[(tenant.to_owned(), name.to_owned())], || {
+        let done = self.with_released(&[OwnedCollectionName::new(tenant, name)], || {
             self.store().remove_collection_with_content(tenant, name)
         });
         if done.is_err()
@@ -81,11 +82,15 @@ impl Vfs {
 
     /// Closes collections in this mount, so that the store can close them, and does `change`. `Busy` if
     /// a file of one is open.
-    fn with_released(&self, places: &[(String, String)], change: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn with_released(
+        &self,
+        places: &[OwnedCollectionName],
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         self.flush_everything()?;
         self.release_unlinked();
         let mut numbers = Vec::new();
-        for (tenant, name) in places {
+        for OwnedCollectionName { tenant, name } in places {
             let collection = match self.store().collection(tenant, name) {
                 Err(error) if error.kind() == ErrorKind::NotFound && places.len() > 1 => continue,
                 found => found?,
@@ -124,7 +129,7 @@ impl Vfs {
     }
 }
 
-fn label(name: &[u8]) -> Result<&str> {
+pub(super) fn label(name: &[u8]) -> Result<&str> {
     if name == CONTROL_NAME.as_bytes() {
         return Err(not_here());
     }

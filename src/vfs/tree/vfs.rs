@@ -7,7 +7,7 @@ use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
-use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Owner, Result};
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
@@ -22,6 +22,7 @@ use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::tree::opened_forms::OpenedForms;
+use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
 
 pub struct Vfs {
@@ -41,12 +42,6 @@ pub struct Vfs {
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
     looked_up: LookedUp,
-}
-
-/// The user and group of nodes that no log records, and their time.
-pub(super) struct Mounted {
-    pub by: (u32, u32),
-    pub at: i64,
 }
 
 /// Targets of inode numbers that were looked up by name.
@@ -84,7 +79,7 @@ impl Vfs {
         store: Arc<Store>,
         listed_by_default: ListMode,
         verify: Verify,
-        owner: (u32, u32),
+        owner: Owner,
         controls: Controls,
     ) -> Vfs {
         let engine = Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone())));

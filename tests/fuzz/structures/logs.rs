@@ -11,7 +11,7 @@ use tierfs::format::log::catalog::{
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::SLOT_BYTES;
-use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
+use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, Owner, SeedId, Shape, StoreId, TensorId, Tier};
 use tierfs::store::disk::File;
 use tierfs::store::{ROOT, replay};
 
@@ -80,7 +80,13 @@ impl Log {
     }
 
     fn node(&mut self, id: u64, node_type: NodeType) {
-        self.entry(&Entry::Node(Box::new(NodeEntry::new(EntryId(id), 0o644, (0, 0), 0, node_type))));
+        self.entry(&Entry::Node(Box::new(NodeEntry::new(
+            EntryId(id),
+            0o644,
+            Owner { uid: 0, gid: 0 },
+            0,
+            node_type,
+        ))));
     }
 
     fn directory(&mut self, id: u64) {

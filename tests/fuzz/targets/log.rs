@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tierfs::format::log::record::{LOG_VERSION, Record};
 use tierfs::format::log::slot::{RawSlot, SLOT_BYTES};
 use tierfs::ingest::{Options, Origin, Target, import_file};
-use tierfs::model::{EntryId, ErrorKind, Silent, StoreId};
+use tierfs::model::{CollectionName, EntryId, ErrorKind, Owner, Silent, StoreId};
 use tierfs::store::ROOT;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -171,7 +171,7 @@ fn disk(log: &[u8]) -> Arc<dyn Disk> {
 }
 
 fn open(disk: &Arc<dyn Disk>, store: StoreId, access: Access) -> tierfs::model::Result<Arc<Collection>> {
-    tierfs::store::open_collection(disk, store, ("t", "c"), access).map(Arc::new)
+    tierfs::store::open_collection(disk, store, CollectionName::new("t", "c"), access).map(Arc::new)
 }
 
 /// Every name with its directory and its node.
@@ -207,7 +207,7 @@ fn import(collection: &Arc<Collection>, store: StoreId) -> tierfs::model::Result
     let source = MemoryDisk::new().open("s", Open::Create).unwrap_or_else(|error| panic!("{error}"));
     source.write_at(&new_bytes(), 0).unwrap_or_else(|error| panic!("{error}"));
     let target = Target { directories: Vec::new(), name: NEW.to_vec() };
-    let origin = Origin { mode: 0o640, owner: (1, 2), atime: 4, mtime: 3, sha256: None };
+    let origin = Origin { mode: 0o640, owner: Owner { uid: 1, gid: 2 }, atime: 4, mtime: 3, sha256: None };
     import_file(collection, &Settings::new(store), &target, &source, &origin, &Options::default(), &Silent)
         .map(|_| ())
 }

@@ -11,7 +11,7 @@ use tierfs::fs::kernel::{
 };
 use tierfs::fs::{Offline, Options};
 use tierfs::ingest::{Origin, Target, import_file};
-use tierfs::model::{Silent, StoreId};
+use tierfs::model::{Owner, Silent, StoreId};
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
@@ -68,14 +68,15 @@ fn offline() -> Offline {
     let disk: Arc<dyn Disk> = Arc::new(Bounded(MemoryDisk::new()));
     Store::create(&*disk, STORE).unwrap();
     let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
-    let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+    let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
     let header = br#"{"w":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}"#;
     let container = [&(header.len() as u64).to_le_bytes()[..], header, &[7; 32]].concat();
     for (name, bytes) in [("m.safetensors", &container[..]), ("plain", b"some bytes")] {
         let source = MemoryDisk::new().open("source", Open::Create).unwrap();
         source.write_at(bytes, 0).unwrap();
         let target = Target { name: name.into(), directories: Vec::new() };
-        let origin = Origin { mode: 0o644, owner: (0, 0), atime: 1, mtime: 1, sha256: None };
+        let origin =
+            Origin { mode: 0o644, owner: Owner { uid: 0, gid: 0 }, atime: 1, mtime: 1, sha256: None };
         let (settings, options) = (Settings::new(STORE), Default::default());
         import_file(&collection, &settings, &target, &source, &origin, &options, &Silent).unwrap();
     }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tierfs::control::{Asked, Mounted, Reader, attribute, controls, set};
+use tierfs::control::{Asked, Asker, Mounted, Reader, attribute, controls, set};
 use tierfs::ingest::{Options, Origin, Target, import_file};
 use tierfs::model::{
-    DIMENSIONS_MAX, Dtype, Encoder, ErrorKind, MoveTo, Result, Shape, Silent, StoreId, Tier,
+    DIMENSIONS_MAX, Dtype, Encoder, ErrorKind, MoveTo, Owner, Result, Shape, Silent, StoreId, Tier,
 };
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -54,11 +54,11 @@ fn set_on_a_file(name: &[u8], value: &[u8]) {
     let mounted = Arc::new(Mounted::new(vfs.clone(), String::new(), Default::default()));
     let ino = vfs.ino(&Located::Node(before.clone())).unwrap();
     let asked = Asked { mounted, view: before, ino, user: 0 };
-    let outcome = set(&asked, (name, value));
+    let outcome = set(&asked, name, value);
     if let Err(error) = &outcome
         && error.kind() != ErrorKind::Absent
     {
-        let why = asked.mounted.refusals.text((ino, 0));
+        let why = asked.mounted.refusals.text(Asker { ino, user: 0 });
         assert!(why.is_some_and(|why| why.contains(" refused: ")), "refused, and no reason: {error}");
     }
     let view = view(&vfs);
@@ -105,15 +105,16 @@ fn vfs() -> (Arc<Vfs>, FileView) {
     let id = StoreId(7);
     let made = Store::create(disk.as_ref(), id).and_then(|()| Store::open(disk, Access::Write, "fuzz"));
     let store = made.unwrap_or_else(|error| panic!("{error}"));
-    store.create_tenant("t", (0, 0), 0o755).unwrap_or_else(|error| panic!("{error}"));
-    let collection = store.collection_made("t", "c", (0, 0)).unwrap_or_else(|error| panic!("{error}"));
+    store.create_tenant("t", Owner { uid: 0, gid: 0 }, 0o755).unwrap_or_else(|error| panic!("{error}"));
+    let collection =
+        store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap_or_else(|error| panic!("{error}"));
     let source = MemoryDisk::new().open("s", Open::Create).unwrap_or_else(|error| panic!("{error}"));
     source.write_at(&[5; FILE_BYTES as usize], 0).unwrap_or_else(|error| panic!("{error}"));
     let target = Target { directories: Vec::new(), name: b"file".to_vec() };
-    let origin = Origin { mode: 0o644, owner: (0, 0), atime: 0, mtime: 0, sha256: None };
+    let origin = Origin { mode: 0o644, owner: Owner { uid: 0, gid: 0 }, atime: 0, mtime: 0, sha256: None };
     import_file(&collection, &Settings::new(id), &target, &source, &origin, &Options::default(), &Silent)
         .unwrap_or_else(|error| panic!("{error}"));
-    let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, (0, 0), controls());
+    let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, Owner { uid: 0, gid: 0 }, controls());
     let vfs = Arc::new(vfs);
     let view = view(&vfs);
     (vfs, view)

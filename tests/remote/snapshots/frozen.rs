@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::{Consent, Engine, Moved, compact};
+use tierfs::engine::{Consent, Engine, MoveRequest, Moved, compact};
 use tierfs::ingest::Options;
-use tierfs::model::{ErrorKind, MoveTo, Silent};
+use tierfs::model::{CollectionName, ErrorKind, MoveTo, Owner, Silent};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::change::Change;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -30,7 +30,7 @@ fn held_store(disk: &Arc<dyn Disk>) -> Arc<Store> {
 fn a_frozen_file_is_read_after_it_was_removed_and_its_space_given_back_after_that() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let store = held_store(&disk);
-    let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+    let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
     import(&collection, "m.safetensors", &model(1, 40), &Options::default()).unwrap();
     let expected = seen(&collection);
     let frozen = Frozen::of(&collection).unwrap();
@@ -44,7 +44,7 @@ fn a_frozen_file_is_read_after_it_was_removed_and_its_space_given_back_after_tha
     // An empty collection that somebody reads is not removed either.
     assert_eq!(store.remove_collection("t", "c").unwrap_err().kind(), ErrorKind::Busy);
     let remote = Remote::default();
-    remote.push(&frozen, ("t", "c"));
+    remote.push(&frozen, CollectionName::new("t", "c"));
     assert_same(&seen(&remote.store().collection("t", "c").unwrap()), &expected, "removed meanwhile");
     drop(frozen);
     collection.sync().unwrap();
@@ -74,7 +74,7 @@ fn written_slots_of_a_frozen_collection_are_not_used_again_before_it_is_released
     }
     assert!(lens.is_sorted() && lens[5] >= lens[0] + 5 * 16_000, "{lens:?}");
     let remote = Remote::default();
-    remote.push(&frozen, ("t", "c"));
+    remote.push(&frozen, CollectionName::new("t", "c"));
     assert_same(&seen(&remote.store().collection("t", "c").unwrap()), &expected, "written meanwhile");
     drop(frozen);
     for _ in 0..6 {
@@ -92,7 +92,7 @@ fn two_collections_with_the_same_imports_share_all_pieces_but_the_log() {
     let remote = Remote::default();
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let store = held_store(&disk);
-    let one = store.collection_made("t", "one", (0, 0)).unwrap();
+    let one = store.collection_made("t", "one", Owner { uid: 0, gid: 0 }).unwrap();
     let options = Options { tier: Some(tierfs::model::MoveTo::parse("q5").unwrap()), ..Options::default() };
     let imports = |collection: &Arc<Collection>| {
         import(collection, "a.safetensors", &model(2, 300), &options).unwrap();
@@ -105,11 +105,11 @@ fn two_collections_with_the_same_imports_share_all_pieces_but_the_log() {
     open::unlink(&one, ROOT, b"gone").unwrap();
     imports(&one);
     open::unlink(&one, ROOT, b"gone.safetensors").unwrap();
-    let first = remote.push(&Frozen::of(&one).unwrap(), ("t", "one"));
+    let first = remote.push(&Frozen::of(&one).unwrap(), CollectionName::new("t", "one"));
     assert!(first.new > 2 << 20, "{first:?}");
-    let other = store.collection_made("t", "other", (0, 0)).unwrap();
+    let other = store.collection_made("t", "other", Owner { uid: 0, gid: 0 }).unwrap();
     imports(&other);
-    let second = remote.push(&Frozen::of(&other).unwrap(), ("t", "other"));
+    let second = remote.push(&Frozen::of(&other).unwrap(), CollectionName::new("t", "other"));
     assert_eq!(second.new, 0);
     let shown = remote.store();
     for name in ["one", "other"] {
@@ -118,7 +118,7 @@ fn two_collections_with_the_same_imports_share_all_pieces_but_the_log() {
     }
     let numbers = ["one", "other"].map(|name| shown.collection("t", name).unwrap().state().number());
     assert_ne!(numbers[0], numbers[1]);
-    assert_eq!(shown.tenant("t").entry().owner, Some((7, 8)));
+    assert_eq!(shown.tenant("t").entry().owner, Some(Owner { uid: 7, gid: 8 }));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_fine_tune_with_nine_of_ten_equal_tensors_stores_little_more_than_one() {
     let collection = create(&(Arc::new(MemoryDisk::new()) as Arc<dyn Disk>));
     let base = model(4, 2600);
     import(&collection, "m.safetensors", &base, &Options::default()).unwrap();
-    let first = remote.push(&Frozen::of(&collection).unwrap(), ("t", "base"));
+    let first = remote.push(&Frozen::of(&collection).unwrap(), CollectionName::new("t", "base"));
     // The last of ten tensors of 10 MiB differs, and the header has another length.
     let mut tuned = base.clone();
     let from = tuned.len() - 2600 * 1024 * 4;
@@ -138,7 +138,7 @@ fn a_fine_tune_with_nine_of_ten_equal_tensors_stores_little_more_than_one() {
     let tuned = [&(longer.len() as u64).to_le_bytes()[..], &longer, &tuned[8 + header..]].concat();
     let other = create(&(Arc::new(MemoryDisk::new()) as Arc<dyn Disk>));
     import(&other, "m.safetensors", &tuned, &Options::default()).unwrap();
-    let second = remote.push(&Frozen::of(&other).unwrap(), ("t", "tuned"));
+    let second = remote.push(&Frozen::of(&other).unwrap(), CollectionName::new("t", "tuned"));
     let share = second.new as f64 / first.new as f64;
     assert!(share > 0.05 && share <= 0.12, "{share}: {} of {}", second.new, first.new);
 }
@@ -162,7 +162,7 @@ fn a_damaged_payload_ends_a_push_and_a_damaged_log_or_a_lost_block_refuses_it() 
     assert!(error.to_string().contains("payload crc"), "{error}");
     drop((canonical, collection));
     // The repair makes it a lost block.
-    tierfs::store::repair(&disk, STORE, ("t", "c"), 1).unwrap().unwrap();
+    tierfs::store::repair(&disk, STORE, CollectionName::new("t", "c"), 1).unwrap().unwrap();
     let collection = crate::fixture::open(&disk).unwrap();
     let refused = Frozen::of(&collection).unwrap().canonical(REMOTE).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
@@ -182,12 +182,12 @@ fn a_new_snapshot_is_shown_under_another_number_once_it_is_asked_for() {
     let collection = create(&disk);
     import(&collection, "f", b"old", &Options::default()).unwrap();
     let remote = Remote::default();
-    remote.push(&Frozen::of(&collection).unwrap(), ("t", "c"));
+    remote.push(&Frozen::of(&collection).unwrap(), CollectionName::new("t", "c"));
     let shown = Arc::new(remote.disk());
     let store = shown.clone().open_store().unwrap();
     let before = store.collection("t", "c").unwrap();
     import(&collection, "f", b"new one", &Options::default()).unwrap();
-    remote.push(&Frozen::of(&collection).unwrap(), ("t", "c"));
+    remote.push(&Frozen::of(&collection).unwrap(), CollectionName::new("t", "c"));
     assert!(shown.shown()[0].2.manifest.number == 1);
     assert!(shown.renew("t", "c").unwrap());
     assert!(!shown.renew("t", "c").unwrap());
@@ -198,7 +198,7 @@ fn a_new_snapshot_is_shown_under_another_number_once_it_is_asked_for() {
     assert_eq!(crate::fixture::read(&after, "f").unwrap(), b"new one");
     assert_eq!(crate::fixture::read(&before, "f").unwrap(), b"old");
     assert_eq!(store.space().unwrap().free, 0);
-    let refused = store.collection_made("t", "x", (0, 0)).err().unwrap();
+    let refused = store.collection_made("t", "x", Owner { uid: 0, gid: 0 }).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
 }
 
@@ -243,7 +243,7 @@ fn each_operation_that_changes_bytes_leaves_those_of_a_frozen_collection() {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
         let store = held_store(&disk);
         let engine = Engine::new(store.clone());
-        let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+        let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
         import(&collection, "m.safetensors", &model(1, 40), &Options::default()).unwrap();
         import(&collection, "small", &Numbers(2).bytes(9000), &Options::default()).unwrap();
         let end = model(1, 40).len() as u64;
@@ -257,7 +257,7 @@ fn each_operation_that_changes_bytes_leaves_those_of_a_frozen_collection() {
         let node = find(&collection, "m.safetensors").unwrap().entry.id;
         match change {
             Change::Reclaim | Change::PunchLeft => {
-                let to = (MoveTo::parse_tier("q8").unwrap(), Consent::Given);
+                let to = MoveRequest { to: MoveTo::parse_tier("q8").unwrap(), consent: Consent::Given };
                 engine.set_tier(&collection, node, to, &Silent, &mut Moved::default()).unwrap();
             }
             Change::Append => written(&collection, end, &[7; 100_000]),
@@ -279,7 +279,7 @@ fn each_operation_that_changes_bytes_leaves_those_of_a_frozen_collection() {
             collection.sync().unwrap();
         }
         let remote = Remote::default();
-        remote.push(&frozen, ("t", "c"));
+        remote.push(&frozen, CollectionName::new("t", "c"));
         assert_same(&seen(&remote.store().collection("t", "c").unwrap()), &expected, &context);
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tierfs::engine::{
-    Consent, Engine, Evict, LOSSY, Moved, Reconstruct, compact, set_reconstruct, set_setting, variant,
+    Consent, Engine, Evict, EvictRequest, LOSSY, MoveRequest, Moved, Reconstruct, compact, set_reconstruct,
+    set_setting, variant,
 };
 use tierfs::ingest::{Options, Parents};
-use tierfs::model::{EntryId, ErrorKind, MoveTo, Result, Silent};
+use tierfs::model::{CollectionName, EntryId, ErrorKind, MoveTo, Owner, Result, Silent};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Collection, Frozen, Limits, ROOT, Store, Verify};
@@ -32,7 +33,7 @@ impl History {
         Store::create(&**disk, STORE).unwrap();
         let store = Arc::new(Store::open(disk.clone(), Access::Write, "").unwrap());
         let engine = Engine::new(store.clone());
-        let collection = store.collection_made("t", "c", (3, 4)).unwrap();
+        let collection = store.collection_made("t", "c", Owner { uid: 3, gid: 4 }).unwrap();
         set_setting(&collection, ROOT, &LOSSY, "allow").unwrap();
         History { store, engine, collection, random: Random(seed), pins: true }
     }
@@ -79,19 +80,19 @@ impl History {
             }
             3..=5 => {
                 let tier = ["exact", "q8", "q7", "q5", "q3", "q3x"][self.random.below(6)];
-                let to = (MoveTo::parse_tier(tier).unwrap(), Consent::Given);
+                let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given };
                 // More precise than any source, or no tensor.
                 self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
             }
             6 => {
                 let to = MoveTo::all(tierfs::model::Aim::Pack);
-                let to = (to, Consent::AsSet);
+                let to = MoveRequest { to, consent: Consent::AsSet };
                 self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
             }
             7 => {
                 let to = Reconstruct::parse("factor:rank=3").unwrap();
                 if set_reconstruct(&self.collection, node, to).is_ok() {
-                    let what = (Evict::Stored, Consent::Given);
+                    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
                     self.engine.evict(&self.collection, node, what, silent, &mut Moved::default()).ok();
                 }
             }
@@ -133,7 +134,7 @@ impl History {
         }
         let Some(child) = self.node("d/y.npy") else { return };
         if set_reconstruct(&self.collection, child, Reconstruct::parse("delta").unwrap()).is_ok() {
-            let what = (Evict::Stored, Consent::Given);
+            let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
             self.engine.evict(&self.collection, child, what, &Silent, &mut Moved::default()).ok();
         }
     }
@@ -210,7 +211,9 @@ fn a_replay_gives_the_state_that_was_in_memory_after_every_step() {
                 _ => history.step(),
             }
             let context = format!("seed {seed}, step {step} of kind {what}");
-            let replayed = tierfs::store::open_collection(&disk, STORE, ("t", "c"), Access::Read).unwrap();
+            let replayed =
+                tierfs::store::open_collection(&disk, STORE, CollectionName::new("t", "c"), Access::Read)
+                    .unwrap();
             let (memory, replayed) = (state_of(&history.collection), state_of(&replayed));
             for (memory, replayed) in memory.iter().zip(&replayed) {
                 assert_eq!(memory, replayed, "{context}");
@@ -245,7 +248,7 @@ fn a_snapshot_reads_as_the_collection_did_when_it_was_frozen_whatever_happened_s
             compact(&history.collection, &Silent).unwrap();
             let remote = Remote::default();
             let canonical = frozen.canonical(REMOTE).unwrap_or_else(|error| panic!("{context}: {error}"));
-            let done = remote.push_canonical(&canonical, ("t", "c"));
+            let done = remote.push_canonical(&canonical, CollectionName::new("t", "c"));
             kinds.extend(done.manifest.files.iter().map(|file| file.kind));
             pushed += done.bytes;
             let shown = remote.store().collection("t", "c").unwrap();
@@ -276,7 +279,7 @@ fn a_state_gives_the_same_files_after_a_restart_a_checkpoint_and_a_compaction() 
         let canonical = |collection: &Arc<Collection>| {
             let canonical = Frozen::of(collection).unwrap().canonical(REMOTE).unwrap();
             let remote = Remote::default();
-            let manifest = remote.push_canonical(&canonical, ("t", "c")).manifest;
+            let manifest = remote.push_canonical(&canonical, CollectionName::new("t", "c")).manifest;
             (canonical.log().to_vec(), manifest)
         };
         let first = canonical(&history.collection);
@@ -314,7 +317,7 @@ fn a_variant_reads_as_the_collection_after_a_move_to_its_tier_whatever_its_histo
         let recode = variant(to, history.store.settings());
         let made = || canonical.variant(canonical.choose(&recode), REMOTE, &Silent).unwrap();
         let (remote, first) = (Remote::default(), made());
-        let pushed = remote.push_with(&canonical, &[first], ("t", "c"));
+        let pushed = remote.push_with(&canonical, &[first], CollectionName::new("t", "c"));
         assert!(made().log() == made().log(), "{context}: another log");
         let reader = Arc::new(remote.store());
         let _engine = Engine::new(reader.clone());
@@ -325,7 +328,7 @@ fn a_variant_reads_as_the_collection_after_a_move_to_its_tier_whatever_its_histo
         assert!(reader.variant(&exact, "q7").unwrap().is_none(), "{context}");
         drop((canonical, frozen));
         // Refused tensors stay, and the others move.
-        let to = (to, Consent::Given);
+        let to = MoveRequest { to, consent: Consent::Given };
         history.engine.set_tier(&history.collection, ROOT, to, &Silent, &mut Moved::default()).ok();
         assert_same_bytes(&seen(&shown), &seen(&history.collection), &context);
         encoded += pushed.manifest.variants.iter().map(|variant| variant.files.len()).sum::<usize>();

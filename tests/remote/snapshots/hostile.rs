@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tierfs::format::log::slot::{RawSlot, SLOT_BYTES};
 use tierfs::format::snapshot::manifest::FileKind;
 use tierfs::ingest::Options;
-use tierfs::model::ErrorKind;
+use tierfs::model::{CollectionName, ErrorKind};
 use tierfs::store::Frozen;
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -19,7 +19,7 @@ fn pushed() -> (Remote, Vec<u8>, Vec<u8>) {
     import(&collection, "m.safetensors", &bytes, &Options::default()).unwrap();
     let remote = Remote::default();
     let canonical = Frozen::of(&collection).unwrap().canonical(REMOTE).unwrap();
-    remote.push_canonical(&canonical, ("t", "c"));
+    remote.push_canonical(&canonical, CollectionName::new("t", "c"));
     (remote, canonical.log().to_vec(), bytes)
 }
 
@@ -30,7 +30,7 @@ fn a_log_that_is_cut_or_changed_opens_as_damaged_or_not_at_all() {
     for slot in 0..log.len() / SLOT_BYTES {
         let mut changed = log.clone();
         changed[slot * SLOT_BYTES + 30..][..8].fill(0xa5);
-        remote.change_log(("t", "c"), &changed);
+        remote.change_log(CollectionName::new("t", "c"), &changed);
         if let Ok(collection) = remote.store().collection("t", "c") {
             let found = collection.state().find(tierfs::store::ROOT, b"m.safetensors");
             // Never other bytes.
@@ -45,7 +45,7 @@ fn a_log_that_is_cut_or_changed_opens_as_damaged_or_not_at_all() {
         if len == 0 {
             continue;
         }
-        remote.change_log(("t", "c"), &log[..len]);
+        remote.change_log(CollectionName::new("t", "c"), &log[..len]);
         let opened = remote.store().collection("t", "c");
         assert!(
             opened.is_err_and(|error| matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt)),
@@ -62,14 +62,14 @@ fn a_log_with_the_highest_numbers_gets_no_number_and_is_refused() {
     last.put(21, u64::MAX.to_le_bytes());
     last.seal(1, u64::MAX);
     let changed = [&log[..log.len() - SLOT_BYTES], &last.0].concat();
-    remote.change_log(("t", "c"), &changed);
+    remote.change_log(CollectionName::new("t", "c"), &changed);
     assert_eq!(remote.store().collection("t", "c").err().unwrap().kind(), ErrorKind::Io);
 }
 
 #[test]
 fn a_data_file_of_any_claimed_length_takes_no_memory_and_reads_as_an_error() {
     let (remote, ..) = pushed();
-    remote.change(("t", "c"), |manifest| {
+    remote.change(CollectionName::new("t", "c"), |manifest| {
         for file in manifest.files.iter_mut().filter(|file| file.kind != FileKind::Log) {
             file.bytes = i64::MAX as u64;
             file.extents.clear();
@@ -77,7 +77,7 @@ fn a_data_file_of_any_claimed_length_takes_no_memory_and_reads_as_an_error() {
     });
     let collection = remote.store().collection("t", "c").unwrap();
     assert_eq!(read(&collection, "m.safetensors").unwrap_err().kind(), ErrorKind::Corrupt);
-    remote.change(("t", "c"), |manifest| manifest.files.truncate(1));
+    remote.change(CollectionName::new("t", "c"), |manifest| manifest.files.truncate(1));
     let collection = remote.store().collection("t", "c").unwrap();
     assert_eq!(read(&collection, "m.safetensors").unwrap_err().kind(), ErrorKind::Corrupt);
 }
@@ -101,7 +101,7 @@ fn a_remote_whose_log_is_of_another_is_refused() {
     let mut header = RawSlot(log[..SLOT_BYTES].try_into().unwrap());
     header.put(27, 5_u128.to_le_bytes());
     header.seal(1, 0);
-    remote.change_log(("t", "c"), &[&header.0, &log[SLOT_BYTES..]].concat());
+    remote.change_log(CollectionName::new("t", "c"), &[&header.0, &log[SLOT_BYTES..]].concat());
     let refused = remote.store().collection("t", "c").err().unwrap();
     assert!(refused.to_string().contains("belongs to store"), "{refused}");
 }

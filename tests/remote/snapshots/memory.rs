@@ -8,12 +8,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tierfs::format::snapshot::keys::PieceName;
 use tierfs::format::snapshot::manifest::{
-    Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, Owner, PIECES_MAX, Piece, PieceEncoding,
-    Variant,
+    Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, PIECES_MAX, Piece,
+    PieceEncoding, Variant,
 };
 use tierfs::format::snapshot::pieces::pieces;
 use tierfs::format::zstandard;
-use tierfs::model::{EntryId, StoreId};
+use tierfs::model::{CollectionName, EntryId, OwnedCollectionName, StoreId};
 use tierfs::store::{
     Canonical, CanonicalVariant, Collection, Frozen, OpenObject, Snapshot, SnapshotDisk, SnapshotFiles,
     Snapshots, Store, Verify,
@@ -33,7 +33,7 @@ struct Objects {
     /// times that they were.
     damaged: (u32, u32),
     /// By tenant and collection, the manifests in order.
-    manifests: BTreeMap<(String, String), Vec<Vec<u8>>>,
+    manifests: BTreeMap<OwnedCollectionName, Vec<Vec<u8>>>,
 }
 
 /// The outcome of a push.
@@ -48,11 +48,11 @@ pub struct Pushed {
 
 impl Remote {
     /// Pushes what a frozen collection is.
-    pub fn push(&self, frozen: &Frozen, place: (&str, &str)) -> Pushed {
+    pub fn push(&self, frozen: &Frozen, place: CollectionName<'_>) -> Pushed {
         self.push_canonical(&frozen.canonical(REMOTE).unwrap(), place)
     }
 
-    pub fn push_canonical(&self, canonical: &Canonical, place: (&str, &str)) -> Pushed {
+    pub fn push_canonical(&self, canonical: &Canonical, place: CollectionName<'_>) -> Pushed {
         self.push_with(canonical, &[], place)
     }
 
@@ -61,7 +61,7 @@ impl Remote {
         &self,
         canonical: &Canonical,
         variants: &[CanonicalVariant],
-        (tenant, name): (&str, &str),
+        CollectionName { tenant, name }: CollectionName<'_>,
     ) -> Pushed {
         let mut made = Made::default();
         let mut pushed = 0;
@@ -110,13 +110,16 @@ impl Remote {
                 recipe: variant.choice().recipe(),
             });
         }
-        let needs = canonical.needs().iter().map(|(tenant, collection)| Needed {
+        let needs = canonical.needs().iter().map(|OwnedCollectionName { tenant, name: collection }| Needed {
             tenant: tenant.clone(),
             collection: collection.clone(),
             number: 1,
         });
         let mut objects = self.0.lock();
-        let before = objects.manifests.entry((tenant.to_owned(), name.to_owned())).or_default();
+        let before = objects
+            .manifests
+            .entry(OwnedCollectionName::new(tenant.to_owned(), name.to_owned()))
+            .or_default();
         let manifest = Manifest {
             remote: REMOTE,
             number: before.len() as u64 + 1,
@@ -126,7 +129,7 @@ impl Remote {
             collection: Described {
                 tenant: tenant.to_owned(),
                 name: name.to_owned(),
-                tenant_owner: Owner { uid: 7, gid: 8, mode: 0o750 },
+                tenant_owner: OwnerAndMode { uid: 7, gid: 8, mode: 0o750 },
                 owner: canonical.owner(),
                 created_at: canonical.created_at(),
             },
@@ -165,16 +168,16 @@ impl Remote {
     }
 
     /// Changes the newest manifest of a collection.
-    pub fn change(&self, place: (&str, &str), change: impl FnOnce(&mut Manifest)) {
+    pub fn change(&self, place: CollectionName<'_>, change: impl FnOnce(&mut Manifest)) {
         let mut objects = self.0.lock();
-        let all = objects.manifests.get_mut(&(place.0.to_owned(), place.1.to_owned())).unwrap();
+        let all = objects.manifests.get_mut(&place.owned()).unwrap();
         let mut manifest = Manifest::parse(all.last().unwrap()).unwrap();
         change(&mut manifest);
         *all.last_mut().unwrap() = manifest.to_bytes().unwrap();
     }
 
     /// Replaces the log of the newest snapshot of a collection.
-    pub fn change_log(&self, place: (&str, &str), log: &[u8]) {
+    pub fn change_log(&self, place: CollectionName<'_>, log: &[u8]) {
         let mut made = Made::default();
         self.put_log(&mut made, log);
         self.change(place, |manifest| {
@@ -235,20 +238,21 @@ impl Snapshots for Remote {
 
     fn tenants(&self) -> io::Result<Vec<String>> {
         let mut tenants: Vec<String> =
-            self.0.lock().manifests.keys().map(|(tenant, _)| tenant.clone()).collect();
+            self.0.lock().manifests.keys().map(|OwnedCollectionName { tenant, .. }| tenant.clone()).collect();
         tenants.dedup();
         Ok(tenants)
     }
 
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
         let objects = self.0.lock();
-        let of_tenant = objects.manifests.keys().filter(|(of, _)| of == tenant);
-        Ok(of_tenant.map(|(_, name)| name.clone()).collect())
+        let of_tenant =
+            objects.manifests.keys().filter(|OwnedCollectionName { tenant: of, .. }| of == tenant);
+        Ok(of_tenant.map(|OwnedCollectionName { name, .. }| name.clone()).collect())
     }
 
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
         let objects = self.0.lock();
-        let all = objects.manifests.get(&(tenant.to_owned(), collection.to_owned()));
+        let all = objects.manifests.get(&OwnedCollectionName::new(tenant.to_owned(), collection.to_owned()));
         let Some(bytes) = all.and_then(|all| all.last()) else { return Ok(None) };
         let manifest = Arc::new(Manifest::parse(bytes).map_err(|error| io::Error::other(error.to_string()))?);
         let files = Arc::new(Files { remote: self.clone(), manifest: manifest.clone() });

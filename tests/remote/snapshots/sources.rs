@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::{Consent, Engine, Evict, Moved, Reconstruct, set_reconstruct, variant};
+use tierfs::engine::{
+    Consent, Engine, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, set_reconstruct, variant,
+};
 use tierfs::ingest::{Options, Parents};
-use tierfs::model::{MoveTo, Silent};
+use tierfs::model::{CollectionName, MoveTo, Owner, Silent};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::{Access, Collection, Frozen, Store};
@@ -28,7 +30,7 @@ fn weights(tuned: impl Fn(usize, f32) -> f32) -> Vec<u8> {
 fn evict(engine: &Engine, collection: &Arc<Collection>, path: &str, way: &str) {
     let node = find(collection, path).unwrap().entry.id;
     set_reconstruct(collection, node, Reconstruct::parse(way).unwrap()).unwrap();
-    let what = (Evict::Stored, Consent::Given);
+    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
     engine.evict(collection, node, what, &Silent, &mut Moved::default()).unwrap();
 }
 
@@ -36,9 +38,9 @@ fn evict(engine: &Engine, collection: &Arc<Collection>, path: &str, way: &str) {
 fn a_fine_tune_kept_as_differences_needs_its_base_and_reads_with_it() {
     let store = store(Arc::new(MemoryDisk::new()));
     let engine = Engine::new(store.clone());
-    let base = store.collection_made("t", "base", (0, 0)).unwrap();
+    let base = store.collection_made("t", "base", Owner { uid: 0, gid: 0 }).unwrap();
     import(&base, "m.safetensors", &weights(|_, value| value), &Options::default()).unwrap();
-    let tuned = store.collection_made("t", "tuned", (0, 0)).unwrap();
+    let tuned = store.collection_made("t", "tuned", Owner { uid: 0, gid: 0 }).unwrap();
     let parents = Parents::new(&base, None).unwrap();
     let options = Options { parents: Some(parents), ..Options::default() };
     let bytes = weights(|place, value| if place % 50 == 0 { value * 1.01 } else { value });
@@ -47,14 +49,14 @@ fn a_fine_tune_kept_as_differences_needs_its_base_and_reads_with_it() {
     evict(&engine, &tuned, "w", "delta");
     assert_eq!(read(&tuned, "m.safetensors").unwrap(), bytes);
     let remote = Remote::default();
-    let pushed = remote.push(&Frozen::of(&tuned).unwrap(), ("t", "tuned"));
+    let pushed = remote.push(&Frozen::of(&tuned).unwrap(), CollectionName::new("t", "tuned"));
     assert_eq!(pushed.manifest.needs.len(), 1);
     assert_eq!(pushed.manifest.needs[0].collection, "base");
     // Without the base, no byte of the differences is read.
     let alone = Arc::new(remote.store());
     let _engine = Engine::new(alone.clone());
     assert!(read(&alone.collection("t", "tuned").unwrap(), "m.safetensors").is_err());
-    remote.push(&Frozen::of(&base).unwrap(), ("t", "base"));
+    remote.push(&Frozen::of(&base).unwrap(), CollectionName::new("t", "base"));
     let shown = Arc::new(remote.store());
     let _engine = Engine::new(shown.clone());
     assert_eq!(read(&shown.collection("t", "tuned").unwrap(), "m.safetensors").unwrap(), bytes);
@@ -75,9 +77,9 @@ fn a_variant_of_a_fine_tune_kept_as_differences_needs_no_base() {
         });
         safetensors_file(&tensors)
     };
-    let base = store.collection_made("t", "base", (0, 0)).unwrap();
+    let base = store.collection_made("t", "base", Owner { uid: 0, gid: 0 }).unwrap();
     import(&base, "m.safetensors", &model(&|_, value| value), &Options::default()).unwrap();
-    let tuned = store.collection_made("t", "tuned", (0, 0)).unwrap();
+    let tuned = store.collection_made("t", "tuned", Owner { uid: 0, gid: 0 }).unwrap();
     let options = Options { parents: Some(Parents::new(&base, None).unwrap()), ..Options::default() };
     let bytes = model(&|place, value| if place % 50 == 0 { value * 1.01 } else { value });
     import(&tuned, "m.safetensors", &bytes, &options).unwrap();
@@ -89,7 +91,7 @@ fn a_variant_of_a_fine_tune_kept_as_differences_needs_no_base() {
         let canonical = Frozen::of(collection).unwrap().canonical(REMOTE).unwrap();
         let choice = canonical.choose(&variant(to, store.settings()));
         let made = canonical.variant(choice, REMOTE, &Silent).unwrap();
-        remote.push_with(&canonical, &[made], ("t", collection.name())).manifest
+        remote.push_with(&canonical, &[made], CollectionName::new("t", collection.name())).manifest
     };
     let shown = |remote: &Remote, name: &str| {
         let store = Arc::new(remote.store());
@@ -107,7 +109,7 @@ fn a_variant_of_a_fine_tune_kept_as_differences_needs_no_base() {
     pushed(&base, &bases);
     let (_store, kept) = shown(&bases, "base");
     assert_eq!(read(&kept, "m.safetensors").unwrap(), model(&|_, value| value));
-    let to = (to, Consent::Given);
+    let to = MoveRequest { to, consent: Consent::Given };
     engine.set_tier(&tuned, tierfs::store::ROOT, to, &Silent, &mut Moved::default()).unwrap();
     let moved = read(&tuned, "m.safetensors").unwrap();
     assert!(moved != bytes);
@@ -126,7 +128,7 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let store = store(disk.clone());
     let engine = Engine::new(store.clone());
-    let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+    let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
     let opened = disk.open_outside(source.as_os_str().as_encoded_bytes()).unwrap();
     let mtime = opened.attributes().unwrap().modified.unwrap();
     let options =
@@ -145,16 +147,24 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
     };
     let (absent, encoded) = (tensor("b.safetensors"), tensor("c.safetensors"));
     let consent = Consent::Given;
-    let to = (MoveTo::parse_tier("q8").unwrap(), consent);
+    let to = MoveRequest { to: MoveTo::parse_tier("q8").unwrap(), consent };
     engine.set_tier(&collection, absent, to, &Silent, &mut Moved::default()).unwrap();
     set_reconstruct(&collection, absent, Reconstruct::Origin).unwrap();
-    engine.evict(&collection, absent, (Evict::Stored, consent), &Silent, &mut Moved::default()).unwrap();
-    let to = (MoveTo::parse_tier("q5").unwrap(), consent);
+    engine
+        .evict(
+            &collection,
+            absent,
+            EvictRequest { what: Evict::Stored, consent },
+            &Silent,
+            &mut Moved::default(),
+        )
+        .unwrap();
+    let to = MoveRequest { to: MoveTo::parse_tier("q5").unwrap(), consent };
     engine.set_tier(&collection, encoded, to, &Silent, &mut Moved::default()).unwrap();
     let expected = read(&collection, "c.safetensors").unwrap();
     assert!(expected != bytes);
     let remote = Remote::default();
-    let pushed = remote.push(&Frozen::of(&collection).unwrap(), ("t", "c"));
+    let pushed = remote.push(&Frozen::of(&collection).unwrap(), CollectionName::new("t", "c"));
     // The three are the same source, of which the third gives only the header.
     assert!(pushed.new > bytes.len() as u64, "{pushed:?}");
     drop((engine, collection, store));

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use tierfs::engine::policy::{Move, Tensor, plan};
+use tierfs::engine::policy::{BlockKey, Move, Tensor, plan};
 use tierfs::format::log::access::History;
 use tierfs::model::{ObjectId, Tier};
 use tierfs::store::{Limit, Rules};
@@ -14,7 +14,7 @@ const BEGIN: u64 = 1_700_000_040;
 
 fn tensor(id: u128, tier: Tier) -> Tensor {
     Tensor {
-        key: (1, ObjectId(id), 0),
+        key: BlockKey { collection: 1, object: ObjectId(id), index: 0 },
         tier,
         blocks: 8,
         elements: 1 << 18,
@@ -70,7 +70,7 @@ fn tiers(tensors: &[Tensor]) -> Vec<Tier> {
 }
 
 fn ticks_of(moves: &[(u64, Move)], id: u128) -> Vec<u64> {
-    moves.iter().filter(|(_, step)| step.key.1 == ObjectId(id)).map(|(tick, _)| *tick).collect()
+    moves.iter().filter(|(_, step)| step.key.object == ObjectId(id)).map(|(tick, _)| *tick).collect()
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_score_between_the_bounds_moves_nothing() {
 fn an_idle_tensor_is_packed_before_it_loses_precision_and_unpacked_when_it_is_hot() {
     let can = |lossy| Tensor { can_be_packed: true, is_lossy_allowed: lossy, ..tensor(1, Tier::Exact) };
     let mut tensors = vec![can(true), can(false), Tensor { can_be_encoded: false, ..can(true) }];
-    (tensors[1].key.1, tensors[2].key.1) = (ObjectId(2), ObjectId(3));
+    (tensors[1].key.object, tensors[2].key.object) = (ObjectId(2), ObjectId(3));
     let rules = Rules { pack_idle: 2 * HOUR, ..Rules::default() };
     let moves = open_file(&mut tensors, &[IDLE, IDLE, IDLE], 6 * 60, &rules);
     assert_eq!(tiers(&tensors), [Tier::Q5, Tier::Packed, Tier::Packed]);
@@ -181,7 +181,7 @@ fn a_full_tier_demotes_its_coldest_tensor_and_takes_none() {
         let mut rules = Rules::default();
         rules.limits.insert(Tier::Q8, limit);
         let moves = plan(&tensors, &rules, true, BEGIN);
-        moves.iter().map(|step| (step.key.1.0, step.to)).collect::<Vec<_>>()
+        moves.iter().map(|step| (step.key.object.0, step.to)).collect::<Vec<_>>()
     };
     assert_eq!(limited(Limit { bytes: 2 * bytes, blocks: 0 }), [(2, Tier::Q7)]);
     assert_eq!(limited(Limit { bytes: 0, blocks: 16 }), [(2, Tier::Q7)]);
@@ -202,7 +202,7 @@ fn the_q7_tier_shrinks_to_its_cap_and_fills_to_a_part_of_it() {
     let moves = plan(&tensors, &rules, true, BEGIN);
     // The least recently used tensors, except the one that must not lose precision.
     assert_eq!(
-        moves.iter().map(|step| (step.key.1.0, step.to)).collect::<Vec<_>>(),
+        moves.iter().map(|step| (step.key.object.0, step.to)).collect::<Vec<_>>(),
         [(0, Tier::Q5), (2, Tier::Q5)]
     );
     apply(&mut tensors, &moves, BEGIN);
@@ -214,7 +214,7 @@ fn the_q7_tier_shrinks_to_its_cap_and_fills_to_a_part_of_it() {
     tensors[3].tier = Tier::Q3;
     tensors[4].tier = Tier::Q3;
     let back = plan(&tensors, &rules, true, BEGIN + 180);
-    assert_eq!((back.len(), back[0].key.1.0, back[0].to), (1, 0, Tier::Q7));
+    assert_eq!((back.len(), back[0].key.object.0, back[0].to), (1, 0, Tier::Q7));
     // Two of three are less than 80 %, three are not.
     let fits = Rules { warm_byte_cap: 2 * bytes * 100 / 80 + 2, ..rules.clone() };
     assert_eq!(plan(&tensors, &fits, true, BEGIN + 180).len(), 1);
@@ -262,7 +262,7 @@ proptest! {
         scores in prop::collection::vec((0.0..1000.0_f64, 0..7200_u64), 12),
     ) {
         for (id, tensor) in (0..).zip(&mut tensors) {
-            tensor.key.1 = ObjectId(id);
+            tensor.key.object = ObjectId(id);
         }
         let made = tensors.clone();
         let mut now = BEGIN;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
 use tierfs::ingest::Options;
-use tierfs::model::{Silent, Tier};
+use tierfs::model::{Owner, Silent, Tier};
 use tierfs::store::ROOT;
 use tierfs::store::SaveUsage;
 use tierfs::store::SetClock;
@@ -28,7 +28,7 @@ fn hold(disk: &Arc<dyn Disk>, now: u64) -> Held {
     let clock = Arc::new(SetClock::default());
     clock.set(now);
     let store = Store::open(disk.clone(), Access::Write, "").unwrap().with_clock(clock.clone());
-    let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+    let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
     Held { store: Arc::new(store), clock, collection }
 }
 

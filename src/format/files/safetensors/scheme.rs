@@ -72,8 +72,8 @@ pub fn scheme<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) ->
     let all: HashMap<&str, (Dtype, &[u64])> =
         tensors.map(|(name, dtype, shape)| (name, (dtype, shape.dimensions()))).collect();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
-    for (name, tensor) in &all {
-        if let Some(layout) = layout(&all, name, *tensor) {
+    for (name, (dtype, sizes)) in &all {
+        if let Some(layout) = layout(&all, name, *dtype, sizes) {
             *found.entry(layout).or_default() += 1;
         }
     }
@@ -85,11 +85,7 @@ pub fn scheme<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) ->
 }
 
 /// The layout of the weight whose main tensor this is.
-fn layout(
-    all: &HashMap<&str, (Dtype, &[u64])>,
-    name: &str,
-    (dtype, sizes): (Dtype, &[u64]),
-) -> Option<String> {
+fn layout(all: &HashMap<&str, (Dtype, &[u64])>, name: &str, dtype: Dtype, sizes: &[u64]) -> Option<String> {
     let beside = |base: &str, suffix: &str| all.get(&*format!("{base}{suffix}")).copied();
     if let Some(base) = name.strip_suffix(".qweight") {
         let (scales, zeros) = (beside(base, ".scales")?, beside(base, ".qzeros")?);

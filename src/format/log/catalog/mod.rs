@@ -42,7 +42,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::format::files::cgeb::Runs;
-use crate::model::{Dtype, EntryId, MODE_BITS, ObjectId, SeedId, Shape, TensorId};
+use crate::model::{
+    CollectionName, Dtype, EntryId, MODE_BITS, ObjectId, OwnedCollectionName, Owner, SeedId, Shape, TensorId,
+};
 
 /// The kind of an Object entry.
 pub const OBJECT: u8 = 2;
@@ -163,13 +165,13 @@ pub struct Parent {
     /// The parent itself.
     pub object: ObjectId,
     /// Tenant and name of its collection. `None` if that is the child's own, which may be renamed and cloned.
-    pub collection: Option<(String, String)>,
+    pub collection: Option<OwnedCollectionName>,
 }
 
 impl Parent {
     /// Tenant and name of the parent's collection, for a child in the collection `own`.
-    pub fn place<'a>(&'a self, own: (&'a str, &'a str)) -> (&'a str, &'a str) {
-        self.collection.as_ref().map_or(own, |(tenant, name)| (tenant, name))
+    pub fn place<'a>(&'a self, own: CollectionName<'a>) -> CollectionName<'a> {
+        self.collection.as_ref().map_or(own, OwnedCollectionName::borrowed)
     }
 }
 
@@ -206,19 +208,24 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// A node that is created at `now`, in nanoseconds since 1970. `owner` is a user and a group.
-    pub fn new(id: EntryId, mode: u32, owner: (u32, u32), now: i64, node_type: NodeType) -> NodeEntry {
+    /// A node that is created at `now`, in nanoseconds since 1970.
+    pub fn new(id: EntryId, mode: u32, owner: Owner, now: i64, node_type: NodeType) -> NodeEntry {
         NodeEntry {
             id,
             mode: mode & MODE_BITS,
-            uid: owner.0,
-            gid: owner.1,
+            uid: owner.uid,
+            gid: owner.gid,
             atime: now,
             mtime: now,
             ctime: now,
             created_at: u64::try_from(now / 1_000_000_000).unwrap_or(0),
             node_type,
         }
+    }
+
+    /// Its owner and group.
+    pub fn owner(&self) -> Owner {
+        Owner { uid: self.uid, gid: self.gid }
     }
 }
 

@@ -11,7 +11,8 @@ use crate::format::values::{
     read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
 };
 use crate::model::{
-    DIMENSIONS_MAX, EntryId, Error, NAME_BYTES_MAX, ObjectId, Result, SeedId, Shape, TensorId, check_label,
+    CollectionName, DIMENSIONS_MAX, EntryId, Error, NAME_BYTES_MAX, ObjectId, OwnedCollectionName, Result,
+    SeedId, Shape, TensorId, check_label,
 };
 
 /// Longest target of a symbolic link in bytes.
@@ -166,7 +167,7 @@ fn write_object(out: &mut Writer, object: &ObjectEntry) {
     });
     if let Some(parent) = &object.parent {
         out.u128(parent.object.0);
-        let (tenant, collection) = parent.place(("", ""));
+        let CollectionName { tenant, name: collection } = parent.place(CollectionName::new("", ""));
         write_text(out, tenant.as_bytes());
         write_text(out, collection.as_bytes());
     }
@@ -189,7 +190,7 @@ fn read_parent(bytes: &mut Reader<'_>) -> Result<Parent> {
     for label in [&tenant, &collection] {
         check_label(label).map_err(|wrong| Error::corrupt(format!("{label:?} in a lineage: {wrong}")))?;
     }
-    Ok(Parent { object, collection: Some((tenant, collection)) })
+    Ok(Parent { object, collection: Some(OwnedCollectionName { tenant, name: collection }) })
 }
 
 fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {

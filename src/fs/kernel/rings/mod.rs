@@ -185,9 +185,9 @@ impl Transport {
     ) -> io::Result<Transport> {
         let Prepared { rings, mut spare, cores, buffers, queues } = prepared;
         let started = wakes(&rings, withholds_rings).and_then(|wakes| {
-            let shared = Arc::new(Shared::new(buffers, wakes, (cores, queues)));
+            let shared = Arc::new(Shared::new(buffers, wakes, cores, queues));
             let transport = Transport { shared };
-            start_threads(&transport.shared, rings, queues, (device, service), Arc::new(ended))?;
+            start_threads(&transport.shared, rings, queues, device, service, Arc::new(ended))?;
             Ok(transport)
         });
         if started.is_err() {
@@ -228,7 +228,8 @@ fn start_threads(
     shared: &Arc<Shared>,
     rings: Vec<Ring>,
     queues: usize,
-    (device, service): (&Arc<OwnedFd>, &Arc<impl Service>),
+    device: &Arc<OwnedFd>,
+    service: &Arc<impl Service>,
     ended: Arc<impl Fn() + Send + Sync + 'static>,
 ) -> io::Result<()> {
     for (this, ring) in rings.into_iter().enumerate().rev() {

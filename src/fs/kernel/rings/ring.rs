@@ -72,19 +72,19 @@ impl Ring {
     pub fn register(&mut self, device: BorrowedFd, number: usize, entry: Entry) -> io::Result<()> {
         let parts = entry.parts();
         let address = Some(parts.as_ptr().expose_provenance() as u64);
-        self.push(command(device, REGISTER, (entry.queue, 0), address).user_data(number as u64))?;
+        self.push(command(device, REGISTER, entry.queue, 0, address).user_data(number as u64))?;
         // The kernel reads the parts while it submits.
         self.submit()
     }
 
     /// Gives an entry with a reply back to the kernel.
     pub fn commit(&mut self, device: BorrowedFd, number: usize, entry: Entry, id: u64) -> io::Result<()> {
-        self.push(command(device, COMMIT_AND_FETCH, (entry.queue, id), None).user_data(number as u64))
+        self.push(command(device, COMMIT_AND_FETCH, entry.queue, id, None).user_data(number as u64))
     }
 
     /// Registers what the kernel must refuse. It uses the device from then on.
     pub fn refuse(&mut self, device: BorrowedFd) -> io::Result<()> {
-        self.push(command(device, REGISTER, (NO_QUEUE, 0), None).user_data(WAKE))?;
+        self.push(command(device, REGISTER, NO_QUEUE, 0, None).user_data(WAKE))?;
         self.submit()
     }
 
@@ -136,7 +136,7 @@ fn retried(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<()> {
 }
 
 /// A command to the FUSE device, with `struct fuse_uring_cmd_req`.
-fn command(device: BorrowedFd, kind: u32, (queue, id): (u16, u64), parts: Option<u64>) -> Entry128 {
+fn command(device: BorrowedFd, kind: u32, queue: u16, id: u64, parts: Option<u64>) -> Entry128 {
     let mut request = [0; 80];
     request[8..16].copy_from_slice(&id.to_ne_bytes());
     request[16..18].copy_from_slice(&queue.to_ne_bytes());

@@ -76,7 +76,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(buffers: Buffers, wakes: Vec<File>, (cores, queues): (Vec<usize>, usize)) -> Shared {
+    pub fn new(buffers: Buffers, wakes: Vec<File>, cores: Vec<usize>, queues: usize) -> Shared {
         let home = |queue| cores.iter().position(|core| *core == queue).unwrap_or(queue % cores.len().max(1));
         Shared {
             homes: (0..queues).map(home).collect(),

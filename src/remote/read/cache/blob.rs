@@ -66,7 +66,7 @@ impl Blob {
         let here = (0..).zip(&states).filter(|(_, state)| **state == PieceState::Here);
         let stored =
             here.filter_map(|(place, _)| layout.piece(place)).map(|piece| u64::from(piece.raw)).sum();
-        let pieces = PieceFile::new(layout.clone(), (states, Some(digests)), Some(data.clone()), map);
+        let pieces = PieceFile::new(layout.clone(), states, Some(digests), Some(data.clone()), map);
         Ok(Blob {
             pieces: Arc::new(pieces),
             data,
