@@ -12,14 +12,14 @@ use tierfs::format::log::catalog::{
     Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, TensorEntry,
 };
 use tierfs::format::log::record::Stored;
-use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
-use tierfs::vfs::open::OpenFiles;
+use tierfs::model::{Dtype, EntryId, ObjectId, Owner, SeedId, Shape, StoreId, TensorId, Tier};
 use tierfs::store::ROOT;
 use tierfs::store::Touched;
 use tierfs::store::Verify;
 use tierfs::store::add_blocks;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
+use tierfs::vfs::open::OpenFiles;
 
 use crate::Result;
 use crate::inside::opened::Opened;
@@ -193,12 +193,12 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
     let disk = FileDisk::create(path)?;
     Store::create(&disk, StoreId(1))?;
     let store = Store::open(Arc::new(disk), Access::Write, "tierfs-bench")?;
-    let collection = store.collection_made("b", "c", (0, 0))?;
+    let collection = store.collection_made("b", "c", Owner::default())?;
     let (raw, _) = codec::payload(Tier::Q3)?;
     let raw = &raw[..BLOCK_BYTES as usize];
-    let how = (Tier::Q3, tierfs::model::Encoder::Absmax);
+    let (tier, encoder) = (Tier::Q3, tierfs::model::Encoder::Absmax);
     let mut touched = Touched::default();
-    let (stored, _) = collection.store_blocks(how, Dtype::F32, raw, raw.len(), &mut touched)?;
+    let (stored, _) = collection.store_blocks(tier, encoder, Dtype::F32, raw, raw.len(), &mut touched)?;
     let first = *stored.first().ok_or("nothing was stored")?;
     let slot = u64::from(first.len.next_multiple_of(64));
     let tensor = TensorId::of("b", "c", "values", TensorId(0));

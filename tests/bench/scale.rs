@@ -15,7 +15,7 @@ use tierfs::format::log::catalog::{
     Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, TensorEntry,
 };
 use tierfs::format::log::record::Stored;
-use tierfs::model::{Dtype, Encoder, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
+use tierfs::model::{Dtype, Encoder, EntryId, ObjectId, Owner, SeedId, Shape, StoreId, TensorId, Tier};
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Collection, ROOT, Store, Touched, add_blocks};
 
@@ -104,7 +104,7 @@ fn grow(path: &Path, from: u32, to: u32) -> Result<()> {
     while number < to {
         let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, "tierfs-bench")?;
         for number in number..to.min(number + OPEN_MAX) {
-            let collection = store.collection_made("b", &name_of(number), (0, 0))?;
+            let collection = store.collection_made("b", &name_of(number), Owner::default())?;
             let end = fill(&collection, number)?;
             let file = path.join("b").join(name_of(number)).join(format!("tier{}.dat", TIER.byte()));
             File::options().write(true).open(file)?.set_len(end)?;
@@ -122,8 +122,8 @@ fn name_of(collection: u32) -> String {
 fn fill(collection: &Arc<Collection>, number: u32) -> Result<u64> {
     let mut touched = Touched::default();
     let zeros = vec![0; BLOCK_BYTES as usize];
-    let how = (TIER, Encoder::Absmax);
-    let (stored, _) = collection.store_blocks(how, Dtype::F32, &zeros, zeros.len(), &mut touched)?;
+    let (stored, _) =
+        collection.store_blocks(TIER, Encoder::Absmax, Dtype::F32, &zeros, zeros.len(), &mut touched)?;
     let first = *stored.first().ok_or("nothing was stored")?;
     if first.checksum != checksum::of(&vec![0; first.len as usize]) {
         return Err("the payload of zeros is not zeros: the store cannot be sparse".into());
@@ -166,7 +166,7 @@ fn fill(collection: &Arc<Collection>, number: u32) -> Result<u64> {
                     ..FileEntry::new(Content::Tensor, [entry.id])
                 };
                 let file = NodeType::File(Box::new(file));
-                batch.entry(Entry::Node(Box::new(NodeEntry::new(node, 0o644, (0, 0), 0, file))));
+                batch.entry(Entry::Node(Box::new(NodeEntry::new(node, 0o644, Owner::default(), 0, file))));
                 let entry = EntryId(node.0 + 1);
                 batch.entry(Entry::Name { parent: ROOT, entry, name: name.as_bytes().into(), node });
             }

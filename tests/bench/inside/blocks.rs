@@ -170,8 +170,8 @@ fn put_encoded(place: &Rc<Place>) -> Result<Contest> {
     let put = move |tensor: &Tensor, index: usize| -> Result<()> {
         let (collection, mut touched) = (&tensor.opened.collection, Touched::default());
         let block = tensor.raw(other(index));
-        let how = (Tier::Q8, Encoder::Absmax);
-        let (stored, _) = collection.store_blocks(how, Dtype::F32, block, BLOCK, &mut touched)?;
+        let (tier, encoder) = (Tier::Q8, Encoder::Absmax);
+        let (stored, _) = collection.store_blocks(tier, encoder, Dtype::F32, block, BLOCK, &mut touched)?;
         let stored: Vec<_> = stored.into_iter().map(|stored| (index as u32, stored)).collect();
         collection.record(touched, |batch, _| {
             add_blocks(batch, &tensor.opened.object.entry, &stored);
