@@ -1,6 +1,6 @@
 # Each target runs the script of its name under scripts/, which also works without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-remote test test-long suites loaders fuzz bench quality pictures gpu build wheel deb install uninstall fmt lint setup clean
+.PHONY: help demo demo-remote test test-long suites loaders fuzz bench quality pictures site gpu build wheel deb install uninstall fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ quality: ## Measure the precision of each tier on real models, as root; writes d
 
 pictures: ## Make the pictures of tierfs top and tierfs report in docs/plots, as root
 	@scripts/pictures.sh
+
+site: ## Build a static site of the documents with a search, target/site
+	@scripts/site.sh
 
 gpu: ## Read tensors into GPU memory, compare them there and measure, on a machine with a GPU
 	@scripts/gpu.sh

@@ -7,6 +7,7 @@
 #   scripts/setup.sh suites  for scripts/suites.sh and scripts/fuzz.sh: foreign test suites and a fuzzer
 #   scripts/setup.sh quality for scripts/quality.sh: as for the demo, and a language model of 98 MB
 #   scripts/setup.sh loaders for scripts/loaders.sh: programs that load models, and backup programs; torch takes 5 GB
+#   scripts/setup.sh site    for scripts/site.sh: mdBook
 #   scripts/setup.sh packages for scripts/deb.sh and scripts/docker.sh: cargo-deb, debootstrap
 #
 # Everything except system packages and cargo-nextest is installed under target/.
@@ -16,17 +17,18 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 purpose=${1:-tests}
 case $purpose in
-tests | demo | bench | suites | loaders | packages | quality) ;;
+tests | demo | bench | suites | loaders | packages | quality | site) ;;
 *)
-    echo "usage: scripts/setup.sh [demo|bench|suites|loaders|packages|quality]" >&2
+    echo "usage: scripts/setup.sh [demo|bench|suites|loaders|packages|quality|site]" >&2
     exit 2
     ;;
 esac
 nextest_version=0.9.143
 nextest_oldest=0.9.100
-# Programs from crates.io that only the suites need: name and version.
+# Programs from crates.io for one purpose: name, version, options of cargo.
 suite_programs=("fsx 0.3.2" "pjdfstest 0.2.2" "cargo-fuzz 0.13.2")
 package_programs=("cargo-deb 3.8.0")
+site_programs=("mdbook 0.5.4 --no-default-features --features search")
 stamps=target/setup
 venv=target/venv
 models=target/models
@@ -236,12 +238,13 @@ real_models() {
 }
 
 programs() {
-    local program name version
+    local program name version options
     for program; do
-        read -r name version <<<"$program"
+        read -r name version options <<<"$program"
         if ! grep -qs "^\"$name $version " target/tools/.crates.toml; then
             say "$name: building $version, a few minutes"
-            quietly 1500 cargo install --locked --force --root target/tools --version "$version" "$name" ||
+            # shellcheck disable=SC2086 # the options are words
+            quietly 1500 cargo install --locked --force --root target/tools --version "$version" "$name" $options ||
                 fail "cargo install $name failed"
         fi
         say "$name: $version"
@@ -290,6 +293,10 @@ fi
 if [ "$purpose" = packages ]; then
     crates
     programs "${package_programs[@]}"
+    exit
+fi
+if [ "$purpose" = site ]; then
+    programs "${site_programs[@]}"
     exit
 fi
 if [ "$purpose" = loaders ]; then

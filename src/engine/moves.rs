@@ -215,19 +215,30 @@ impl Step<'_> {
         for (number, object) in target.objects.iter().enumerate() {
             let open = open_after(collection, object, opened)?;
             let layout = object.layout();
-            let step = (STEP_BYTES / u64::from(layout.block_bytes)).max(1) as u32;
-            let mut first = 0;
+            let mut step = (STEP_BYTES / u64::from(layout.block_bytes)).max(1) as u32;
+            let (mut first, mut is_last_try) = (0, false);
             while first < layout.blocks() {
                 self.progress.check()?;
                 let zeros = object.zeros_from(first, layout).saturating_sub(first);
                 let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
-                let mut migration = open.migrate(first..last, storing, &|open, index, block, out| {
+                let migrated = open.migrate(first..last, storing, &|open, index, block, out| {
                     let block = IndexedBlock { index, block };
                     if self.to_move.is_compared(number, block) && open.is_extent_untouched() {
                         return Ok(Elements::Origin);
                     }
                     elements(collection, target, open, block, storing.aim, out)
-                })?;
+                });
+                let mut migration = match migrated {
+                    // A sync frees the space of what has moved; fewer blocks at a time may find room in it.
+                    Err(error) if error.kind() == ErrorKind::Full && !is_last_try => {
+                        collection.sync()?;
+                        is_last_try = step == 1;
+                        step = (step / 4).max(1);
+                        continue;
+                    }
+                    migrated => migrated?,
+                };
+                is_last_try = false;
                 if !migration.is_empty() {
                     measured.add(migration.measured);
                     moved.blocks += migration.blocks() as u64;

@@ -29,6 +29,16 @@ impl Forms for NoForms {
 }
 
 /// Moves, evicts, pins and scrubs tensors, and tracks this work.
+///
+/// A mount, and each command that opens a store, has one engine. A change of tiers is planned first (`plan_move.rs`):
+/// the blocks that a request takes, the sources that it may read, and the consent that it needs. A refusal changes
+/// nothing. Then `moves.rs` encodes a few MiB at a time, from the best bytes there are, records each step as a batch
+/// and syncs now and then, so a move that is stopped leaves each block old or new. `at_work` lets one such request run
+/// at a time.
+///
+/// The engine is also the rebuilder of the store: a read that finds a block absent or corrupt asks it, and it tries the
+/// ways of `reconstruct/` in order. The automatic work of a mount (policy, pins, healing, compaction) calls the same
+/// functions from the maintenance thread.
 pub struct Engine {
     pub store: Arc<Store>,
     /// Serializes the requests that change tiers.

@@ -20,6 +20,15 @@ pub struct BatchRecord {
 }
 
 /// Records that take effect together or not at all.
+///
+/// A caller of `Collection::record` fills a batch with entries of the catalog and with records of blocks, whose
+/// payloads it has written before. Each gets the next sequence number, which becomes the epoch of a block. The journal
+/// appends the records and, last, a Commit with their number and checksum, or packs a small batch into one record. A
+/// replay that finds no valid Commit drops the batch.
+///
+/// A batch says too what its caller knows and the records do not: that it keeps the bytes that readers see
+/// (`keep_bytes`, for packs and compactions), that it frees space and may use the reserve of the log, and which names
+/// the kernel itself asked to change.
 pub struct Batch {
     records: Vec<BatchRecord>,
     next_sequence: u64,

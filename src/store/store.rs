@@ -48,7 +48,16 @@ const NUMBER_MAX: u32 = 1 << 23;
 /// Maximum size of that file.
 const NUMBER_BYTES_MAX: u64 = 11;
 
-/// An open store.
+/// An open store: a disk with a lock, settings, tenants, and the collections that are open.
+///
+/// One process writes to a store; the lock says which. A collection is opened at its first use, under the lock of
+/// `open` so that it is opened once, and closed again when it was not used for a while and memory or descriptors are
+/// needed. Tenants are small files that are read when they are asked for. Collections get numbers of their own
+/// (`numbered`), which are never used twice, since inode numbers contain them.
+///
+/// The disk may have a remote behind it (`Upstream`): of clones, whose missing pieces are fetched, or of snapshots,
+/// which are only shown. Everything that collections share is in `services`: clock, lineage, events, the rebuilder of
+/// blocks.
 pub struct Store {
     pub(in crate::store) disk: Arc<dyn Disk>,
     pub(in crate::store) upstream: Arc<dyn Upstream>,

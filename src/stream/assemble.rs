@@ -41,6 +41,15 @@ impl Segment {
     }
 }
 
+/// Segments in a row that read as one range of bytes.
+///
+/// A stream is what a program sees of a file: the objects of a container one after the other, with literal or computed
+/// bytes between them, such as the header of a form or the records of an embedding batch. It is made from the parts of
+/// a file when the file is opened, costs a few words a segment, and holds the objects so that they stay readable.
+///
+/// A read finds the segments of its range by binary search in the plan, and each fills its part of the caller's buffer:
+/// an object decodes blocks, verified, straight into it; a computed segment casts, dequantizes or interleaves. A stream
+/// has no position and no lock of its own. Any number of threads read from one.
 #[derive(Clone)]
 pub struct Stream {
     segments: Vec<Segment>,

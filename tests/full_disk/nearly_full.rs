@@ -179,6 +179,23 @@ fn the_new_version_of_a_container_needs_room_for_itself_only() {
 }
 
 #[test]
+fn a_move_to_fewer_bits_goes_on_in_the_space_that_it_frees() {
+    let mut small = Small::of_bytes(24 << 20);
+    let mut random = Random(27);
+    let array = npy_file(&random.floats(4 << 20));
+    assert_eq!(write(&small.fixture.path("x.npy"), &array), Ok(()));
+    syncs(&small);
+    small.leave(1 << 20);
+    let file = small.fixture.path("x.npy");
+    support::answer(support::tierfs().args(["tier", "q8:all", "--lossy"]).arg(&file)).ok();
+    assert_eq!(small.fixture.attribute(".tensors/x", "tier"), "q8");
+    let found = fs::read(&file).unwrap();
+    small.fixture.remount();
+    assert_same(&small.fixture.read("x.npy"), &found, "the array in q8");
+    small.fixture.unmount();
+}
+
+#[test]
 fn a_removed_model_makes_room_for_another_at_once() {
     let mut small = Small::of_bytes(24 << 20);
     let mut random = Random(25);

@@ -85,6 +85,14 @@ pub(in crate::fs) struct LookupBegun {
 }
 
 /// The file system, as the kernel calls it.
+///
+/// `fs/kernel` parses a request and calls `answer` (`requests.rs`) on one of its threads. The dispatcher finds the
+/// place in the tree, calls the layer below, carries out the invalidation that the call returns, and replies; each
+/// request is counted, timed and traced by `measured`, where a panic becomes EIO. Requests that may take long move to
+/// threads of their own with the reply: opens that verify or decode, recognition, control files.
+///
+/// It is a handle: a clone shares all parts. These are the memory of the mount between requests (`fs/state`), each with
+/// its own lock, and none of them calls another.
 #[derive(Clone)]
 pub(in crate::fs) struct Dispatcher {
     pub vfs: Arc<Vfs>,

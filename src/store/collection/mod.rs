@@ -66,7 +66,16 @@ use crate::store::state::node::Node;
 use crate::store::state::node_settings::PACK;
 use crate::store::state::{ROOT, State};
 
-/// A collection of a store.
+/// A collection of a store: a log, the state that follows from it, and the files with payloads.
+///
+/// Opening replays the log into a `State`. After that every change is a batch: `Collection::record` lets its caller
+/// fill one while the state is locked, appends the batch to the log, and applies it to the state. So a change is in
+/// memory exactly if it is in the log, and a failed append changes nothing. A batch is durable after
+/// `Collection::sync`, which syncs payloads before the log; space that a batch has freed is used again only then.
+///
+/// Readers find nodes and objects in the state, open objects (`OpenObject`) and read blocks
+/// from `files`. A failed sync, or a damaged log, ends writing until the collection is opened again. The store closes a
+/// collection that nobody uses (`idle.rs`); what it needs again is in its files.
 pub struct Collection {
     pub(in crate::store) identity: Identity,
     pub(in crate::store) files: Files,

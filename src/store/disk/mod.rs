@@ -208,7 +208,16 @@ pub struct Space {
     pub files_free: u64,
 }
 
-/// A directory tree that contains a store.
+/// A directory tree that contains a store: the seam to the operating system.
+///
+/// The store does all I/O through `Disk` and `File`, with paths relative to the store. `FileDisk` is a directory of the
+/// machine; `MemoryDisk` serves tests and WebAssembly. Others wrap a disk (`ForwardDisk`):
+/// `Descriptors` bounds the open files, `Clones` and `SnapshotDisk` have files whose bytes come from a remote, and
+/// tests count calls, fail them or cut the power.
+///
+/// The promises are those of a POSIX file system: bytes are durable after a sync of the file, names after a sync of the
+/// directory, a rename is atomic, and reads see earlier writes. An implementation returns errors as `io::Error` and
+/// never panics.
 pub trait Disk: Send + Sync {
     /// Its location, for messages.
     fn place(&self) -> String;

@@ -51,6 +51,16 @@ use crate::store::object::write_state::WriteState;
 use crate::store::quota::Use;
 
 /// Owner of blocks, with their locations.
+///
+/// An object is a tensor, or another part of a file, as the store keeps it: a number of logical bytes, cut into blocks
+/// of one length. For each block the object knows the tier, the place of the payload, the checksum and the epoch, which
+/// is the sequence number of the record that made the block. The log creates an object by a catalog entry and describes
+/// its blocks by records; `State` applies both. A write through a mount puts bytes where no record points and marks the
+/// blocks dirty in `write_state`; a flush describes them in a batch.
+///
+/// Readers hold an `Arc<Object>` and look blocks up under the lock of `blocks`, then read without it. `ReadGate` of the
+/// collection keeps the places of blocks in use until they have read. An object that a batch deletes lives on for those
+/// who hold it, and its space is freed when the last one is gone.
 #[derive(Debug)]
 pub struct Object {
     /// The catalog entry at creation. Size and element type may have changed since.

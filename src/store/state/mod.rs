@@ -90,7 +90,16 @@ struct ChangedSizes {
     files: Option<BTreeSet<EntryId>>,
 }
 
-/// State of a collection.
+/// State of a collection: all that its log says, in memory.
+///
+/// `apply_entry` and `apply_record` are the only ways in which the state changes, for a replay and for a batch that was
+/// just appended, so both lead to the same state; the tests of histories compare the two. Entries of the catalog make
+/// and change nodes, names, settings, objects and pins. Records of blocks change objects. What a batch replaced or
+/// removed is collected in `freed`, from which the collection returns space once the batch is durable.
+///
+/// What follows from the log but is not in it is kept up to date here as well: names of tensors, sizes of files, counts
+/// for quotas, use of data files. During a replay some of these wait for its end, so that the work stays linear in the
+/// bytes of the log. The state does no I/O.
 #[derive(Debug, Default)]
 pub struct State {
     header: Header,

@@ -42,6 +42,16 @@ pub(super) struct Flags {
     pub told: AtomicBool,
 }
 
+/// A node that programs have open, one however often they open it.
+///
+/// It begins as the objects of the file and a stream of them (`Layout`). Reads take bytes from the stream. Writes go
+/// to the objects, whose blocks become dirty; growth adds to the last object or adds a draft, an object that the log
+/// does not know. A flush records what changed in one batch, after it has recognized the content where that is due, and
+/// the layout is then that of the log again. The head of this folder follows a write through these steps.
+///
+/// An `OpenFile` keeps the content that was opened when its name goes to another file or is removed. It stays in the
+/// table of open files (`OpenFiles`) until the last descriptor is released, and in
+/// `Vfs::unflushed` as long as the log could not take its writes.
 pub struct OpenFile {
     pub(super) collection: Arc<Collection>,
     pub(super) node: EntryId,

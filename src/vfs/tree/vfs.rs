@@ -25,6 +25,15 @@ use crate::vfs::tree::opened_forms::OpenedForms;
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
 
+/// The mounted tree without the kernel: numbers and names to nodes, and the requests on them.
+///
+/// A request names an inode number. `Vfs::locate` turns it into a place: the root, a tenant, a node of a collection, a
+/// control file, a file of a form. Lookups and listings go the other way and give each place a number that stays the
+/// same (`ino.rs`). Opens share one `OpenFile` a node. Changes of names and attributes are batches of the collection,
+/// and return an [`Invalidation`], the names and pages that the kernel must drop; the layer above carries it out.
+///
+/// The tree opens collections when they are looked up and lets the store close them while nobody uses them. It knows
+/// nothing of FUSE, so tests drive it directly.
 pub struct Vfs {
     store: Arc<Store>,
     engine: Engine,
