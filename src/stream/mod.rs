@@ -10,6 +10,7 @@ mod computed_bytes;
 mod digest;
 mod embedding_index;
 mod plan;
+mod strides;
 
 pub use assemble::{Segment, Stream};
 pub use batch::AssembledBatch;
@@ -21,3 +22,4 @@ pub use embedding_index::{
     shown_hash,
 };
 pub use plan::{Piece, Plan};
+pub use strides::Strided;

@@ -95,6 +95,7 @@ fn encoded(
     let Some(to) = tier.filter(|to| to.aim.tier() != Tier::Exact) else { return (encoded, kept) };
     for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
         let by = to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name, has_codes));
+        let by = if tensor.view.is_some() { Some(KeptBy::View) } else { by };
         let by =
             if recognized.content.has_checksums() { Some(by.unwrap_or(KeptBy::Checksummed)) } else { by };
         match by {
@@ -107,7 +108,8 @@ fn encoded(
 
 /// The tier of an imported tensor, if it moves anywhere.
 fn tier_of(to: MoveTo, tensor: &PartTensor, (settings, has_codes): (&Settings, bool)) -> Option<Tier> {
-    let takes = to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name, has_codes));
+    let takes = tensor.view.is_none()
+        && to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name, has_codes));
     Some(to.aim.tier()).filter(|tier| takes && *tier != Tier::Exact)
 }
 

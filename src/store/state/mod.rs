@@ -1,6 +1,7 @@
 //! State of a collection as recorded in its log: names, nodes, settings, objects.
 
 pub(in crate::store) mod apply_blocks;
+pub(in crate::store) mod assembly;
 pub(in crate::store) mod by_id;
 pub(in crate::store) mod data_files;
 pub(in crate::store) mod directory;

@@ -5,6 +5,7 @@
 //! follows from the plan without decoding anything.
 
 mod batch;
+mod checkpoint;
 mod form_pins;
 mod gguf;
 mod kind;
@@ -16,6 +17,6 @@ mod sums;
 
 pub use form_pins::{PinnedForms, pin_of};
 pub use kind::{Form, INDEX_NUMBER, Shows};
-pub use names::{Item, find, names};
+pub use names::{Item, find, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
