@@ -20,7 +20,7 @@ if [ "${1:-}" = --remote ]; then
 fi
 wanted=("$@")
 if [ $# = 0 ]; then
-    wanted=(numpy safetensors gguf onnx tokenizers torch transformers model2vec usearch faiss annoy arrow candle)
+    wanted=(numpy safetensors gguf onnx tokenizers torch transformers pickle model2vec usearch faiss annoy arrow candle)
     # tinygrad opens the files that it reads for writing.
     [ -n "$remote" ] || wanted+=(tinygrad arrivals backups)
 fi
@@ -45,6 +45,7 @@ trap clean EXIT
 
 for kind in arrays gguf onnx vectors tables; do "$python" "$here/make.py" "$kind" "$source/$kind"; done
 "$python" "$here/make.py" static "$source/static" target/models/minilm
+"$python" "$here/make.py" pickled "$source/pickled" target/models/minilm
 cp -rL target/models/minilm target/models-loaders/smollm2 "$source"
 for kind in "$source"/*; do "$tierfs" import "$place/store" "demo/$(basename "$kind")" "$kind" >"$place/import.log"; done
 # The loaders also find tensors beside their containers; the reference of the backups has none.
@@ -91,6 +92,14 @@ for pair in "${loaders[@]}"; do
     [ -z "$remote" ] || timeout 300 "$python" "$here/load_$loader.py" "$source/$kind" "$mnt/demo/$kind" || fail "$loader on $kind again"
     echo "loaders: $loader on $kind: the same"
 done
+
+# A model of pickles opens as safetensors, and the object beside its weights does nothing.
+if is_wanted pickle; then
+    cold
+    timeout 300 "$python" "$here/load_transformers.py" "$source/minilm" "$mnt/demo/pickled/.as/safetensors" || fail "transformers on pickled"
+    [ ! -e "$source/pickled.was-run" ] || fail "the pickle was run"
+    echo "loaders: transformers on pickled: the same, and no pickle was run"
+fi
 
 # candle maps the weights; its embedding equals that of tests/loaders/minilm.py except for rounding.
 if is_wanted candle; then

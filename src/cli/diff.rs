@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,9 +14,10 @@ use crate::control::PREFIX;
 use crate::format::log::catalog::Content;
 use crate::ingest::recognize;
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
+use crate::store::StridedElements;
 use crate::store::disk::File;
 use crate::store::disk::files::open_source;
-use crate::stream::{cast, is_castable};
+use crate::stream::{Computed, Segment, Stream, Strided, cast, is_castable};
 
 /// Elements that are compared at a time.
 const ELEMENTS_AT_ONCE: u64 = 1 << 18;
@@ -48,6 +50,24 @@ struct Item {
     begin: u64,
     bytes: u64,
     tensor: Option<(Dtype, Shape)>,
+    /// The elements in the file, if they do not follow each other.
+    view: Option<Arc<StridedElements>>,
+}
+
+/// The bytes of a file.
+struct Whole {
+    file: Arc<dyn File>,
+    bytes: u64,
+}
+
+impl Computed for Whole {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(out, range.start).map_err(|error| Error::io("reading it", error))
+    }
 }
 
 /// How two items compare.
@@ -151,6 +171,7 @@ fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str
         begin,
         bytes: end.saturating_sub(begin),
         tensor,
+        view: None,
     };
     let recognized = match recognize(&source, name.as_bytes()) {
         Ok(recognized) => Some(recognized).filter(|recognized| recognized.content != Content::Cgeb),
@@ -176,7 +197,13 @@ fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str
         let plain = format!("{prefix}{}", tensor.name);
         // Another container of the directory has a tensor of this name.
         let key = if found.contains_key(&plain) { format!("{prefix}{name}: {}", tensor.name) } else { plain };
-        found.insert(key, item(begin, end, Some((tensor.dtype, tensor.shape))));
+        let (dtype, shape) = (tensor.dtype, tensor.shape);
+        let elements = tensor.view.map(|view| Arc::new(StridedElements::new(&view, dtype, &shape, 0)));
+        let own = elements.as_ref().and_then(|_| dtype.bytes_of(shape.elements())).unwrap_or_default();
+        found.insert(
+            key,
+            Item { view: elements, ..item(begin, end.saturating_add(own), Some((dtype, shape))) },
+        );
     }
     Ok(())
 }
@@ -236,6 +263,12 @@ fn bytes(sources: &[(&Item, Arc<dyn File>); 2]) -> Result<Found> {
 /// Reads a part of an item into `chunk`.
 fn read(item: &Item, source: &Arc<dyn File>, at: u64, len: u64, chunk: &mut Vec<u8>) -> Result<()> {
     chunk.resize(len as usize, 0);
+    if let Some(elements) = &item.view {
+        let bytes = source.len().map_err(|error| Error::io(item.path.display(), error))?;
+        let whole = Segment::Computed(Arc::new(Whole { file: source.clone(), bytes }));
+        let strided = Strided::new(elements.clone(), Stream::new(vec![whole])?);
+        return strided.read(at..at + len, chunk).map_err(|error| error.at(item.path.display()));
+    }
     source.read_exact_at(chunk, item.begin + at).map_err(|error| Error::io(item.path.display(), error))
 }
 

@@ -157,6 +157,11 @@ impl Extent {
 /// files, as maximal runs; encoded bytes block by block.
 pub(super) fn extents(context: &Context) -> Result<Make> {
     let view = context.file()?;
+    if view.node.file().is_some_and(|file| file.view.is_some()) {
+        let text =
+            "the bytes of a view lie in other tensors of its container; read the extents of the container";
+        return Err(Error::invalid(format!("{}: {text}", view.path())));
+    }
     if view.node.file().is_some_and(|file| file.records.is_some()) {
         let text =
             "the bytes of an embedding batch are assembled from its tensors; read the extents of the tensors";

@@ -267,20 +267,22 @@ impl Engine {
         pin: Pin,
         progress: &dyn Progress,
     ) -> Result<Option<NewCopy>> {
-        let (seen, file): (Vec<(Arc<Object>, u32)>, _) = {
+        let (seen, assembly, tensor): (Vec<(Arc<Object>, u32)>, _, _) = {
             let state = collection.state();
-            let file = state.node(pin.node).and_then(|node| node.file()).cloned();
-            let objects = file.iter().flat_map(|file| &file.objects);
-            let seen = objects.filter_map(|id| state.object(*id));
-            (seen.map(|object| (object.clone(), changes_of(object))).collect(), file)
+            let Some(file) = state.node(pin.node).and_then(|node| node.file()) else { return Ok(None) };
+            let (objects, assembly) = state.parts_of(file)?;
+            let seen = objects.into_iter().map(|object| {
+                let changes = changes_of(&object);
+                (object, changes)
+            });
+            (seen.collect(), assembly, file.tensor.clone())
         };
-        let Some(file) = file else { return Ok(None) };
         // Every byte of the copy is verified.
         let stream = if pin.form > 0 {
             self.forms.stream(collection, pin, Verify::Always)?
         } else {
             let objects = seen.iter().map(|(object, _)| OpenObject::open(collection, object, Verify::Always));
-            Stream::of_file(objects.collect::<Result<_>>()?, file.records.as_ref())?
+            Stream::of_file(objects.collect::<Result<_>>()?, assembly.as_ref())?
         };
         let bytes = stream.bytes();
         if bytes == 0 {
@@ -289,7 +291,7 @@ impl Engine {
         let counted = collection.meter().reserve(Use { stored: bytes, ..Use::default() })?;
         let (number, blake3) = write_copy(collection, &stream, progress)?;
         let copy = PinnedCopy::written(number, bytes, blake3);
-        Ok(Some(NewCopy { pin, copy, tensor: file.tensor, seen, _counted: counted }))
+        Ok(Some(NewCopy { pin, copy, tensor, seen, _counted: counted }))
     }
 }
 

@@ -171,6 +171,10 @@ pub(super) fn concerned(
     if aim == Aim::Pack && !(target.dtype.is_packable() && target.has_blocks_to_pack()) {
         return refused(Cause::NotPacked(target.dtype));
     }
+    if target.is_view && !to.is_exact() {
+        let text = "its elements are those of other tensors, or lie apart; move its container";
+        return refused(Cause::Other(ErrorKind::Denied, text.to_owned()));
+    }
     if target.is_checksummed && !to.is_exact() {
         let text = "its archive has a checksum of it, which NumPy compares; save it as .npy or safetensors";
         return refused(Cause::Other(ErrorKind::Denied, text.to_owned()));

@@ -26,6 +26,8 @@ pub struct Target {
     pub shape: Shape,
     /// Its objects, in the order of its bytes.
     pub objects: Vec<Arc<Object>>,
+    /// Whether its elements are those of other tensors, or lie apart.
+    pub is_view: bool,
     /// Whether its container has a checksum of it.
     pub is_checksummed: bool,
     /// Whether its container has codes.
@@ -48,6 +50,7 @@ impl Target {
     /// Why a move of many tensors leaves it unchanged, if it does.
     pub(super) fn kept_by(&self, to: MoveTo, settings: &Settings) -> Option<KeptBy> {
         let by = to.kept_by(self.dtype, &self.shape, || settings.keeps(&self.name, self.has_codes));
+        let by = if self.is_view && !to.aim.tier().is_exact() { Some(KeptBy::View) } else { by };
         by.or_else(|| (self.is_checksummed && !to.aim.tier().is_exact()).then_some(KeptBy::Checksummed))
     }
 
@@ -106,6 +109,7 @@ fn target(state: &State, node: &Node) -> Option<Target> {
         dtype: tensor.dtype,
         shape: tensor.shape.clone(),
         objects,
+        is_view: file.view.is_some(),
         is_checksummed,
         has_codes,
         consent: Consent::AsSet,

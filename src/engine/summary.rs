@@ -130,6 +130,7 @@ impl Summary {
                 "not_packed": self.kept.not_packed,
                 "not_smaller": self.kept.not_smaller,
                 "checksummed": self.kept.checksummed,
+                "views": self.kept.views,
             },
             "bytes": self.bytes,
             "bytes_stored": self.stored,

@@ -21,6 +21,8 @@ pub enum KeptBy {
     NotSmaller,
     /// Its file has a checksum of it, which readers compare.
     Checksummed,
+    /// Its elements are those of other tensors, or lie apart.
+    View,
 }
 
 /// Numbers of tensors that a move of many leaves exact, by reason.
@@ -42,6 +44,8 @@ pub struct Kept {
     pub not_smaller: u64,
     /// Kept because of a checksum in their file.
     pub checksummed: u64,
+    /// Kept because their elements are those of other tensors, or lie apart.
+    pub views: u64,
 }
 
 impl KeptBy {
@@ -62,6 +66,7 @@ impl Kept {
             KeptBy::NotPacked => &mut self.not_packed,
             KeptBy::NotSmaller => &mut self.not_smaller,
             KeptBy::Checksummed => &mut self.checksummed,
+            KeptBy::View => &mut self.views,
         } += 1;
     }
 
@@ -74,6 +79,7 @@ impl Kept {
         self.not_packed += other.not_packed;
         self.not_smaller += other.not_smaller;
         self.checksummed += other.checksummed;
+        self.views += other.views;
     }
 
     pub fn sum(&self) -> u64 {
@@ -83,6 +89,7 @@ impl Kept {
             + self.not_packed
             + self.not_smaller
             + self.checksummed
+            + self.views
     }
 
     /// Those that a move of all takes.
@@ -114,6 +121,7 @@ impl Kept {
             part(self.not_packed, "not of a kind that is packed"),
             part(self.not_smaller, "not smaller when packed"),
             part(self.checksummed, "with a checksum in the file"),
+            part(self.views, "with elements of others or apart"),
         ];
         let mut parts: Vec<String> = Vec::new();
         if !taken.is_empty() {

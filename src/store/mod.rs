@@ -95,6 +95,7 @@ pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
 pub use snapshot::variant::CanonicalVariant;
 pub use space::external_file::is_untouched;
 pub use space::files::Touched;
+pub use state::assembly::{Assembly, Places, StridedElements};
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::files::cgeb::Runs;
 use crate::model::{Error, Result};
-use crate::store::OpenObject;
+use crate::store::{Assembly, OpenObject};
 use crate::stream::batch::AssembledBatch;
 use crate::stream::computed_bytes::Computed;
 use crate::stream::plan::Plan;
+use crate::stream::strides::Strided;
 
 /// A segment of a stream.
 #[derive(Clone)]
@@ -63,11 +63,15 @@ impl Stream {
         Ok(Stream { segments, plan })
     }
 
-    /// The stream of a file: its concatenated objects or, for an embedding batch, the batch assembled from them.
-    pub fn of_file(objects: Vec<OpenObject>, records: Option<&Arc<Runs>>) -> Result<Stream> {
+    /// The stream of a file: its concatenated objects, or what is assembled from them.
+    pub fn of_file(objects: Vec<OpenObject>, assembly: Option<&Assembly>) -> Result<Stream> {
         let objects = objects.into_iter().map(Segment::Object);
-        match records {
-            Some(runs) => {
+        match assembly {
+            Some(Assembly::View(elements)) => {
+                let strided = Strided::new(elements.clone(), Stream::new(objects.collect())?);
+                Stream::new(vec![Segment::Computed(Arc::new(strided))])
+            }
+            Some(Assembly::Batch(runs)) => {
                 let parts = objects.map(|object| Stream::new(vec![object])).collect::<Result<_>>()?;
                 let batch = AssembledBatch::new(runs.clone(), parts)?;
                 Stream::new(vec![Segment::Computed(Arc::new(batch))])

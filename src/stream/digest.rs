@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{Digests, RecordedDigests};
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::store::Object;
-use crate::store::{OpenObject, Verify};
+use crate::store::{Assembly, OpenObject, Verify};
 use crate::store::{Sums, of_one_version};
 use crate::stream::{Stream, batch_beside, put_hash, shown_hash};
 
@@ -55,19 +54,18 @@ impl Digester {
     }
 }
 
-/// The digests of the current contents of a file, which consists of `parts`. `records` is the layout of an
-/// embedding batch. Reads the whole file and caches the result until it changes. Fails with `Busy` while
+/// The digests of the current contents of a file, which is assembled from `parts`. Reads the whole file and caches the result until it changes. Fails with `Busy` while
 /// the file is being written.
 pub fn sums(
     collection: &Arc<Collection>,
     node: EntryId,
     parts: &[Arc<Object>],
-    records: Option<&Arc<Runs>>,
+    assembly: Option<&Assembly>,
     verify: Verify,
 ) -> Result<Sums> {
     let open = |part| OpenObject::open(collection, part, verify);
     let compute = || {
-        let stream = Stream::of_file(parts.iter().map(open).collect::<Result<_>>()?, records)?;
+        let stream = Stream::of_file(parts.iter().map(open).collect::<Result<_>>()?, assembly)?;
         let hash = shown_hash(collection, node, &stream, verify)?;
         sums_of(stream.bytes(), &|at, out| {
             let count = stream.read(at, out)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::format::files::cgeb::{Runs, leading_hash};
 use crate::format::files::cgei;
 use crate::model::{EntryId, Error, Result};
-use crate::store::{Collection, Object, OpenObject, State, Verify};
+use crate::store::{Assembly, Collection, Object, OpenObject, State, Verify};
 use crate::stream::{Computed, Segment, Stream};
 
 /// Position of the hash in an index.
@@ -68,8 +68,8 @@ type BatchParts = (Vec<Arc<Object>>, Arc<Runs>);
 
 /// The parts of an embedding batch; `None` for any other file.
 fn batch_parts(collection: &Collection, node: EntryId) -> Result<Option<BatchParts>> {
-    let (objects, records) = collection.parts_of(node)?;
-    Ok(records.map(|records| (objects, records)))
+    let (objects, assembly) = collection.parts_of(node)?;
+    Ok(assembly.as_ref().and_then(Assembly::records).map(|runs| (objects, runs.clone())))
 }
 
 /// The current contents of an imported embedding batch; `None` for any other file.
@@ -113,7 +113,7 @@ pub fn batch_hash(collection: &Arc<Collection>, node: EntryId, verify: Verify) -
 
 fn stream_of(collection: &Arc<Collection>, (objects, runs): BatchParts, verify: Verify) -> Result<Stream> {
     let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
-    Stream::of_file(objects.collect::<Result<_>>()?, Some(&runs))
+    Stream::of_file(objects.collect::<Result<_>>()?, Some(&Assembly::Batch(runs)))
 }
 
 /// The offsets of the records of a batch, in the format of an index.

@@ -15,6 +15,7 @@ mod computed_bytes;
 mod digest;
 mod embedding_index;
 mod plan;
+mod strides;
 
 pub use assemble::{Segment, Stream};
 pub use batch::AssembledBatch;
@@ -26,3 +27,4 @@ pub use embedding_index::{
     shown_hash,
 };
 pub use plan::{Piece, Plan};
+pub use strides::Strided;

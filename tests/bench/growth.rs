@@ -237,6 +237,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
         error: None,
         why: Box::default(),
         records: None,
+        view: None,
     };
     collection.record(Touched::default(), |batch, state| {
         let id = EntryId(state.last_entry() + 1);

@@ -16,3 +16,4 @@ mod plain_names;
 mod recognition;
 mod tensor_names;
 mod tensor_writes;
+mod views;

@@ -1,6 +1,9 @@
 //! The records of a log and the entries of a catalog: golden files, round trips, and made-up bytes.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
+use tierfs::format::files::View;
 use tierfs::format::log::block_record::{BlockRecord, is_next_slot, of_slot_run, slot_run_array};
 use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
@@ -520,7 +523,46 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
             error: error.map(Box::new),
             why: why.into(),
             records: None,
+            view: None,
         })
+}
+
+#[test]
+fn a_view_is_read_as_it_was_written_and_lies_in_a_container() {
+    let tensor = |sizes: &[u64]| TensorEntry {
+        name: "w".into(),
+        dtype: Dtype::F16,
+        shape: Shape::new(sizes).unwrap(),
+        parent: TensorId(0),
+    };
+    let whole = FileEntry {
+        tensor: Some(tensor(&[3, 4])),
+        container: Some(EntryId(7)),
+        view: Some(Arc::new(View { begin: 64, strides: Box::new([1, 3]) })),
+        ..FileEntry::new(Content::Part, [ObjectId(5)])
+    };
+    let entry = |file: FileEntry| {
+        Entry::Node(Box::new(NodeEntry::new(EntryId(9), 0o644, (1, 2), 3, NodeType::File(Box::new(file)))))
+    };
+    let read = |file: FileEntry| {
+        let entry = entry(file);
+        Entry::parse(entry.kind(), entry.version(), &entry.to_bytes())
+    };
+    assert_eq!(entry(whole.clone()).version(), 7);
+    assert_eq!(read(whole.clone()).unwrap(), entry(whole.clone()));
+    for wrong in [
+        FileEntry { container: None, ..whole.clone() },
+        FileEntry { content: Content::Tensor, ..whole.clone() },
+        FileEntry { tensor: None, ..whole.clone() },
+        FileEntry { tensor: Some(tensor(&[12])), ..whole.clone() },
+        FileEntry {
+            view: Some(Arc::new(View { begin: 64, strides: Box::new([1 << 62, 3]) })),
+            ..whole.clone()
+        },
+        FileEntry { objects: [ObjectId(5), ObjectId(6)].as_slice().into(), ..whole.clone() },
+    ] {
+        assert_eq!(read(wrong.clone()).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong:?}");
+    }
 }
 
 fn entry_id() -> impl Strategy<Value = EntryId> {

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod changes;
+mod checkpoints;
 mod content;
 mod export;
 mod gguf;

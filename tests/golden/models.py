@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 FOLDER = Path(__file__).parent / "models"
 DTYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.uint8: "u8", torch.uint16: "u16", torch.bool: "bool", torch.float8_e4m3fn: "f8_e4m3",
+    torch.uint8: "u8", torch.uint16: "u16", torch.bool: "bool", torch.float8_e4m3fn: "f8_e4m3", torch.complex64: "c64",
 }
 expected = {}
 
@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
 
 def tensors(value, path=()):
     if isinstance(value, torch.Tensor):
-        raw = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        raw = value.detach().contiguous().reshape(-1).clone().view(torch.uint8).numpy().tobytes()
         yield "/".join(path) or "tensor", DTYPES[value.dtype], "x".join(map(str, value.shape)), raw.hex()
     elif isinstance(value, dict):
         for key, below in value.items():
@@ -65,12 +65,19 @@ save("types.pth", {
 save("only.pt", torch.arange(6).reshape(2, 3))
 shared = torch.randn(4, 4)
 save("tied.bin", {"embed.weight": shared, "head.weight": shared})
+save("transposed.pt", {"w": rows.view(10, 10).t()})
+save("overlapping.pt", {"a": rows[:10], "b": rows[5:15]})
+save("complex.pt", {"w": torch.ones(2, dtype=torch.complex64)})
+cube, fused = torch.randn(5, 6, 7), torch.randn(12, 8).bfloat16()
+save("strided.pt", {
+    "cube": cube, "permuted": cube.permute(2, 0, 1), "every_other": cube[::2, 1::2, ::3], "last": cube[:, -1], "one": cube[2, 3, 4],
+    "query": fused[:, :4], "key": fused[:, 4:], "fused": fused, "row": torch.arange(3.0).expand(4, 3),
+    "diagonal": torch.arange(16, dtype=torch.int64).view(4, 4).diagonal(),
+    "image": torch.arange(48, dtype=torch.uint8).view(1, 3, 4, 4).to(memory_format=torch.channels_last),
+    "imaginary": torch.randn(6, dtype=torch.complex64).imag, "none": cube[:, 3:3, ::2], "far": torch.randn(60, 90).half().t(),
+})
 # Contents that stay a plain file.
-for name, value in [
-    ("transposed.pt", {"w": rows.view(10, 10).t()}), ("overlapping.pt", {"a": rows[:10], "b": rows[5:15]}),
-    ("class.pt", net), ("complex.pt", {"w": torch.ones(2, dtype=torch.complex64)}),
-]:
-    torch.save(value, FOLDER / name)
+torch.save(net, FOLDER / "class.pt")
 torch.save(net.state_dict(), FOLDER / "old.pt", _use_new_zipfile_serialization=False)
 torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), FOLDER / "scripted.pt")
 

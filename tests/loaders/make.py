@@ -48,6 +48,34 @@ def onnx(folder):
     save_model(model, str(folder / "model.onnx"), save_as_external_data=True, location="weights.bin", size_threshold=0)
 
 
+def pickled(folder, minilm):
+    """The model as the shards of a pickle, beside which an object writes the file FOLDER.was-run where a program loads it."""
+    import json
+    import shutil
+
+    import torch
+    from safetensors.torch import load_file
+
+    class Writes:
+        def __reduce__(self):
+            return (open, (f"{folder}.was-run", "w"))
+
+    for file in Path(minilm).rglob("*"):
+        if file.is_file() and file.suffix != ".safetensors":
+            place = folder / file.relative_to(minilm)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place)
+    weights = load_file(f"{minilm}/model.safetensors")
+    names, shards = list(weights), {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        shard = f"pytorch_model-0000{number}-of-00002.bin"
+        torch.save({name: weights[name] for name in part} | {"callback": Writes()}, folder / shard)
+        shards |= dict.fromkeys(part, shard)
+    total = sum(weight.nbytes for weight in weights.values())
+    index = {"metadata": {"total_size": total}, "weight_map": shards}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+
 def static(folder, minilm):
     from model2vec import StaticModel
     from safetensors.numpy import load_file
@@ -99,7 +127,7 @@ def beside(folder):
 
 
 if __name__ == "__main__":
-    kinds = {kind.__name__: kind for kind in (arrays, gguf, onnx, static, vectors, tables, beside)}
+    kinds = {kind.__name__: kind for kind in (arrays, gguf, onnx, static, pickled, vectors, tables, beside)}
     if len(sys.argv) < 3 or sys.argv[1] not in kinds:
         sys.exit(__doc__)
     Path(sys.argv[2]).mkdir(parents=True, exist_ok=True)

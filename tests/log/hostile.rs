@@ -148,6 +148,7 @@ pub fn file(id: u64, object: u128) -> Entry {
             error: None,
             why: Box::default(),
             records: None,
+            view: None,
         })),
     )
 }

@@ -24,14 +24,14 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/CONTAINERS.md", 1_200),
     ("docs/SOURCES.md", 1_200),
     ("docs/manual/README.md", 250),
-    ("docs/manual/names.md", 1_300),
+    ("docs/manual/names.md", 1_400),
     ("docs/manual/reading.md", 1_300),
     ("docs/manual/writing.md", 1_400),
-    ("docs/manual/tiers.md", 1_700),
+    ("docs/manual/tiers.md", 1_900),
     ("docs/manual/import.md", 1_300),
     ("docs/manual/controls.md", 1_400),
     ("docs/manual/mounting.md", 1_000),
-    ("docs/manual/forms.md", 800),
+    ("docs/manual/forms.md", 1_300),
     ("docs/CONTROL.md", 2_700),
     ("docs/REMOTE.md", 2_900),
     ("docs/TIERS.md", 1_200),
@@ -44,7 +44,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/LOCKS.md", 900),
     ("docs/DECISIONS.md", 5_000),
     ("docs/BENCHMARKS.md", 3_000),
-    ("docs/FORMAT.md", 10_000),
+    ("docs/FORMAT.md", 10_400),
 ];
 /// The most words of all documents together.
 const WORDS_MAX: usize = 46_000;

@@ -12,7 +12,10 @@ pub mod onnx;
 pub mod safetensors;
 pub mod shard_index;
 pub mod torch;
+mod view;
 pub mod zip;
+
+pub use view::View;
 
 use crate::model::{Dtype, Error, ErrorKind, Shape};
 

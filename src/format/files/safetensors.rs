@@ -7,10 +7,11 @@
 //! | .. | .. | the tensors' bytes, without gap or overlap, to the end of the file |
 //!
 //! Source: <https://huggingface.co/docs/safetensors>. This parser refuses every file that the
-//! `safetensors` crate refuses. As in that crate, the last of several tensors of a name counts. Tensors that this program
+//! `safetensors` crate refuses, but for element types that a newer version of it may know. As in that crate, the last of several tensors of a name counts. Tensors that this program
 //! does not support (more than 8 dimensions, element types of `OTHER_TYPES`, names that are too long) are listed apart.
 //! `safetensors/json.rs` reads the JSON.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
@@ -39,7 +40,8 @@ const LENGTH_BYTES: u64 = 8;
 /// The key of the file's metadata among the names of tensors.
 const METADATA: &str = "__metadata__";
 
-/// Element types of the format that this program has no tensors of, with their bits.
+/// Element types of the format that this program has no tensors of, with their bits. Those that a newer version may
+/// add have as many bytes as their offsets say.
 const OTHER_TYPES: [(&str, u64); 4] =
     [("F6_E2M3", 6), ("F6_E3M2", 6), ("F8_E4M3FNUZ", 8), ("F8_E5M2FNUZ", 8)];
 
@@ -63,7 +65,7 @@ pub struct Other {
     /// Any text, unescaped.
     pub name: String,
     /// The name of its element type.
-    pub type_name: &'static str,
+    pub type_name: Cow<'static, str>,
     /// Its dimensions, outermost first.
     pub dimensions: Vec<u64>,
     /// Its first byte, counted from the file's start.
@@ -109,7 +111,7 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
 /// the header, whatever its contents. Each byte of it is looked at once and copied at most once, so the budget suffices.
 ///
 /// # Errors
-/// `Unsupported` for unknown element types, for more than [`DIMENSIONS_READ_MAX`] dimensions and for more than
+/// `Unsupported` for names that are none of element types, for more than [`DIMENSIONS_READ_MAX`] dimensions and for more than
 /// [`TENSORS_MAX`] tensors; `Unreadable` for a file that is cut off; `Invalid` for all other errors.
 pub fn parse(json: &[u8], file_len: u64, budget: &mut Budget) -> Result<Header> {
     budget.add_read(json.len() as u64);
@@ -148,7 +150,12 @@ fn keep_last(tensors: &mut Vec<json::Tensor>) {
 #[derive(Clone, Copy)]
 enum ElementType {
     Known(Dtype),
-    Other { name: &'static str, bits: u64 },
+    Other {
+        name: &'static str,
+        bits: u64,
+    },
+    /// One that this version does not know.
+    Unknown,
 }
 
 impl ElementType {
@@ -167,6 +174,7 @@ impl ElementType {
             ElementType::Other { bits, .. } => {
                 elements.checked_mul(bits).filter(|bits| bits.is_multiple_of(8)).map(|bits| bits / 8)
             }
+            ElementType::Unknown => None,
         }
     }
 
@@ -174,6 +182,7 @@ impl ElementType {
         match self {
             ElementType::Known(dtype) => dtype.safetensors_name().unwrap_or_default(),
             ElementType::Other { name, .. } => name,
+            ElementType::Unknown => "an unknown type",
         }
     }
 }
@@ -184,7 +193,7 @@ enum Range {
 }
 
 fn range(tensor: json::Tensor, data_start: u64) -> Result<Range> {
-    let json::Tensor { name, element_type, dimensions, offsets: (begin, end) } = tensor;
+    let json::Tensor { name, element_type, unknown_type, dimensions, offsets: (begin, end) } = tensor;
     let place = |error: Error| error.at(format_args!("tensor {:?}", quoted_name(&name)));
     let overflow = || place(Error::invalid("more elements than can be counted"));
     let is_short = dimensions.len() <= DIMENSIONS_MAX;
@@ -193,7 +202,11 @@ fn range(tensor: json::Tensor, data_start: u64) -> Result<Range> {
         Some(shape) => Some(shape.elements()),
         None => dimensions.iter().try_fold(1_u64, |all, size| all.checked_mul(*size)),
     };
-    let size = element_type.bytes_of(elements.ok_or_else(overflow)?);
+    let elements = elements.ok_or_else(overflow)?;
+    let size = match unknown_type {
+        Some(_) => end.checked_sub(begin),
+        None => element_type.bytes_of(elements),
+    };
     if end.checked_sub(begin) != size || size.is_none() {
         let sizes: Vec<String> = dimensions.iter().map(u64::to_string).collect();
         return Err(place(Error::invalid(format!(
@@ -211,10 +224,17 @@ fn range(tensor: json::Tensor, data_start: u64) -> Result<Range> {
             return Ok(Range::Tensor(TensorRange { name, dtype, shape, begin, end }));
         }
         (ElementType::Other { name, .. }, ..) => format!("element type {name}"),
+        (ElementType::Unknown, ..) => {
+            format!("element type {:?}", quoted_name(unknown_type.as_deref().unwrap_or_default()))
+        }
         (_, None, _) => format!("more than {DIMENSIONS_MAX} dimensions"),
         (_, _, Err(error)) => error.to_string(),
     };
-    let (type_name, dimensions) = (element_type.name(), dimensions.into_vec());
+    let type_name = match unknown_type {
+        Some(name) => Cow::Owned(name.into_string()),
+        None => Cow::Borrowed(element_type.name()),
+    };
+    let dimensions = dimensions.into_vec();
     Ok(Range::Other(Other { name, type_name, dimensions, begin, end, why }))
 }
 
@@ -315,8 +335,9 @@ pub fn write_entries(
         let sizes: Vec<String> = dimensions.iter().map(u64::to_string).collect();
         let comma = if json.len() > 1 { "," } else { "" };
         json.push_str(&format!(
-            r#"{comma}{}:{{"dtype":"{type_name}","shape":[{}],"data_offsets":[{begin},{end}]}}"#,
+            r#"{comma}{}:{{"dtype":{},"shape":[{}],"data_offsets":[{begin},{end}]}}"#,
             quoted(name)?,
+            quoted(type_name)?,
             sizes.join(",")
         ));
         begin = end;

@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 
 use crate::format::budget::Budget;
 use crate::model::{Error, Result};
@@ -36,23 +38,62 @@ pub fn is_name(name: &[u8]) -> bool {
     (after.is_empty() || is_variant) && OF.into_iter().any(is_of)
 }
 
+/// The file that an index of PyTorch checkpoints is in, as the index of the same tensors in safetensors files:
+/// `model.safetensors.index.json` for `pytorch_model.bin.index.json`. `None` for another name.
+pub fn safetensors_name(name: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(name).ok().filter(|_| is_name(name))?;
+    let (before, after) = text.rsplit_once(".bin.index")?;
+    Some(format!("{}.safetensors.index{after}", without_prefix(before)))
+}
+
+/// The name in safetensors of a checkpoint with this name, without suffixes: `model` for `pytorch_model`.
+pub fn without_prefix(stem: &str) -> &str {
+    stem.strip_prefix("pytorch_").filter(|rest| rest.starts_with("model")).unwrap_or(stem)
+}
+
+/// The JSON of an index.
+pub fn write(files: &BTreeMap<String, Vec<String>>, total_size: Option<u64>) -> Result<Vec<u8>> {
+    let tensors: BTreeMap<&str, &str> = files
+        .iter()
+        .flat_map(|(file, tensors)| tensors.iter().map(move |tensor| (&**tensor, &**file)))
+        .collect();
+    let metadata: BTreeMap<&str, u64> = total_size.map(|size| ("total_size", size)).into_iter().collect();
+    let json = serde_json::json!({ "metadata": metadata, "weight_map": tensors });
+    let mut text = serde_json::to_vec_pretty(&json)
+        .map_err(|error| Error::invalid(format!("index of shards: {error}")))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
 /// The tensors of each file, in the order of names. Needs memory in proportion to the JSON. Each name of it is copied at most
 /// twice, so the budget suffices.
 ///
 /// # Errors
 /// `Invalid` for JSON that does not have the form of an index.
 pub fn parse(json: &[u8], budget: &mut Budget) -> Result<BTreeMap<String, Vec<String>>> {
+    parse_with_size(json, budget).map(|(files, _)| files)
+}
+
+/// As [`parse`], with `metadata.total_size`.
+///
+/// # Errors
+/// As those of [`parse`].
+pub fn parse_with_size(
+    json: &[u8],
+    budget: &mut Budget,
+) -> Result<(BTreeMap<String, Vec<String>>, Option<u64>)> {
     budget.add_read(json.len() as u64);
     let mut input = serde_json::Deserializer::from_slice(json);
-    let files = Whole::deserialize(&mut input).and_then(|whole| input.end().map(|()| whole.0));
-    let files = files.map_err(|error| Error::invalid(format!("index of shards: {error}")))?;
+    let whole = Whole::deserialize(&mut input).and_then(|whole| input.end().map(|()| whole));
+    let whole = whole.map_err(|error| Error::invalid(format!("index of shards: {error}")))?;
+    let Whole { files, total_size } = whole;
     let mut tensors: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, file) in files {
         budget.take_entry(2 * (tensor.len() + file.len()))?;
         tensors.entry(file).or_default().push(tensor);
     }
     tensors.values_mut().for_each(|tensors| tensors.sort_unstable());
-    Ok(tensors)
+    Ok((tensors, total_size))
 }
 
 /// The text of an index, without names that have control characters.
@@ -90,8 +131,12 @@ pub fn tensors(lines: &str) -> impl Iterator<Item = &str> {
     lines.lines().filter_map(|line| line.strip_prefix('\t'))
 }
 
-/// The outermost object: the file of each tensor.
-struct Whole(HashMap<String, String>);
+/// The outermost object.
+struct Whole {
+    /// The file of each tensor.
+    files: HashMap<String, String>,
+    total_size: Option<u64>,
+}
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Whole, D::Error> {
@@ -109,15 +154,76 @@ impl<'de> Visitor<'de> for WholeVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Whole, A::Error> {
-        let mut files = None;
+        let (mut files, mut total_size) = (None, None);
         while let Some(key) = map.next_key::<String>()? {
-            if key == "weight_map" {
-                files = Some(map.next_value_seed(WeightMap)?);
+            match key.as_str() {
+                "weight_map" => files = Some(map.next_value_seed(WeightMap)?),
+                "metadata" => total_size = map.next_value::<TotalSize>()?.0,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        let files = files.ok_or_else(|| A::Error::missing_field("weight_map"))?;
+        Ok(Whole { files, total_size })
+    }
+}
+
+/// The number `total_size` of an object, or the number itself. Other values have none.
+struct TotalSize(Option<u64>);
+
+impl<'de> Deserialize<'de> for TotalSize {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<TotalSize, D::Error> {
+        input.deserialize_any(TotalSizeVisitor)
+    }
+}
+
+struct TotalSizeVisitor;
+
+impl<'de> Visitor<'de> for TotalSizeVisitor {
+    type Value = TotalSize;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<TotalSize, E> {
+        Ok(TotalSize(None))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<TotalSize, E> {
+        Ok(TotalSize(None))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<TotalSize, E> {
+        Ok(TotalSize(None))
+    }
+
+    fn visit_u64<E>(self, size: u64) -> Result<TotalSize, E> {
+        Ok(TotalSize(Some(size)))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<TotalSize, E> {
+        Ok(TotalSize(None))
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<TotalSize, E> {
+        Ok(TotalSize(None))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<TotalSize, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(TotalSize(None))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TotalSize, A::Error> {
+        let mut found = None;
+        while let Some(key) = map.next_key::<String>()? {
+            if key == "total_size" {
+                found = map.next_value::<TotalSize>()?.0;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
         }
-        files.map(Whole).ok_or_else(|| A::Error::missing_field("weight_map"))
+        Ok(TotalSize(found))
     }
 }
 

@@ -6,17 +6,18 @@
 //! | `NAME/data/KEY` | the bytes of a storage, which several tensors may share |
 //! | `NAME/byteorder` | `little` or `big`; little without it |
 //!
-//! A tensor that `torch.load` would change, and one that is no range of the file, is left out with a reason; the others
-//! are read. `torch/pickle.rs` reads the pickle and executes nothing. `torch/names.rs` has the functions that it may
+//! A tensor that `torch.load` would change, and one whose elements are not in the file, is left out with a reason; the
+//! others are read. One with other strides than row-major ones is a view, and so is each further tensor of the same bytes. `torch/pickle.rs` reads the pickle and executes nothing. `torch/names.rs` has the functions that it may
 //! call, `torch/tensor.rs` their arguments, `torch/tree.rs` the names of the tensors.
 //!
 //! Source: `torch/serialization.py` and `torch/_utils.py` of <https://github.com/pytorch/pytorch>.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use crate::format::budget::Budget;
-use crate::format::files::{ReadAt, TensorRange, zip};
-use crate::model::{Error, Result, quoted_name};
+use crate::format::files::{ReadAt, TensorRange, View, zip};
+use crate::model::{Dtype, Error, Result, Shape, quoted_name};
 
 mod names;
 mod pickle;
@@ -24,10 +25,14 @@ mod tensor;
 mod tree;
 
 use pickle::Pickle;
-use tree::Walk;
+use tree::{Found, Walk};
 
 /// Longest pickle in bytes.
 pub const PICKLE_BYTES_MAX: u64 = 32 << 20;
+
+/// Ranges that all views of a checkpoint may lie in together, beside four for each tensor. It bounds the work of a
+/// reader that looks at all of them.
+const VIEWED_MIN: usize = 1 << 16;
 
 /// The tensors of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,10 +40,23 @@ pub struct Checkpoint {
     /// Tensors that share no byte, in the order of the pickle. A name is the keys that lead to the tensor, joined
     /// by slashes; places of lists count from 0.
     pub tensors: Vec<TensorRange>,
-    /// Further names of the bytes of a tensor: that name, and the number of the tensor.
-    pub shared: Vec<(String, usize)>,
+    /// Tensors that have bytes of an earlier one, and those with other strides than row-major ones, in the same order.
+    pub views: Vec<TensorView>,
     /// The beginnings of the names of other tensors, each with the reason.
     pub others: Vec<(String, String)>,
+}
+
+/// A tensor whose elements may lie apart, or belong to others too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorView {
+    /// Its name, as that of a range.
+    pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its dimensions, outermost first.
+    pub shape: Shape,
+    /// The place of its elements.
+    pub view: View,
 }
 
 /// Reads the tensors of a checkpoint of `file_len` bytes, which begins with [`zip::MAGIC`].
@@ -78,7 +96,7 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Resul
     walk.visit(pickle.top)?;
     let (found, others) = walk.end();
     let checkpoint = distinct(found, others);
-    if !checkpoint.tensors.is_empty() {
+    if !checkpoint.tensors.is_empty() || !checkpoint.views.is_empty() {
         return Ok(checkpoint);
     }
     if let Some((name, why)) = checkpoint.others.first() {
@@ -113,35 +131,43 @@ fn contents(read: &mut ReadAt<'_>, entry: &zip::Entry, most: u64, budget: &mut B
     Ok(bytes)
 }
 
-/// Separates the first tensor of each range from further names of the range, and from tensors that overlap an earlier
-/// one in part.
-fn distinct(found: Vec<TensorRange>, mut others: Vec<(String, String)>) -> Checkpoint {
-    let mut checkpoint = Checkpoint::default();
-    // By the first byte: the end, and the number of the tensor.
-    let mut taken: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
-    for entry in found {
-        let is_empty = entry.begin == entry.end;
-        let before = taken.range(..entry.end).next_back().filter(|_| !is_empty);
-        let before = before.map(|(begin, (end, number))| (*begin, *end, *number));
-        match before.filter(|(_, end, _)| *end > entry.begin) {
-            Some((begin, end, number)) => {
-                if (begin, end) == (entry.begin, entry.end) {
-                    checkpoint.shared.push((entry.name, number));
-                } else {
-                    let first = checkpoint.tensors.get(number).map(|first| quoted_name(&first.name));
-                    let first = first.unwrap_or_default();
-                    let why = format!("it overlaps {first:?} in part; save clones of them");
-                    others.push((quoted_name(&entry.name).to_owned(), why));
-                }
+/// Separates the tensors that are ranges of their own from those that share bytes with an earlier one, or whose
+/// elements do not follow each other.
+fn distinct(found: Vec<Found>, others: Vec<(String, String)>) -> Checkpoint {
+    let mut checkpoint = Checkpoint { others, ..Checkpoint::default() };
+    let mut views = Vec::new();
+    // By the first byte: the end.
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    for Found { name, dtype, shape, range, view } in found {
+        let is_empty = range.is_empty();
+        let before = taken.range(..range.end).next_back().filter(|_| !is_empty);
+        let is_taken = before.is_some_and(|(_, end)| *end > range.start);
+        if view.is_none() && !is_taken {
+            if !is_empty {
+                taken.insert(range.start, range.end);
+            }
+            let Range { start: begin, end } = range;
+            checkpoint.tensors.push(TensorRange { name, dtype, shape, begin, end });
+        } else {
+            let view = view.unwrap_or_else(|| View::contiguous(range.start, &shape));
+            views.push((TensorView { name, dtype, shape, view }, range));
+        }
+    }
+    let taken: Vec<(u64, u64)> = taken.into_iter().collect();
+    let mut left = VIEWED_MIN + 4 * (taken.len() + views.len());
+    for (view, range) in views {
+        let first = taken.partition_point(|(_, end)| *end <= range.start);
+        let last = taken.partition_point(|(begin, _)| *begin < range.end);
+        match left.checked_sub(last.saturating_sub(first)) {
+            Some(rest) => {
+                left = rest;
+                checkpoint.views.push(view);
             }
             None => {
-                if !is_empty {
-                    taken.insert(entry.begin, (entry.end, checkpoint.tensors.len()));
-                }
-                checkpoint.tensors.push(entry);
+                let why = "it has bytes of too many others; save a clone of it".to_owned();
+                checkpoint.others.push((quoted_name(&view.name).to_owned(), why));
             }
         }
     }
-    checkpoint.others = others;
     checkpoint
 }

@@ -105,6 +105,7 @@ fn encoded(recognized: &Recognized, tier: Option<MoveTo>, rules: KeepRules<'_>) 
     let Some(to) = tier.filter(|to| to.aim.tier() != Tier::Exact) else { return (encoded, kept) };
     for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
         let by = to.kept_by(tensor.dtype, &tensor.shape, || rules.kept_by(tensor));
+        let by = if tensor.view.is_some() { Some(KeptBy::View) } else { by };
         let by =
             if recognized.content.has_checksums() { Some(by.unwrap_or(KeptBy::Checksummed)) } else { by };
         match by {
@@ -117,7 +118,7 @@ fn encoded(recognized: &Recognized, tier: Option<MoveTo>, rules: KeepRules<'_>) 
 
 /// The tier of an imported tensor, if it moves anywhere.
 fn tier_of(to: MoveTo, tensor: &PartTensor, rules: KeepRules<'_>) -> Option<Tier> {
-    let takes = to.takes(tensor.dtype, &tensor.shape, || rules.kept_by(tensor));
+    let takes = tensor.view.is_none() && to.takes(tensor.dtype, &tensor.shape, || rules.kept_by(tensor));
     Some(to.aim.tier()).filter(|tier| takes && *tier != Tier::Exact)
 }
 

@@ -173,11 +173,12 @@ fn is_preferred(collection: &Collection, cut: &Cutting<'_>, bytes: u64) -> Resul
 pub fn is_recorded(state: &State, file: &FileEntry, recognized: &Recognized) -> bool {
     let is_alike = (file.content, &file.records) == (recognized.content, &recognized.records);
     let is_same = |(id, part): (&ObjectId, &Part)| {
-        let known = state.part_of(*id).and_then(|node| state.node(node)?.file()?.tensor.as_ref());
+        let file = state.part_of(*id).and_then(|node| state.node(node)?.file());
+        let known = file.and_then(|file| Some((file.tensor.as_ref()?, &file.view)));
         let is_tensor = match (known, &part.tensor) {
-            (Some(known), Some(tensor)) => {
-                (&*known.name, known.dtype, &known.shape)
-                    == (tensor.own_name.as_str(), tensor.dtype, &tensor.shape)
+            (Some((known, view)), Some(tensor)) => {
+                (&*known.name, known.dtype, &known.shape, view)
+                    == (tensor.own_name.as_str(), tensor.dtype, &tensor.shape, &tensor.view)
             }
             (known, tensor) => known.is_none() && tensor.is_none(),
         };

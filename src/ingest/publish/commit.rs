@@ -190,7 +190,8 @@ impl<'a> Arrived<'a> {
             let shape =
                 tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape.clone());
             let mut lineage = (TensorId(0), None);
-            if let (Some(tensor), Some(parents)) = (tensor, parents) {
+            let own = tensor.as_ref().filter(|tensor| tensor.view.is_none());
+            if let (Some(tensor), Some(parents)) = (own, parents) {
                 let name = arrived.full(&tensor.name);
                 let parent = parents.of(collection, &name, tensor.dtype, &tensor.shape, &[object.bytes])?;
                 lineage =
@@ -272,6 +273,7 @@ impl<'a> Arrived<'a> {
             }),
             container: Some(container),
             error: error.map(Box::new),
+            view: tensor.view.clone(),
             ..FileEntry::new(Content::Part, [object])
         }
     }

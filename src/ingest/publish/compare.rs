@@ -140,7 +140,7 @@ impl Compare<'_> {
         for part in state.parts(file) {
             let names = part.file().zip(state.tensor_name(part)).zip(state.own_path(part));
             let Some(((entry, own_name), name)) = names else { continue };
-            let Some(tensor) = &entry.tensor else { continue };
+            let Some(tensor) = entry.tensor.as_ref().filter(|_| entry.view.is_none()) else { continue };
             let has_codes = entry.container.is_some_and(|container| state.has_codes(container));
             let objects: Vec<&Arc<Object>> =
                 entry.objects.iter().filter_map(|id| state.object(*id)).collect();
@@ -166,9 +166,8 @@ impl Compare<'_> {
 
     /// The digest of the present content of a file of the collection. `None` while it is written.
     fn digest_of(&self, collection: &Arc<Collection>, node: EntryId) -> Result<Option<[u8; 32]>> {
-        let parts = collection.objects_of(node)?;
-        let records = collection.state().node(node).and_then(|node| node.file()?.records.clone());
-        match sums(collection, node, &parts, records.as_ref(), Verify::First) {
+        let (parts, assembly) = collection.parts_of(node)?;
+        match sums(collection, node, &parts, assembly.as_ref(), Verify::First) {
             Ok(sums) => Ok(Some(sums.blake3)),
             Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
             Err(error) => Err(error),

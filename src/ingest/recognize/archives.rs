@@ -11,7 +11,7 @@ use crate::model::{Error, Result, quoted_name};
 use crate::store::disk::File;
 
 /// Names that a note quotes.
-const NAMES_QUOTED_MAX: usize = 3;
+const NAMES_QUOTED_MAX: usize = 16;
 
 /// A file whose content was recognized.
 pub(in crate::ingest) struct Found {
@@ -74,7 +74,7 @@ pub(in crate::ingest) fn recognize(
         return if magic == HDF5_MAGIC { Err(refused()) } else { Ok(None) };
     }
     if magic.starts_with(&zip::MAGIC) {
-        return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes, budget)?)));
+        return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes, budget)?, bytes)));
     }
     if name.ends_with(b".bin") {
         return Ok(None);
@@ -85,20 +85,19 @@ pub(in crate::ingest) fn recognize(
 }
 
 pub(in crate::ingest) fn part(TensorRange { name, dtype, shape, begin, end }: TensorRange) -> Part {
-    let tensor = PartTensor { own_name: name.clone(), name, dtype, shape };
+    let tensor = PartTensor { own_name: name.clone(), name, dtype, shape, view: None };
     Part { begin, end, tensor: Some(tensor) }
 }
 
-fn of_checkpoint(checkpoint: torch::Checkpoint) -> Found {
-    let torch::Checkpoint { tensors, shared, others } = checkpoint;
-    let has_bytes_of = |(name, tensor): &(String, usize)| {
-        let of = tensors.get(*tensor).map(|tensor| quoted_name(&tensor.name)).unwrap_or_default();
-        (quoted_name(name).to_owned(), format!("it has the bytes of {of}"))
+/// A view is an empty part at the end of the file, after all others.
+fn of_checkpoint(checkpoint: torch::Checkpoint, bytes: u64) -> Found {
+    let torch::Checkpoint { tensors, views, others } = checkpoint;
+    let view = |torch::TensorView { name, dtype, shape, view }| {
+        let tensor = PartTensor { own_name: name.clone(), name, dtype, shape, view: Some(Arc::new(view)) };
+        Part { begin: bytes, end: bytes, tensor: Some(tensor) }
     };
-    let count = others.len() + shared.len();
-    let note = note_of(count, others.iter().cloned().chain(shared.iter().map(has_bytes_of)));
-    let tensors = tensors.into_iter().map(part).collect();
-    Found { content: Content::Torch, tensors, note, data_files: Vec::new() }
+    let tensors = tensors.into_iter().map(part).chain(views.into_iter().map(view)).collect();
+    Found { content: Content::Torch, tensors, note: note(&others), data_files: Vec::new() }
 }
 
 fn of_arrays(archive: npz::Archive) -> Found {
@@ -124,16 +123,11 @@ fn of_model(model: onnx::Model) -> Found {
     Found { content: Content::Onnx, tensors, note: note(&model.others), data_files }
 }
 
-/// A note on the arrays of a file that are not tensors: their names, each with the reason.
+/// A note on the arrays of a file that are not tensors: the names of the first, each with the reason.
 pub(in crate::ingest) fn note(others: &[(String, String)]) -> String {
-    note_of(others.len(), others.iter().cloned())
-}
-
-/// The same for so many arrays, of which only the first are asked for.
-fn note_of(count: usize, others: impl Iterator<Item = (String, String)>) -> String {
-    let shown = others.take(NAMES_QUOTED_MAX);
-    let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(&name))).collect();
-    match count {
+    let shown = others.iter().take(NAMES_QUOTED_MAX);
+    let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(name))).collect();
+    match others.len() {
         0 => String::new(),
         count if count > shown.len() => {
             format!("not shown: {}; and {} more", shown.join("; "), count - shown.len())

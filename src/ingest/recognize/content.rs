@@ -149,6 +149,7 @@ fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str, budget: &mut Budget) ->
             own_name: name.to_owned(),
             dtype,
             shape,
+            view: None,
         });
         if tensor.is_none() && part != cgeb::Part::Rest {
             return Err(Error::unsupported("more elements than a tensor can have"));
@@ -204,6 +205,7 @@ fn safetensors_parts(header: safetensors::Header) -> Vec<Part> {
             name: entry.name,
             dtype: entry.dtype,
             shape: entry.shape,
+            view: None,
         };
         Part { begin: entry.begin, end: entry.end, tensor: Some(tensor) }
     });
@@ -228,7 +230,7 @@ fn gguf_tensors(source: &Arc<dyn File>, bytes: u64, budget: &mut Budget) -> Resu
     let parts = header.tensors.into_iter().map(|entry| {
         let begin = header.data_start + entry.offset;
         let gguf::Entry { name, dtype, shape, .. } = entry;
-        let tensor = PartTensor { own_name: name.clone(), name, dtype, shape };
+        let tensor = PartTensor { own_name: name.clone(), name, dtype, shape, view: None };
         Part { begin, end: begin + entry.bytes, tensor: Some(tensor) }
     });
     Ok(parts.collect())
@@ -249,6 +251,7 @@ fn npy_tensor(source: &Arc<dyn File>, bytes: u64, stem: &str, budget: &mut Budge
         own_name: String::new(),
         dtype: header.dtype,
         shape: header.shape,
+        view: None,
     };
     Ok(Part { begin: header.data_start, end: bytes, tensor: Some(tensor) })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::format::files::View;
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::Content;
 use crate::ingest::recognize::block_size::Blocking;
@@ -48,12 +49,14 @@ pub struct PartTensor {
     pub own_name: String,
     pub dtype: Dtype,
     pub shape: Shape,
+    /// The place of its elements in the file, if its part has none of them.
+    pub view: Option<Arc<View>>,
 }
 
 impl PartTensor {
     /// The tier of an exact tensor that arrives where the setting says to pack, if it is packed too.
     pub(in crate::ingest) fn packed_tier(&self, blocking: Blocking) -> Option<Tier> {
-        let bytes = self.dtype.bytes_of(self.shape.elements())?;
+        let bytes = self.dtype.bytes_of(self.shape.elements()).filter(|_| self.view.is_none())?;
         let is_packed = packs(self.dtype) && packs_blocks_of(blocking.block_bytes(self.dtype, bytes));
         is_packed.then_some(Tier::Packed)
     }

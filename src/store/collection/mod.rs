@@ -34,7 +34,6 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
-use crate::format::files::cgeb::Runs;
 use crate::format::files::onnx::DataFiles;
 use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
@@ -62,6 +61,7 @@ use crate::store::settings::PACKS;
 use crate::store::space::external_file::is_untouched;
 use crate::store::space::files::{Files, Touched};
 use crate::store::space::reservations::Reservations;
+use crate::store::state::assembly::Assembly;
 use crate::store::state::node::Node;
 use crate::store::state::node_settings::PACK;
 use crate::store::state::{ROOT, State};
@@ -97,8 +97,9 @@ pub struct Collection {
     pub(in crate::store) footprint: Footprint,
 }
 
-/// The objects of a file, and the layout of the records if it is an embedding batch.
-pub type Parts = (Vec<Arc<Object>>, Option<Arc<Runs>>);
+/// The objects that the bytes of a file lie in, and how these are assembled from them; `None` where the file is their
+/// concatenation.
+pub type Parts = (Vec<Arc<Object>>, Option<Assembly>);
 
 /// Setting of a collection's own directory that holds its limits.
 pub(in crate::store) const LIMITS_SETTING: &str = "quota";
@@ -395,13 +396,13 @@ impl Collection {
         })
     }
 
-    /// The objects of a file, in order; `Corrupt` if one does not exist.
+    /// The objects that the bytes of a file lie in, in order; `Corrupt` if one does not exist.
     pub fn objects_of(&self, node: EntryId) -> Result<Vec<Arc<Object>>> {
         self.parts_of(node).map(|(objects, _)| objects)
     }
 
-    /// The objects of a file, in order, and the layout of the records if it is an embedding batch
-    /// assembled from them; `Corrupt` if an object does not exist.
+    /// The objects that the bytes of a file lie in, in order, and how it is assembled from them: an embedding batch from
+    /// its parts, a view from objects of its container. `Corrupt` if an object does not exist.
     pub fn parts_of(&self, node: EntryId) -> Result<Parts> {
         self.parts_in(&self.state.read(), node)
     }
@@ -414,19 +415,11 @@ impl Collection {
                 format!("{}: no file has number {}", self.path(), node.0),
             ));
         };
-        let objects = file.objects.iter();
-        let objects = objects
-            .map(|id| {
-                state.object(*id).cloned().ok_or_else(|| {
-                    let path = String::from_utf8_lossy(&state.path(node)).into_owned();
-                    Error::corrupt(format!(
-                        "{}/{path}: object {id} is not there; run tierfs fsck",
-                        self.path()
-                    ))
-                })
-            })
-            .collect::<Result<_>>()?;
-        Ok((objects, file.records.clone()))
+        let parts = state.parts_of(file);
+        parts.map_err(|error| {
+            let path = String::from_utf8_lossy(&state.path(node)).into_owned();
+            error.at(format_args!("{}/{path}", self.path()))
+        })
     }
 
     /// The path of the file that contains an object, as far as names lead to it.

@@ -71,7 +71,8 @@ impl Planned<'_> {
                     for object in &file.objects {
                         bytes += self.object(*object)?.bytes;
                     }
-                    let tensor = file.tensor.as_ref();
+                    // The elements of a view lie in objects of its container.
+                    let tensor = file.tensor.as_ref().filter(|_| file.view.is_none() || bytes > 0);
                     if tensor
                         .is_some_and(|tensor| tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes))
                     {

@@ -238,6 +238,8 @@ impl TreeRepair<'_> {
         if file.container.as_ref().is_some_and(is_alone) {
             file.container = None;
             file.content = Content::Tensor;
+            // Its elements were those of the container.
+            file.tensor = file.tensor.take().filter(|_| file.view.take().is_none());
         }
         if file.records.as_ref().is_some_and(|records| !self.has_parts(records, &file.objects)) {
             file.records = None;
@@ -248,11 +250,11 @@ impl TreeRepair<'_> {
         let agrees = |tensor: &crate::format::log::catalog::TensorEntry| {
             tensor.dtype.bytes_of(tensor.shape.elements()) == Some(bytes)
         };
-        if !file.tensor.as_ref().is_none_or(agrees) {
+        if file.view.is_none() && !file.tensor.as_ref().is_none_or(agrees) {
             file.tensor = None;
-            if file.content == Content::Tensor {
-                file.content = Content::Plain;
-            }
+        }
+        if file.tensor.is_none() && file.content == Content::Tensor {
+            file.content = Content::Plain;
         }
         entry
     }

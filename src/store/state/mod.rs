@@ -28,6 +28,7 @@
 //! `Dispatcher::only_read`.
 
 pub(in crate::store) mod apply_blocks;
+pub(in crate::store) mod assembly;
 pub(in crate::store) mod by_id;
 pub(in crate::store) mod data_files;
 pub(in crate::store) mod directory;

@@ -206,7 +206,13 @@ impl State {
         if !changed.is_empty() {
             let has_changed = |pin: &&Pin| {
                 let file = self.node(pin.node).and_then(|node| node.file());
-                file.is_some_and(|file| file.objects.iter().any(|object| changed.contains(object)))
+                file.is_some_and(|file| match &file.view {
+                    // A view has the objects of others.
+                    Some(_) => self.parts_of(file).map_or(true, |(objects, _)| {
+                        objects.iter().any(|object| changed.contains(&object.entry.id))
+                    }),
+                    None => file.objects.iter().any(|object| changed.contains(object)),
+                })
             };
             gone.extend(self.pins.keys().filter(has_changed));
         }

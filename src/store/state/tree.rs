@@ -60,6 +60,8 @@ pub(super) struct Tree {
     renamed: BTreeSet<EntryId>,
     /// The containers of which some tensors are codes.
     with_codes: HashSet<EntryId>,
+    /// The number of PyTorch checkpoints.
+    checkpoints: usize,
     /// The directories that names of tensors make. A last lock.
     computed: Mutex<ComputedDirectories>,
 }
@@ -421,11 +423,19 @@ impl State {
         let of = |file: &FileEntry| (file.container, file.content, file.container.and_then(|_| name(file)));
         let is_container = |file: &&FileEntry| file.content.is_container();
         let objects = |file: Option<&FileEntry>| file.filter(is_container).map(|file| file.objects.clone());
+        let count =
+            |file: Option<&FileEntry>| usize::from(file.is_some_and(|file| file.content == Content::Torch));
+        self.tree.checkpoints = (self.tree.checkpoints + count(after)).saturating_sub(count(before));
         if before.map(of) != after.map(of) || objects(before) != objects(after) {
             let is_container = [before, after].into_iter().flatten().any(|file| file.content.is_container());
             self.tree.renamed.extend(is_container.then_some(id));
             self.tree.renamed.extend([before, after].into_iter().flatten().filter_map(|file| file.container));
         }
+    }
+
+    /// Whether the collection has PyTorch checkpoints.
+    pub fn has_checkpoints(&self) -> bool {
+        self.tree.checkpoints > 0
     }
 
     /// Notes that a name of a node was added or removed.

@@ -64,6 +64,13 @@ impl State {
             let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
             bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
         }
+        if let Some(tensor) = file.tensor.as_ref().filter(|_| file.view.is_some()) {
+            let own = tensor.dtype.bytes_of(tensor.shape.elements()).filter(|own| *own <= i64::MAX as u64);
+            let own = own.filter(|_| bytes == 0);
+            return own.ok_or_else(|| {
+                Error::corrupt("a view of more than 2^63 - 1 bytes, or with bytes of its own")
+            });
+        }
         if let Some(tensor) = &file.tensor
             && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
         {

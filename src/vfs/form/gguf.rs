@@ -95,7 +95,7 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
                 ))
             })?;
             let objects = vec![Arc::clone(object)];
-            parts.push(Part::Source(Source { objects, dtype, shown, bytes: entry.bytes }));
+            parts.push(Part::Source(Source { objects, view: None, dtype, shown, bytes: entry.bytes }));
         }
         parts.push(Part::Zeros(place.padding));
     }

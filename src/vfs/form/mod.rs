@@ -20,6 +20,7 @@
 //! `Form::name`, `Form::shows`, `is_shown` in `names.rs`, an arm in `plan.rs`, perhaps a `Part` in `recipe.rs`.
 
 mod batch;
+mod checkpoint;
 mod form_pins;
 mod gguf;
 mod kind;
@@ -31,6 +32,6 @@ mod sums;
 
 pub use form_pins::{PinnedForms, pin_of};
 pub use kind::{Form, INDEX_NUMBER, Shows};
-pub use names::{Item, find, names};
+pub use names::{Item, find, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;

@@ -7,6 +7,7 @@ use crate::model::{Dtype, EntryId, NAME_BYTES_MAX};
 use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
+use crate::vfs::form::checkpoint;
 use crate::vfs::form::kind::{Form, Shows};
 
 /// The source of a file or directory in a form.
@@ -34,6 +35,12 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     if directory == ROOT && form.whole().is_some_and(|whole| whole.as_bytes() == name) {
         return Some(Item::Whole);
     }
+    if form == Form::Safetensors
+        && state.has_checkpoints()
+        && let Some(found) = checkpoint::find(state, directory, name)
+    {
+        return state.node(found).cloned().map(Item::Node);
+    }
     let node = |name: &[u8]| state.shown(state.find_any(directory, name)?);
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
@@ -45,13 +52,44 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         _ => None,
     };
     let file = of_file(suffix).map(Item::Node);
+    if form == Form::Safetensors
+        && file.is_none()
+        && state.has_checkpoints()
+        && let Some(link) = node(name).filter(|node| matches!(node.entry.node_type, NodeType::Symlink(_)))
+    {
+        return Some(link).filter(|_| !checkpoint::is_pickle(name)).map(Item::Node);
+    }
     let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
     let other = || node(name).filter(|node| node.file().is_none() && is_shown(form, node)).map(Item::Node);
     file.or_else(index).or_else(other)
 }
 
-/// The names in a form of a node whose name in its directory is `name`, each with its item.
-pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> {
+/// Whether the tensors in the containers of a directory are listed there too, and not only below `.tensors`. A directory
+/// with a checkpoint lists the files that loaders ask for, and programs open all files with the suffix of containers.
+pub fn lists_tensors(form: Form, state: &State, directory: EntryId) -> bool {
+    matches!(form.shows(), Shows::Wrapped(_))
+        && (form != Form::Safetensors || !checkpoint::is_in(state, directory))
+}
+
+/// The names in a form of a node whose name in a directory is `name`, each with its item.
+pub fn names(
+    form: Form,
+    state: &State,
+    (directory, name): (EntryId, &[u8]),
+    node: &Arc<Node>,
+) -> Vec<(Vec<u8>, Item)> {
+    let is_tensor = node.file().is_none_or(|file| file.tensor.is_some());
+    if form == Form::Safetensors && !is_tensor {
+        let shown = checkpoint::name_of(state, (directory, name), node);
+        let shown = shown.filter(|name| name.len() <= NAME_BYTES_MAX);
+        return shown.into_iter().map(|name| (name, Item::Node(node.clone()))).collect();
+    }
+    if form == Form::Safetensors
+        && let NodeType::Symlink(_) = node.entry.node_type
+    {
+        let shown = state.has_checkpoints() && !checkpoint::is_pickle(name);
+        return if shown { vec![(name.to_vec(), Item::Node(node.clone()))] } else { Vec::new() };
+    }
     if !is_shown(form, node) {
         return Vec::new();
     }
@@ -63,7 +101,11 @@ pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> 
     if let Some(suffix) = form.index_suffix().filter(|_| node.file().is_some()) {
         found.push((suffixed(suffix), Item::Index(node.clone())));
     }
-    found.retain(|(name, _)| name.len() <= NAME_BYTES_MAX);
+    let is_taken = |name: &[u8]| {
+        let may_be = form == Form::Safetensors && node.file().is_some() && state.has_checkpoints();
+        may_be && checkpoint::find(state, directory, name).is_some()
+    };
+    found.retain(|(name, _)| name.len() <= NAME_BYTES_MAX && !is_taken(name));
     found
 }
 

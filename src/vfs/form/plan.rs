@@ -1,22 +1,25 @@
 //! Plans the recipe of a file in a form.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::engine::would_move;
+use crate::format::budget::Budget;
 use crate::format::files::cgeb::Runs;
-use crate::format::files::{npy, safetensors};
+use crate::format::files::{npy, safetensors, shard_index};
 use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
-use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result};
+use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
-use crate::store::{Node, ROOT, State, TENSORS_NAME, Walk};
-use crate::store::{Settings, Store};
-use crate::stream::is_castable;
+use crate::store::{Assembly, Node, Places, ROOT, State, StridedElements, TENSORS_NAME, Walk};
+use crate::store::{OpenObject, Settings, Store, Verify};
+use crate::stream::{Segment, Stream, is_castable};
+use crate::vfs::form::checkpoint::{Role, safetensors_name};
 use crate::vfs::form::gguf;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::{Item, wrapped_dtype};
-use crate::vfs::form::recipe::{Part, Recipe, Shown, Source};
+use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
 use crate::vfs::form::sums;
 
@@ -27,6 +30,8 @@ pub(super) const ALIGNMENT: u64 = 4096;
 pub(super) struct Piece {
     pub object: Arc<Object>,
     pub tensor: Option<(EntryId, TensorEntry)>,
+    /// For a tensor whose elements lie in objects of others, these objects and the elements in them.
+    view: Option<(Vec<Arc<Object>>, Arc<StridedElements>)>,
 }
 
 /// The recipe of a file in a form. Fails with `IsDirectory` for an item that is not a file, with `NotFound` for one that
@@ -65,10 +70,17 @@ pub fn plan(
                 Shows::Wrapped(_) if of_batch.is_some() => {
                     pieces.into_iter().map(|piece| plain(piece.object)).collect()
                 }
+                Shows::Wrapped(_) if form == Form::Safetensors && file.tensor.is_none() => {
+                    let role = Role::of(&collection.state(), &node);
+                    as_safetensors(collection, &node, role, pieces)?
+                }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
                 Shows::Cast(to) => cast(collection, file, pieces, to)?,
-                _ if published.is_some() => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
-                _ => moved(collection, settings, pieces, form),
+                _ if published.is_some() => match file.view {
+                    Some(_) => vec![Part::Source(tensor(&pieces)?.0)],
+                    None => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
+                },
+                _ => moved(collection, settings, pieces, form)?,
             };
             stitched(records, parts)
         }
@@ -113,6 +125,10 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
     let name = state.tensor_name(node).unwrap_or_default();
     let own = file.tensor.as_ref().map(|tensor| (node.entry.id, TensorEntry { name, ..tensor.clone() }));
+    let view = match file.view.as_ref().map(|_| state.parts_of(file)).transpose()? {
+        Some((objects, Some(Assembly::View(elements)))) => Some((objects, elements)),
+        _ => None,
+    };
     let piece = |id| {
         let object = state.object(id).cloned();
         let object = object.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
@@ -120,7 +136,7 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
             let part = state.node(state.part_of(id)?)?;
             Some((part.entry.id, part.file()?.tensor.clone()?))
         });
-        Ok(Piece { object, tensor })
+        Ok(Piece { object, tensor, view: view.clone() })
     };
     let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
     Ok((node.clone(), pieces))
@@ -130,6 +146,9 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
 fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
     let entry = pieces.first().and_then(|piece| piece.tensor.clone());
     let (_, entry) = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "not a tensor"))?;
+    if let Some((objects, elements)) = pieces.first().and_then(|piece| piece.view.clone()) {
+        return Ok((viewed(objects, elements, &entry)?, entry));
+    }
     let objects = pieces.iter().map(|piece| piece.object.clone()).collect();
     Ok((source(objects, &entry, Shown::Plain)?, entry))
 }
@@ -137,13 +156,19 @@ fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
 pub(super) fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Result<Source> {
     let bytes = tensor.dtype.bytes_of(tensor.shape.elements());
     let bytes = bytes.ok_or_else(|| Error::corrupt("a tensor of more bytes than can be counted"))?;
-    Ok(Source { objects, dtype: tensor.dtype, shown, bytes })
+    Ok(Source { objects, view: None, dtype: tensor.dtype, shown, bytes })
+}
+
+/// A tensor whose elements lie in these objects of others.
+fn viewed(objects: Vec<Arc<Object>>, elements: Arc<StridedElements>, tensor: &TensorEntry) -> Result<Source> {
+    let view = Some(View { elements, moves: Vec::new() });
+    Ok(Source { view, ..source(objects, tensor, Shown::Plain)? })
 }
 
 /// The bytes of an object, unchanged.
 pub(super) fn plain(object: Arc<Object>) -> Part {
     let (dtype, bytes) = (object.dtype(), object.bytes());
-    Part::Source(Source { objects: vec![object], dtype, shown: Shown::Plain, bytes })
+    Part::Source(Source { objects: vec![object], view: None, dtype, shown: Shown::Plain, bytes })
 }
 
 fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {
@@ -177,8 +202,113 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
 }
 
-/// Every named tensor of a collection, ggml's quantized types decoded; those that are not decoded are left
-/// out. Sorted by element size, largest first, as the format's own library sorts them, then by name.
+/// A file of a collection with checkpoints that is no tensor, as the form `safetensors` shows it.
+fn as_safetensors(
+    collection: &Arc<Collection>,
+    node: &Node,
+    role: Role,
+    pieces: Vec<Piece>,
+) -> Result<Vec<Part>> {
+    match role {
+        Role::Checkpoint => {
+            let state = collection.state();
+            let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
+            let mut found = Found::default();
+            for part in state.parts(file) {
+                let tensor = part.file().and_then(|part| part.tensor.as_ref());
+                if let Some(tensor) = tensor {
+                    found.add(&state, part, tensor.name.to_string())?;
+                }
+            }
+            found.into_parts(true)
+        }
+        Role::Index => {
+            let bytes: u64 = pieces.iter().map(|piece| piece.object.bytes()).sum();
+            let parts = || pieces.iter().map(|piece| plain(piece.object.clone())).collect();
+            if bytes > shard_index::BYTES_MAX {
+                return Ok(parts());
+            }
+            let open = |piece: &Piece| {
+                OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object)
+            };
+            let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
+            let mut json = vec![0; stream.bytes() as usize];
+            stream.read_exact(0, &mut json)?;
+            // What is no index is shown as it is.
+            let Ok((files, total_size)) = shard_index::parse_with_size(&json, &mut Budget::default()) else {
+                return Ok(parts());
+            };
+            let renamed = |file: String| safetensors_name(&file).unwrap_or(file);
+            let mut shown: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for (file, tensors) in files {
+                shown.entry(renamed(file)).or_default().extend(tensors);
+            }
+            Ok(vec![Part::Literal(shard_index::write(&shown, total_size)?)])
+        }
+        Role::Other => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
+        Role::Hidden => Err(Error::new(ErrorKind::NotFound, "not a tensor")),
+    }
+}
+
+/// Tensors of a safetensors file: the name, the shape, the bytes, and the type in which they are shown.
+#[derive(Default)]
+struct Found {
+    tensors: Vec<(String, Shape, Source, Dtype)>,
+    /// The objects of containers with views, by container.
+    places: HashMap<EntryId, Places>,
+}
+
+impl Found {
+    /// Adds a tensor, quantized types of ggml decoded. Leaves one out that is not decoded.
+    fn add(&mut self, state: &State, node: &Node, name: String) -> Result<()> {
+        let Some(file) = node.file() else { return Ok(()) };
+        let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
+        let Some(tensor) = tensor else { return Ok(()) };
+        let source = match file.view.as_ref().zip(file.container) {
+            Some((view, container)) => {
+                let places = match self.places.entry(container) {
+                    Slot::Occupied(known) => known.into_mut(),
+                    Slot::Vacant(slot) => {
+                        let of = state.node(container).and_then(|node| node.file());
+                        let of = of.ok_or_else(|| Error::corrupt("a view without its container"))?;
+                        slot.insert(Places::of(state, of)?)
+                    }
+                };
+                let (objects, elements) = places.under(view, tensor)?;
+                viewed(objects, elements, tensor)?
+            }
+            None => {
+                let objects: Option<Vec<_>> =
+                    file.objects.iter().map(|id| state.object(*id).cloned()).collect();
+                let objects =
+                    objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
+                source(objects, tensor, Shown::Plain)?
+            }
+        };
+        let (source, dtype) = decoded(source)?;
+        self.tensors.push((name, tensor.shape.clone(), source, dtype));
+        Ok(())
+    }
+
+    /// The file. Its tensors are sorted by element size, largest first, as the format's own library sorts them, then by
+    /// name. `is_torch` tells loaders that they come from PyTorch, which some of them ask for.
+    fn into_parts(self, is_torch: bool) -> Result<Vec<Part>> {
+        let mut found = self.tensors;
+        found.sort_by(|(one, .., first), (other, .., second)| {
+            second.bytes().cmp(&first.bytes()).then_with(|| one.cmp(other))
+        });
+        let metadata = is_torch.then(|| ("format".to_owned(), "pt".to_owned()));
+        let header = safetensors::write_header(
+            found.iter().map(|(name, shape, _, dtype)| (name.as_str(), *dtype, shape)),
+            metadata.as_slice(),
+            ALIGNMENT,
+        )?;
+        let sources = found.into_iter().map(|(_, _, source, _)| Part::Source(source));
+        Ok([Part::Literal(header)].into_iter().chain(sources).collect())
+    }
+}
+
+/// Every named tensor of a collection, ggml's quantized types decoded; those that are not decoded are left out.
 fn all_tensors(state: &State) -> Result<Vec<Part>> {
     let mut tensors = Vec::new();
     let mut seen = HashSet::new();
@@ -190,7 +320,7 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
         }
         Walk::Enter
     });
-    let mut found = Vec::new();
+    let mut found = Found::default();
     let mut names = HashSet::new();
     // Below `.tensors` the path of a tensor has its container, if another container has its name.
     let is_taken = |path: &[u8], own: &str| {
@@ -203,39 +333,41 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
         .collect();
     tensors.sort_by_key(|(is_taken, _, node)| (*is_taken, node.entry.id));
     for (_, path, node) in tensors {
-        let Some(file) = node.file() else { continue };
-        let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
-        let Some((tensor, own)) = tensor.zip(state.own_path(node)) else { continue };
+        let is_shown = node.file().and_then(|file| file.tensor.as_ref());
+        let is_shown = is_shown.is_some_and(|tensor| wrapped_dtype(tensor.dtype).is_some());
+        let Some(own) = state.own_path(node).filter(|_| is_shown) else { continue };
         let is_first = names.insert(own.clone());
         let name = if is_first { own } else { String::from_utf8_lossy(&path).into_owned() };
-        let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
-        let objects = objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
-        let (source, dtype) = decoded(source(objects, tensor, Shown::Plain)?)?;
-        found.push((name, tensor.shape.clone(), source, dtype));
+        found.add(state, node, name)?;
     }
-    found.sort_by(|(one, .., first), (other, .., second)| {
-        second.bytes().cmp(&first.bytes()).then_with(|| one.cmp(other))
-    });
-    let header = safetensors::write_header(
-        found.iter().map(|(name, shape, _, dtype)| (name.as_str(), *dtype, shape)),
-        &[],
-        ALIGNMENT,
-    )?;
-    let sources = found.into_iter().map(|(_, _, source, _)| Part::Source(source));
-    Ok([Part::Literal(header)].into_iter().chain(sources).collect())
+    found.into_parts(state.has_checkpoints())
 }
 
-fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, form: Form) -> Vec<Part> {
-    let Shows::Moved(tier) = form.shows() else { return Vec::new() };
+fn moved(
+    collection: &Arc<Collection>,
+    settings: &Settings,
+    pieces: Vec<Piece>,
+    form: Form,
+) -> Result<Vec<Part>> {
+    let Shows::Moved(tier) = form.shows() else { return Ok(Vec::new()) };
     let to = MoveTo { aim: Aim::Tier(tier), all: false };
     let part = |piece: Piece| {
+        if let (Some((objects, elements)), Some((_, tensor))) = (piece.view, &piece.tensor) {
+            let move_of = |object: &Arc<Object>| {
+                let node = collection.state().part_of(object.entry.id)?;
+                Some((tier, would_move(collection, node, to, settings)?))
+            };
+            let view = View { elements, moves: objects.iter().map(move_of).collect() };
+            let source = source(objects, tensor, Shown::Plain)?;
+            return Ok(Part::Source(Source { view: Some(view), ..source }));
+        }
         let moved = piece.tensor.and_then(|(node, _)| would_move(collection, node, to, settings));
-        match (plain(piece.object), moved) {
+        Ok(match (plain(piece.object), moved) {
             (Part::Source(source), Some(encoder)) => {
                 Part::Source(Source { shown: Shown::Moved(tier, encoder), ..source })
             }
             (part, _) => part,
-        }
+        })
     };
     pieces.into_iter().map(part).collect()
 }

@@ -7,8 +7,8 @@ use crate::format::files::cgeb::Runs;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
-use crate::store::{OpenObject, Verify};
-use crate::stream::{AssembledBatch, Cast, Segment, Stream, Zeros, batch_index};
+use crate::store::{OpenObject, StridedElements, Verify};
+use crate::stream::{AssembledBatch, Cast, Segment, Stream, Strided, Zeros, batch_index};
 use crate::vfs::form::batch::{self, Rows};
 use crate::vfs::form::sums::{self, Summed};
 
@@ -22,11 +22,21 @@ pub(super) enum Shown {
     Moved(Tier, Encoder),
 }
 
+/// Elements that lie in objects of other tensors.
+#[derive(Clone)]
+pub(super) struct View {
+    pub elements: Arc<StridedElements>,
+    /// For each object, the tier and the encoder of a move that is previewed; empty without one.
+    pub moves: Vec<Option<(Tier, Encoder)>>,
+}
+
 /// Consecutive objects that are shown in the same way.
 #[derive(Clone)]
 pub(super) struct Source {
     /// The objects in order.
     pub objects: Vec<Arc<Object>>,
+    /// Where in them the elements are, if they do not follow each other.
+    pub view: Option<View>,
     /// The type of their elements.
     pub dtype: Dtype,
     /// How to show them.
@@ -86,18 +96,27 @@ impl Source {
 
     fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
         let found: u64 = self.objects.iter().map(|object| object.bytes()).sum();
-        if found != self.bytes {
+        if found != self.bytes && self.view.is_none() {
             let text = "it is being written to, and its size does not match its header";
             return Err(Error::new(crate::model::ErrorKind::Busy, text));
         }
-        let segments = self.objects.iter().map(|object| {
+        let moves = self.view.as_ref().map(|view| view.moves.as_slice()).unwrap_or_default();
+        let segments = self.objects.iter().enumerate().map(|(place, object)| {
             let open = OpenObject::open(collection, object, verify)?;
-            Ok(match self.shown {
-                Shown::Moved(to, encoder) => Segment::Computed(Arc::new(MovePreview::new(open, to, encoder))),
-                _ => Segment::Object(open),
+            let moved = match self.shown {
+                Shown::Moved(to, encoder) => Some((to, encoder)),
+                _ => moves.get(place).copied().flatten(),
+            };
+            Ok(match moved {
+                Some((to, encoder)) => Segment::Computed(Arc::new(MovePreview::new(open, to, encoder))),
+                None => Segment::Object(open),
             })
         });
-        let source = Stream::new(segments.collect::<Result<_>>()?)?;
+        let mut source = Stream::new(segments.collect::<Result<_>>()?)?;
+        if let Some(view) = &self.view {
+            let strided = Strided::new(view.elements.clone(), source);
+            source = Stream::new(vec![Segment::Computed(Arc::new(strided))])?;
+        }
         match self.shown {
             Shown::Cast(to) if to != self.dtype => {
                 let cast = Cast { source, from: self.dtype, to };
@@ -199,7 +218,7 @@ mod tests {
     fn a_cast_whose_size_overflows_has_no_size() {
         let part = |bytes| {
             let shown = Shown::Cast(Dtype::F32);
-            Part::Source(Source { objects: Vec::new(), dtype: Dtype::F8E4M3, shown, bytes })
+            Part::Source(Source { objects: Vec::new(), view: None, dtype: Dtype::F8E4M3, shown, bytes })
         };
         assert_eq!(part(1 << 61).bytes(), Some(1 << 63));
         assert_eq!(part(1 << 62).bytes(), None);

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::FileEntry;
 use crate::model::{EntryId, Error, Result, Tier, hex};
-use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Verify;
+use crate::store::{Assembly, Block};
 use crate::store::{ROOT, State, Walk};
 use crate::stream::{batch_beside, sums};
 
@@ -22,8 +21,8 @@ pub(super) struct Summed {
     /// Whether the path contains escapes, which a backslash at the start of the line marks.
     is_escaped: bool,
     objects: Vec<Arc<Object>>,
-    /// For an embedding batch, the layout of its records.
-    records: Option<Arc<Runs>>,
+    /// How it is assembled from the objects, if it is not their concatenation.
+    assembly: Option<Assembly>,
     node: EntryId,
     /// The recorded digest of the original bytes, if any.
     recorded: Option<[u8; 32]>,
@@ -57,8 +56,8 @@ fn summed(state: &State, path: &[u8], file: &FileEntry, node: EntryId) -> Result
     }
     // An index may show a different hash than the one that was imported, so its recorded digest does not apply.
     let recorded = file.digests.sha256().filter(|_| batch_beside(state, node).is_none());
-    let records = file.records.clone();
-    Ok(Summed { is_escaped: name.len() != path.len(), name, objects, records, node, recorded })
+    let assembly = Assembly::of_batch(file.records.as_ref());
+    Ok(Summed { is_escaped: name.len() != path.len(), name, objects, assembly, node, recorded })
 }
 
 /// Length of the text for these files.
@@ -74,7 +73,7 @@ pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verif
     for file in files {
         let digest = match file.recorded.filter(|_| file.objects.iter().all(|object| is_as_it_came(object))) {
             Some(recorded) => recorded,
-            None => sums(collection, file.node, &file.objects, file.records.as_ref(), verify)?.sha256,
+            None => sums(collection, file.node, &file.objects, file.assembly.as_ref(), verify)?.sha256,
         };
         if file.is_escaped {
             text.push(b'\\');

@@ -11,11 +11,11 @@ use crate::engine;
 use crate::format::log::catalog::{Content, NodeEntry, NodeType, ObjectEntry};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
-use crate::store::Backing;
 use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Object;
 use crate::store::now_nanoseconds;
+use crate::store::{Assembly, Backing};
 use crate::store::{MEMORY_FILE, OpenObject, Verify};
 use crate::store::{Reserved, Use};
 use crate::stream::{HASH, batch_beside, put_hash, shown_hash};
@@ -220,7 +220,7 @@ impl OpenFile {
     /// The physical file that holds the file's bytes from end to end, if there is one.
     pub fn backing(&self) -> Option<Backing> {
         let layout = self.layout.read();
-        if self.is_changed() || layout.check().is_err() || layout.drafts > 0 || layout.records.is_some() {
+        if self.is_changed() || layout.check().is_err() || layout.drafts > 0 || layout.assembly.is_some() {
             return None;
         }
         let objects = layout.objects.iter().map(|open| open.object().clone());
@@ -237,7 +237,7 @@ impl OpenFile {
         self.check_writable()?;
         let mut layout = self.layout.upgradable_read();
         layout.check()?;
-        self.refuse_batch(&layout)?;
+        self.refuse_assembled(&layout)?;
         let before = layout.bytes();
         self.check_not_needed(&layout, offset..end)?;
         let write = |layout: &Layout| {
@@ -305,7 +305,7 @@ impl OpenFile {
         layout.check()?;
         let before = layout.bytes();
         if bytes != before && bytes > 0 {
-            self.refuse_batch(&layout)?;
+            self.refuse_assembled(&layout)?;
         }
         if bytes != before {
             self.check_not_needed(&layout, 0..bytes.max(before))?;
@@ -342,7 +342,7 @@ impl OpenFile {
         }
         let known = layout.objects.len() - layout.drafts;
         layout.objects.truncate(kept);
-        layout.records = None;
+        layout.assembly = None;
         layout.drafts = kept.saturating_sub(known);
         layout.is_other = true;
         layout.refresh()?;
@@ -508,13 +508,17 @@ impl OpenFile {
         }
     }
 
-    /// Rejects writes to an embedding batch, which is composed of tensors, and notes the reason.
-    fn refuse_batch(&self, layout: &Layout) -> Result<()> {
-        if layout.records.is_none() {
-            return Ok(());
-        }
-        let text =
-            "an embedding batch is assembled from its tensors; write to these or replace the whole file";
+    /// Rejects writes to a file that is assembled from parts of others, and notes the reason.
+    fn refuse_assembled(&self, layout: &Layout) -> Result<()> {
+        let text = match &layout.assembly {
+            None => return Ok(()),
+            Some(Assembly::Batch(_)) => {
+                "an embedding batch is assembled from its tensors; write to these or replace the whole file"
+            }
+            Some(Assembly::View(_)) => {
+                "its elements belong to other tensors too, or lie apart; write to its container"
+            }
+        };
         engine::note_why(&self.collection, self.node, text)?;
         Err(Error::new(ErrorKind::Denied, text))
     }
@@ -560,7 +564,7 @@ impl OpenFile {
     /// index is unchanged; readers see the hash of the bytes served instead of the stored one.
     pub(super) fn show_hash(&self, layout: &Layout, offset: u64, out: &mut [u8]) -> Result<()> {
         let is_outside = offset >= HASH.end || offset + out.len() as u64 <= HASH.start;
-        if is_outside || layout.records.is_some() {
+        if is_outside || layout.assembly.is_some() {
             return Ok(());
         }
         if let Some(hash) = shown_hash(&self.collection, self.node, &layout.stream, self.verify)? {

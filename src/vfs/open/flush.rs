@@ -108,10 +108,15 @@ impl OpenFile {
         }
         let layout = self.layout.read();
         let state = self.collection.state();
-        let container = state.node(self.node)?.file()?.container;
+        let file = state.node(self.node)?.file()?;
+        let container = file.container;
+        let views =
+            state.views(container.and_then(|container| state.node(container)?.file()).unwrap_or(file));
+        let views = views.map(|view| view.entry.id);
         let dirty = layout.objects.iter().filter(|open| open.object().is_dirty());
         let parts = dirty.filter_map(|open| state.part_of(open.object().entry.id));
-        let nodes: HashSet<EntryId> = parts.chain(container).filter(|id| *id != self.node).collect();
+        let nodes: HashSet<EntryId> =
+            parts.chain(views).chain(container).filter(|id| *id != self.node).collect();
         Some(Changes { nodes: nodes.into_iter().collect() })
     }
 

@@ -3,10 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::files::cgeb::Runs;
 use crate::model::{EntryId, Error, Result};
-use crate::store::Collection;
-use crate::store::Parts;
+use crate::store::{Assembly, Collection, Parts};
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Piece, Plan, Stream};
 
@@ -18,10 +16,10 @@ pub(super) struct Layout {
     pub drafts: usize,
     /// The same objects as one stream.
     pub stream: Arc<Stream>,
-    /// The start of each object; empty for an embedding batch.
+    /// The start of each object; empty for a file that is assembled otherwise.
     plan: Plan,
-    /// Where the records of an embedding batch lie in the objects that it is composed of.
-    pub records: Option<Arc<Runs>>,
+    /// How the file is assembled from the objects, if it is not their concatenation. It takes no writes then.
+    pub assembly: Option<Assembly>,
     /// Whether the size or the parts differ from those in the log.
     pub is_other: bool,
     /// Time of the last write that is not in the log yet, in nanoseconds since 1970.
@@ -33,9 +31,9 @@ pub(super) struct Layout {
 impl Layout {
     /// The layout of a file as the log records it.
     pub fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Layout> {
-        let (objects, records) = collection.parts_of(node)?;
+        let (objects, assembly) = collection.parts_of(node)?;
         let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
-        Layout::of(objects.collect::<Result<_>>()?, records)
+        Layout::of(objects.collect::<Result<_>>()?, assembly)
     }
 
     /// Switches to the parts that a batch gave the file. On an error the file can no longer be read
@@ -46,9 +44,9 @@ impl Layout {
         parts: Result<Parts>,
         verify: Verify,
     ) -> Result<()> {
-        let replaced = parts.and_then(|(objects, records)| {
+        let replaced = parts.and_then(|(objects, assembly)| {
             let objects = objects.iter().map(|object| OpenObject::reopen(collection, object, verify));
-            Layout::of(objects.collect(), records)
+            Layout::of(objects.collect(), assembly)
         });
         match replaced {
             Ok(layout) => *self = layout,
@@ -68,13 +66,13 @@ impl Layout {
         }
     }
 
-    fn of(objects: Vec<OpenObject>, records: Option<Arc<Runs>>) -> Result<Layout> {
+    fn of(objects: Vec<OpenObject>, assembly: Option<Assembly>) -> Result<Layout> {
         let mut layout = Layout {
             objects,
             drafts: 0,
             stream: Arc::new(Stream::new(Vec::new())?),
             plan: Plan::default(),
-            records,
+            assembly,
             is_other: false,
             mtime: None,
             failed: None,
@@ -85,8 +83,8 @@ impl Layout {
 
     /// Rebuilds the stream and the plan after the sizes of objects changed.
     pub fn refresh(&mut self) -> Result<()> {
-        self.stream = Arc::new(Stream::of_file(self.objects.clone(), self.records.as_ref())?);
-        self.plan = match self.records {
+        self.stream = Arc::new(Stream::of_file(self.objects.clone(), self.assembly.as_ref())?);
+        self.plan = match self.assembly {
             Some(_) => Plan::default(),
             None => Plan::new(self.objects.iter().map(OpenObject::bytes))?,
         };
@@ -111,12 +109,18 @@ impl Layout {
         self.stream.bytes()
     }
 
-    /// The pieces of objects that make up `range`. For an embedding batch they cover whole records,
-    /// in the order of its parts.
+    /// The pieces of objects that make up `range`. For an embedding batch they cover whole records, in the order of its
+    /// parts; for a view they are the objects that it lies in.
     pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = Piece> {
-        let of_parts = self.records.as_ref().map(|runs| runs.part_ranges(range.clone())).unwrap_or_default();
+        let of_parts: Vec<Range<u64>> = match &self.assembly {
+            Some(Assembly::Batch(runs)) => {
+                runs.part_ranges(range.clone()).into_iter().map(|(_, range)| range).collect()
+            }
+            Some(Assembly::View(_)) => self.objects.iter().map(|object| 0..object.bytes()).collect(),
+            None => Vec::new(),
+        };
         let of_parts = of_parts.into_iter().enumerate();
-        let of_parts = of_parts.map(|(segment, (_, range))| Piece { segment, range });
+        let of_parts = of_parts.map(|(segment, range)| Piece { segment, range });
         of_parts.filter(|piece| !piece.range.is_empty()).chain(self.plan.pieces(range))
     }
 }

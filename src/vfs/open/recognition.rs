@@ -137,7 +137,7 @@ impl OpenFile {
 
     /// Where the bytes of these objects lie, one after the other. `None` where others cannot name them there.
     pub(super) fn stretches(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<Vec<Stretch>>> {
-        if layout.records.is_some() || objects.iter().any(OpenObject::is_in_memory) {
+        if layout.assembly.is_some() || objects.iter().any(OpenObject::is_in_memory) {
             return Ok(None);
         }
         let (mut stretches, mut begin) = (Vec::new(), 0);
@@ -196,8 +196,14 @@ impl OpenFile {
         let Some(file) = node.file() else { return Vec::new() };
         let state = self.collection.state();
         let parts = state.parts(file).map(|part| part.entry.id);
+        let container = file.container.and_then(|container| state.node(container)?.file());
+        let views = container.into_iter().flat_map(|container| state.views(container));
         // For a tensor, `parts` yields the tensor itself.
-        parts.chain(file.container).filter(|id| *id != self.node).collect()
+        parts
+            .chain(views.map(|view| view.entry.id))
+            .chain(file.container)
+            .filter(|id| *id != self.node)
+            .collect()
     }
 
     /// Whether the parts of a container may have moved, or a plain file may have become a container.

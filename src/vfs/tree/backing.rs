@@ -41,12 +41,12 @@ impl Vfs {
             Ok(Located::Node(view)) => {
                 view.node.file()?;
                 let (collection, node) = (&view.collection, view.node.entry.id);
-                let (objects, records) = collection.parts_of(node).ok()?;
+                let (objects, assembly) = collection.parts_of(node).ok()?;
                 if may_show_other_hash(collection, node) {
                     return None;
                 }
                 let copied = self.copy_of(collection, Pin::file(node), &objects);
-                let whole = || collection.backing_of(objects).filter(|_| records.is_none());
+                let whole = || collection.backing_of(objects).filter(|_| assembly.is_none());
                 copied.or_else(whole)
             }
             Ok(Located::Form(view)) => {
@@ -85,8 +85,8 @@ impl Vfs {
         if bytes < bytes_min || self.open_file(ino).is_some_and(|open_file| open_file.is_changed()) {
             return None;
         }
-        let (objects, records) = collection.parts_of(node).ok()?;
-        if records.is_some() || may_show_other_hash(collection, node) {
+        let (objects, assembly) = collection.parts_of(node).ok()?;
+        if assembly.is_some() || may_show_other_hash(collection, node) {
             return None;
         }
         collection.unchecked_of(&objects)
@@ -132,8 +132,8 @@ impl Vfs {
         }
     }
 
-    /// The other files that share bytes with a file: the tensors of a container, the container of a
-    /// tensor. For a form, also the files that it is made of.
+    /// The other files that share bytes with a file: the tensors of a container, the container of a tensor, and its
+    /// views. For a form, also the files that it is made of.
     pub fn sharing(&self, ino: Ino) -> Vec<Ino> {
         if let Place::Form { collection, node, .. } = ino.place() {
             let own = Ino::of(Place::Node { collection, node });
@@ -142,7 +142,14 @@ impl Vfs {
         let Ok(Located::Node(view)) = self.locate(ino) else { return Vec::new() };
         let state = view.collection.state();
         let Some(file) = view.node.file() else { return Vec::new() };
-        let others = state.parts(file).map(|part| part.entry.id).chain(file.container);
+        let own = view.node.entry.id;
+        let container = file.container.and_then(|container| state.node(container)?.file());
+        let views = container.into_iter().flat_map(|container| state.views(container));
+        // The objects of a view are those of other tensors.
+        let under = file.view.as_ref().and_then(|_| state.parts_of(file).ok()).map(|(objects, _)| objects);
+        let under = under.into_iter().flatten().filter_map(|object| state.part_of(object.entry.id));
+        let parts = state.parts(file).chain(views).map(|part| part.entry.id).chain(under);
+        let others = parts.chain(file.container).filter(|id| *id != own);
         let number = state.number();
         others.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect()
     }

@@ -5,10 +5,9 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::engine;
-use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Result};
-use crate::store::{Collection, Object, OpenObject, Pin, Settings, State, Verify};
+use crate::store::{Assembly, Collection, Object, OpenObject, Pin, Settings, State, Verify};
 use crate::stream::{Stream, may_show_other_hash};
 use crate::vfs::form::{self, Form, Item, Shows};
 use crate::vfs::tree::ino::{Ino, Place};
@@ -54,7 +53,7 @@ pub struct Content {
     /// Its objects with their change counts.
     objects: Vec<(Arc<Object>, u32)>,
     tensor: Option<TensorEntry>,
-    records: Option<Arc<Runs>>,
+    assembly: Option<Assembly>,
 }
 
 /// Identifies the content of a file. It keeps no object alive, so the space of the objects can be
@@ -88,7 +87,11 @@ impl Content {
     /// stored in another number of bytes.
     pub fn is_computed(&self) -> bool {
         let is_other = |(object, _): &(Arc<Object>, u32)| object.stored() != object.bytes();
-        self.form.is_some() || self.objects.iter().any(is_other)
+        self.form.is_some() || self.is_view() || self.objects.iter().any(is_other)
+    }
+
+    fn is_view(&self) -> bool {
+        matches!(self.assembly, Some(Assembly::View(_)))
     }
 
     /// How it is cached.
@@ -108,7 +111,7 @@ impl Content {
                 let open = |(object, _): &(Arc<Object>, u32)| {
                     OpenObject::open(&self.collection, object, Verify::Always)
                 };
-                Stream::of_file(objects.map(open).collect::<Result<_>>()?, self.records.as_ref())
+                Stream::of_file(objects.map(open).collect::<Result<_>>()?, self.assembly.as_ref())
             }
         }
     }
@@ -116,7 +119,7 @@ impl Content {
     /// The ranges of about `step` bytes to read one after the other, of `bytes` bytes. They end where blocks
     /// end, so that each block is decoded once.
     pub fn ranges(&self, bytes: u64, step: u64) -> Vec<Range<u64>> {
-        let is_plain = self.form.is_none() && self.records.is_none();
+        let is_plain = self.form.is_none() && self.assembly.is_none();
         let objects = self.objects.iter().map(|(object, _)| (object.bytes(), object.entry.block_bytes));
         let objects: Vec<(u64, u32)> = if is_plain { objects.collect() } else { vec![(bytes, 1)] };
         ranges(&objects, step)
@@ -182,19 +185,19 @@ impl Vfs {
         {
             return None;
         }
-        let (objects, tensor, records) = {
+        let (objects, tensor, assembly) = {
             let state = collection.state();
             let file = state.node(pin.node)?.file()?;
             // The count comes first: a change after it is noticed.
-            let object = |id| {
-                let object = state.object(id)?;
+            let object = |object: Arc<Object>| {
                 let changes = object.changes();
-                (!object.is_dirty()).then(|| (object.clone(), changes))
+                (!object.is_dirty()).then_some((object, changes))
             };
-            let objects: Option<Vec<_>> = file.objects.iter().map(|id| object(*id)).collect();
-            (objects?, file.tensor.clone(), file.records.clone())
+            let (objects, assembly) = state.parts_of(file).ok()?;
+            let objects: Option<Vec<_>> = objects.into_iter().map(object).collect();
+            (objects?, file.tensor.clone(), assembly)
         };
-        Some(Content { collection, pin, form, objects, tensor, records })
+        Some(Content { collection, pin, form, objects, tensor, assembly })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, Owner, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
-use crate::vfs::form::{self, Form, Item, Recipe, Shows};
+use crate::vfs::form::{self, Form, Item, Recipe};
 use crate::vfs::tree::attr::{Attr, Kind};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::list::LISTED;
@@ -191,8 +191,8 @@ impl Vfs {
         // A name may have two files, so the places are twice the place of the name, and one more.
         let mut found = Vec::new();
         // A form of tensors shows no containers, so it shows their tensors.
-        let is_of_tensors = matches!(form.shows(), Shows::Wrapped(_));
-        let with_tensors = is_of_tensors || self.list_mode(state, directory) == ListMode::Both;
+        let with_tensors =
+            form::lists_tensors(form, state, directory) || self.list_mode(state, directory) == ListMode::Both;
         let whole = form.whole().filter(|_| directory == ROOT);
         if let Some(whole) = whole.filter(|_| after == 0) {
             found.push((1, whole.as_bytes().to_vec(), of(form, Item::Whole)));
@@ -208,7 +208,8 @@ impl Vfs {
             last = *next;
             for (place, name, id) in listed {
                 let Some(node) = state.shown(id) else { continue };
-                for (place, (name, item)) in (place.saturating_mul(2)..).zip(form::names(form, &node, &name))
+                for (place, (name, item)) in
+                    (place.saturating_mul(2)..).zip(form::names(form, state, (directory, &*name), &node))
                 {
                     let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
                     if place > after && !is_whole {

@@ -39,8 +39,9 @@ pub fn check_torch(bytes: &[u8]) {
         let found = torch::parse(&mut reader(bytes, &mut read), bytes.len() as u64, &mut Budget::default());
         assert!(read <= 2 * bytes.len() as u64 + (1 << 17), "{read} bytes read of {}", bytes.len());
         let Ok(found) = found else { continue };
-        for (_, first) in &found.shared {
-            assert!(*first < found.tensors.len());
+        for torch::TensorView { dtype, shape, view, .. } in &found.views {
+            let range = view.range(*dtype, shape);
+            assert!(range.is_some_and(|range| range.end <= bytes.len() as u64), "a view past the end");
         }
         sound(
             found.tensors.into_iter().map(|entry| (entry.dtype, entry.shape, entry.begin..entry.end)),

@@ -16,6 +16,9 @@ use crate::model::{DIMENSIONS_MAX, Error, Result, quoted_name};
 /// Most dimensions that are read, also those that a tensor cannot have. NumPy's arrays have as many.
 pub const DIMENSIONS_READ_MAX: usize = 64;
 
+/// Longest name of an element type.
+const TYPE_NAME_BYTES_MAX: usize = 32;
+
 /// Largest number of metadata entries. More of the shortest entries would need far more memory than
 /// the header.
 const METADATA_ENTRIES_MAX: usize = 1 << 18;
@@ -31,6 +34,8 @@ pub(super) struct Fields {
 pub(super) struct Tensor {
     pub(super) name: String,
     pub(super) element_type: ElementType,
+    /// The name of an element type that this program does not know.
+    pub(super) unknown_type: Option<Box<str>>,
     pub(super) dimensions: Dimensions,
     pub(super) offsets: (u64, u64),
 }
@@ -154,15 +159,27 @@ impl<'de> Visitor<'de> for OneTensor<'_> {
         let dtype = dtype.ok_or_else(|| A::Error::missing_field("dtype"))?;
         let Sizes { kept: dimensions, count } = dimensions.ok_or_else(|| A::Error::missing_field("shape"))?;
         let offsets = offsets.ok_or_else(|| A::Error::missing_field("data_offsets"))?;
-        let why = match ElementType::from_name(&dtype) {
-            Some(element_type) if count <= DIMENSIONS_READ_MAX => {
-                return Ok(Tensor { name, element_type, dimensions, offsets });
-            }
-            Some(_) => format!("more than {DIMENSIONS_READ_MAX} dimensions"),
-            None => format!("element type {:?}", quoted_name(&dtype)),
-        };
-        kept(refused, Err(Error::unsupported(why).at(format_args!("tensor {:?}", quoted_name(&name)))))
+        if count > DIMENSIONS_READ_MAX {
+            let why = Error::unsupported(format!("more than {DIMENSIONS_READ_MAX} dimensions"));
+            return kept(refused, Err(why.at(format_args!("tensor {:?}", quoted_name(&name)))));
+        }
+        let known = ElementType::from_name(&dtype);
+        if known.is_none() && !may_be_type(&dtype) {
+            let why = Error::unsupported(format!("element type {:?}", quoted_name(&dtype)));
+            return kept(refused, Err(why.at(format_args!("tensor {:?}", quoted_name(&name)))));
+        }
+        let unknown_type = known.is_none().then(|| dtype.into_boxed_str());
+        let element_type = known.unwrap_or(ElementType::Unknown);
+        Ok(Tensor { name, element_type, unknown_type, dimensions, offsets })
     }
+}
+
+/// Whether a newer version of the format may call an element type so: all names of types are alike.
+fn may_be_type(name: &str) -> bool {
+    let is_of_names = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    name.len() <= TYPE_NAME_BYTES_MAX
+        && name.starts_with(|letter: char| letter.is_ascii_uppercase())
+        && name.bytes().all(is_of_names)
 }
 
 /// Sets a field. Fails if it is set already.

@@ -107,6 +107,7 @@ fn of_storage(kind: &str) -> Option<Dtype> {
         "Char" => Dtype::I8,
         "Byte" => Dtype::U8,
         "Bool" => Dtype::Bool,
+        "ComplexFloat" => Dtype::C64,
         _ => return None,
     })
 }
@@ -126,6 +127,7 @@ fn of_torch(name: &str) -> Option<Dtype> {
         "uint32" => Dtype::U32,
         "uint64" => Dtype::U64,
         "bool" => Dtype::Bool,
+        "complex64" | "cfloat" => Dtype::C64,
         "float8_e4m3fn" => Dtype::F8E4M3,
         "float8_e5m2" => Dtype::F8E5M2,
         "float8_e8m0fnu" => Dtype::F8E8M0,

@@ -7,7 +7,7 @@ use crate::model::{DIMENSIONS_MAX, Dtype, Result, Shape};
 /// A tensor as the pickle describes it, or why it is no range of a storage.
 pub(super) type Described = Result<Stored, Odd>;
 
-/// A contiguous part of a storage.
+/// Elements of a storage.
 #[derive(Debug)]
 pub(super) struct Stored {
     /// The number of the storage.
@@ -16,6 +16,8 @@ pub(super) struct Stored {
     /// In elements.
     pub offset: u64,
     pub shape: Shape,
+    /// In elements, outermost first; `None` if the elements follow each other in row-major order.
+    pub strides: Option<Box<[u64]>>,
 }
 
 /// Why a tensor is not shown: the reason, and the number of the name that it concerns.
@@ -126,10 +128,9 @@ impl Machine<'_, '_> {
             is_contiguous &= *size == 1 || *stride == step;
             step = step.saturating_mul(*size);
         }
-        if !is_contiguous && shape.elements() > 0 {
-            return odd("it is not contiguous; save it with tensor.contiguous()");
-        }
-        Ok(Stored { storage, dtype, offset, shape })
+        let is_contiguous = is_contiguous || shape.elements() == 0;
+        let strides = (!is_contiguous).then(|| strides.into_boxed_slice());
+        Ok(Stored { storage, dtype, offset, shape, strides })
     }
 
     /// The sizes or strides of a tensor.

@@ -4,14 +4,15 @@
 //! are those with tensors below. A walk over these makes the names, each of which takes its length from the budget.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use crate::format::budget::Budget;
 use crate::format::files::torch::names::Global;
 use crate::format::files::torch::pickle::{Pickle, Value};
 use crate::format::files::torch::tensor::{Odd, Stored};
-use crate::format::files::{TensorRange, zip};
+use crate::format::files::{View, zip};
 use crate::model::{
-    CONTAINER_NAMES_MAX, Error, Result, TENSOR_NAME_BYTES_MAX, check_tensor_name, quoted_name,
+    CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, TENSOR_NAME_BYTES_MAX, check_tensor_name, quoted_name,
 };
 
 /// Deepest nesting of dictionaries and lists.
@@ -38,6 +39,17 @@ type Branch = Vec<(Key, Value)>;
 /// The names of tensors that are left out, each with the reason.
 type Others = Vec<(String, String)>;
 
+/// A tensor, by its place in the file.
+pub(super) struct Found {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Shape,
+    /// The bytes from its first element to the end of the last one.
+    pub range: Range<u64>,
+    /// `None` if the elements follow each other.
+    pub view: Option<View>,
+}
+
 /// Finds the tensors below the top of a pickle.
 pub(super) struct Walk<'a, 'b> {
     pickle: &'a Pickle<'a>,
@@ -51,7 +63,7 @@ pub(super) struct Walk<'a, 'b> {
     /// The keys that lead to it.
     name: String,
     names: HashSet<String>,
-    found: Vec<TensorRange>,
+    found: Vec<Found>,
     others: Others,
 }
 
@@ -76,7 +88,7 @@ impl<'a, 'b> Walk<'a, 'b> {
     }
 
     /// The tensors that were found, and those that are left out.
-    pub(super) fn end(self) -> (Vec<TensorRange>, Others) {
+    pub(super) fn end(self) -> (Vec<Found>, Others) {
         (self.found, self.others)
     }
 
@@ -164,7 +176,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         let found = found.ok_or_else(|| Error::invalid("a tensor without a description"))?;
         let name = if self.above.is_empty() { ONLY_NAME } else { self.name.as_str() };
         self.budget.take(TENSOR_STEPS + 2 * name.len() as u64)?;
-        let Stored { storage, dtype, offset, shape } = match found {
+        let Stored { storage, dtype, offset, shape, strides } = match found {
             Ok(stored) => stored,
             Err(Odd { why, name: None }) => return self.leave_out((*why).to_owned()),
             Err(Odd { why, name: Some(number) }) => {
@@ -180,17 +192,21 @@ impl<'a, 'b> Walk<'a, 'b> {
             return self.leave_out("it has a compressed storage".to_owned());
         }
         let there = said.min(found.data.end - found.data.start);
-        let range = || {
-            let begin = offset.checked_mul(dtype.bytes())?;
-            Some((begin, begin.checked_add(dtype.bytes_of(shape.elements())?)?))
+        let view = |begin: u64| match strides {
+            Some(strides) => View { begin, strides: strides.clone() },
+            None => View::contiguous(begin, shape),
         };
-        let (begin, end) = match range() {
+        let range = offset.checked_mul(dtype.bytes()).and_then(|begin| view(begin).range(*dtype, shape));
+        let range = match range {
             // A tensor without elements may begin anywhere.
-            _ if shape.elements() == 0 => (0, 0),
-            Some((begin, end)) if end <= there => (begin, end),
+            _ if shape.elements() == 0 => 0..0,
+            Some(range) if range.end <= there => range,
             _ => return Err(place(Error::invalid("goes past the end of its storage"))),
         };
-        let (begin, end) = (found.data.start + begin, found.data.start + end);
+        let range = found.data.start + range.start..found.data.start + range.end;
+        if dtype.bytes_of(shape.elements()).is_none_or(|bytes| bytes > i64::MAX as u64) {
+            return self.leave_out("it has more bytes than a file can have".to_owned());
+        }
         if check_tensor_name(name).is_err() {
             return self.leave_out("it has a name of too many parts".to_owned());
         }
@@ -201,7 +217,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         if self.found.len() == CONTAINER_NAMES_MAX {
             return Err(Error::unsupported(format!("more than {CONTAINER_NAMES_MAX} tensors")));
         }
-        self.found.push(TensorRange { dtype: *dtype, shape: shape.clone(), begin, end, name });
+        let view = strides.as_ref().map(|_| view(range.start));
+        self.found.push(Found { name, dtype: *dtype, shape: shape.clone(), range, view });
         Ok(())
     }
 }

@@ -32,15 +32,21 @@
 //! the payload. Its objects are the vectors, the weights where there are experts, the
 //! selected experts where top_k is not 0, and headers and aux, record by record.
 //!
+//! A Node that is a view, a tensor without bytes of its own (content 4, with a container), has version 7: the payload of
+//! version 5, then its view: begin u64 (bytes from the container's start), strides: list of u64 (elements, outermost
+//! first). Its only object has no bytes.
+//!
 //! An entry of an unknown kind or version fails with `Unsupported`.
 
 mod records;
+mod view;
 mod wire;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::format::files::View;
 use crate::format::files::cgeb::Runs;
 use crate::model::{
     CollectionName, Dtype, EntryId, MODE_BITS, ObjectId, OwnedCollectionName, Owner, SeedId, Shape, TensorId,
@@ -58,6 +64,8 @@ pub const OBJECT_WITH_PARENT_VERSION: u8 = 2;
 pub const NODE_VERSION: u8 = 5;
 /// The version of a Node entry that is an embedding batch.
 pub const NODE_WITH_RECORDS_VERSION: u8 = 6;
+/// The version of a Node entry that is a view.
+pub const NODE_WITH_VIEW_VERSION: u8 = 7;
 /// The highest number of a node or name. Numbers are assigned one by one, so they never run out, and
 /// adding one to a number does not overflow.
 pub const NUMBER_MAX: u64 = (1 << 48) - 1;
@@ -262,6 +270,8 @@ pub struct FileEntry {
     pub why: Box<str>,
     /// For an embedding batch, the layout of its records, from which its bytes are assembled.
     pub records: Option<Arc<Runs>>,
+    /// For a tensor without bytes of its own, the place of its elements in its container.
+    pub view: Option<Arc<View>>,
 }
 
 // A collection has at least one per tensor.
@@ -279,6 +289,7 @@ impl FileEntry {
             error: None,
             why: Box::default(),
             records: None,
+            view: None,
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::log::catalog::records::{put_records, read_records, records_of, write_records};
+use crate::format::log::catalog::view::{read_view, view_of, write_view};
 use crate::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE, NODE_VERSION,
-    NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT, OBJECT_WITH_PARENT_VERSION,
-    ObjectEntry, ObjectIds, OutsideFile, Parent, RecordedDigests, TensorEntry,
+    NODE_WITH_RECORDS_VERSION, NODE_WITH_VIEW_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT,
+    OBJECT_WITH_PARENT_VERSION, ObjectEntry, ObjectIds, OutsideFile, Parent, RecordedDigests, TensorEntry,
 };
 use crate::format::values::{
     read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
@@ -43,6 +44,7 @@ impl Entry {
         match self {
             Entry::Object(object) if object.parent.is_some() => OBJECT_WITH_PARENT_VERSION,
             Entry::Node(node) if records_of(node).is_some() => NODE_WITH_RECORDS_VERSION,
+            Entry::Node(node) if view_of(node).is_some() => NODE_WITH_VIEW_VERSION,
             Entry::Node(_) => NODE_VERSION,
             _ => ENTRY_VERSION,
         }
@@ -60,6 +62,9 @@ impl Entry {
                 write_node(&mut out, node);
                 if let Some(records) = records_of(node) {
                     write_records(&mut out, records);
+                }
+                if let Some(view) = view_of(node) {
+                    write_view(&mut out, view);
                 }
             }
             Entry::NodeRemoved(node) => {
@@ -95,8 +100,9 @@ impl Entry {
     pub fn parse(kind: u8, version: u8, payload: &[u8]) -> Result<Entry> {
         let has_parent = (kind, version) == (OBJECT, OBJECT_WITH_PARENT_VERSION);
         let has_records = (kind, version) == (NODE, NODE_WITH_RECORDS_VERSION);
+        let has_view = (kind, version) == (NODE, NODE_WITH_VIEW_VERSION);
         let known = if kind == NODE { NODE_VERSION } else { ENTRY_VERSION };
-        if version != known && !has_parent && !has_records {
+        if version != known && !has_parent && !has_records && !has_view {
             return Err(Error::unsupported(format!(
                 "a catalog entry of kind {kind} has version {version}, this program knows {known}"
             )));
@@ -117,6 +123,9 @@ impl Entry {
                 let mut node = read_node(&mut bytes)?;
                 let records = has_records.then(|| read_records(&mut bytes)).transpose()?;
                 put_records(&mut node, records)?;
+                if has_view {
+                    read_view(&mut bytes, &mut node)?;
+                }
                 Entry::Node(Box::new(node))
             }
             4 => Entry::NodeRemoved(read_number(&mut bytes)?),
@@ -326,6 +335,7 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
         })?,
         why: read_string(bytes)?.into(),
         records: None,
+        view: None,
     })
 }
 

@@ -1,0 +1,139 @@
+//! The objects that the bytes of a file lie in, and how the file is assembled from them.
+//!
+//! Most files are the concatenation of their objects. An embedding batch is assembled from its parts. A view has an
+//! object without bytes, so that its container leads to it; its elements lie in other objects of the container.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::format::files::View;
+use crate::format::files::cgeb::Runs;
+use crate::format::log::catalog::{FileEntry, TensorEntry};
+use crate::model::{DIMENSIONS_MAX, Dtype, Error, ErrorKind, ObjectId, Result, Shape};
+use crate::store::object::Object;
+use crate::store::state::State;
+use crate::store::state::node::Node;
+
+/// How a file is assembled from objects.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Assembly {
+    /// An embedding batch from its parts.
+    Batch(Arc<Runs>),
+    /// A tensor from the bytes of others.
+    View(Arc<StridedElements>),
+}
+
+/// The place of a tensor's elements in the concatenation of some objects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StridedElements {
+    /// The first element, in bytes.
+    pub begin: u64,
+    /// Bytes of an element.
+    pub element_bytes: u64,
+    /// The number of indices of each dimension, outermost first, and the bytes from one to the next.
+    pub dimensions: SmallVec<[(u64, u64); DIMENSIONS_MAX]>,
+}
+
+impl Assembly {
+    /// The assembly of an embedding batch with these records.
+    pub fn of_batch(records: Option<&Arc<Runs>>) -> Option<Assembly> {
+        records.map(|runs| Assembly::Batch(runs.clone()))
+    }
+
+    /// The records of an embedding batch.
+    pub fn records(&self) -> Option<&Arc<Runs>> {
+        match self {
+            Assembly::Batch(runs) => Some(runs),
+            Assembly::View(_) => None,
+        }
+    }
+}
+
+impl StridedElements {
+    /// The elements of a view in bytes of which the first is the byte `start` of the container.
+    pub fn new(view: &View, dtype: Dtype, shape: &Shape, start: u64) -> StridedElements {
+        let element_bytes = dtype.bytes();
+        let steps = view.strides.iter().map(|stride| stride.saturating_mul(element_bytes));
+        let dimensions = shape.dimensions().iter().copied().zip(steps).collect();
+        StridedElements { begin: view.begin.saturating_sub(start), element_bytes, dimensions }
+    }
+}
+
+/// The objects of a container by their places in it.
+pub struct Places {
+    /// The first byte of each object, and the object.
+    objects: Vec<(u64, Arc<Object>)>,
+    end: u64,
+}
+
+impl Places {
+    /// The objects of a file; those without bytes are left out.
+    pub fn of(state: &State, file: &FileEntry) -> Result<Places> {
+        let mut places = Places { objects: Vec::with_capacity(file.objects.len()), end: 0 };
+        for id in &file.objects {
+            let object = known(state, *id)?;
+            let bytes = object.bytes();
+            if bytes > 0 {
+                places.objects.push((places.end, object.clone()));
+                places.end = places.end.saturating_add(bytes);
+            }
+        }
+        Ok(places)
+    }
+
+    /// The objects that a view lies in, and its elements in them. Fails with `Busy` if its container is shorter now.
+    pub fn under(
+        &self,
+        view: &View,
+        tensor: &TensorEntry,
+    ) -> Result<(Vec<Arc<Object>>, Arc<StridedElements>)> {
+        let range = view.range(tensor.dtype, &tensor.shape).filter(|range| range.end <= self.end);
+        let range = range.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Busy,
+                "its container is being written to, and does not have all of its bytes",
+            )
+        })?;
+        let found = self.objects.get(self.places(&range)).unwrap_or_default();
+        let start = found.first().map_or(range.start, |(start, _)| *start);
+        let objects = found.iter().map(|(_, object)| object.clone()).collect();
+        Ok((objects, Arc::new(StridedElements::new(view, tensor.dtype, &tensor.shape, start))))
+    }
+
+    fn places(&self, range: &Range<u64>) -> Range<usize> {
+        if range.is_empty() {
+            return 0..0;
+        }
+        let first = self.objects.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);
+        first..self.objects.partition_point(|(start, _)| *start < range.end)
+    }
+}
+
+fn known(state: &State, id: ObjectId) -> Result<&Arc<Object>> {
+    state.object(id).ok_or_else(|| Error::corrupt(format!("object {id} is not there; run tierfs fsck")))
+}
+
+impl State {
+    /// The objects that the bytes of a file lie in, in order, and how it is assembled from them.
+    pub fn parts_of(&self, file: &FileEntry) -> Result<(Vec<Arc<Object>>, Option<Assembly>)> {
+        if let Some((view, tensor)) = file.view.as_ref().zip(file.tensor.as_ref()) {
+            let container = file.container.and_then(|container| self.node(container)?.file());
+            let container = container.ok_or_else(|| Error::corrupt("a view without its container"))?;
+            let (objects, elements) = Places::of(self, container)?.under(view, tensor)?;
+            return Ok((objects, Some(Assembly::View(elements))));
+        }
+        let objects = file.objects.iter().map(|id| known(self, *id).cloned());
+        Ok((objects.collect::<Result<_>>()?, Assembly::of_batch(file.records.as_ref())))
+    }
+
+    /// The views of a container, whose objects come after all others.
+    pub fn views(&self, container: &FileEntry) -> impl Iterator<Item = &Arc<Node>> {
+        let objects = container.objects.iter().rev().filter_map(|id| self.object(*id));
+        let parts = objects.take_while(|object| object.bytes() == 0).filter_map(|object| object.part_of());
+        parts
+            .filter_map(|part| self.node(part))
+            .filter(|part| part.file().is_some_and(|file| file.view.is_some()))
+    }
+}
