@@ -12,6 +12,7 @@
 mod arch;
 mod best;
 mod decode;
+pub mod dequantize;
 pub mod difference;
 mod element;
 mod encode;
