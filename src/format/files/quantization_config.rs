@@ -44,6 +44,11 @@ impl Config {
     }
 }
 
+/// Whether a model's configuration says that its weights are quantized.
+pub fn is_quantized(json: &[u8]) -> bool {
+    without(json, Dtype::F32).is_ok_and(|without| without.is_some())
+}
+
 /// A model's configuration without the quantization of its weights, which have the type `to`. `None` for one that says nothing
 /// of it.
 ///

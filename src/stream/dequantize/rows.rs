@@ -37,7 +37,7 @@ struct Place {
 }
 
 impl Rows {
-    pub fn new(weight: Arc<Weight>, parts: Parts, to: Dtype) -> Result<Rows> {
+    pub fn new(weight: Arc<Weight>, parts: &Parts, to: Dtype) -> Result<Rows> {
         let alphabet = match &weight.codes {
             Codes::E4m3 => Alphabet::E4m3,
             Codes::E5m2 => Alphabet::E5m2,
@@ -51,18 +51,18 @@ impl Rows {
             Codes::Parts { bits, word_bytes: 4 } => Alphabet::Word { shift: 0, mask: mask_of(*bits) },
             Codes::Parts { bits, .. } => Alphabet::Byte { shift: 0, mask: mask_of(*bits) as u8 },
         };
-        let (codes, _) = part(&parts, &weight.codes_name)?.clone();
+        let (codes, _) = part(parts, &weight.codes_name)?.clone();
         let listed = |group: &Group, count: u64, groups: u64| match group {
             Group::Of(_) => Ok(None),
             Group::Listed(name) => {
-                let found = list(&parts, name, groups)?;
+                let found = list(parts, name, groups)?;
                 let is_whole = found.len() as u64 == count;
                 is_whole.then_some(Some(found)).ok_or_else(|| Error::corrupt(format!("tensor {name:?} is too short")))
             }
         };
         let row_list = listed(&weight.row_group, weight.rows, weight.table_rows)?;
         let column_list = listed(&weight.column_group, weight.columns, weight.table_columns)?;
-        let tables = Tables::new(&weight, &parts)?;
+        let tables = Tables::new(&weight, parts)?;
         Ok(Rows { to, codes, tables, alphabet, row_list, column_list, weight })
     }
 

@@ -13,6 +13,7 @@ mod plan;
 mod recipe;
 mod safetensors;
 mod sums;
+mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
 pub use kind::{Form, INDEX_NUMBER, Shows};

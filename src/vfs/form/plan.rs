@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::engine::would_move;
 use crate::format::files::cgeb::Runs;
 use crate::format::files::{npy, safetensors};
-use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
+use crate::format::files::safetensors::Role;
+use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result};
 use crate::store::Collection;
 use crate::store::Object;
@@ -19,6 +20,7 @@ use crate::vfs::form::names::{Item, wrapped_dtype};
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
 use crate::vfs::form::sums;
+use crate::vfs::form::weights::{self, Model};
 
 /// Data start at multiples of the page size.
 pub(super) const ALIGNMENT: u64 = 4096;
@@ -66,7 +68,7 @@ pub fn plan(
                     pieces.into_iter().map(|piece| plain(piece.object)).collect()
                 }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
-                Shows::Cast(to) => cast(collection, file, pieces, to)?,
+                Shows::Cast(to) => cast(collection, &node, pieces, to)?,
                 _ if published.is_some() => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
                 _ => moved(collection, settings, pieces, form),
             };
@@ -240,15 +242,32 @@ fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, 
     pieces.into_iter().map(part).collect()
 }
 
-fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
-    if file.tensor.is_some() {
+fn cast(collection: &Arc<Collection>, node: &Node, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
+    let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
+    if let Some(own) = &file.tensor {
         let (source, tensor) = tensor(&pieces)?;
-        let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        let mut is_cast = is_castable(tensor.dtype);
+        if weights::is_of_safetensors(collection, node) {
+            let model = Model::of(collection, node);
+            match model.role(&own.name) {
+                Role::Weight(weight) => return Ok(vec![Part::Weight(model.shown(*weight, to)?)]),
+                Role::Hidden => return Err(Error::new(ErrorKind::NotFound, "it is part of a weight")),
+                Role::Stored => is_cast = false,
+                Role::Plain => {}
+            }
+        }
+        let shown = if is_cast { Shown::Cast(to) } else { Shown::Plain };
         return Ok(vec![Part::Source(Source { shown, ..source })]);
     }
     match file.content {
         Content::Gguf => return gguf::cast(collection, &pieces, to),
-        Content::Safetensors => return cast_safetensors(collection, &pieces, to),
+        Content::Safetensors => return cast_safetensors(collection, node, &pieces, to),
+        Content::Plain => {
+            let objects: Vec<_> = pieces.iter().map(|piece| piece.object.clone()).collect();
+            if let Some(text) = weights::description(collection, node, &objects, to)? {
+                return Ok(vec![Part::Literal(text)]);
+            }
+        }
         _ => {}
     }
     let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, &piece.object)));

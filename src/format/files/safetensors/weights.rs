@@ -222,7 +222,9 @@ impl Tensors<'_> {
             Dtype::U8 => self.bitsandbytes(name, sizes).or_else(|| self.packed_fp4(name, dtype, sizes)),
             _ => None,
         }?;
-        found.is_sound().then_some(found)
+        // A tensor that has the name already stays.
+        let is_free = found.name == name || (self.all)(&found.name).is_none();
+        (found.is_sound() && is_free).then_some(found)
     }
 
     /// A weight with a scale for each block of rows and columns.
