@@ -10,7 +10,7 @@ use crate::format::files::quantization_config::{self, Config};
 use crate::format::files::safetensors::{Role, STATE_BYTES_MAX, Tensors, Weight};
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, TensorEntry};
-use crate::model::{Dtype, EntryId, Error, Result, Shape, escape_component};
+use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
 use crate::store::{Collection, Node, Object, OpenObject, TENSORS_NAME, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::plan::source;
@@ -31,7 +31,9 @@ struct Known {
 pub struct Model {
     collection: Arc<Collection>,
     directory: Option<EntryId>,
-    /// The tensors of one container, by name.
+    /// The name of one container, whose tensors come first.
+    container: Option<Arc<[u8]>>,
+    /// Its tensors, by name, where they are all needed.
     own: HashMap<Box<str>, EntryId>,
     config: Config,
 }
@@ -41,22 +43,28 @@ impl Model {
     pub fn of(collection: &Arc<Collection>, node: &Node) -> Model {
         let state = collection.state();
         let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
-        let directory = state.links(container).first().map(|(directory, _)| *directory);
-        let file = state.node(container).and_then(|node| node.file());
+        let link = state.links(container).first().cloned();
+        let file = state.node(container).filter(|_| container == node.entry.id).and_then(|node| node.file());
         let parts = file.into_iter().flat_map(|file| state.parts(file));
         let named = parts.filter_map(|part| Some((part.file()?.tensor.as_ref()?.name.clone(), part.entry.id)));
         let own = named.collect();
         drop(state);
-        Model::new(collection, directory, own)
+        Model::new(collection, link.as_ref().map(|(directory, _)| *directory), link.map(|(_, name)| name), own)
     }
 
     /// The model in a directory.
     pub fn in_directory(collection: &Arc<Collection>, directory: EntryId) -> Model {
-        Model::new(collection, Some(directory), HashMap::new())
+        Model::new(collection, Some(directory), None, HashMap::new())
     }
 
-    fn new(collection: &Arc<Collection>, directory: Option<EntryId>, own: HashMap<Box<str>, EntryId>) -> Model {
-        let mut model = Model { collection: collection.clone(), directory, own, config: Config::default() };
+    fn new(
+        collection: &Arc<Collection>,
+        directory: Option<EntryId>,
+        container: Option<Arc<[u8]>>,
+        own: HashMap<Box<str>, EntryId>,
+    ) -> Model {
+        let collection = collection.clone();
+        let mut model = Model { collection, directory, container, own, config: Config::default() };
         let texts = CONFIG_NAMES.into_iter().filter_map(|name| model.file(name));
         let known = texts.map(|text| Config::parse(&text)).find(|config| *config != Config::default());
         model.config = known.unwrap_or_default();
@@ -89,12 +97,20 @@ impl Model {
     /// A tensor by name: of the container, or of another container of the directory.
     fn find(&self, name: &str) -> Option<Known> {
         let state = self.collection.state();
-        let of_others = || {
-            let tensors = state.find_any(self.directory?, TENSORS_NAME.as_bytes())?;
-            let found = state.find_any(tensors, escape_component(name).as_bytes())?;
-            let is_it = |node: &&Arc<Node>| node.file().and_then(|file| file.tensor.as_ref()).is_some_and(|tensor| *tensor.name == *name);
-            state.node(found).filter(is_it).map(|node| node.entry.id)
+        let path = TensorNames::new([name]).ok()?.path(name);
+        let below = |container: Option<&Arc<[u8]>>| {
+            let mut at = state.find_any(self.directory?, TENSORS_NAME.as_bytes())?;
+            if let Some(container) = container {
+                at = state.find_any(at, container)?;
+            }
+            for part in &path {
+                at = state.find_any(at, part.as_bytes())?;
+            }
+            let tensor = state.node(at)?.file()?.tensor.as_ref()?;
+            (*tensor.name == *name).then_some(at)
         };
+        let of_others =
+            || self.container.as_ref().and_then(|container| below(Some(container))).or_else(|| below(None));
         let id = self.own.get(name).copied().or_else(of_others)?;
         let file = state.node(id)?.file()?;
         let tensor = file.tensor.clone()?;
@@ -202,15 +218,26 @@ fn index(model: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
     is_other.then(|| shown.with_total(bytes))
 }
 
-/// Whether a form that casts hides a tensor, and the name of its file otherwise, if that is another.
-pub(super) fn name_of(collection: &Arc<Collection>, node: &Node) -> Option<Option<String>> {
-    let tensor = node.file().filter(|file| file.container.is_some()).and_then(|file| file.tensor.as_ref());
-    let Some(tensor) = tensor.filter(|_| is_of_safetensors(collection, node)) else { return Some(None) };
+/// The name of a tensor in a directory of a form that casts, where its name is `name`. `None` for one that the form hides.
+pub fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
+    let file = node.file().filter(|file| file.container.is_some());
+    let tensor = file.and_then(|file| file.tensor.as_ref());
+    let Some(tensor) = tensor.filter(|_| is_of_safetensors(collection, node)) else { return Some(name.to_vec()) };
     match Model::of(collection, node).role(&tensor.name) {
         Role::Hidden => None,
-        Role::Weight(weight) if *weight.name != *tensor.name => Some(Some(weight.name)),
-        _ => Some(None),
+        Role::Weight(weight) if *weight.name != *tensor.name => {
+            Some(TensorNames::new([&*weight.name]).ok()?.path(&weight.name).pop()?.into_bytes())
+        }
+        _ => Some(name.to_vec()),
     }
+}
+
+/// The names that the codes of a weight may have which a form that casts shows under `name`.
+pub fn names_of_codes(name: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let of = |(codes, shown): (&str, &str)| {
+        name.strip_suffix(shown.as_bytes()).map(|stem| [stem, codes.as_bytes()].concat())
+    };
+    RENAMED.into_iter().filter_map(of)
 }
 
 /// Whether a node is a tensor of a safetensors file.
@@ -221,5 +248,5 @@ pub(super) fn is_of_safetensors(collection: &Collection, node: &Node) -> bool {
 }
 
 /// The suffixes of codes that are shown under another name, each with the suffix of that name.
-pub(super) const RENAMED: [(&str, &str); 4] =
+const RENAMED: [(&str, &str); 4] =
     [(".qweight", ".weight"), ("_packed", ""), (".W_q", ".weight"), ("_blocks", "")];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::engine;
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::TensorEntry;
+use crate::format::log::catalog::{Content as FileContent, TensorEntry};
 use crate::model::{EntryId, Result};
 use crate::store::{Collection, Object, OpenObject, Pin, Settings, State, Verify};
 use crate::stream::{Stream, may_show_other_hash};
@@ -191,7 +191,12 @@ impl Vfs {
                 let changes = object.changes();
                 (!object.is_dirty()).then(|| (object.clone(), changes))
             };
-            let objects: Option<Vec<_>> = file.objects.iter().map(|id| object(*id)).collect();
+            // A cast tensor of a safetensors file may have its scales in other tensors of it.
+            let container = form.as_ref().filter(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
+            let container = container.and(file.container).and_then(|id| state.node(id)?.file());
+            let beside = container.filter(|container| container.content == FileContent::Safetensors);
+            let all = file.objects.iter().chain(beside.into_iter().flat_map(|beside| beside.objects.iter()));
+            let objects: Option<Vec<_>> = all.map(|id| object(*id)).collect();
             (objects?, file.tensor.clone(), file.records.clone())
         };
         Some(Content { collection, pin, form, objects, tensor, records })
