@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use support::{Mapping, Place, Random, assert_same, python, set};
+use support::{Mapping, Place, Random, assert_same, get, python, set};
 
 fn made(place: &Place) -> PathBuf {
     let folder = place.path("made/model");
@@ -27,6 +27,8 @@ fn weights_of_all_schemes_are_shown_as_floats_under_their_plain_names() {
         for to in ["f32", "f16", "bf16"] {
             compare(&source, forms.join(to), to);
         }
+        let why = get(&forms.join("bf16/stored/model.safetensors"), "why");
+        assert!(why.contains("marlin.B and 1 more"), "{why}");
         let cast = forms.join("bf16/model.safetensors");
         let size = fs::metadata(&cast).unwrap().len();
         let whole = fs::read(&cast).unwrap();

@@ -9,10 +9,20 @@ pub enum Alphabet {
     E5m2,
     /// Signed bytes.
     I8,
-    /// The bits of a byte from `shift` on, an integer.
-    Byte { shift: u32, mask: u8 },
-    /// The bits of a little-endian word of 32 bits from `shift` on, an integer.
-    Word { shift: u32, mask: u32 },
+    /// Bits of a byte, an integer.
+    Byte {
+        /// The lowest of the bits.
+        shift: u32,
+        /// The bits, after the shift.
+        mask: u8,
+    },
+    /// Bits of a little-endian word of 32 bits, an integer.
+    Word {
+        /// The lowest of the bits.
+        shift: u32,
+        /// The bits, after the shift.
+        mask: u32,
+    },
     /// Two codes of four bits a byte, and the numbers of both for each byte.
     Pairs(Box<[[f32; 2]; 256]>),
     /// Eight codes of four bits a word, in the order of AWQ: the values 0 to 7 are the nibbles 0, 4, 1, 5, 2, 6, 3, 7.

@@ -21,8 +21,15 @@ use product::Products;
 pub enum Spread<'a> {
     /// One for each value.
     Each(&'a [f32]),
-    /// One for each group of `len` values. The first group continues for `first` values of the row.
-    Groups { len: usize, first: usize, numbers: &'a [f32] },
+    /// One for each group of values.
+    Groups {
+        /// Values of a group.
+        len: usize,
+        /// Values that are left of the first group.
+        first: usize,
+        /// The numbers of the groups.
+        numbers: &'a [f32],
+    },
 }
 
 /// Codes that follow each other, with their scales.

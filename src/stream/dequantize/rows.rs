@@ -36,6 +36,23 @@ struct Place {
     left: u64,
 }
 
+/// What was read last, for values that follow.
+#[derive(Default)]
+pub(super) struct Known {
+    codes: Vec<u8>,
+    /// The place of these codes.
+    read: Range<u64>,
+    numbers: Option<Numbers>,
+}
+
+/// Numbers of one row of the tables.
+struct Numbers {
+    row: u64,
+    columns: Range<u64>,
+    scales: Vec<f32>,
+    zeros: Option<Vec<f32>>,
+}
+
 impl Rows {
     pub fn new(weight: Arc<Weight>, parts: &Parts, to: Dtype) -> Result<Rows> {
         let alphabet = match &weight.codes {
@@ -124,15 +141,11 @@ impl Rows {
         matrix * weight.table_rows + group
     }
 
-    /// Decodes whole elements from an element on.
-    pub fn decode(&self, first: u64, out: &mut [u8]) -> Result<()> {
+    /// Decodes whole elements from an element on. `ahead` values more will be asked for where these end.
+    pub fn decode(&self, first: u64, out: &mut [u8], ahead: u64, known: &mut Known) -> Result<()> {
         let (each, columns) = (self.to.bytes() as usize, self.weight.columns);
-        let mut codes = Vec::new();
-        let mut known: Option<(u64, Range<u64>, Vec<f32>, Option<Vec<f32>>)> = None;
         let mut at = first;
         let mut rest = out;
-        // Codes of several rows are read at once where they follow each other.
-        let mut read: Range<u64> = 0..0;
         while !rest.is_empty() {
             let (row, column) = (at / columns, at % columns);
             let place = self.place(row, column);
@@ -140,32 +153,31 @@ impl Rows {
             let (unit_bytes, unit_values) = self.alphabet.unit();
             let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
             let span = place.bytes.start..place.bytes.start + needed;
-            if !(read.start <= span.start && span.end <= read.end) {
-                let more = ((rest.len() / each) as u64).min(STEP).div_ceil(unit_values as u64) * unit_bytes as u64;
+            if !(known.read.start <= span.start && span.end <= known.read.end) {
+                // Codes of several rows are read at once where they follow each other.
+                let values = ((rest.len() / each) as u64 + ahead).min(STEP);
+                let more = values.div_ceil(unit_values as u64) * unit_bytes as u64;
                 let end = span.end.max((span.start + more).min(self.codes.bytes()));
-                codes.resize((end - span.start) as usize, 0);
-                self.codes.read_exact(span.start, &mut codes)?;
-                read = span.start..end;
+                known.codes.resize((end - span.start) as usize, 0);
+                self.codes.read_exact(span.start, &mut known.codes)?;
+                known.read = span.start..end;
             }
-            let from = (span.start - read.start) as usize;
-            let here = codes.get(from..from + needed as usize).unwrap_or_default();
             let (now, after) = std::mem::take(&mut rest).split_at_mut(count as usize * each);
-            self.decode_row(row, column, place, here, &mut known, now)?;
+            self.decode_row(row, column, &place, span, known, now)?;
             at += count;
             rest = after;
         }
         Ok(())
     }
 
-    /// Decodes values of one row. `known` has the rows of the tables that were read last.
-    #[allow(clippy::type_complexity, reason = "the numbers of one row of both tables")]
+    /// Decodes values of one row, whose codes are known.
     fn decode_row(
         &self,
         row: u64,
         column: u64,
-        place: Place,
-        codes: &[u8],
-        known: &mut Option<(u64, Range<u64>, Vec<f32>, Option<Vec<f32>>)>,
+        place: &Place,
+        span: Range<u64>,
+        known: &mut Known,
         out: &mut [u8],
     ) -> Result<()> {
         let weight = &self.weight;
@@ -179,18 +191,20 @@ impl Rows {
             None => column / group..((column + count - 1) / group + 1).min(weight.table_columns),
         };
         let table_row = self.table_row(row);
-        let has = |known: &(u64, Range<u64>, _, _)| {
-            known.0 == table_row && known.1.start <= wanted.start && wanted.end <= known.1.end
+        let has = |numbers: &Numbers| {
+            numbers.row == table_row && numbers.columns.start <= wanted.start && wanted.end <= numbers.columns.end
         };
-        if !known.as_ref().is_some_and(has) {
+        if !known.numbers.as_ref().is_some_and(has) {
             let (scales, mut zeros) = self.tables.read(table_row, wanted.start, wanted.end - wanted.start)?;
             if let Some(zeros) = zeros.as_mut().filter(|_| weight.codes == Codes::Byte) {
                 zeros.iter_mut().for_each(|zero| *zero += 128.0);
             }
-            *known = Some((table_row, wanted.clone(), scales, zeros));
+            known.numbers = Some(Numbers { row: table_row, columns: wanted.clone(), scales, zeros });
         }
-        let Some((_, range, scales, zeros)) = known.as_ref() else { return Ok(()) };
-        let skip = (wanted.start - range.start) as usize;
+        let Some(Numbers { columns, scales, zeros, .. }) = &known.numbers else { return Ok(()) };
+        let from = (span.start - known.read.start) as usize;
+        let codes = known.codes.get(from..from + (span.end - span.start) as usize).unwrap_or_default();
+        let skip = (wanted.start - columns.start) as usize;
         let gathered = |numbers: &[f32]| -> Option<Vec<f32>> {
             let list = self.column_list.as_ref()?.get(column as usize..(column + count) as usize)?;
             list.iter().map(|group| numbers.get(*group as usize).copied()).collect()
@@ -242,11 +256,11 @@ impl Computed for Rows {
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let each = self.to.bytes();
         if range.start.is_multiple_of(each) && range.end.is_multiple_of(each) {
-            return self.decode(range.start / each, out);
+            return self.decode(range.start / each, out, 0, &mut Known::default());
         }
         let first = range.start / each;
         let mut whole = vec![0; ((range.end.div_ceil(each) - first) * each) as usize];
-        self.decode(first, &mut whole)?;
+        self.decode(first, &mut whole, 0, &mut Known::default())?;
         let skip = (range.start - first * each) as usize;
         if let Some(part) = whole.get(skip..skip + out.len()) {
             out.copy_from_slice(part);

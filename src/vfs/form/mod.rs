@@ -20,4 +20,4 @@ pub use kind::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
-pub use weights::{name_in_cast, names_of_codes};
+pub use weights::{name_in_cast, names_of_codes, why_stored};

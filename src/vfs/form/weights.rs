@@ -218,6 +218,35 @@ fn index(model: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
     is_other.then(|| shown.with_total(bytes))
 }
 
+/// Which tensors of a file a cast shows as they are stored, because their codes are not decoded.
+pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
+    let names: Vec<Box<str>> = {
+        let state = collection.state();
+        let file = node.file()?;
+        match (&file.tensor, file.content) {
+            (Some(tensor), _) => vec![tensor.name.clone()],
+            (None, Content::Safetensors) => {
+                let tensors = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
+                tensors.map(|tensor| tensor.name.clone()).collect()
+            }
+            _ => return None,
+        }
+    };
+    if node.file()?.tensor.is_some() && !is_of_safetensors(collection, node) {
+        return None;
+    }
+    let model = Model::of(collection, node);
+    let mut stored = names.iter().filter(|name| model.role(name) == Role::Stored);
+    let first = stored.next()?;
+    let more = match stored.count() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    Some(format!(
+        "{first}{more}: codes, or scales of codes, of a layout that is not decoded; this form shows them as they are stored"
+    ))
+}
+
 /// The name of a tensor in a directory of a form that casts, where its name is `name`. `None` for one that the form hides.
 pub fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
     let file = node.file().filter(|file| file.container.is_some());

@@ -46,11 +46,10 @@ pub(super) fn hqq_state(get: &dyn Fn(&str) -> Option<(Dtype, Vec<u8>)>) -> Optio
 
 /// Non-negative integers of a tensor.
 pub(super) fn sizes_of(dtype: Dtype, bytes: &[u8]) -> Option<Vec<u64>> {
-    let sizes: Option<Vec<u64>> = match dtype {
+    match dtype {
         Dtype::I64 => bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i64::from_le_bytes(*bytes)).ok()).collect(),
         Dtype::I32 => bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i32::from_le_bytes(*bytes)).ok()).collect(),
         Dtype::U8 | Dtype::Bool => Some(bytes.iter().copied().map(u64::from).collect()),
         _ => None,
-    };
-    sizes
+    }
 }

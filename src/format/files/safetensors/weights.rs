@@ -24,8 +24,11 @@ use crate::model::{Dtype, Shape};
 /// The numbers that codes stand for, and how they lie.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Codes {
+    /// Floats of 8 bits with 3 of the mantissa.
     E4m3,
+    /// Floats of 8 bits with 2 of the mantissa.
     E5m2,
+    /// Signed bytes.
     I8,
     /// Unsigned bytes, each the number plus 128.
     Byte,
@@ -35,12 +38,20 @@ pub enum Codes {
     E2m1,
     /// Four bits, the upper half first, with the numbers of a table.
     Table(Box<[f32; 16]>),
-    /// Integers of `bits` bits. A word of 32 bits has those of consecutive rows, the lowest first.
-    Words { bits: u32 },
+    /// Integers in words of 32 bits. A word has those of consecutive rows, the lowest first.
+    Words {
+        /// Bits of a code.
+        bits: u32,
+    },
     /// Integers of four bits in words, in the order of AWQ.
     Awq,
-    /// Integers of `bits` bits. A part of the matrix lies in the upper bits, the next part below.
-    Parts { bits: u32, word_bytes: u64 },
+    /// Integers. A part of the matrix lies in the upper bits of words, the next part below.
+    Parts {
+        /// Bits of a code.
+        bits: u32,
+        /// Bytes of a word: 1 or 4.
+        word_bytes: u64,
+    },
 }
 
 /// How zero points are stored.
@@ -48,17 +59,26 @@ pub enum Codes {
 pub enum Zeros {
     /// As numbers, one for each scale.
     Plain,
-    /// In words of 32 bits, of consecutive columns. `added` is added to each.
-    Columns { bits: u32, added: u8 },
+    /// In words of 32 bits, of consecutive columns.
+    Columns {
+        /// Bits of a zero point.
+        bits: u32,
+        /// Is added to each.
+        added: u8,
+    },
     /// The same in the order of AWQ.
     Awq,
     /// In words of 32 bits, of consecutive rows, each the number plus half of the range.
-    Rows { bits: u32 },
+    Rows {
+        /// Bits of a zero point.
+        bits: u32,
+    },
 }
 
 /// How scales are stored.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Scales {
+    /// As numbers.
     Plain,
     /// Bytes that are powers of two.
     Powers,
@@ -66,8 +86,17 @@ pub enum Scales {
     Divided(String),
     /// Multiplied by the number in another tensor.
     Multiplied(String),
-    /// Bytes with the numbers of a table of 256 floats, scaled by another table for each `block`, and moved by `offset`.
-    Nested { table: String, scales: String, block: u64, offset: f32 },
+    /// Bytes with the numbers of a table of 256 floats.
+    Nested {
+        /// The tensor of the table.
+        table: String,
+        /// The tensor of the scales of scales.
+        scales: String,
+        /// Scales of each of them.
+        block: u64,
+        /// Is added to each scale.
+        offset: f32,
+    },
 }
 
 /// Which row of a table belongs to a row of the matrix, or which column to a column.
@@ -92,21 +121,27 @@ pub struct Weight {
     pub scales_name: String,
     /// The tensor of the zero points.
     pub zeros_name: Option<String>,
+    /// How the codes are stored.
     pub codes: Codes,
+    /// How the scales are stored.
     pub scales: Scales,
+    /// How the zero points are stored.
     pub zeros: Zeros,
     /// Matrices that follow each other.
     pub matrices: u64,
-    /// Rows and columns of each, as they are stored.
+    /// Rows of each, as it is stored.
     pub rows: u64,
+    /// Columns of each, as it is stored.
     pub columns: u64,
     /// Whether the matrices are shown with rows and columns exchanged.
     pub is_transposed: bool,
-    /// The rows and the columns of the tables.
+    /// The row of the tables that belongs to a row.
     pub row_group: Group,
+    /// The column of the tables that belongs to a column.
     pub column_group: Group,
-    /// Columns of a table, and the rows that a matrix has in it.
+    /// Columns of a table.
     pub table_columns: u64,
+    /// Rows of a table that belong to a matrix. None if all matrices have one number.
     pub table_rows: u64,
     /// A divisor of all values.
     pub divisor: f32,
@@ -126,6 +161,9 @@ pub enum Role {
     /// It belongs to codes that are not decoded.
     Stored,
 }
+
+/// Most rows of a matrix that is shown with rows and columns exchanged. Some columns of it are in memory at once.
+const EXCHANGED_ROWS_MAX: u64 = 1 << 20;
 
 /// Suffixes of tensors that belong to codes, and of those codes.
 const COMPANIONS: [(&str, &[&str]); 31] = [
@@ -171,8 +209,11 @@ const HQQ_STATE: [&str; 19] = [
 
 /// The tensors of a model, and how to read those that say how others lie.
 pub struct Tensors<'a> {
+    /// The type and the shape of a tensor.
     pub all: &'a dyn Fn(&str) -> Option<(Dtype, Shape)>,
+    /// The bytes of a small tensor.
     pub read: &'a dyn Fn(&str) -> Option<Vec<u8>>,
+    /// What the model's configuration says.
     pub config: &'a Config,
 }
 
@@ -559,19 +600,21 @@ impl Weight {
     /// Whether it has values, as many as its shape.
     fn is_sound(&self) -> bool {
         let stored = self.matrices.checked_mul(self.rows).and_then(|rows| rows.checked_mul(self.columns));
-        stored == Some(self.shape.elements()) && self.shape.elements() > 0 && self.table_columns > 0
+        let are_few = !self.is_transposed || self.rows <= EXCHANGED_ROWS_MAX;
+        stored == Some(self.shape.elements()) && self.shape.elements() > 0 && self.table_columns > 0 && are_few
     }
 }
 
-/// The rows of a block, of which a table has `count` for `all`.
+/// The rows of a block, of which a table has `count` for `all`. A part of a block may be at the end.
 fn block_size(all: u64, count: u64, known: Option<u64>) -> Option<u64> {
     let fits = |size: &u64| *size > 0 && all.div_ceil(*size) == count;
-    match count {
-        0 => None,
-        1 => Some(all.max(1)),
-        _ if all.is_multiple_of(count) && known.is_none_or(|known| !fits(&known)) => Some(all / count),
-        _ => known.into_iter().chain([128, 64, 32, 16, 256, 512, 1024]).find(fits),
+    if count < 2 {
+        return (count == 1).then_some(all.max(1));
     }
+    let whole = (all / count).max(1);
+    let usual = [128, 64, 32, 16, 256, 512, 1024].into_iter().find(fits);
+    let whole = Some(whole).filter(|whole| whole.checked_mul(count) == Some(all));
+    known.filter(fits).or(whole.filter(|whole| whole.is_power_of_two())).or(usual).or(whole)
 }
 
 /// Whether a tensor has codes by its name and type, whether or not they can be decoded.
