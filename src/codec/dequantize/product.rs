@@ -47,7 +47,8 @@ impl<'a> Numbers<'a> {
         };
         let mut out = out;
         while !out.is_empty() {
-            let (here, after) = std::mem::take(&mut out).split_at_mut((*left).min(out.len()));
+            let now = (*left).min(out.len());
+            let (here, after) = std::mem::take(&mut out).split_at_mut(now);
             let number = self.rest.first().copied().unwrap_or_default();
             // Groups of the usual lengths are whole vectors.
             match here.as_chunks_mut::<16>() {

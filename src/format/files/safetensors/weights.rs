@@ -476,7 +476,7 @@ impl Tensors<'_> {
             codes: if is_awq { Codes::Awq } else { Codes::Words { bits: bits as u32 } },
             zeros: if is_awq { Zeros::Awq } else { Zeros::Columns { bits: bits as u32, added } },
             is_transposed: true,
-            row_group: if is_listed && !is_awq { Group::Listed(listed) } else { Group::Of(inner.div_ceil(*groups)) },
+            row_group: if is_listed && !is_awq { Group::Listed(listed) } else { weight.row_group.clone() },
             column_group: Group::Of(1),
             table_columns: *out,
             table_rows: *groups,
