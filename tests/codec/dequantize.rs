@@ -29,15 +29,19 @@ fn numbers(alphabet: &Alphabet, codes: &[u8]) -> Vec<f64> {
         Alphabet::I8 => codes.iter().map(|code| f64::from(*code as i8)).collect(),
         Alphabet::Byte { shift, mask } => codes.iter().map(|code| f64::from(code >> shift & mask)).collect(),
         Alphabet::Word { shift, mask } => words.map(|word| f64::from(word >> shift & mask)).collect(),
-        Alphabet::Pairs(_) if *alphabet == Alphabet::e2m1() => {
-            codes.iter().flat_map(|code| [code & 15, code >> 4]).map(|code| TABLE[usize::from(code)]).collect()
-        }
+        Alphabet::Pairs(_) if *alphabet == Alphabet::e2m1() => codes
+            .iter()
+            .flat_map(|code| [code & 15, code >> 4])
+            .map(|code| TABLE[usize::from(code)])
+            .collect(),
         Alphabet::Pairs(_) if *alphabet == Alphabet::int4() => {
             codes.iter().flat_map(|code| [code & 15, code >> 4]).map(|code| f64::from(code) - 8.0).collect()
         }
-        Alphabet::Pairs(_) => {
-            codes.iter().flat_map(|code| [code >> 4, code & 15]).map(|code| f64::from(code as f32 * 0.1)).collect()
-        }
+        Alphabet::Pairs(_) => codes
+            .iter()
+            .flat_map(|code| [code >> 4, code & 15])
+            .map(|code| f64::from(code as f32 * 0.1))
+            .collect(),
         Alphabet::Awq => words
             .flat_map(|word| [0, 4, 1, 5, 2, 6, 3, 7].map(|nibble| f64::from(word >> (4 * nibble) & 15)))
             .collect(),
@@ -90,7 +94,8 @@ fn rows_of_every_alphabet_are_products_that_are_rounded_once() {
     };
     let codes: Vec<u8> = (0..4096_u32).map(|i| if i < 256 { i as u8 } else { random() as u8 }).collect();
     let full: Vec<f32> = (0..4096).map(|i| f32::from_bits(0x3a00_0000 + random() + i)).collect();
-    let mut short: Vec<f32> = full.iter().map(|scale| f32::from_bits(scale.to_bits() & 0xffff_0000)).collect();
+    let mut short: Vec<f32> =
+        full.iter().map(|scale| f32::from_bits(scale.to_bits() & 0xffff_0000)).collect();
     short[..5].copy_from_slice(&[0.0, -0.0, f32::INFINITY, f32::NAN, 1e-40]);
     let whole: Vec<f32> = (0..4096).map(|i| f32::from((i % 19) as u8) - 4.0).collect();
     let broken: Vec<f32> = (0..4096).map(|i| f32::from((i % 23) as u8) * 0.37).collect();

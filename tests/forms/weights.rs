@@ -57,7 +57,8 @@ fn a_weight_follows_writes_to_its_scales_and_has_its_size_while_its_codes_are_ab
     let (weight, container) = (form.join(".tensors/fp8.one.weight"), form.join("model.safetensors"));
     let before = fs::read(&weight).unwrap();
     let whole = fs::read(&container).unwrap();
-    let scale = fs::OpenOptions::new().read(true).write(true).open(tensors.join("fp8.one.weight_scale")).unwrap();
+    let scale =
+        fs::OpenOptions::new().read(true).write(true).open(tensors.join("fp8.one.weight_scale")).unwrap();
     let mut bytes = [0; 4];
     scale.read_exact_at(&mut bytes, 0).unwrap();
     scale.write_all_at(&(f32::from_le_bytes(bytes) * 2.0).to_le_bytes(), 0).unwrap();

@@ -83,10 +83,14 @@ impl Row<'_> {
     pub fn decode_with(&self, set: InstructionSet, to: Dtype, out: &mut [u8]) -> Result<()> {
         let count = out.len() / to.bytes() as usize;
         let (bytes, values) = self.alphabet.unit();
-        let are_codes = self.codes.len() / bytes >= (count + self.skip).div_ceil(values) && self.skip < values;
+        let are_codes =
+            self.codes.len() / bytes >= (count + self.skip).div_ceil(values) && self.skip < values;
         let are_numbers = self.scales.covers(count) && self.zeros.is_none_or(|zeros| zeros.covers(count));
         if !are_codes || !are_numbers || count * to.bytes() as usize != out.len() {
-            return Err(Error::invalid(format!("{} bytes of codes do not give {count} values", self.codes.len())));
+            return Err(Error::invalid(format!(
+                "{} bytes of codes do not give {count} values",
+                self.codes.len()
+            )));
         }
         let is_wide = !self.is_exact(to);
         match (to, is_wide) {
@@ -105,7 +109,8 @@ impl Row<'_> {
             // A loop without an end in between becomes vectors.
             numbers.iter().fold(true, |all, zero| all & (*zero == zero.trunc()) & (zero.abs() <= 256.0))
         };
-        let are_short = |numbers: &[f32]| numbers.iter().fold(0, |bits, scale| bits | scale.to_bits()) & 0xff == 0;
+        let are_short =
+            |numbers: &[f32]| numbers.iter().fold(0, |bits, scale| bits | scale.to_bits()) & 0xff == 0;
         let zeros = self.zeros.is_none_or(|zeros| self.alphabet.is_integer() && are_small(zeros.numbers()));
         let is_plain = self.divisor == 1.0 && zeros;
         match to {

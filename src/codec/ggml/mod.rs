@@ -44,9 +44,9 @@ use std::marker::PhantomData;
 use half::f16;
 
 use super::arch::{InstructionSet, Job, Kernel};
+use crate::model::{Dtype, Error, Result};
 use few_bits::{MEDIUM, Q1_0_VALUES, nvfp4, q1_0, q2_0, tq1_0, tq2_0};
 use lattice::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};
-use crate::model::{Dtype, Error, Result};
 
 /// The types that are decoded.
 pub const TYPES: [Dtype; 25] = [

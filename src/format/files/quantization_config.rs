@@ -108,7 +108,8 @@ mod tests {
         assert_eq!(Config::parse(json).weight_block, Some([128, 64]));
         let json = br#"{"bits": 4, "checkpoint_format": "gptq_v2"}"#;
         assert_eq!(Config::parse(json), Config { weight_block: None, bits: Some(4), has_whole_zeros: true });
-        let json = br#"{"quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}}"#;
+        let json =
+            br#"{"quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}}"#;
         assert_eq!(Config::parse(json).bits, Some(8));
         assert_eq!(Config::parse(b"[]"), Config::default());
     }
@@ -119,7 +120,8 @@ mod tests {
             "text_config": {"dtype": "float16", "quantization_config": {}}}"#;
         let text = without(json, Dtype::Bf16).unwrap().unwrap();
         let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
-        let wanted = serde_json::json!({"torch_dtype": "bfloat16", "a": [1], "text_config": {"dtype": "bfloat16"}});
+        let wanted =
+            serde_json::json!({"torch_dtype": "bfloat16", "a": [1], "text_config": {"dtype": "bfloat16"}});
         assert_eq!(value, wanted);
         assert_eq!(without(b"{\"a\": 1}", Dtype::F32).unwrap(), None);
         assert!(without(b"[]", Dtype::F32).is_err());

@@ -61,7 +61,9 @@ impl Exchanged {
     fn band_columns(&self) -> u64 {
         let weight = self.rows.weight();
         let column = weight.rows.saturating_mul(self.rows.element_bytes()).max(1);
-        (BAND_BYTES / column).next_multiple_of(BAND_COLUMNS).clamp(BAND_COLUMNS, weight.columns.max(BAND_COLUMNS))
+        (BAND_BYTES / column)
+            .next_multiple_of(BAND_COLUMNS)
+            .clamp(BAND_COLUMNS, weight.columns.max(BAND_COLUMNS))
     }
 
     /// The band that has a column.

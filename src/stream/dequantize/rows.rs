@@ -74,7 +74,9 @@ impl Rows {
             Group::Listed(name) => {
                 let found = list(parts, name, groups)?;
                 let is_whole = found.len() as u64 == count;
-                is_whole.then_some(Some(found)).ok_or_else(|| Error::corrupt(format!("tensor {name:?} is too short")))
+                is_whole
+                    .then_some(Some(found))
+                    .ok_or_else(|| Error::corrupt(format!("tensor {name:?} is too short")))
             }
         };
         let row_list = listed(&weight.row_group, weight.rows, weight.table_rows)?;
@@ -119,7 +121,9 @@ impl Rows {
             _ => {
                 let row_bytes = match self.weight.codes {
                     // Rows of words end with whole words.
-                    Codes::Int4 | Codes::Byte => (columns * unit_bytes).div_ceil(unit_values).next_multiple_of(4),
+                    Codes::Int4 | Codes::Byte => {
+                        (columns * unit_bytes).div_ceil(unit_values).next_multiple_of(4)
+                    }
                     _ => columns.div_ceil(unit_values) * unit_bytes,
                 };
                 let begin = row * row_bytes + column / unit_values * unit_bytes;
@@ -192,7 +196,9 @@ impl Rows {
         };
         let table_row = self.table_row(row);
         let has = |numbers: &Numbers| {
-            numbers.row == table_row && numbers.columns.start <= wanted.start && wanted.end <= numbers.columns.end
+            numbers.row == table_row
+                && numbers.columns.start <= wanted.start
+                && wanted.end <= numbers.columns.end
         };
         if !known.numbers.as_ref().is_some_and(has) {
             let (scales, mut zeros) = self.tables.read(table_row, wanted.start, wanted.end - wanted.start)?;

@@ -31,10 +31,21 @@ enum Kind {
     Plain,
     /// Each divided by a number.
     Divided(f32),
-    Nested { table: Vec<f32>, scales: Vec<f32>, block: u64, offset: f32 },
-    Columns { bits: u64, added: u8 },
+    Nested {
+        table: Vec<f32>,
+        scales: Vec<f32>,
+        block: u64,
+        offset: f32,
+    },
+    Columns {
+        bits: u64,
+        added: u8,
+    },
     Awq,
-    Rows { bits: u64, columns: u64 },
+    Rows {
+        bits: u64,
+        columns: u64,
+    },
 }
 
 impl Tables {
@@ -54,9 +65,12 @@ impl Tables {
                 factor = number(name)?;
                 Kind::Plain
             }
-            Scales::Nested { table, scales, block, offset } => {
-                Kind::Nested { table: whole(parts, table)?, scales: whole(parts, scales)?, block: (*block).max(1), offset: *offset }
-            }
+            Scales::Nested { table, scales, block, offset } => Kind::Nested {
+                table: whole(parts, table)?,
+                scales: whole(parts, scales)?,
+                block: (*block).max(1),
+                offset: *offset,
+            },
         };
         let columns = weight.table_columns;
         let scales = Table { source, dtype, kind, columns };
@@ -66,7 +80,9 @@ impl Tables {
                 let (source, dtype) = part(parts, name)?.clone();
                 let kind = match &weight.zeros {
                     Zeros::Plain => Kind::Plain,
-                    Zeros::Columns { bits, added } => Kind::Columns { bits: u64::from(*bits).max(1), added: *added },
+                    Zeros::Columns { bits, added } => {
+                        Kind::Columns { bits: u64::from(*bits).max(1), added: *added }
+                    }
                     Zeros::Awq => Kind::Awq,
                     Zeros::Rows { bits } => Kind::Rows { bits: u64::from(*bits).max(1), columns },
                 };
@@ -98,14 +114,22 @@ impl Table {
                 self.source.read_exact(at, &mut codes)?;
                 let of = |(at, code): (u64, &u8)| {
                     let scale = scales.get((at / block) as usize).copied();
-                    table.get(usize::from(*code)).copied().zip(scale).map(|(number, scale)| number * scale + offset)
+                    table
+                        .get(usize::from(*code))
+                        .copied()
+                        .zip(scale)
+                        .map(|(number, scale)| number * scale + offset)
                 };
                 let numbers: Option<Vec<f32>> = (at..).zip(&codes).map(of).collect();
                 numbers.ok_or_else(|| Error::corrupt("a table of scales is too short"))
             }
             Kind::Columns { bits, added } => {
                 let (each, mask) = (32 / bits, (1_u64 << bits) as u32 - 1);
-                let words = self.words(row * self.columns.div_ceil(each), first / each, (first + count).div_ceil(each))?;
+                let words = self.words(
+                    row * self.columns.div_ceil(each),
+                    first / each,
+                    (first + count).div_ceil(each),
+                )?;
                 let of = |at: u64| {
                     let word = words.get((at / each - first / each) as usize).copied().unwrap_or_default();
                     (word >> (at % each * bits) & mask) as f32 + f32::from(*added)
@@ -158,7 +182,8 @@ pub(super) fn list(parts: &Parts, name: &str, groups: u64) -> Result<Vec<u32>> {
     source.read_exact(0, &mut bytes)?;
     let words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
     let found: Option<Vec<u32>> = words.map(|group| (u64::from(group) < groups).then_some(group)).collect();
-    found.ok_or_else(|| Error::corrupt(format!("tensor {name:?} names a group that its weight does not have")))
+    found
+        .ok_or_else(|| Error::corrupt(format!("tensor {name:?} names a group that its weight does not have")))
 }
 
 fn one(numbers: &[f32]) -> Result<f32> {

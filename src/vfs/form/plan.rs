@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::engine::would_move;
 use crate::format::files::cgeb::Runs;
-use crate::format::files::{npy, safetensors};
 use crate::format::files::safetensors::Role;
+use crate::format::files::{npy, safetensors};
 use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result};
 use crate::store::Collection;

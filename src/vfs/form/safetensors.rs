@@ -41,7 +41,8 @@ pub(super) fn cast(
                 Role::Weight(weight) => found.push((Named::Weight, Part::Weight(model.shown(*weight, to)?))),
                 role => {
                     let is_cast = is_castable(tensor.dtype) && role == Role::Plain;
-                    let (dtype, shown) = if is_cast { (to, Shown::Cast(to)) } else { (tensor.dtype, Shown::Plain) };
+                    let (dtype, shown) =
+                        if is_cast { (to, Shown::Cast(to)) } else { (tensor.dtype, Shown::Plain) };
                     let part = Part::Source(source(vec![piece.object.clone()], tensor, shown)?);
                     found.push((Named::Tensor(tensor, dtype), part));
                 }

@@ -14,7 +14,7 @@ use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
 use crate::store::{Collection, Node, Object, OpenObject, TENSORS_NAME, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::plan::source;
-use crate::vfs::form::recipe::{ShownWeight, Shown};
+use crate::vfs::form::recipe::{Shown, ShownWeight};
 
 /// The name of a model's configuration.
 const CONFIG_NAME: &str = "config.json";
@@ -46,10 +46,16 @@ impl Model {
         let link = state.links(container).first().cloned();
         let file = state.node(container).filter(|_| container == node.entry.id).and_then(|node| node.file());
         let parts = file.into_iter().flat_map(|file| state.parts(file));
-        let named = parts.filter_map(|part| Some((part.file()?.tensor.as_ref()?.name.clone(), part.entry.id)));
+        let named =
+            parts.filter_map(|part| Some((part.file()?.tensor.as_ref()?.name.clone(), part.entry.id)));
         let own = named.collect();
         drop(state);
-        Model::new(collection, link.as_ref().map(|(directory, _)| *directory), link.map(|(_, name)| name), own)
+        Model::new(
+            collection,
+            link.as_ref().map(|(directory, _)| *directory),
+            link.map(|(_, name)| name),
+            own,
+        )
     }
 
     /// The model in a directory.
@@ -76,7 +82,8 @@ impl Model {
         let objects = {
             let state = self.collection.state();
             let node = state.node(state.directory(self.directory?)?.get(name.as_bytes())?)?;
-            let objects: Option<Vec<_>> = node.file()?.objects.iter().map(|id| state.object(*id).cloned()).collect();
+            let objects: Option<Vec<_>> =
+                node.file()?.objects.iter().map(|id| state.object(*id).cloned()).collect();
             objects?
         };
         self.bytes(&objects, quantization_config::BYTES_MAX).ok()
@@ -144,7 +151,8 @@ impl Model {
             let state = self.collection.state();
             let Some(directory) = self.directory.and_then(|id| state.directory(id)) else { return false };
             let nodes = directory.after(EntryId(0)).filter_map(|(.., id)| state.node(id));
-            let files = nodes.filter_map(|node| node.file()).filter(|file| file.content == Content::Safetensors);
+            let files =
+                nodes.filter_map(|node| node.file()).filter(|file| file.content == Content::Safetensors);
             let names = files.map(|file| {
                 let parts = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
                 parts.map(|tensor| tensor.name.clone()).collect()
@@ -164,7 +172,12 @@ impl Model {
 }
 
 /// The content of a file that describes a model, as the form shows it. `None` for a file that is shown as it is.
-pub(super) fn description(collection: &Arc<Collection>, node: &Node, objects: &[Arc<Object>], to: Dtype) -> Result<Option<Vec<u8>>> {
+pub(super) fn description(
+    collection: &Arc<Collection>,
+    node: &Node,
+    objects: &[Arc<Object>],
+    to: Dtype,
+) -> Result<Option<Vec<u8>>> {
     let (directory, name) = {
         let state = collection.state();
         let Some((directory, name)) = state.links(node.entry.id).first() else { return Ok(None) };
@@ -207,7 +220,8 @@ fn index(model: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
             }
             role => {
                 if let Some(Known { tensor, .. }) = known {
-                    let dtype = if role == Role::Plain && is_castable(tensor.dtype) { to } else { tensor.dtype };
+                    let dtype =
+                        if role == Role::Plain && is_castable(tensor.dtype) { to } else { tensor.dtype };
                     bytes = bytes.saturating_add(of(dtype, &tensor.shape));
                 }
                 Some(name.to_owned())
@@ -251,7 +265,9 @@ pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
 pub fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
     let file = node.file().filter(|file| file.container.is_some());
     let tensor = file.and_then(|file| file.tensor.as_ref());
-    let Some(tensor) = tensor.filter(|_| is_of_safetensors(collection, node)) else { return Some(name.to_vec()) };
+    let Some(tensor) = tensor.filter(|_| is_of_safetensors(collection, node)) else {
+        return Some(name.to_vec());
+    };
     match Model::of(collection, node).role(&tensor.name) {
         Role::Hidden => None,
         Role::Weight(weight) if *weight.name != *tensor.name => {

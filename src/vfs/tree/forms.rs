@@ -55,7 +55,9 @@ impl Vfs {
                 };
                 drop(state);
                 let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| is_cast) {
-                    Some(node) => form::name_in_cast(&view.collection, node, own).is_some_and(|shown| shown == name),
+                    Some(node) => {
+                        form::name_in_cast(&view.collection, node, own).is_some_and(|shown| shown == name)
+                    }
                     None => true,
                 };
                 let found = found.filter(is_shown).map(|(item, _)| (*form, item));

@@ -22,7 +22,11 @@ pub(super) fn quant_state(json: &[u8]) -> Option<QuantState> {
     let shape: Option<Vec<u64>> = json.get("shape")?.as_array()?.iter().map(Value::as_u64).collect();
     let block = json.get("nested_blocksize").and_then(Value::as_u64);
     let offset = json.get("nested_offset").and_then(Value::as_f64).unwrap_or_default() as f32;
-    Some(QuantState { shape: shape?, block: json.get("blocksize")?.as_u64()?, nested: block.map(|block| (block, offset)) })
+    Some(QuantState {
+        shape: shape?,
+        block: json.get("blocksize")?.as_u64()?,
+        nested: block.map(|block| (block, offset)),
+    })
 }
 
 /// The state of a weight of HQQ.
@@ -47,8 +51,12 @@ pub(super) fn hqq_state(get: &dyn Fn(&str) -> Option<(Dtype, Vec<u8>)>) -> Optio
 /// Non-negative integers of a tensor.
 pub(super) fn sizes_of(dtype: Dtype, bytes: &[u8]) -> Option<Vec<u64>> {
     match dtype {
-        Dtype::I64 => bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i64::from_le_bytes(*bytes)).ok()).collect(),
-        Dtype::I32 => bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i32::from_le_bytes(*bytes)).ok()).collect(),
+        Dtype::I64 => {
+            bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i64::from_le_bytes(*bytes)).ok()).collect()
+        }
+        Dtype::I32 => {
+            bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i32::from_le_bytes(*bytes)).ok()).collect()
+        }
         Dtype::U8 | Dtype::Bool => Some(bytes.iter().copied().map(u64::from).collect()),
         _ => None,
     }

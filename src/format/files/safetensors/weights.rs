@@ -202,9 +202,25 @@ const COMPANIONS: [(&str, &[&str]); 31] = [
 
 /// Tensors that HQQ keeps beside codes.
 const HQQ_STATE: [&str; 19] = [
-    "nbits", "group_size", "shape", "axis", "packing", "unpack_view_dtype", "view_as_float", "quant_scale", "quant_zero",
-    "compute_dtype", "stores_quant_config", "channel_wise", "optimize", "round_zero", "offload_meta", "scale", "zero",
-    "encoded_state_dict", "meta",
+    "nbits",
+    "group_size",
+    "shape",
+    "axis",
+    "packing",
+    "unpack_view_dtype",
+    "view_as_float",
+    "quant_scale",
+    "quant_zero",
+    "compute_dtype",
+    "stores_quant_config",
+    "channel_wise",
+    "optimize",
+    "round_zero",
+    "offload_meta",
+    "scale",
+    "zero",
+    "encoded_state_dict",
+    "meta",
 ];
 
 /// The tensors of a model, and how to read those that say how others lie.
@@ -272,13 +288,17 @@ impl Tensors<'_> {
     fn blocked(&self, name: &str, codes: Codes, sizes: &[u64], scales_name: String) -> Option<Weight> {
         let (rows, columns, matrices) = match sizes {
             [columns] => (1, *columns, 1),
-            [before @ .., rows, columns] => (*rows, *columns, before.iter().try_fold(1_u64, |all, size| all.checked_mul(*size))?),
+            [before @ .., rows, columns] => {
+                (*rows, *columns, before.iter().try_fold(1_u64, |all, size| all.checked_mul(*size))?)
+            }
             [] => return None,
         };
         let (dtype, scale) = self.find(&scales_name)?;
         let scales = match dtype {
             Dtype::U8 => Scales::Powers,
-            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E8M0 | Dtype::F64 => Scales::Plain,
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E8M0 | Dtype::F64 => {
+                Scales::Plain
+            }
             _ => return None,
         };
         let block = self.config.weight_block;
@@ -332,7 +352,9 @@ impl Tensors<'_> {
         let by_rows = format!("{stem}.SCB");
         if dtype == Dtype::I8 && name.ends_with(".weight") && self.find(&by_rows).is_some() {
             let format = format!("{stem}.weight_format");
-            if self.find(&format).is_some() && (self.read)(&format).is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)) {
+            if self.find(&format).is_some()
+                && (self.read)(&format).is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0))
+            {
                 return None;
             }
             let weight = self.blocked(name, codes, sizes, by_rows)?;
@@ -410,7 +432,10 @@ impl Tensors<'_> {
         let group = columns.checked_div(*scales.last()?)?;
         let shown: Vec<u64> = before.iter().copied().chain([columns]).collect();
         let weight = self.blocked(base, Codes::E2m1, &shown, scale)?;
-        let is_one = |name: &str| self.find(name).is_some_and(|(dtype, sizes)| dtype == Dtype::F32 && sizes.iter().product::<u64>() == 1);
+        let is_one = |name: &str| {
+            self.find(name)
+                .is_some_and(|(dtype, sizes)| dtype == Dtype::F32 && sizes.iter().product::<u64>() == 1)
+        };
         let (divided, multiplied) = (format!("{base}_global_scale"), format!("{base}_scale_2"));
         let scales = match (scale_dtype, group) {
             (Dtype::F8E4M3, 16) if is_one(&divided) => Scales::Divided(divided),
@@ -431,7 +456,8 @@ impl Tensors<'_> {
         let [before @ .., rows, groups, 16] = sizes else { return None };
         let scales = format!("{base}_scales");
         let (dtype, scale_sizes) = self.find(&scales)?;
-        if !matches!(dtype, Dtype::U8 | Dtype::F8E8M0) || scale_sizes != [before, &[*rows, *groups]].concat() {
+        if !matches!(dtype, Dtype::U8 | Dtype::F8E8M0) || scale_sizes != [before, &[*rows, *groups]].concat()
+        {
             return None;
         }
         let columns = groups.checked_mul(32)?;
@@ -455,7 +481,10 @@ impl Tensors<'_> {
         let (scales_name, zeros_name) = (format!("{base}.scales"), format!("{base}.qzeros"));
         let (_, scale_sizes) = self.find(&scales_name)?;
         let (zeros_dtype, zeros_sizes) = self.find(&zeros_name)?;
-        let ([groups, out], [zero_rows, zero_words]) = (scale_sizes.as_slice(), zeros_sizes.as_slice()) else { return None };
+        let ([groups, out], [zero_rows, zero_words]) = (scale_sizes.as_slice(), zeros_sizes.as_slice())
+        else {
+            return None;
+        };
         let bits = zero_words.checked_mul(32)?.checked_div(*out)?;
         if zeros_dtype != Dtype::I32 || zero_rows != groups || ![2, 4, 8].contains(&bits) {
             return None;
@@ -467,7 +496,8 @@ impl Tensors<'_> {
         }
         let weight = self.blocked(name, Codes::Awq, &[inner, *out], scales_name)?;
         let listed = format!("{base}.g_idx");
-        let is_listed = self.find(&listed).is_some_and(|(dtype, sizes)| dtype == Dtype::I32 && sizes == [inner]);
+        let is_listed =
+            self.find(&listed).is_some_and(|(dtype, sizes)| dtype == Dtype::I32 && sizes == [inner]);
         let added = u8::from(!self.config.has_whole_zeros);
         let weight = Weight {
             name: format!("{base}.weight"),
@@ -530,7 +560,13 @@ impl Tensors<'_> {
             divisor: 1.0,
             parts: Vec::new(),
         };
-        let beside = [".quant_map", ".nested_absmax", ".nested_quant_map", ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"];
+        let beside = [
+            ".quant_map",
+            ".nested_absmax",
+            ".nested_quant_map",
+            ".quant_state.bitsandbytes__nf4",
+            ".quant_state.bitsandbytes__fp4",
+        ];
         is_whole.then(|| self.with_parts(weight, name, &beside))
     }
 
@@ -559,7 +595,11 @@ impl Tensors<'_> {
         };
         // Words that have three bits of ten numbers leave two bits free.
         let is_known = matches!((state.bits, dtype), (1 | 2 | 4 | 8, Dtype::U8) | (3, Dtype::I32));
-        if !is_known || stored.checked_mul(parts)? < elements || group.checked_mul(groups)? != elements || zero_sizes != scale_sizes {
+        if !is_known
+            || stored.checked_mul(parts)? < elements
+            || group.checked_mul(groups)? != elements
+            || zero_sizes != scale_sizes
+        {
             return None;
         }
         let weight = Weight {
@@ -601,7 +641,10 @@ impl Weight {
     fn is_sound(&self) -> bool {
         let stored = self.matrices.checked_mul(self.rows).and_then(|rows| rows.checked_mul(self.columns));
         let are_few = !self.is_transposed || self.rows <= EXCHANGED_ROWS_MAX;
-        stored == Some(self.shape.elements()) && self.shape.elements() > 0 && self.table_columns > 0 && are_few
+        stored == Some(self.shape.elements())
+            && self.shape.elements() > 0
+            && self.table_columns > 0
+            && are_few
     }
 }
 
@@ -620,7 +663,19 @@ fn block_size(all: u64, count: u64, known: Option<u64>) -> Option<u64> {
 /// Whether a tensor has codes by its name and type, whether or not they can be decoded.
 fn is_codes(name: &str, dtype: Dtype) -> bool {
     let is_integer = !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::Bool);
-    let suffixes = [".weight", ".qweight", "_packed", "_blocks", ".W_q", ".B", ".B_24", ".codes", "_qdata", ":qdata", ".q_weight"];
+    let suffixes = [
+        ".weight",
+        ".qweight",
+        "_packed",
+        "_blocks",
+        ".W_q",
+        ".B",
+        ".B_24",
+        ".codes",
+        "_qdata",
+        ":qdata",
+        ".q_weight",
+    ];
     let is_float8 = matches!(dtype, Dtype::F8E4M3 | Dtype::F8E5M2);
     is_integer && !is_float8 && suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
