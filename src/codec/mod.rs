@@ -15,6 +15,7 @@
 mod arch;
 mod best;
 mod decode;
+pub mod dequantize;
 pub mod difference;
 mod element;
 mod encode;

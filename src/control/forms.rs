@@ -24,7 +24,7 @@ pub fn form_attribute(
             let unreadable =
                 view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
             let unreadable = unreadable.map(|found| why_unreadable(&found));
-            let lines = [refusals.text(asker), unreadable, why_computed(vfs, view)?];
+            let lines = [refusals.text(asker), unreadable, why_computed(vfs, view)?, why_stored(view)];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
@@ -36,6 +36,15 @@ pub fn form_attribute(
     let pin = pin_of(view)?;
     let is_pinned = view.collection.state().pins_of(pin.node).any(|known| known == pin);
     Ok(u8::from(is_pinned).to_string())
+}
+
+/// Which tensors a cast shows as they are stored.
+fn why_stored(view: &FormView) -> Option<String> {
+    let (form, item) = view.of.as_ref()?;
+    if !matches!(form.shows(), Shows::Cast(_)) {
+        return None;
+    }
+    form::why_stored(&view.collection, item.node()?)
 }
 
 /// On a remote, why a form that shows a move is computed: its bytes cost those of the collection.

@@ -12,6 +12,7 @@ mod assemble;
 mod batch;
 mod cast;
 mod computed_bytes;
+mod dequantize;
 mod digest;
 mod embedding_index;
 mod plan;
@@ -21,6 +22,7 @@ pub use assemble::{Segment, Stream};
 pub use batch::AssembledBatch;
 pub use cast::{cast, is_castable};
 pub use computed_bytes::{Cast, Computed, Zeros};
+pub use dequantize::{Dequantized, Parts};
 pub use digest::{Digester, sums};
 pub use embedding_index::{
     HASH, batch_beside, batch_hash, batch_index, batch_stream, index_beside, may_show_other_hash, put_hash,

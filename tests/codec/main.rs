@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its oracles too")]
 
+mod dequantize;
 mod difference;
 mod ggml;
 mod ladder;

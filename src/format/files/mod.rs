@@ -9,6 +9,7 @@ pub mod gguf;
 pub mod npy;
 pub mod npz;
 pub mod onnx;
+pub mod quantization_config;
 pub mod safetensors;
 pub mod shard_index;
 pub mod torch;

@@ -24,9 +24,13 @@ use crate::model::{
 
 mod json;
 mod scheme;
+mod weight_state;
+mod weights;
 
 pub use json::DIMENSIONS_READ_MAX;
 pub use scheme::{has_codes, scheme};
+pub use weight_state::STATE_BYTES_MAX;
+pub use weights::{Codes, Group, Role, Scales, Tensors, Weight, Zeros};
 
 /// Longest JSON of a header in bytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;

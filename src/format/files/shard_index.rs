@@ -96,6 +96,29 @@ pub fn parse_with_size(
     Ok((tensors, total_size))
 }
 
+/// An index of other names.
+pub struct Renamed(serde_json::Map<String, serde_json::Value>);
+
+/// An index with the names that `rename` returns, without those for which it returns none. `None` for JSON that is no index.
+pub fn renamed(json: &[u8], mut rename: impl FnMut(&str) -> Option<String>) -> Option<Renamed> {
+    let mut all: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).ok()?;
+    let map = all.get_mut("weight_map")?.as_object_mut()?;
+    *map = std::mem::take(map).into_iter().filter_map(|(name, file)| Some((rename(&name)?, file))).collect();
+    Some(Renamed(all))
+}
+
+impl Renamed {
+    /// The JSON, with the bytes of all tensors.
+    pub fn with_total(mut self, bytes: u64) -> Vec<u8> {
+        if let Some(metadata) = self.0.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
+            metadata.insert("total_size".to_owned(), bytes.into());
+        }
+        let mut text = serde_json::to_vec_pretty(&self.0).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+}
+
 /// The text of an index, without names that have control characters.
 pub fn to_lines(files: &BTreeMap<String, Vec<String>>) -> String {
     let is_plain = |name: &&String| !name.is_empty() && !name.chars().any(char::is_control);

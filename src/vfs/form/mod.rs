@@ -29,9 +29,11 @@ mod plan;
 mod recipe;
 mod safetensors;
 mod sums;
+mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
 pub use kind::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
+pub use weights::{name_in_cast, names_of_codes, why_stored};

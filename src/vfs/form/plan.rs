@@ -7,8 +7,9 @@ use std::sync::Arc;
 use crate::engine::would_move;
 use crate::format::budget::Budget;
 use crate::format::files::cgeb::Runs;
+use crate::format::files::safetensors::Role as WeightRole;
 use crate::format::files::{npy, safetensors, shard_index};
-use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
+use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
@@ -22,6 +23,7 @@ use crate::vfs::form::names::{Item, wrapped_dtype};
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
 use crate::vfs::form::sums;
+use crate::vfs::form::weights::{self, Model};
 
 /// Data start at multiples of the page size.
 pub(super) const ALIGNMENT: u64 = 4096;
@@ -75,7 +77,7 @@ pub fn plan(
                     as_safetensors(collection, &node, role, pieces)?
                 }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
-                Shows::Cast(to) => cast(collection, file, pieces, to)?,
+                Shows::Cast(to) => cast(collection, &node, pieces, to)?,
                 _ if published.is_some() => match file.view {
                     Some(_) => vec![Part::Source(tensor(&pieces)?.0)],
                     None => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
@@ -372,15 +374,32 @@ fn moved(
     pieces.into_iter().map(part).collect()
 }
 
-fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
-    if file.tensor.is_some() {
+fn cast(collection: &Arc<Collection>, node: &Node, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
+    let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
+    if let Some(own) = &file.tensor {
         let (source, tensor) = tensor(&pieces)?;
-        let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        let mut is_cast = is_castable(tensor.dtype);
+        if weights::is_of_safetensors(collection, node) {
+            let model = Model::of(collection, node);
+            match model.role(&own.name) {
+                WeightRole::Weight(weight) => return Ok(vec![Part::Weight(model.shown(*weight, to)?)]),
+                WeightRole::Hidden => return Err(Error::new(ErrorKind::NotFound, "it is part of a weight")),
+                WeightRole::Stored => is_cast = false,
+                WeightRole::Plain => {}
+            }
+        }
+        let shown = if is_cast { Shown::Cast(to) } else { Shown::Plain };
         return Ok(vec![Part::Source(Source { shown, ..source })]);
     }
     match file.content {
         Content::Gguf => return gguf::cast(collection, &pieces, to),
-        Content::Safetensors => return cast_safetensors(collection, &pieces, to),
+        Content::Safetensors => return cast_safetensors(collection, node, &pieces, to),
+        Content::Plain => {
+            let objects: Vec<_> = pieces.iter().map(|piece| piece.object.clone()).collect();
+            if let Some(text) = weights::description(collection, node, &objects, to)? {
+                return Ok(vec![Part::Literal(text)]);
+            }
+        }
         _ => {}
     }
     let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, &piece.object)));

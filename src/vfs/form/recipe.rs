@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use crate::engine::MovePreview;
 use crate::format::files::cgeb::Runs;
+use crate::format::files::safetensors::Weight;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::{OpenObject, StridedElements, Verify};
-use crate::stream::{AssembledBatch, Cast, Segment, Stream, Strided, Zeros, batch_index};
+use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, Strided, Zeros, batch_index};
 use crate::vfs::form::batch::{self, Rows};
 use crate::vfs::form::sums::{self, Summed};
 
@@ -75,6 +76,15 @@ pub(super) enum Part {
         node: EntryId,
     },
     Sums(Vec<Summed>),
+    /// A weight that is stored as codes, as elements of a type.
+    Weight(ShownWeight),
+}
+
+/// A weight and the tensors that it consists of, by name.
+pub(super) struct ShownWeight {
+    pub weight: Arc<Weight>,
+    pub sources: Vec<(String, Source)>,
+    pub to: Dtype,
 }
 
 /// The parts of a file in a form, which determine its size and its bytes.
@@ -138,6 +148,7 @@ impl Part {
             Part::Batch { runs, .. } => Some(runs.bytes()),
             Part::BatchIndex { runs, .. } => batch::index_bytes(runs.records()),
             Part::Sums(files) => Some(sums::bytes(files)),
+            Part::Weight(shown) => shown.weight.shape.elements().checked_mul(shown.to.bytes()),
         }
     }
 
@@ -168,6 +179,13 @@ impl Part {
                 Ok(Segment::Computed(Arc::new(index.ok_or_else(gone)?)))
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
+            Part::Weight(ShownWeight { weight, sources, to }) => {
+                let open = |(name, source): &(String, Source)| {
+                    Ok((name.clone(), (source.stream(collection, verify)?, source.dtype)))
+                };
+                let parts: Parts = sources.iter().map(open).collect::<Result<_>>()?;
+                Ok(Segment::Computed(Arc::new(Dequantized::new(weight.clone(), parts, *to))))
+            }
         }
     }
 }
@@ -190,12 +208,13 @@ impl Recipe {
         let ticks = self.collection.ticks();
         let created = ticks.of(self.created_at);
         for part in &self.parts {
-            let sources = match part {
-                Part::Source(source) | Part::Rows { source, .. } => std::slice::from_ref(source),
-                Part::Batch { parts, .. } => parts.as_slice(),
+            let sources: Vec<&Source> = match part {
+                Part::Source(source) | Part::Rows { source, .. } => vec![source],
+                Part::Batch { parts, .. } => parts.iter().collect(),
+                Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
                 _ => continue,
             };
-            for object in sources.iter().flat_map(|source| &source.objects) {
+            for object in sources.into_iter().flat_map(|source| &source.objects) {
                 object.count_use(0..object.layout().blocks(), created, ticks.now());
             }
         }

@@ -4,43 +4,74 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::format::budget::Budget;
-use crate::format::files::safetensors::{Entry, Header, Other, entry, header_len, parse, write_entries};
+use crate::format::files::safetensors::{
+    Entry, Header, Other, Role, entry, header_len, parse, write_entries,
+};
+use crate::format::log::catalog::TensorEntry;
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
+use crate::store::Node;
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::plan::{ALIGNMENT, Piece, plain, source};
 use crate::vfs::form::recipe::{Part, Shown};
+use crate::vfs::form::weights::Model;
 
-/// The parts of a file with its floats cast and a new header. Tensors that this program does not support are as in the
-/// file.
-pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) -> Result<Vec<Part>> {
+/// The parts of a file with its floats cast, its weights decoded, and a new header. Codes that are not decoded, their scales,
+/// and tensors that this program does not support are as in the file.
+pub(super) fn cast(
+    collection: &Arc<Collection>,
+    container: &Node,
+    pieces: &[Piece],
+    to: Dtype,
+) -> Result<Vec<Part>> {
+    let model = Model::of(collection, container);
     let header = header(collection, pieces)?;
     let (empty, others): (Vec<&Other>, Vec<&Other>) =
         header.others.iter().partition(|other| other.begin == other.end);
     let mut others: HashMap<u64, &Other> = others.into_iter().map(|other| (other.begin, other)).collect();
-    let (mut entries, mut parts) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
     let mut at = 0;
     for piece in pieces {
         let (begin, bytes) = (at, piece.object.bytes());
         at += bytes;
         if let Some((_, tensor)) = &piece.tensor {
-            let is_cast = is_castable(tensor.dtype);
-            let (dtype, shown) = if is_cast { (to, Shown::Cast(to)) } else { (tensor.dtype, Shown::Plain) };
-            entries.push(entry(&tensor.name, dtype, &tensor.shape)?);
-            parts.push(Part::Source(source(vec![piece.object.clone()], tensor, shown)?));
+            match model.role(&tensor.name) {
+                Role::Hidden => {}
+                Role::Weight(weight) => found.push((Named::Weight, Part::Weight(model.shown(*weight, to)?))),
+                role => {
+                    let is_cast = is_castable(tensor.dtype) && role == Role::Plain;
+                    let (dtype, shown) =
+                        if is_cast { (to, Shown::Cast(to)) } else { (tensor.dtype, Shown::Plain) };
+                    let part = Part::Source(source(vec![piece.object.clone()], tensor, shown)?);
+                    found.push((Named::Tensor(tensor, dtype), part));
+                }
+            }
         } else if let Some(other) = others.remove(&begin).filter(|other| other.end == at) {
-            entries.push(unchanged(other));
-            parts.push(plain(piece.object.clone()));
+            found.push((Named::Other(other), plain(piece.object.clone())));
         }
     }
     if let Some(other) = others.values().next() {
         let text = format!("tensor {:?} of a safetensors file is no object; run tierfs fsck", other.name);
         return Err(Error::corrupt(text));
     }
+    let entries = found.iter().map(|(named, part)| match (named, part) {
+        (Named::Tensor(tensor, dtype), _) => entry(&tensor.name, *dtype, &tensor.shape),
+        (Named::Other(other), _) => Ok(unchanged(other)),
+        (Named::Weight, Part::Weight(shown)) => entry(&shown.weight.name, to, &shown.weight.shape),
+        (Named::Weight, _) => Err(Error::invalid("a weight without its tensors")),
+    });
+    let mut entries: Vec<Entry<'_>> = entries.collect::<Result<_>>()?;
     entries.extend(empty.into_iter().map(unchanged));
     let head = write_entries(&entries, &header.metadata, ALIGNMENT)?;
-    Ok([Part::Literal(head)].into_iter().chain(parts).collect())
+    Ok([Part::Literal(head)].into_iter().chain(found.into_iter().map(|(_, part)| part)).collect())
+}
+
+/// The tensor that a part shows.
+enum Named<'a> {
+    Tensor(&'a TensorEntry, Dtype),
+    Other(&'a Other),
+    Weight,
 }
 
 fn unchanged(other: &Other) -> Entry<'_> {

@@ -6,7 +6,7 @@ use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, Owner, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
-use crate::vfs::form::{self, Form, Item, Recipe};
+use crate::vfs::form::{self, Form, Item, Recipe, Shows};
 use crate::vfs::tree::attr::{Attr, Kind};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::list::LISTED;
@@ -43,7 +43,27 @@ impl Vfs {
                 Form::from_name(name).zip(root.map(Item::Node))
             }
             Some((form, Item::Node(directory))) if directory.entry.node_type == NodeType::Directory => {
-                form::find(*form, &state, directory.entry.id, name).map(|item| (*form, item))
+                let find = |name: &[u8]| form::find(*form, &state, directory.entry.id, name);
+                let is_cast = matches!(form.shows(), Shows::Cast(_));
+                let item = find(name);
+                // Without a file of the name, the codes of a weight that is shown under it.
+                let of_codes = || form::names_of_codes(name).find_map(|codes| Some((find(&codes)?, codes)));
+                let found = match item {
+                    Some(item) => Some((item, name.to_vec())),
+                    None if is_cast => of_codes(),
+                    None => None,
+                };
+                drop(state);
+                let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| is_cast) {
+                    Some(node) => {
+                        form::name_in_cast(&view.collection, node, own).is_some_and(|shown| shown == name)
+                    }
+                    None => true,
+                };
+                let found = found.filter(is_shown).map(|(item, _)| (*form, item));
+                return found
+                    .map(|of| FormView { collection: view.collection.clone(), of: Some(of) })
+                    .ok_or_else(|| no_name(name));
             }
             Some(_) => return Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
         };
@@ -160,6 +180,30 @@ impl Vfs {
 
     /// Lists the directory of forms, or one in it, after `after`. Each name comes with its place.
     pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
+        let is_cast = view.of.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
+        let mut after = after;
+        loop {
+            let found = self.all_forms_after(view, after)?;
+            let Some((last, ..)) = found.last().filter(|_| is_cast) else { return Ok(found) };
+            after = *last;
+            // The names of weights depend on small tensors, which are read while the state is not locked.
+            let named = |(place, name, view): (u64, Vec<u8>, FormView)| {
+                let node = view.of.as_ref().and_then(|(_, item)| item.node()).cloned();
+                let name = match node {
+                    Some(node) => form::name_in_cast(&view.collection, &node, &name)?,
+                    None => name,
+                };
+                Some((place, name, view))
+            };
+            let shown: Vec<_> = found.into_iter().filter_map(named).collect();
+            if !shown.is_empty() {
+                return Ok(shown);
+            }
+        }
+    }
+
+    /// The same, with the tensors that a form hides.
+    fn all_forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
         let state = view.collection.state();
         let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
         let root = || {

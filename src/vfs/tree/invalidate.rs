@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::format::log::catalog::Content;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::stream::index_beside;
@@ -83,7 +84,17 @@ impl Vfs {
             .iter()
             .filter_map(|node| self.open_files.get(number, *node))
             .for_each(|open_file| open_file.note_forgotten());
-        let changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
+        let mut changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
+        if self.forms.has_any(number) {
+            // A cast shows a weight with the scales that another tensor of its container has.
+            let state = collection.state();
+            let containers = changed.iter().filter_map(|node| state.node(*node)?.file());
+            let containers = containers.filter(|file| file.content == Content::Safetensors);
+            let parts = containers.flat_map(|file| state.parts(file)).map(|part| part.entry.id);
+            let parts: Vec<EntryId> = parts.collect();
+            drop(state);
+            changed.extend(parts);
+        }
         let forms = self.forms.of(number, &changed);
         Invalidation { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }
     }

@@ -49,6 +49,11 @@ impl OpenedForms {
         }
     }
 
+    /// Whether a file of a collection was opened.
+    pub fn has_any(&self, collection: u32) -> bool {
+        self.0.lock().contains_key(&collection)
+    }
+
     /// The files that show these nodes.
     pub fn of(&self, collection: u32, nodes: &BTreeSet<EntryId>) -> Vec<Ino> {
         let opened = self.0.lock();

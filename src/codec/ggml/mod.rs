@@ -19,6 +19,25 @@
 //! | IQ4_NL | 32 | d, nibbles q | d table\[q\] |
 //! | IQ4_XS | 256 | d, u16 of upper bits of 6-bit s, 4 bytes of nibbles of s, nibbles q | (d (s - 32)) table\[q\] |
 //! | MXFP4 | 32 | a power of two e, nibbles q | 2^(e - 128) (twice the e2m1 value of q) |
+//! | NVFP4 | 64 | 4 e4m3 s, each for 16 values, nibbles q of each 8 bytes | s (e2m1 value of q); s has no sign, and is 0 for NaN |
+//! | Q1_0 | 128 | d, 16 bytes of bits q | d (2 q - 1) |
+//! | Q2_0 | 64 | d, 16 bytes of 2-bit q, lowest first | d (q - 1) |
+//! | TQ1_0 | 256 | 48 bytes of five digits q of base 3, 4 bytes of four, d | d (q - 1) |
+//! | TQ2_0 | 256 | 64 bytes of 2-bit q, d | d (q - 1) |
+//! | IQ1_S | 256 | d, 32 lower bytes of points, 8 u16: 3 upper bits of 4 points, 3-bit s, sign t | d (2 s + 1) (p + t/8) |
+//! | IQ1_M | 256 | 32 lower bytes of points, 16 bytes: 3 upper bits and t of 2 points, 4 u16: 3-bit s, a quarter of d | d (2 s + 1) (p + t/8) |
+//! | IQ2_XXS | 256 | d, 8 times 4 points and u32: 7 signs of each point, 4-bit s | d (s + 1/2) / 4 p |
+//! | IQ2_XS | 256 | d, 32 u16: 9 bits of a point, 7 signs, 8 bytes of nibbles s | d (s + 1/2) / 4 p |
+//! | IQ2_S | 256 | d, 32 lower bytes of points, 32 bytes of signs, 8 bytes of 2 upper bits, 8 bytes of nibbles s | d (s + 1/2) / 4 p |
+//! | IQ3_XXS | 256 | d, 64 points of 4 values, 8 u32: 7 signs of each 8 values, 4-bit s | d (s + 1/2) / 2 p |
+//! | IQ3_S | 256 | d, 64 lower bytes of points, 8 bytes of upper bits, 32 bytes of signs, 4 bytes of nibbles s | d (2 s + 1) p |
+//!
+//! p are the values of the points in `grids.rs` with their signs. Of eight signs seven are stored where the number of minuses is
+//! even. `gguf` 0.19 does not decode Q1_0 and Q2_0; their values are those of `ggml-quants.c`.
+
+mod few_bits;
+mod grids;
+mod lattice;
 
 use std::marker::PhantomData;
 
@@ -26,9 +45,11 @@ use half::f16;
 
 use super::arch::{InstructionSet, Job, Kernel};
 use crate::model::{Dtype, Error, Result};
+use few_bits::{MEDIUM, Q1_0_VALUES, nvfp4, q1_0, q2_0, tq1_0, tq2_0};
+use lattice::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};
 
 /// The types that are decoded.
-pub const TYPES: [Dtype; 13] = [
+pub const TYPES: [Dtype; 25] = [
     Dtype::Q4_0,
     Dtype::Q4_1,
     Dtype::Q5_0,
@@ -42,6 +63,18 @@ pub const TYPES: [Dtype; 13] = [
     Dtype::IQ4_NL,
     Dtype::IQ4_XS,
     Dtype::MXFP4,
+    Dtype::Q1_0,
+    Dtype::Q2_0,
+    Dtype::TQ1_0,
+    Dtype::TQ2_0,
+    Dtype::IQ1_S,
+    Dtype::IQ1_M,
+    Dtype::IQ2_XXS,
+    Dtype::IQ2_XS,
+    Dtype::IQ2_S,
+    Dtype::IQ3_XXS,
+    Dtype::IQ3_S,
+    Dtype::NVFP4,
 ];
 
 /// Decodes whole blocks of a type to little-endian f32.
@@ -79,6 +112,18 @@ impl InstructionSet {
             Dtype::IQ4_NL => self.run(Dequantize::<Iq4Nl, _, _> { blocks, out, decoder: PhantomData }),
             Dtype::IQ4_XS => self.run(Dequantize::<Iq4Xs, _, _> { blocks, out, decoder: PhantomData }),
             Dtype::MXFP4 => self.run(Dequantize::<Mxfp4, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q1_0 => self.run(Dequantize::<Q10, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::Q2_0 => self.run(Dequantize::<Q20, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::TQ1_0 => self.run(Dequantize::<Tq10, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::TQ2_0 => self.run(Dequantize::<Tq20, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ1_S => self.run(Dequantize::<Iq1S, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ1_M => self.run(Dequantize::<Iq1M, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ2_XXS => self.run(Dequantize::<Iq2Xxs, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ2_XS => self.run(Dequantize::<Iq2Xs, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ2_S => self.run(Dequantize::<Iq2S, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ3_XXS => self.run(Dequantize::<Iq3Xxs, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::IQ3_S => self.run(Dequantize::<Iq3S, _, _> { blocks, out, decoder: PhantomData }),
+            Dtype::NVFP4 => self.run(Dequantize::<Nvfp4, _, _> { blocks, out, decoder: PhantomData }),
             _ => return Err(Error::invalid(format!("{dtype} blocks are not decoded"))),
         }
         Ok(())
@@ -130,6 +175,18 @@ decoders! {
     Iq4Nl: 18 to SMALL by iq4_nl,
     Iq4Xs: 136 to LARGE by iq4_xs,
     Mxfp4: 17 to SMALL by mxfp4,
+    Q10: 18 to Q1_0_VALUES by q1_0,
+    Q20: 18 to MEDIUM by q2_0,
+    Tq10: 54 to LARGE by tq1_0,
+    Tq20: 66 to LARGE by tq2_0,
+    Iq1S: 50 to LARGE by iq1_s,
+    Iq1M: 56 to LARGE by iq1_m,
+    Iq2Xxs: 66 to LARGE by iq2_xxs,
+    Iq2Xs: 74 to LARGE by iq2_xs,
+    Iq2S: 82 to LARGE by iq2_s,
+    Iq3Xxs: 98 to LARGE by iq3_xxs,
+    Iq3S: 110 to LARGE by iq3_s,
+    Nvfp4: 36 to MEDIUM by nvfp4,
 }
 
 impl<D, const BYTES: usize, const VALUES: usize> Job for Dequantize<'_, D, BYTES, VALUES>

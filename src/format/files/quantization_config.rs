@@ -1,0 +1,129 @@
+//! What `config.json` and `quantize_config.json` of a model say about its codes, and `config.json` without it.
+//!
+//! Source: `transformers.utils.quantization_config`, and the configurations of compressed-tensors and AutoGPTQ.
+
+use serde_json::{Map, Value};
+
+use crate::model::{Dtype, Error, Result};
+
+/// Longest file that is read, in bytes.
+pub const BYTES_MAX: u64 = 4 << 20;
+
+/// Keys of a configuration that say how weights are quantized.
+const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
+
+/// What a model's configuration says about its codes.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Config {
+    /// Rows and columns of a block with one scale.
+    pub weight_block: Option<[u64; 2]>,
+    /// Bits of an integer code.
+    pub bits: Option<u64>,
+    /// Whether zero points of GPTQ are stored whole. Those of its first version are stored less one.
+    pub has_whole_zeros: bool,
+}
+
+impl Config {
+    /// Parses the JSON of a model's configuration, or of a quantization alone. Nothing is known from other bytes.
+    pub fn parse(json: &[u8]) -> Config {
+        let Ok(Value::Object(all)) = serde_json::from_slice(json) else { return Config::default() };
+        let inner = KEYS.into_iter().find_map(|key| all.get(key)).and_then(Value::as_object).unwrap_or(&all);
+        let pair = inner.get("weight_block_size").and_then(Value::as_array);
+        let pair = pair.and_then(|pair| Some([pair.first()?.as_u64()?, pair.get(1)?.as_u64()?]));
+        let groups = inner.get("config_groups").and_then(Value::as_object);
+        let weights = groups.and_then(|groups| groups.values().find_map(|group| group.get("weights")));
+        let block = weights.and_then(|weights| weights.get("block_structure")).and_then(Value::as_array);
+        let block = block.and_then(|pair| Some([pair.first()?.as_u64()?, pair.get(1)?.as_u64()?]));
+        let bits = weights.and_then(|weights| weights.get("num_bits")).or_else(|| inner.get("bits"));
+        let format = inner.get("checkpoint_format").and_then(Value::as_str);
+        Config {
+            weight_block: pair.or(block),
+            bits: bits.and_then(Value::as_u64).filter(|bits| (1..=16).contains(bits)),
+            has_whole_zeros: format == Some("gptq_v2"),
+        }
+    }
+}
+
+/// Whether a model's configuration says that its weights are quantized.
+pub fn is_quantized(json: &[u8]) -> bool {
+    without(json, Dtype::F32).is_ok_and(|without| without.is_some())
+}
+
+/// A model's configuration without the quantization of its weights, which have the type `to`. `None` for one that says nothing
+/// of it.
+///
+/// # Errors
+/// `Invalid` for bytes that are no JSON object.
+pub fn without(json: &[u8], to: Dtype) -> Result<Option<Vec<u8>>> {
+    let parsed: std::result::Result<Map<String, Value>, _> = serde_json::from_slice(json);
+    let mut all = parsed.map_err(|error| Error::invalid(format!("config.json: {error}")))?;
+    if !strip(&mut all) {
+        return Ok(None);
+    }
+    let name = match to {
+        Dtype::F16 => "float16",
+        Dtype::Bf16 => "bfloat16",
+        _ => "float32",
+    };
+    retype(&mut all, name);
+    if !all.contains_key("torch_dtype") && !all.contains_key("dtype") {
+        all.insert("torch_dtype".to_owned(), Value::from(name));
+    }
+    let mut text = serde_json::to_vec_pretty(&all).map_err(|error| Error::invalid(error.to_string()))?;
+    text.push(b'\n');
+    Ok(Some(text))
+}
+
+/// Removes the quantization from a configuration and the ones in it.
+fn strip(all: &mut Map<String, Value>) -> bool {
+    let mut has = false;
+    for key in KEYS {
+        has |= all.remove(key).is_some();
+    }
+    for inner in all.values_mut().filter_map(Value::as_object_mut) {
+        has |= strip(inner);
+    }
+    has
+}
+
+/// Sets the type of weights where a configuration has one.
+fn retype(all: &mut Map<String, Value>, name: &str) {
+    for (key, value) in all.iter_mut() {
+        match value {
+            Value::Object(inner) => retype(inner, name),
+            Value::String(text) if key == "torch_dtype" || key == "dtype" => name.clone_into(text),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, without};
+    use crate::model::Dtype;
+
+    #[test]
+    fn a_configuration_says_how_codes_lie() {
+        let json = br#"{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 64]}}"#;
+        assert_eq!(Config::parse(json).weight_block, Some([128, 64]));
+        let json = br#"{"bits": 4, "checkpoint_format": "gptq_v2"}"#;
+        assert_eq!(Config::parse(json), Config { weight_block: None, bits: Some(4), has_whole_zeros: true });
+        let json =
+            br#"{"quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}}"#;
+        assert_eq!(Config::parse(json).bits, Some(8));
+        assert_eq!(Config::parse(b"[]"), Config::default());
+    }
+
+    #[test]
+    fn the_quantization_disappears_from_a_configuration() {
+        let json = br#"{"torch_dtype": "float16", "a": [1], "quantization_config": {"bits": 4},
+            "text_config": {"dtype": "float16", "quantization_config": {}}}"#;
+        let text = without(json, Dtype::Bf16).unwrap().unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let wanted =
+            serde_json::json!({"torch_dtype": "bfloat16", "a": [1], "text_config": {"dtype": "bfloat16"}});
+        assert_eq!(value, wanted);
+        assert_eq!(without(b"{\"a\": 1}", Dtype::F32).unwrap(), None);
+        assert!(without(b"[]", Dtype::F32).is_err());
+    }
+}

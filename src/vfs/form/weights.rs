@@ -1,0 +1,297 @@
+//! The weights of a quantized model in a form that casts: each is shown as floats, under its plain name.
+//!
+//! A weight may have its scales in another container of the directory. So a model is the directory of a container.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::format::budget::Budget;
+use crate::format::files::quantization_config::{self, Config};
+use crate::format::files::safetensors::{Role, STATE_BYTES_MAX, Tensors, Weight};
+use crate::format::files::shard_index;
+use crate::format::log::catalog::{Content, TensorEntry};
+use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
+use crate::store::{Collection, Node, Object, OpenObject, TENSORS_NAME, Verify};
+use crate::stream::{Segment, Stream, is_castable};
+use crate::vfs::form::plan::source;
+use crate::vfs::form::recipe::{Shown, ShownWeight};
+
+/// The name of a model's configuration.
+const CONFIG_NAME: &str = "config.json";
+/// Files that say how weights are quantized, the first that does so counts.
+const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
+
+/// A tensor of a model.
+struct Known {
+    tensor: TensorEntry,
+    objects: Vec<Arc<Object>>,
+}
+
+/// The tensors of a directory.
+pub struct Model {
+    collection: Arc<Collection>,
+    directory: Option<EntryId>,
+    /// The name of one container, whose tensors come first.
+    container: Option<Arc<[u8]>>,
+    /// Its tensors, by name, where they are all needed.
+    own: HashMap<Box<str>, EntryId>,
+    config: Config,
+}
+
+impl Model {
+    /// The model that a container, or a tensor of one, belongs to.
+    pub fn of(collection: &Arc<Collection>, node: &Node) -> Model {
+        let state = collection.state();
+        let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
+        let link = state.links(container).first().cloned();
+        let file = state.node(container).filter(|_| container == node.entry.id).and_then(|node| node.file());
+        let parts = file.into_iter().flat_map(|file| state.parts(file));
+        let named =
+            parts.filter_map(|part| Some((part.file()?.tensor.as_ref()?.name.clone(), part.entry.id)));
+        let own = named.collect();
+        drop(state);
+        Model::new(
+            collection,
+            link.as_ref().map(|(directory, _)| *directory),
+            link.map(|(_, name)| name),
+            own,
+        )
+    }
+
+    /// The model in a directory.
+    pub fn in_directory(collection: &Arc<Collection>, directory: EntryId) -> Model {
+        Model::new(collection, Some(directory), None, HashMap::new())
+    }
+
+    fn new(
+        collection: &Arc<Collection>,
+        directory: Option<EntryId>,
+        container: Option<Arc<[u8]>>,
+        own: HashMap<Box<str>, EntryId>,
+    ) -> Model {
+        let collection = collection.clone();
+        let mut model = Model { collection, directory, container, own, config: Config::default() };
+        let texts = CONFIG_NAMES.into_iter().filter_map(|name| model.file(name));
+        let known = texts.map(|text| Config::parse(&text)).find(|config| *config != Config::default());
+        model.config = known.unwrap_or_default();
+        model
+    }
+
+    /// The content of a small file of the directory.
+    fn file(&self, name: &str) -> Option<Vec<u8>> {
+        let objects = {
+            let state = self.collection.state();
+            let node = state.node(state.directory(self.directory?)?.get(name.as_bytes())?)?;
+            let objects: Option<Vec<_>> =
+                node.file()?.objects.iter().map(|id| state.object(*id).cloned()).collect();
+            objects?
+        };
+        self.bytes(&objects, quantization_config::BYTES_MAX).ok()
+    }
+
+    /// The bytes of objects, at most so many.
+    fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
+        let open = |object| OpenObject::open(&self.collection, object, Verify::First).map(Segment::Object);
+        let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
+        if stream.bytes() > most {
+            return Err(Error::invalid("a file that is too long to describe a model"));
+        }
+        let mut bytes = vec![0; stream.bytes() as usize];
+        stream.read_exact(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A tensor by name: of the container, or of another container of the directory.
+    fn find(&self, name: &str) -> Option<Known> {
+        let state = self.collection.state();
+        let path = TensorNames::new([name]).ok()?.path(name);
+        let below = |container: Option<&Arc<[u8]>>| {
+            let mut at = state.find_any(self.directory?, TENSORS_NAME.as_bytes())?;
+            if let Some(container) = container {
+                at = state.find_any(at, container)?;
+            }
+            for part in &path {
+                at = state.find_any(at, part.as_bytes())?;
+            }
+            let tensor = state.node(at)?.file()?.tensor.as_ref()?;
+            (*tensor.name == *name).then_some(at)
+        };
+        let of_others =
+            || self.container.as_ref().and_then(|container| below(Some(container))).or_else(|| below(None));
+        let id = self.own.get(name).copied().or_else(of_others)?;
+        let file = state.node(id)?.file()?;
+        let tensor = file.tensor.clone()?;
+        let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
+        Some(Known { tensor, objects: objects? })
+    }
+
+    /// What the form does with a tensor.
+    pub fn role(&self, name: &str) -> Role {
+        let all = |name: &str| -> Option<(Dtype, Shape)> {
+            self.find(name).map(|known| (known.tensor.dtype, known.tensor.shape))
+        };
+        let read = |name: &str| self.bytes(&self.find(name)?.objects, STATE_BYTES_MAX).ok();
+        Tensors { all: &all, read: &read, config: &self.config }.role(name)
+    }
+
+    /// A weight as elements of a type.
+    pub fn shown(&self, weight: Weight, to: Dtype) -> Result<ShownWeight> {
+        let mut sources = Vec::new();
+        for name in &weight.parts {
+            if let Some(known) = self.find(name).filter(|_| !sources.iter().any(|(other, _)| other == name)) {
+                sources.push((name.clone(), source(known.objects, &known.tensor, Shown::Plain)?));
+            }
+        }
+        Ok(ShownWeight { weight: Arc::new(weight), sources, to })
+    }
+
+    /// Whether all codes in the directory are decoded, and there are some.
+    fn is_decoded(&self) -> bool {
+        let containers: Vec<Vec<Box<str>>> = {
+            let state = self.collection.state();
+            let Some(directory) = self.directory.and_then(|id| state.directory(id)) else { return false };
+            let nodes = directory.after(EntryId(0)).filter_map(|(.., id)| state.node(id));
+            let files =
+                nodes.filter_map(|node| node.file()).filter(|file| file.content == Content::Safetensors);
+            let names = files.map(|file| {
+                let parts = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
+                parts.map(|tensor| tensor.name.clone()).collect()
+            });
+            names.collect()
+        };
+        let mut has_weights = false;
+        for name in containers.iter().flatten() {
+            match self.role(name) {
+                Role::Stored => return false,
+                Role::Weight(_) => has_weights = true,
+                Role::Plain | Role::Hidden => {}
+            }
+        }
+        has_weights
+    }
+}
+
+/// The content of a file that describes a model, as the form shows it. `None` for a file that is shown as it is.
+pub(super) fn description(
+    collection: &Arc<Collection>,
+    node: &Node,
+    objects: &[Arc<Object>],
+    to: Dtype,
+) -> Result<Option<Vec<u8>>> {
+    let (directory, name) = {
+        let state = collection.state();
+        let Some((directory, name)) = state.links(node.entry.id).first() else { return Ok(None) };
+        (*directory, name.clone())
+    };
+    let is_config = *name == *CONFIG_NAME.as_bytes();
+    let is_index = shard_index::is_name(&name) && name.windows(12).any(|part| part == b".safetensors");
+    let bytes: u64 = objects.iter().map(|object| object.bytes()).sum();
+    if !(is_config || is_index) || bytes > shard_index::BYTES_MAX {
+        return Ok(None);
+    }
+    let model = Model::in_directory(collection, directory);
+    let json = model.bytes(objects, shard_index::BYTES_MAX)?;
+    if is_index {
+        return Ok(index(&model, &json, to));
+    }
+    if !quantization_config::is_quantized(&json) || !model.is_decoded() {
+        return Ok(None);
+    }
+    quantization_config::without(&json, to)
+}
+
+/// The index of the shards as the form shows them. `None` if it lists what it did.
+fn index(model: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
+    shard_index::parse(json, &mut Budget::default()).ok()?;
+    let mut bytes = 0_u64;
+    let mut is_other = false;
+    let rename = |name: &str| -> Option<String> {
+        let known = model.find(name);
+        let of = |dtype: Dtype, shape: &Shape| dtype.bytes_of(shape.elements()).unwrap_or_default();
+        match model.role(name) {
+            Role::Hidden => {
+                is_other = true;
+                None
+            }
+            Role::Weight(weight) => {
+                is_other = true;
+                bytes = bytes.saturating_add(of(to, &weight.shape));
+                Some(weight.name)
+            }
+            role => {
+                if let Some(Known { tensor, .. }) = known {
+                    let dtype =
+                        if role == Role::Plain && is_castable(tensor.dtype) { to } else { tensor.dtype };
+                    bytes = bytes.saturating_add(of(dtype, &tensor.shape));
+                }
+                Some(name.to_owned())
+            }
+        }
+    };
+    let shown = shard_index::renamed(json, rename)?;
+    is_other.then(|| shown.with_total(bytes))
+}
+
+/// Which tensors of a file a cast shows as they are stored, because their codes are not decoded.
+pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
+    let names: Vec<Box<str>> = {
+        let state = collection.state();
+        let file = node.file()?;
+        match (&file.tensor, file.content) {
+            (Some(tensor), _) => vec![tensor.name.clone()],
+            (None, Content::Safetensors) => {
+                let tensors = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
+                tensors.map(|tensor| tensor.name.clone()).collect()
+            }
+            _ => return None,
+        }
+    };
+    if node.file()?.tensor.is_some() && !is_of_safetensors(collection, node) {
+        return None;
+    }
+    let model = Model::of(collection, node);
+    let mut stored = names.iter().filter(|name| model.role(name) == Role::Stored);
+    let first = stored.next()?;
+    let more = match stored.count() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    Some(format!(
+        "{first}{more}: codes, or scales of codes, of a layout that is not decoded; this form shows them as they are stored"
+    ))
+}
+
+/// The name of a tensor in a directory of a form that casts, where its name is `name`. `None` for one that the form hides.
+pub fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
+    let file = node.file().filter(|file| file.container.is_some());
+    let tensor = file.and_then(|file| file.tensor.as_ref());
+    let Some(tensor) = tensor.filter(|_| is_of_safetensors(collection, node)) else {
+        return Some(name.to_vec());
+    };
+    match Model::of(collection, node).role(&tensor.name) {
+        Role::Hidden => None,
+        Role::Weight(weight) if *weight.name != *tensor.name => {
+            Some(TensorNames::new([&*weight.name]).ok()?.path(&weight.name).pop()?.into_bytes())
+        }
+        _ => Some(name.to_vec()),
+    }
+}
+
+/// The names that the codes of a weight may have which a form that casts shows under `name`.
+pub fn names_of_codes(name: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let of = |(codes, shown): (&str, &str)| {
+        name.strip_suffix(shown.as_bytes()).map(|stem| [stem, codes.as_bytes()].concat())
+    };
+    RENAMED.into_iter().filter_map(of)
+}
+
+/// Whether a node is a tensor of a safetensors file.
+pub(super) fn is_of_safetensors(collection: &Collection, node: &Node) -> bool {
+    let state = collection.state();
+    let container = node.file().and_then(|file| file.container).and_then(|id| state.node(id));
+    container.and_then(|container| container.file()).is_some_and(|file| file.content == Content::Safetensors)
+}
+
+/// The suffixes of codes that are shown under another name, each with the suffix of that name.
+const RENAMED: [(&str, &str); 4] =
+    [(".qweight", ".weight"), ("_packed", ""), (".W_q", ".weight"), ("_blocks", "")];
