@@ -23,7 +23,8 @@ pub fn form_attribute(
             let unreadable =
                 view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
             let unreadable = unreadable.map(|found| why_unreadable(&found));
-            let lines = [refusals.0.text(refusals.1), unreadable, why_computed(vfs, view)?];
+            let lines =
+                [refusals.0.text(refusals.1), unreadable, why_computed(vfs, view)?, why_as_stored(view)];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
@@ -46,6 +47,25 @@ fn why_computed(vfs: &Vfs, view: &FormView) -> Result<Option<String>> {
     Ok(Some(format!(
         "the snapshot has no variant {tier}: these bytes are computed from the exact ones, which are fetched for it; tierfs push with --variants {tier} publishes it"
     )))
+}
+
+/// Why a cast leaves some tensors of a file as they are stored.
+fn why_as_stored(view: &FormView) -> Option<String> {
+    let (form, item) = view.of.as_ref()?;
+    let Shows::Cast(to) = form.shows() else { return None };
+    let node = &item.node()?.entry;
+    let state = view.collection.state();
+    let layouts = state.layouts_of_weights(node.id)?;
+    let is_tensor = state.node(node.id)?.file()?.container.is_some();
+    Some(if is_tensor {
+        format!(
+            "shown as it is stored, since it is a part of quantized weights ({layouts}): cast to {to} it would give wrong numbers"
+        )
+    } else {
+        format!(
+            "codes and scales are shown as they are stored, since they would give wrong numbers if they were cast to {to} ({layouts})"
+        )
+    })
 }
 
 /// Pins or unpins a file in a form. The change is durable on return. Kernel invalidations are queued.

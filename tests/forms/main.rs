@@ -13,6 +13,7 @@ mod listing;
 mod move_preview;
 mod paths;
 mod pinned;
+mod quantized;
 
 use std::path::Path;
 

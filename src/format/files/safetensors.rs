@@ -21,11 +21,13 @@ use crate::model::{
     CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name,
 };
 
+mod codes;
 mod json;
 mod scheme;
 
+pub use codes::{has_codes, parts_of_weights};
 pub use json::DIMENSIONS_READ_MAX;
-pub use scheme::{has_codes, scheme};
+pub use scheme::scheme;
 
 /// Longest JSON of a header in bytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;

@@ -38,7 +38,7 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
         let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;
-        Some(found).filter(|node: &Arc<Node>| node.file().is_some() && is_shown(form, node))
+        Some(found).filter(|node: &Arc<Node>| node.file().is_some() && is_shown(form, state, node))
     };
     let suffix = match form.shows() {
         Shows::Wrapped(suffix) => Some(suffix),
@@ -46,13 +46,14 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     };
     let file = of_file(suffix).map(Item::Node);
     let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
-    let other = || node(name).filter(|node| node.file().is_none() && is_shown(form, node)).map(Item::Node);
+    let other =
+        || node(name).filter(|node| node.file().is_none() && is_shown(form, state, node)).map(Item::Node);
     file.or_else(index).or_else(other)
 }
 
 /// The names in a form of a node whose name in its directory is `name`, each with its item.
-pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> {
-    if !is_shown(form, node) {
+pub fn names(form: Form, state: &State, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> {
+    if !is_shown(form, state, node) {
         return Vec::new();
     }
     let suffixed = |suffix: &str| [name, suffix.as_bytes()].concat();
@@ -76,8 +77,8 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
     }
 }
 
-/// Whether a form shows a node.
-fn is_shown(form: Form, node: &Node) -> bool {
+/// Whether a form shows a node. Embedding batches have numbers, which codes and scales are not.
+fn is_shown(form: Form, state: &State, node: &Node) -> bool {
     let file = match &node.entry.node_type {
         NodeType::Directory => return form != Form::Sha256,
         NodeType::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
@@ -93,7 +94,8 @@ fn is_shown(form: Form, node: &Node) -> bool {
             let sizes = tensor.shape.dimensions();
             let is_row = |size: &u64| (1..=u64::from(DIMENSION_MAX)).contains(size);
             let are_few = sizes.first().is_some_and(|rows| *rows <= ROWS_MAX);
-            is_castable(tensor.dtype) && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
+            let has_numbers = is_castable(tensor.dtype) && !state.is_part_of_weight(node.entry.id);
+            has_numbers && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
         }
         Form::Sha256 => false,
         _ => true,

@@ -27,6 +27,19 @@ pub(super) const ALIGNMENT: u64 = 4096;
 pub(super) struct Piece {
     pub object: Arc<Object>,
     pub tensor: Option<(EntryId, TensorEntry)>,
+    /// Whether the tensor is a part of a quantized weight, whose numbers mean nothing alone.
+    pub is_part_of_weight: bool,
+}
+
+impl Piece {
+    /// How a cast shows a tensor of this type, and the type that it has then.
+    pub fn cast(&self, dtype: Dtype, to: Dtype) -> (Dtype, Shown) {
+        if is_castable(dtype) && !self.is_part_of_weight {
+            (to, Shown::Cast(to))
+        } else {
+            (dtype, Shown::Plain)
+        }
+    }
 }
 
 /// The recipe of a file in a form. Fails with `IsDirectory` for an item that is not a file, with `NotFound` for one that
@@ -120,7 +133,8 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
             let part = state.node(state.part_of(id)?)?;
             Some((part.entry.id, part.file()?.tensor.clone()?))
         });
-        Ok(Piece { object, tensor })
+        let is_part_of_weight = tensor.as_ref().is_some_and(|(id, _)| state.is_part_of_weight(*id));
+        Ok(Piece { object, tensor, is_part_of_weight })
     };
     let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
     Ok((node.clone(), pieces))
@@ -243,7 +257,7 @@ fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, 
 fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
     if file.tensor.is_some() {
         let (source, tensor) = tensor(&pieces)?;
-        let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        let shown = pieces.first().map_or(Shown::Plain, |piece| piece.cast(tensor.dtype, to).1);
         return Ok(vec![Part::Source(Source { shown, ..source })]);
     }
     match file.content {
@@ -251,13 +265,12 @@ fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: 
         Content::Safetensors => return cast_safetensors(collection, &pieces, to),
         _ => {}
     }
-    let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, &piece.object)));
+    let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, piece)));
     match tensors.next().filter(|_| file.content == Content::Npy) {
-        Some(((_, tensor), object)) => {
-            let dtype = if is_castable(tensor.dtype) { to } else { tensor.dtype };
-            let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        Some(((_, tensor), piece)) => {
+            let (dtype, shown) = piece.cast(tensor.dtype, to);
             let header = npy::write_header(dtype, &tensor.shape, ALIGNMENT as usize)?;
-            Ok(vec![Part::Literal(header), Part::Source(source(vec![object.clone()], tensor, shown)?)])
+            Ok(vec![Part::Literal(header), Part::Source(source(vec![piece.object.clone()], tensor, shown)?)])
         }
         None => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
     }

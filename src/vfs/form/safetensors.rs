@@ -8,9 +8,9 @@ use crate::format::files::safetensors::{Entry, Header, Other, entry, header_len,
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
 use crate::store::{OpenObject, Verify};
-use crate::stream::{Segment, Stream, is_castable};
+use crate::stream::{Segment, Stream};
 use crate::vfs::form::plan::{ALIGNMENT, Piece, plain, source};
-use crate::vfs::form::recipe::{Part, Shown};
+use crate::vfs::form::recipe::Part;
 
 /// The parts of a file with its floats cast and a new header. Tensors that this program does not support are as in the
 /// file.
@@ -25,8 +25,7 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
         let (begin, bytes) = (at, piece.object.bytes());
         at += bytes;
         if let Some((_, tensor)) = &piece.tensor {
-            let is_cast = is_castable(tensor.dtype);
-            let (dtype, shown) = if is_cast { (to, Shown::Cast(to)) } else { (tensor.dtype, Shown::Plain) };
+            let (dtype, shown) = piece.cast(tensor.dtype, to);
             entries.push(entry(&tensor.name, dtype, &tensor.shape)?);
             parts.push(Part::Source(source(vec![piece.object.clone()], tensor, shown)?));
         } else if let Some(other) = others.remove(&begin).filter(|other| other.end == at) {

@@ -203,8 +203,8 @@ impl Vfs {
             last = *next;
             for (place, name, id) in listed {
                 let Some(node) = state.shown(id) else { continue };
-                for (place, (name, item)) in (place.saturating_mul(2)..).zip(form::names(form, &node, &name))
-                {
+                let names = form::names(form, state, &node, &name);
+                for (place, (name, item)) in (place.saturating_mul(2)..).zip(names) {
                     let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
                     if place > after && !is_whole {
                         found.push((place, name, of(form, item)));
