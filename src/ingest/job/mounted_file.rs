@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::format::files::shard_index;
-use crate::format::log::catalog::{Digests, FileEntry};
+use crate::format::files::{npy, shard_index};
+use crate::format::log::catalog::{Content, Digests, FileEntry};
 use crate::ingest::bytes::cut::{Cutting, Written};
 use crate::ingest::bytes::options::Options;
 use crate::ingest::bytes::pending_parts::Uncommitted;
@@ -174,8 +174,12 @@ pub fn is_recorded(state: &State, file: &FileEntry, recognized: &Recognized) -> 
         let known = state.part_of(*id).and_then(|node| state.node(node)?.file()?.tensor.as_ref());
         let is_tensor = match (known, &part.tensor) {
             (Some(known), Some(tensor)) => {
-                (&*known.name, known.dtype, &known.shape)
-                    == (tensor.own_name.as_str(), tensor.dtype, &tensor.shape)
+                let is_array = matches!(file.content, Content::Npy | Content::Npz);
+                let is_declared =
+                    || npy::as_pairs(tensor.dtype, known.dtype, &tensor.shape).as_ref() == Some(&known.shape);
+                *known.name == *tensor.own_name
+                    && ((known.dtype, &known.shape) == (tensor.dtype, &tensor.shape)
+                        || is_array && is_declared())
             }
             (known, tensor) => known.is_none() && tensor.is_none(),
         };
