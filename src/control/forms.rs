@@ -5,6 +5,7 @@ use crate::control::context::Mounted;
 use crate::control::jobs::Job;
 use crate::control::refusals::{Asker, Refusals};
 use crate::control::totals::why_unreadable;
+use crate::format::log::catalog::Content;
 use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
 use crate::vfs::form::{self, Shows};
@@ -56,7 +57,12 @@ fn why_as_stored(view: &FormView) -> Option<String> {
     let node = &item.node()?.entry;
     let state = view.collection.state();
     let layouts = state.layouts_of_weights(node.id)?;
-    let is_tensor = state.node(node.id)?.file()?.container.is_some();
+    let file = state.node(node.id)?.file()?;
+    let is_tensor = file.container.is_some();
+    // Casts change no bytes of other containers.
+    if !is_tensor && file.content != Content::Safetensors {
+        return None;
+    }
     Some(if is_tensor {
         format!(
             "shown as it is stored, since it is a part of quantized weights ({layouts}): cast to {to} it would give wrong numbers"
