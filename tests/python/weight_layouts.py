@@ -33,6 +33,7 @@ LAYOUTS = {
     "marlin": {"l.B": ("I32", (4, 128)), "l.s": ("F16", (1, 64)), "l.workspace": ("I32", (16,))},
     "aqlm": {"l.codes": ("I8", (16, 8, 1)), "l.codebooks": ("F16", (1, 256, 1, 8)), "l.scales": ("F16", (16, 1, 1, 1))},
     "torchao": {"l._weight_qdata": ("I8", (16, 64)), "l._weight_scale": ("F32", (16, 1)), "l._weight_zero_point": ("I8", (16, 1))},
+    "vptq": {"l.indices": ("I32", (1, 16, 8)), "l.centroids.weight": ("F16", (1, 64))},
     "mlx": {"l.weight": ("U32", (16, 8)), "l.scales": ("F16", (16, 1)), "l.biases": ("F16", (16, 1))},
     "scales-of-other-files": {"l.weight_scale_inv": ("F32", (2, 1)), "m.scales": ("F16", (2, 64))},
     "numbers": {"a.logit_scale": ("F32", ()), "a.weight": ("F16", (16, 64)), "position.index": ("I32", (4, 4))},

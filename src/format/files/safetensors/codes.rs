@@ -29,7 +29,9 @@ const OF_WEIGHT_SCALES: [&str; 7] = ["scales", "qscale", "qscales", "absmax", "s
 /// Words beside `scale` that tell the scale of a weight, of an activation or of a cache from a layer's parameter.
 const SCALED: [&str; 12] =
     ["weight", "weights", "input", "output", "act", "activation", "global", "k", "v", "q", "kv", "prob"];
-/// Names of integers that are never codes, also beside scales.
+/// Words of tensors that are looked up by codes.
+const OF_CODEBOOKS: [&str; 4] = ["codebook", "codebooks", "centroids", "lut"];
+/// Names of integers that are no codes beside scales. Of these, `indices` beside a codebook are codes.
 const OF_INDEXES: [&str; 13] = [
     "mask",
     "index",
@@ -52,7 +54,7 @@ const SEPARATORS: [char; 4] = ['.', '/', ':', '_'];
 pub fn has_codes<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) -> bool {
     let tensors: Vec<Tensor<'_>> =
         tensors.map(|(name, dtype, shape)| Tensor::new(name, dtype, shape)).collect();
-    let bases = bases_of_scales(&tensors);
+    let bases = Bases::new(&tensors);
     tensors.iter().any(|tensor| tensor.is_integers && tensor.codes(&bases).is_some())
 }
 
@@ -62,7 +64,7 @@ pub fn has_codes<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>)
 pub fn parts_of_weights<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) -> Vec<bool> {
     let tensors: Vec<Tensor<'_>> =
         tensors.map(|(name, dtype, shape)| Tensor::new(name, dtype, shape)).collect();
-    let bases = bases_of_scales(&tensors);
+    let bases = Bases::new(&tensors);
     let codes: Vec<Option<Codes>> = tensors.iter().map(|tensor| tensor.codes(&bases)).collect();
     // The scales of one matrix of 8-bit floats may be in another file of a model whose files were cut by their size.
     let has_scaled_floats =
@@ -101,6 +103,8 @@ enum Codes {
 /// A tensor, with what its name tells.
 struct Tensor<'a> {
     name: &'a str,
+    /// The name, without `.weight` where that says nothing.
+    told: &'a str,
     /// Where the last part of the name begins.
     last: usize,
     /// Where the word of a scale begins, if the last part has one.
@@ -114,11 +118,13 @@ impl<'a> Tensor<'a> {
     fn new(name: &'a str, dtype: Dtype, shape: &Shape) -> Tensor<'a> {
         use Dtype::{F4, F8E4M3, F8E5M2, I8, I16, I32, U8, U16, U32};
         let is_matrix = shape.dimensions().len() > 1;
-        let last = name.rfind(['.', '/', ':']).map_or(0, |at| at + 1);
+        let told = name.strip_suffix(".weight").filter(|told| told.ends_with("centroids")).unwrap_or(name);
+        let last = told.rfind(['.', '/', ':']).map_or(0, |at| at + 1);
         let is_alone = |word: &str| word == "s" && name.len() == last + 1;
-        let scale = words(name, last).find(|(_, word)| is_one_of(word, &OF_SCALES) || is_alone(word));
+        let scale = words(told, last).find(|(_, word)| is_one_of(word, &OF_SCALES) || is_alone(word));
         Tensor {
             name,
+            told,
             last,
             scale_at: scale.map(|(at, _)| at),
             dtype,
@@ -133,13 +139,18 @@ impl<'a> Tensor<'a> {
     }
 
     /// How it is known for codes, in a file with scales of these bases.
-    fn codes(&self, bases: &HashSet<&str>) -> Option<Codes> {
+    fn codes(&self, bases: &Bases<'_>) -> Option<Codes> {
+        let is_lookup = self.is_integers && self.has(&["indices"]) && bases.codebooks.contains(self.above());
+        if is_lookup {
+            return Some(Codes::OfModule);
+        }
         if !self.is_integers && !self.is_float8
             || self.has(&OF_INDEXES)
             || self.is_float8 && self.scale_at.is_some()
         {
             return None;
         }
+        let bases = &bases.scales;
         let stem = self.name.rsplit_once('_').map_or(self.name, |(stem, _)| stem);
         if [self.name, stem].iter().any(|base| bases.contains(base)) {
             return Some(Codes::Alone);
@@ -150,11 +161,11 @@ impl<'a> Tensor<'a> {
 
     /// Whether the last part of its name has one of these words.
     fn has(&self, list: &[&str]) -> bool {
-        words(self.name, self.last).any(|(_, word)| is_one_of(word, list))
+        words(self.told, self.last).any(|(_, word)| is_one_of(word, list))
     }
 
     fn is_bias(&self) -> bool {
-        words(self.name, self.last).last().is_some_and(|(_, word)| word == "bias")
+        words(self.told, self.last).last().is_some_and(|(_, word)| word == "bias")
     }
 
     /// Whether its name is that of the scales of a weight, in any file.
@@ -163,11 +174,22 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// The names that scales are named for: the module, and what stands before the word of the scale.
-fn bases_of_scales<'a>(tensors: &[Tensor<'a>]) -> HashSet<&'a str> {
-    let named = tensors.iter().filter_map(|tensor| Some((tensor, tensor.scale_at?)));
-    let bases = named.flat_map(|(tensor, at)| [tensor.above(), before(tensor.name, at)]);
-    bases.filter(|base| !base.is_empty()).collect()
+/// The names that scales and codebooks are named for: the module, and what stands before the word of the scale.
+struct Bases<'a> {
+    scales: HashSet<&'a str>,
+    codebooks: HashSet<&'a str>,
+}
+
+impl<'a> Bases<'a> {
+    fn new(tensors: &[Tensor<'a>]) -> Bases<'a> {
+        let named = tensors.iter().filter_map(|tensor| Some((tensor, tensor.scale_at?)));
+        let scales = named.flat_map(|(tensor, at)| [tensor.above(), before(tensor.name, at)]);
+        let codebooks = tensors.iter().filter(|tensor| tensor.has(&OF_CODEBOOKS)).map(Tensor::above);
+        Bases {
+            scales: scales.filter(|base| !base.is_empty()).collect(),
+            codebooks: codebooks.filter(|base| !base.is_empty()).collect(),
+        }
+    }
 }
 
 fn before(name: &str, at: usize) -> &str {
@@ -215,6 +237,7 @@ mod tests {
             &[("e.gate_up_proj_blocks", U8, &[4, 4, 16]), ("e.gate_up_proj_scales", U8, &[4, 4])],
             &[("MatMul_0_quantized", U8, &[8, 4]), ("MatMul_0_scale", F32, &[]), ("a", F32, &[8, 4])],
             &[("l.trellis", I16, &[8, 4]), ("l.scale", F32, &[8])],
+            &[("l.indices", I32, &[1, 8, 4]), ("l.centroids.weight", F16, &[1, 32])],
             &[("l.w", Dtype::F4, &[8, 4]), ("l.weight_scale", F8E4M3, &[8, 1])],
         ];
         for tensors in codes {
@@ -339,6 +362,7 @@ mod tests {
                 &["n.weight"],
             ),
             (&[("l.weight_packed", U8, &[8, 4]), ("l.weight_scale", F8E8M0, &[8, 1])], &[]),
+            (&[("l.indices", I32, &[1, 8, 4]), ("l.centroids.weight", F16, &[1, 32])], &[]),
             (
                 &[
                     ("l.weight._data", I8, &[8, 4]),

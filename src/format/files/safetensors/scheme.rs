@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::model::{Dtype, Shape};
 
 /// Layouts whose codes have a name with the first suffix, beside a tensor with the second.
-const BESIDE: [(&str, &str, &str); 10] = [
+const BESIDE: [(&str, &str, &str); 16] = [
     (".weight", ".SCB", "bitsandbytes int8"),
     (".weight", ".scales", "mlx"),
     (".W_q", ".scale", "hqq"),
@@ -31,6 +31,12 @@ const BESIDE: [(&str, &str, &str); 10] = [
     ("._weight_qdata", "._weight_scale_and_zero", "torchao"),
     (":qdata", ":scale", "torchao"),
     (".q_weight", ".q_scale", "exl2"),
+    (".trellis", ".suh", "exl3"),
+    ("._data", "._scale", "quanto"),
+    (".weight", ".weight_scales", "eetq"),
+    (".Qidxs", ".SU", "quip#"),
+    (".indices", ".centroids", "vptq"),
+    (".indices", ".centroids.weight", "vptq"),
 ];
 
 /// The layouts of a model's quantized weights, each with the number of weights; `None` if it has none.
@@ -146,7 +152,7 @@ mod tests {
     #[test]
     fn layouts_of_quantized_weights_are_told_by_their_tensors() {
         use Dtype::{Bf16, F4, F8E4M3, F16, F32, I8, I32, U8};
-        let cases: [(Tensors<'_>, Option<&str>); 18] = [
+        let cases: [(Tensors<'_>, Option<&str>); 19] = [
             (
                 &[
                     ("q.qweight", I32, &[512, 1024]),
@@ -215,6 +221,10 @@ mod tests {
             (&[("a.weight", Dtype::U32, &[8, 4]), ("a.scales", F16, &[8, 1])], Some("mlx: 1 weight")),
             (&[("a.W_q", U8, &[8, 4]), ("a.scale", F16, &[8, 1])], Some("hqq: 1 weight")),
             (&[("a.B", I32, &[8, 4]), ("a.s", F16, &[8, 4])], Some("marlin: 1 weight")),
+            (
+                &[("a.indices", I32, &[1, 8, 4]), ("a.centroids.weight", F16, &[1, 32])],
+                Some("vptq: 1 weight"),
+            ),
             (&[("a.codes", I8, &[8, 4, 1]), ("a.codebooks", F16, &[1, 256, 1, 8])], Some("aqlm: 1 weight")),
             (
                 &[("a._weight_qdata", F8E4M3, &[8, 4]), ("a._weight_scale", F32, &[8])],
