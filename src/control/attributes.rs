@@ -80,9 +80,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
             Ok(tensor(view).map(|tensor| tensor.shape.to_string()))
         })
     },
-    shown("scheme", "how a safetensors file keeps quantized weights: gptq, awq, fp8, ...", |_, view| {
-        let file = view.node.file().filter(|file| file.content == Content::Safetensors);
-        let Some(file) = file else { return Ok(None) };
+    shown("scheme", "how a file of tensors keeps quantized weights: gptq, awq, fp8, hqq, ...", |_, view| {
+        let is_of_model = |content| matches!(content, Content::Safetensors | Content::Torch | Content::Npz);
+        let Some(file) = view.node.file().filter(|file| is_of_model(file.content)) else { return Ok(None) };
         let state = view.collection.state();
         let tensors = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
         Ok(safetensors::scheme(tensors.map(|tensor| (&*tensor.name, tensor.dtype, &tensor.shape))))

@@ -5,6 +5,7 @@ use crate::control::context::Mounted;
 use crate::control::jobs::Job;
 use crate::control::refusals::{Asker, Refusals};
 use crate::control::totals::why_unreadable;
+use crate::format::log::catalog::Content;
 use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
 use crate::vfs::form::{self, Shows};
@@ -24,7 +25,8 @@ pub fn form_attribute(
             let unreadable =
                 view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
             let unreadable = unreadable.map(|found| why_unreadable(&found));
-            let lines = [refusals.text(asker), unreadable, why_computed(vfs, view)?, why_stored(view)];
+            let stored = why_stored(view).or_else(|| why_as_stored(view));
+            let lines = [refusals.text(asker), unreadable, why_computed(vfs, view)?, stored];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
@@ -56,6 +58,24 @@ fn why_computed(vfs: &Vfs, view: &FormView) -> Result<Option<String>> {
     Ok(Some(format!(
         "the snapshot has no variant {tier}: these bytes are computed from the exact ones, which are fetched for it; tierfs push with --variants {tier} publishes it"
     )))
+}
+
+/// Why a cast leaves some tensors of a file as they are stored.
+fn why_as_stored(view: &FormView) -> Option<String> {
+    let (form, item) = view.of.as_ref()?;
+    let Shows::Cast(to) = form.shows() else { return None };
+    let node = &item.node()?.entry;
+    let state = view.collection.state();
+    let layouts = state.layouts_of_weights(node.id)?;
+    let file = state.node(node.id)?.file()?;
+    // Casts decode what safetensors files have, and change no bytes of other containers.
+    let container = state.node(file.container?)?.file()?;
+    if container.content == Content::Safetensors {
+        return None;
+    }
+    Some(format!(
+        "shown as it is stored, since it is a part of quantized weights ({layouts}): cast to {to} it would give wrong numbers"
+    ))
 }
 
 /// Pins or unpins a file in a form. The change is durable on return. Kernel invalidations are queued.

@@ -165,9 +165,9 @@ fn done(asked: &Asked, attribute: &Attribute, value: &[u8]) -> Result<()> {
 
 /// Sets the element type or shape of a file. Its forms then have other headers.
 fn set_tensor(asked: &Asked, dtype: Option<Dtype>, shape: Option<Shape>) -> Result<()> {
-    open::set_tensor(&asked.view.collection, asked.node(), dtype, shape)?;
+    let changes = open::set_tensor(&asked.view.collection, asked.node(), dtype, shape)?;
     let vfs = asked.vfs();
-    vfs.queue_invalidation(vfs.invalidate_nodes(&asked.view.collection, [asked.node()]));
+    vfs.queue_invalidation(vfs.invalidate_nodes(&asked.view.collection, changes.nodes));
     Ok(())
 }
 

@@ -7,8 +7,9 @@
 //! The entry `gate` means routers. The gate projection of an MLP is one of its large matrices, so that word does not
 //! match there: [`is_projection`].
 
-/// The list of a new store: tensors that model quantizers usually leave alone.
-pub const KEEP: [&str; 18] = [
+/// The list of a new store: tensors that model quantizers usually leave alone. The entries after `ssm_a` are small matrices
+/// of single architectures. Source: `tensor_allows_quantization` in `llama-quant.cpp` of llama.cpp.
+pub const KEEP: [&str; 39] = [
     "norm",
     "layernorm",
     "ln",
@@ -27,6 +28,27 @@ pub const KEEP: [&str; 18] = [
     "lm_head",
     "A_log",
     "ssm_a",
+    "token_types",
+    "conv1d",
+    "shortconv.conv",
+    "conv.conv",
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "per_layer_model_projection",
+    "indexer.k_proj",
+    "indexer.q_proj",
+    "time_mix_first",
+    "time_mix_w",
+    "time_mix_v",
+    "time_mix_a",
+    "time_mix_g",
+    "time_mix_decay_w",
+    "time_mix_lerp_fused",
+    "attn_rel_b",
+    "rel_pos",
+    "patch_merger",
+    "codebook",
 ];
 
 /// A word that a router's name has after `gate`.
@@ -35,7 +57,7 @@ const OF_ROUTERS: &str = "inp";
 const OF_PROJECTIONS: [&str; 10] =
     ["proj", "projection", "up", "down", "exp", "shexp", "chexp", "linear", "fc", "einsum"];
 /// Words before `gate` in the same part of the name of a projection.
-const BEFORE_PROJECTIONS: [&str; 8] = ["ffn", "mlp", "ff", "forward", "up", "w", "wi", "fc"];
+const BEFORE_PROJECTIONS: [&str; 9] = ["ffn", "mlp", "ff", "forward", "up", "w", "wi", "fc", "mix"];
 /// The same, also in the part before.
 const ATTENTIONS: [&str; 4] = ["att", "attn", "attention", "ssm"];
 
@@ -200,6 +222,24 @@ mod tests {
             "blk.0.ffn_gate_inp_shexp.weight",
             "blk.0.attn_q.bias",
             "blk.0.exp_probs_b.bias",
+            "blk.0.ssm_conv1d.weight",
+            "blk.0.ssm_conv1d_q.weight",
+            "blk.0.shortconv.conv.weight",
+            "blk.0.altup_proj.weight",
+            "blk.0.laurel_l.weight",
+            "per_layer_model_proj.weight",
+            "blk.0.indexer.k_proj.weight",
+            "blk.0.time_mix_w1.weight",
+            "blk.0.time_mix_decay_w2.weight",
+            "blk.0.time_mix_lerp_fused.weight",
+            "enc.blk.0.attn_rel_b.weight",
+            "v.patch_embd.weight",
+            "v.patch_merger.weight",
+            "token_types.weight",
+            "a.rvq.codebook.weight",
+            "backbone.layers.0.mixer.conv1d.weight",
+            "model.layers.0.linear_attn.conv1d.weight",
+            "model.layers.0.conv.conv.weight",
             // Scales.
             "l.weight_scale_inv",
             "l.scales",
@@ -249,6 +289,13 @@ mod tests {
             "blk.0.ffn_gate_up_exps.weight",
             "blk.0.ffn_up.weight",
             "blk.0.attn_gate.weight",
+            "blk.0.time_mix_key.weight",
+            "blk.0.time_mix_value.weight",
+            "blk.0.time_mix_gate.weight",
+            "blk.0.indexer.attn_k.weight",
+            "blk.0.ssm_in.weight",
+            "model.layers.0.self_attn.indexer.wq_b.weight",
+            "encoder.conv1.weight",
             "output.weight",
         ] {
             assert!(!is_kept(name), "{name}");

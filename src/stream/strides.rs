@@ -186,19 +186,21 @@ fn grids(elements: &StridedElements, range: Range<u64>) -> Vec<Grid> {
     }
     dimensions.reverse();
     let mut found = Vec::new();
-    cut(&dimensions, range, size, (elements.begin, 0), &mut found);
+    cut(&dimensions, range, size, GridBegin { source: elements.begin, result: 0 }, &mut found);
     found
+}
+
+/// The first byte of a grid in the source and in the result.
+#[derive(Clone, Copy)]
+struct GridBegin {
+    source: u64,
+    result: u64,
 }
 
 /// Cuts a range of the elements of some dimensions into grids. The first element of the dimensions lies at byte `source`
 /// of the source; `result` bytes of the result come before the range.
-fn cut(
-    dimensions: &[Axis],
-    range: Range<u64>,
-    size: u64,
-    (source, result): (u64, u64),
-    found: &mut Vec<Grid>,
-) {
+fn cut(dimensions: &[Axis], range: Range<u64>, size: u64, begin: GridBegin, found: &mut Vec<Grid>) {
+    let GridBegin { source, result } = begin;
     let Some((first, rest)) = dimensions.split_first() else {
         found.push(Grid { source, result, axes: SmallVec::new() });
         return;
@@ -207,7 +209,7 @@ fn cut(
     let (mut begin, mut end) = (range.start / inner, range.end / inner);
     let place = |index: u64, inside: u64| {
         let before = index * inner + inside - range.start;
-        (source + index * first.source, result + before * size)
+        GridBegin { source: source + index * first.source, result: result + before * size }
     };
     if begin == end {
         let inside = range.start % inner..range.end % inner;
@@ -220,7 +222,7 @@ fn cut(
         begin += 1;
     }
     if begin < end {
-        let (source, result) = place(begin, 0);
+        let GridBegin { source, result } = place(begin, 0);
         let own = Axis { count: end - begin, ..*first };
         let axes = [own].into_iter().chain(rest.iter().copied()).filter(|axis| axis.count > 1);
         let mut axes: SmallVec<[Axis; DIMENSIONS_MAX]> = axes.collect();

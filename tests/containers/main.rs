@@ -13,6 +13,7 @@ mod data_files;
 mod gguf;
 mod listings;
 mod plain_names;
+mod raw_records;
 mod recognition;
 mod tensor_names;
 mod tensor_writes;

@@ -151,6 +151,37 @@ fn another_reader_agrees_on_types_and_offsets_of_tensors() {
 }
 
 #[test]
+fn a_header_gets_the_type_of_its_file_where_it_can_have_one() {
+    let typed = |kind: Option<Vec<u8>>| {
+        let mut metadata = vec![("general.architecture", value(8, &text("llama")))];
+        metadata.extend(kind.map(|kind| ("general.file_type", kind)));
+        file(3, &metadata, &[("a", 0, &[4], 0)], 32, 16)
+    };
+    for (kind, expected) in [
+        (None, value(4, &32u32.to_le_bytes())),
+        (Some(value(4, &3u32.to_le_bytes())), value(4, &32u32.to_le_bytes())),
+        // Not a number that llama.cpp reads.
+        (Some(value(8, &text("Q4"))), value(8, &text("Q4"))),
+    ] {
+        let source = typed(kind);
+        let header = whole(&source).unwrap();
+        let mut written = with_types(&source, &header, Some(32), |entry| entry.dtype).unwrap();
+        written.bytes.resize(written.data_start as usize, 0);
+        written.bytes.resize(written.data_start as usize + 32, 7);
+        let wanted = file(
+            3,
+            &[("general.architecture", value(8, &text("llama"))), ("general.file_type", expected)],
+            &[("a", 0, &[4], 0)],
+            32,
+            32,
+        );
+        let (found, wanted) = (whole(&written.bytes).unwrap(), whole(&wanted).unwrap());
+        assert_eq!(found, wanted);
+        GGUFFileReader::new(Cursor::new(written.bytes)).unwrap();
+    }
+}
+
+#[test]
 fn element_types_equal_those_of_another_reader() {
     let mut count = 0;
     for (dtype, code) in Dtype::ALL.iter().filter_map(|dtype| Some((*dtype, code_of_type(*dtype)?))) {

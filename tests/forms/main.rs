@@ -14,6 +14,7 @@ mod listing;
 mod move_preview;
 mod paths;
 mod pinned;
+mod quantized;
 mod weights;
 
 use std::path::Path;

@@ -19,6 +19,12 @@ from safetensors.numpy import load_file
 # The quantized types that tierfs decodes.
 DECODED = set("Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 Q1_0 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S "
               "IQ3_XXS IQ3_S NVFP4".split())
+# llama.cpp needs these in F32.
+NEEDED = [f"{name}.weight" for name in ("output_norm", "blk.0.attn_q_norm", "blk.0.ffn_gate_inp", "position_embd", "v.position_embd", "token_types")]
+NEEDED += [f"blk.11.{name}.weight" for name in ("ssm_conv1d", "ssm_conv1d_q", "shortconv.conv", "time_mix_w1", "indexer.proj", "altup_predict_coef")]
+NEEDED += ["posnet.3.norm1.weight", "blk.0.ssm_a", "blk.0.ffn_sinks"]
+# And these not in BF16.
+CONVOLUTIONS = ["v.patch_embd.weight", "v.patch_merger.weight"]
 PLAIN = {"F32": "f4", "F16": "f2", "F64": "f8", "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}
 
 
@@ -47,9 +53,11 @@ def make(path):
             data = rng.integers(0, 256, (3, 7 * size), dtype="u1")
             writer.add_tensor(f"blk.0.{kind.name}.weight", data, raw_dtype=kind)
     writer.add_tensor("token_embd.weight", rng.standard_normal((300, 256)).astype("<f4"))
-    # llama.cpp needs these in F32.
-    for name, sizes in (("output_norm.weight", (256,)), ("blk.0.ssm_a", (16, 8)), ("blk.0.ffn_gate_inp.weight", (8, 256))):
-        writer.add_tensor(name, rng.standard_normal(sizes).astype("<f4"))
+    for number, name in enumerate(NEEDED):
+        sizes = (256,) if number == 0 else (8, 4, 4)
+        writer.add_tensor(name, rng.standard_normal(sizes).astype("<f2" if number % 3 == 1 else "<f4"))
+    for name in CONVOLUTIONS:
+        writer.add_tensor(name, rng.standard_normal((8, 3, 4, 4)).astype("<f4"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -118,9 +126,9 @@ def cast(path, collection):
             with np.errstate(all="ignore"):
                 wanted = one.data if values is None else values.astype(kind)
             type_name = one.tensor_type.name if values is None else form.upper()
-            stays = one.name in ("output_norm.weight", "blk.0.ssm_a", "blk.0.ffn_gate_inp.weight")
-            in_file = one.data if stays else wanted
-            type_name = "F32" if stays else type_name
+            is_needed = one.name in NEEDED or form == "bf16" and one.name in CONVOLUTIONS
+            in_file = one.data.astype("<f4") if is_needed else wanted
+            type_name = "F32" if is_needed else type_name
             assert other.tensor_type.name == type_name, f"{form}: {one.name} is {other.tensor_type.name}"
             same(other.data.tobytes(), in_file, in_file.dtype, f"{form}: {one.name}")
             with open(os.path.join(collection, ".as", form, one.name), "rb") as beside:

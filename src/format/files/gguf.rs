@@ -69,14 +69,25 @@ pub struct Header {
     /// The range of the metadata, in bytes from the file's start: all keys, types and values. The entries of the
     /// tensors follow.
     pub metadata: Range<u64>,
-    /// Where the value of `general.file_type` begins, a u32, in bytes from the file's start.
-    pub file_type: Option<u64>,
+    /// Where `general.file_type` stands.
+    pub file_type: FileType,
     /// Alignment of tensors in bytes, counted from `data_start`. A power of two.
     pub alignment: u64,
     /// Start of the data, in bytes from the file's start. Without tensors it may lie past the file's end.
     pub data_start: u64,
     /// The tensors in the order of the header.
     pub tensors: Vec<Entry>,
+}
+
+/// The place of `general.file_type` in the metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileType {
+    /// The metadata has no such key.
+    Missing,
+    /// Where its value begins, a u32, in bytes from the file's start.
+    At(u64),
+    /// Its value is no u32.
+    Odd,
 }
 
 /// One tensor of a file.
@@ -206,17 +217,17 @@ fn check_version(version: u32) -> Result<()> {
 /// The known values of the metadata.
 struct Known {
     alignment: u64,
-    file_type: Option<u64>,
+    file_type: FileType,
 }
 
 /// Skips the metadata. Returns the alignment that it specifies, and where the type of the file stands.
 fn metadata(input: &mut Input<'_>, count: u64) -> Result<Known> {
-    let (mut alignment, mut file_type) = (None, None);
+    let (mut alignment, mut file_type) = (None, FileType::Missing);
     for _ in 0..count {
         let key = input.text()?;
         let kind = input.u32()?;
-        if key == FILE_TYPE_KEY && kind == 4 {
-            file_type = Some(input.position());
+        if key == FILE_TYPE_KEY {
+            file_type = if kind == 4 { FileType::At(input.position()) } else { FileType::Odd };
         }
         if key != ALIGNMENT_KEY {
             value(input, kind, 0).map_err(|error| {

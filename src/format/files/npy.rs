@@ -106,6 +106,18 @@ pub fn parse(prefix: &[u8], file_len: u64, budget: &mut Budget) -> Result<Header
     Ok(Header { dtype, shape, fortran_order, big_endian, data_start })
 }
 
+/// The shape of an array of pairs of bytes if they are bf16, or of one of bf16 if they are pairs of bytes. `None` for other
+/// types and shapes. `numpy.save` turns arrays of bf16 into records of two raw bytes, so a person may know better.
+pub fn as_pairs(from: Dtype, to: Dtype, shape: &Shape) -> Option<Shape> {
+    match (from, to, shape.dimensions()) {
+        (Dtype::U8, Dtype::Bf16, [of @ .., 2]) => Shape::new(of),
+        (Dtype::Bf16, Dtype::U8, of) if of.len() < crate::model::DIMENSIONS_MAX => {
+            Shape::new(&[of, &[2]].concat())
+        }
+        _ => None,
+    }
+}
+
 /// The text of the header, and the offset of the byte after it.
 fn text_of(prefix: &[u8]) -> Result<(&[u8], u64)> {
     let short = |error: Error| cut_off(format!("npy header: {error}"));

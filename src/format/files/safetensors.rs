@@ -22,13 +22,15 @@ use crate::model::{
     CONTAINER_NAMES_MAX, DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name,
 };
 
+mod codes;
 mod json;
 mod scheme;
 mod weight_state;
 mod weights;
 
+pub use codes::{has_codes, parts_of_weights};
 pub use json::DIMENSIONS_READ_MAX;
-pub use scheme::{has_codes, scheme};
+pub use scheme::scheme;
 pub use weight_state::STATE_BYTES_MAX;
 pub use weights::{Codes, Group, Role, Scales, Tensors, Weight, Zeros};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::format::files::shard_index;
-use crate::format::log::catalog::{Digests, FileEntry};
+use crate::format::files::{npy, shard_index};
+use crate::format::log::catalog::{Content, Digests, FileEntry};
 use crate::ingest::bytes::cut::{Cutting, Written};
 use crate::ingest::bytes::options::Options;
 use crate::ingest::bytes::pending_parts::Uncommitted;
@@ -177,8 +177,12 @@ pub fn is_recorded(state: &State, file: &FileEntry, recognized: &Recognized) -> 
         let known = file.and_then(|file| Some((file.tensor.as_ref()?, &file.view)));
         let is_tensor = match (known, &part.tensor) {
             (Some((known, view)), Some(tensor)) => {
-                (&*known.name, known.dtype, &known.shape, view)
-                    == (tensor.own_name.as_str(), tensor.dtype, &tensor.shape, &tensor.view)
+                let is_array = matches!(recognized.content, Content::Npy | Content::Npz);
+                let is_declared =
+                    || npy::as_pairs(tensor.dtype, known.dtype, &tensor.shape).as_ref() == Some(&known.shape);
+                (&*known.name, view) == (tensor.own_name.as_str(), &tensor.view)
+                    && ((known.dtype, &known.shape) == (tensor.dtype, &tensor.shape)
+                        || is_array && is_declared())
             }
             (known, tensor) => known.is_none() && tensor.is_none(),
         };

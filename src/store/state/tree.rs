@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::files::safetensors::has_codes;
+use crate::format::files::safetensors::{has_codes, parts_of_weights, scheme};
 use crate::format::log::catalog::{Content, FileEntry, NUMBER_MAX, NodeEntry};
 use crate::model::{EntryId, TENSOR_NAME_PARTS_MAX, TensorNames, escape_component, is_variant};
 use crate::store::state::by_id::ByEntry;
@@ -62,6 +62,8 @@ pub(super) struct Tree {
     with_codes: HashSet<EntryId>,
     /// The number of PyTorch checkpoints.
     checkpoints: usize,
+    /// By container: its tensors that are parts of quantized weights.
+    parts_of_weights: HashMap<EntryId, HashSet<EntryId>>,
     /// The directories that names of tensors make. A last lock.
     computed: Mutex<ComputedDirectories>,
 }
@@ -416,11 +418,35 @@ impl State {
         self.tree.with_codes.contains(&container)
     }
 
+    /// Whether a tensor is codes of a quantized weight, or scales of them, as far as the names and types of the
+    /// container's tensors tell.
+    pub fn is_part_of_weight(&self, tensor: EntryId) -> bool {
+        let container = self.node(tensor).and_then(|node| node.file()?.container);
+        let parts = container.and_then(|container| self.tree.parts_of_weights.get(&container));
+        parts.is_some_and(|parts| parts.contains(&tensor))
+    }
+
+    /// The layouts of a container's quantized weights, or of one tensor of it. `None` for one that has none.
+    pub fn layouts_of_weights(&self, node: EntryId) -> Option<String> {
+        let file = self.node(node)?.file()?;
+        let container = file.container.unwrap_or(node);
+        let parts = self.tree.parts_of_weights.get(&container)?;
+        if file.container.is_some() && !parts.contains(&node) {
+            return None;
+        }
+        let tensors = parts.iter().filter_map(|part| self.node(*part)?.file()?.tensor.as_ref());
+        let found = scheme(tensors.map(|tensor| (&*tensor.name, tensor.dtype, &tensor.shape)));
+        Some(found.unwrap_or_else(|| "codes and scales of a layout without a name".to_owned()))
+    }
+
     /// Notes that the node of a file was added, changed or removed. The names of tensors follow at the
     /// end of the batch.
     pub(super) fn note_file(&mut self, before: Option<&FileEntry>, id: EntryId, after: Option<&FileEntry>) {
         let name = |file: &FileEntry| file.tensor.as_ref().map(|tensor| tensor.name.clone());
-        let of = |file: &FileEntry| (file.container, file.content, file.container.and_then(|_| name(file)));
+        let of = |file: &FileEntry| {
+            let dtype = file.tensor.as_ref().map(|tensor| tensor.dtype);
+            (file.content, file.container.map(|container| (container, name(file), dtype)))
+        };
         let is_container = |file: &&FileEntry| file.content.is_container();
         let objects = |file: Option<&FileEntry>| file.filter(is_container).map(|file| file.objects.clone());
         let count =
@@ -457,6 +483,7 @@ impl State {
         // All names go before any comes: a container may have the name that another one had.
         for id in &renamed {
             self.tree.with_codes.remove(id);
+            self.tree.parts_of_weights.remove(id);
             for (directory, name) in self.tree.named.remove(id).iter().flatten() {
                 let Some(tensors) = self.tree.tensors.get_mut(directory) else { continue };
                 tensors.remove(name);
@@ -469,13 +496,16 @@ impl State {
         for id in renamed {
             let Some(file) = self.node(id).and_then(|node| node.file()) else { continue };
             let (tensors, is_by_file) = (self.named_tensors(id, file), is_named_by_file(file.content));
-            let has_codes = self.has_code_tensors(file);
+            let (has_codes, parts) = (self.has_code_tensors(file), self.weight_parts(file));
             let links = self.links(id).iter().take(CONTAINER_LINKS_MAX).cloned().collect::<Vec<_>>();
             if tensors.is_empty() || links.is_empty() {
                 continue;
             }
             if has_codes {
                 self.tree.with_codes.insert(id);
+            }
+            if !parts.is_empty() {
+                self.tree.parts_of_weights.insert(id, parts);
             }
             for (directory, name) in &links {
                 let tensors = if is_by_file {
@@ -498,6 +528,19 @@ impl State {
         let tensors = self.parts(container).filter_map(|part| part.file()?.tensor.as_ref());
         container.content.is_container()
             && has_codes(tensors.map(|tensor| (&*tensor.name, tensor.dtype, &tensor.shape)))
+    }
+
+    /// The tensors of a container that are parts of quantized weights. The types of GGUF have their scales inside.
+    fn weight_parts(&self, container: &FileEntry) -> HashSet<EntryId> {
+        use Content::{Npz, Onnx, Safetensors, Torch};
+        if !matches!(container.content, Safetensors | Torch | Npz | Onnx) {
+            return HashSet::new();
+        }
+        let tensors =
+            || self.parts(container).filter_map(|node| Some((node.entry.id, node.file()?.tensor.as_ref()?)));
+        let named = tensors().map(|(_, tensor)| (&*tensor.name, tensor.dtype, &tensor.shape));
+        let are_parts = parts_of_weights(named);
+        tensors().zip(are_parts).filter(|(_, is_part)| *is_part).map(|((id, _), _)| id).collect()
     }
 
     fn named_tensors(&self, id: EntryId, file: &FileEntry) -> NamedTensors {

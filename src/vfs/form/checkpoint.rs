@@ -4,7 +4,7 @@
 
 use crate::format::files::shard_index;
 use crate::format::log::catalog::Content;
-use crate::model::EntryId;
+use crate::model::{EntryId, NameIn};
 use crate::store::{Node, State};
 
 /// The suffixes of pickles. A file of such a name that is no checkpoint is not shown.
@@ -90,7 +90,7 @@ pub(super) fn find(state: &State, directory: EntryId, name: &[u8]) -> Option<Ent
 }
 
 /// The name in the form of an entry of a directory that is a file without being a tensor. `None` if it is not shown.
-pub(super) fn name_of(state: &State, (directory, name): (EntryId, &[u8]), node: &Node) -> Option<Vec<u8>> {
+pub(super) fn name_of(state: &State, NameIn { directory, name }: NameIn<'_>, node: &Node) -> Option<Vec<u8>> {
     let leads_here = |shown: &Vec<u8>| find(state, directory, shown) == Some(node.entry.id);
     let text = std::str::from_utf8(name);
     match Role::of(state, node) {

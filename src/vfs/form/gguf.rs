@@ -18,15 +18,19 @@ const PREFIX_BYTES: u64 = 64 << 10;
 /// The values of `general.file_type` for files that are mostly of a type. Source: `llama_ftype` of llama.cpp.
 const FILE_TYPES: [(Dtype, u32); 3] = [(Dtype::F32, 0), (Dtype::F16, 1), (Dtype::Bf16, 32)];
 
-/// Parts of the names of tensors that llama.cpp needs in F32, whatever the type of the file. Source:
-/// `convert_hf_to_gguf.py` of llama.cpp, which keeps tensors of one dimension so too, those whose names end in
-/// `_norm.weight`, and those whose names do not end in `.weight`.
-const F32_NAMES: [&str; 16] = [
+/// The names of tensors that llama.cpp needs in F32, whatever the type of the file, without `.weight` and the numbers of
+/// layers. Source: `convert_hf_to_gguf.py` of llama.cpp, which keeps tensors of one dimension so too, those whose names end
+/// in `_norm.weight`, and those whose names do not end in `.weight` or as the factors of an adapter do.
+const F32_NAMES: [&str; 26] = [
     "ffn_gate_inp",
     "ffn_gate_inp_shexp",
     "position_embd",
     "token_types",
     "ssm_conv1d",
+    "ssm_conv1d_q",
+    "ssm_conv1d_k",
+    "ssm_conv1d_v",
+    "ple_conv1d",
     "shortconv.conv",
     "time_mix_first",
     "time_mix_w1",
@@ -34,35 +38,44 @@ const F32_NAMES: [&str; 16] = [
     "time_mix_decay_w1",
     "time_mix_decay_w2",
     "time_mix_lerp_fused",
-    "posnet.0.norm1",
-    "posnet.0.norm2",
+    "posnet.norm1",
+    "posnet.norm2",
+    "indexer.proj",
+    "hc_attn_fn",
+    "hc_ffn_fn",
+    "output_hc_fn",
+    "a.rvq.codebook",
+    "mm.a.code_embd",
     "altup_correct_coef",
     "altup_predict_coef",
 ];
 
-/// The type of a tensor in a cast. One that llama.cpp needs in F32 stays as it is, but for quantized ones, which are
-/// decoded.
+/// The same of tensors that llama.cpp takes in F16 too, but not in BF16: kernels of convolutions.
+const F16_NAMES: [&str; 2] = ["patch_embd", "patch_merger"];
+
+/// The type of a tensor in a cast: F32 for one that llama.cpp needs so.
 fn cast_type(entry: &gguf::Entry, to: Dtype) -> Dtype {
-    let stem = entry.name.strip_suffix(".weight").unwrap_or(&entry.name);
-    let is_named = |name: &str| {
-        let before = stem.strip_suffix(name);
+    if !is_castable(entry.dtype) {
+        return entry.dtype;
+    }
+    let stem = entry.name.strip_suffix(".weight");
+    let is_factor = entry.name.ends_with(".lora_a") || entry.name.ends_with(".lora_b");
+    let name: Vec<&str> = stem.unwrap_or(&entry.name).split('.').filter(|part| !is_number(part)).collect();
+    let name = name.join(".");
+    let is_named = |known: &str| {
+        let before = name.strip_suffix(known);
         before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
     };
     let is_needed_in_f32 = entry.shape.dimensions().len() < 2
-        || stem.ends_with("_norm")
-        || stem.len() == entry.name.len()
-        || F32_NAMES.into_iter().any(is_named);
-    match entry.dtype {
-        dtype if !is_castable(dtype) => dtype,
-        dtype if is_needed_in_f32 && to != Dtype::F32 => {
-            if dtype.is_ggml() {
-                Dtype::F32
-            } else {
-                dtype
-            }
-        }
-        _ => to,
-    }
+        || name.ends_with("_norm")
+        || stem.is_none() && !is_factor
+        || F32_NAMES.into_iter().any(is_named)
+        || to == Dtype::Bf16 && F16_NAMES.into_iter().any(is_named);
+    if is_needed_in_f32 { Dtype::F32 } else { to }
+}
+
+fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The parts of a file with its floats cast and a new header. The rest is unchanged except for the gaps between tensors.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::NodeType;
-use crate::model::{Dtype, EntryId, NAME_BYTES_MAX};
+use crate::model::{Dtype, EntryId, NAME_BYTES_MAX, NameIn};
 use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
@@ -45,7 +45,7 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
         let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;
-        Some(found).filter(|node: &Arc<Node>| node.file().is_some() && is_shown(form, node))
+        Some(found).filter(|node: &Arc<Node>| node.file().is_some() && is_shown(form, state, node))
     };
     let suffix = match form.shows() {
         Shows::Wrapped(suffix) => Some(suffix),
@@ -60,7 +60,8 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         return Some(link).filter(|_| !checkpoint::is_pickle(name)).map(Item::Node);
     }
     let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
-    let other = || node(name).filter(|node| node.file().is_none() && is_shown(form, node)).map(Item::Node);
+    let other =
+        || node(name).filter(|node| node.file().is_none() && is_shown(form, state, node)).map(Item::Node);
     file.or_else(index).or_else(other)
 }
 
@@ -75,12 +76,12 @@ pub fn lists_tensors(form: Form, state: &State, directory: EntryId) -> bool {
 pub fn names(
     form: Form,
     state: &State,
-    (directory, name): (EntryId, &[u8]),
+    NameIn { directory, name }: NameIn<'_>,
     node: &Arc<Node>,
 ) -> Vec<(Vec<u8>, Item)> {
     let is_tensor = node.file().is_none_or(|file| file.tensor.is_some());
     if form == Form::Safetensors && !is_tensor {
-        let shown = checkpoint::name_of(state, (directory, name), node);
+        let shown = checkpoint::name_of(state, NameIn { directory, name }, node);
         let shown = shown.filter(|name| name.len() <= NAME_BYTES_MAX);
         return shown.into_iter().map(|name| (name, Item::Node(node.clone()))).collect();
     }
@@ -90,7 +91,7 @@ pub fn names(
         let shown = state.has_checkpoints() && !checkpoint::is_pickle(name);
         return if shown { vec![(name.to_vec(), Item::Node(node.clone()))] } else { Vec::new() };
     }
-    if !is_shown(form, node) {
+    if !is_shown(form, state, node) {
         return Vec::new();
     }
     let suffixed = |suffix: &str| [name, suffix.as_bytes()].concat();
@@ -118,8 +119,8 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
     }
 }
 
-/// Whether a form shows a node.
-fn is_shown(form: Form, node: &Node) -> bool {
+/// Whether a form shows a node. Embedding batches have numbers, which codes and scales are not.
+fn is_shown(form: Form, state: &State, node: &Node) -> bool {
     let file = match &node.entry.node_type {
         NodeType::Directory => return form != Form::Sha256,
         NodeType::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
@@ -135,7 +136,8 @@ fn is_shown(form: Form, node: &Node) -> bool {
             let sizes = tensor.shape.dimensions();
             let is_row = |size: &u64| (1..=u64::from(DIMENSION_MAX)).contains(size);
             let are_few = sizes.first().is_some_and(|rows| *rows <= ROWS_MAX);
-            is_castable(tensor.dtype) && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
+            let has_numbers = is_castable(tensor.dtype) && !state.is_part_of_weight(node.entry.id);
+            has_numbers && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
         }
         Form::Sha256 => false,
         _ => true,

@@ -34,6 +34,19 @@ pub(super) struct Piece {
     pub tensor: Option<(EntryId, TensorEntry)>,
     /// For a tensor whose elements lie in objects of others, these objects and the elements in them.
     view: Option<(Vec<Arc<Object>>, Arc<StridedElements>)>,
+    /// Whether the tensor is a part of a quantized weight, whose numbers mean nothing alone.
+    pub is_part_of_weight: bool,
+}
+
+impl Piece {
+    /// How a cast shows a tensor of this type, and the type that it has then.
+    pub fn cast(&self, dtype: Dtype, to: Dtype) -> (Dtype, Shown) {
+        if is_castable(dtype) && !self.is_part_of_weight {
+            (to, Shown::Cast(to))
+        } else {
+            (dtype, Shown::Plain)
+        }
+    }
 }
 
 /// The recipe of a file in a form. Fails with `IsDirectory` for an item that is not a file, with `NotFound` for one that
@@ -138,7 +151,8 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
             let part = state.node(state.part_of(id)?)?;
             Some((part.entry.id, part.file()?.tensor.clone()?))
         });
-        Ok(Piece { object, tensor, view: view.clone() })
+        let is_part_of_weight = tensor.as_ref().is_some_and(|(id, _)| state.is_part_of_weight(*id));
+        Ok(Piece { object, tensor, view: view.clone(), is_part_of_weight })
     };
     let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
     Ok((node.clone(), pieces))
@@ -378,17 +392,17 @@ fn cast(collection: &Arc<Collection>, node: &Node, pieces: Vec<Piece>, to: Dtype
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
     if let Some(own) = &file.tensor {
         let (source, tensor) = tensor(&pieces)?;
-        let mut is_cast = is_castable(tensor.dtype);
+        let mut shown = pieces.first().map_or(Shown::Plain, |piece| piece.cast(tensor.dtype, to).1);
         if weights::is_of_safetensors(collection, node) {
             let model = Model::of(collection, node);
             match model.role(&own.name) {
                 WeightRole::Weight(weight) => return Ok(vec![Part::Weight(model.shown(*weight, to)?)]),
                 WeightRole::Hidden => return Err(Error::new(ErrorKind::NotFound, "it is part of a weight")),
-                WeightRole::Stored => is_cast = false,
+                WeightRole::Stored => shown = Shown::Plain,
+                WeightRole::Plain if is_castable(tensor.dtype) => shown = Shown::Cast(to),
                 WeightRole::Plain => {}
             }
         }
-        let shown = if is_cast { Shown::Cast(to) } else { Shown::Plain };
         return Ok(vec![Part::Source(Source { shown, ..source })]);
     }
     match file.content {
@@ -402,13 +416,12 @@ fn cast(collection: &Arc<Collection>, node: &Node, pieces: Vec<Piece>, to: Dtype
         }
         _ => {}
     }
-    let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, &piece.object)));
+    let mut tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.as_ref()?, piece)));
     match tensors.next().filter(|_| file.content == Content::Npy) {
-        Some(((_, tensor), object)) => {
-            let dtype = if is_castable(tensor.dtype) { to } else { tensor.dtype };
-            let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        Some(((_, tensor), piece)) => {
+            let (dtype, shown) = piece.cast(tensor.dtype, to);
             let header = npy::write_header(dtype, &tensor.shape, ALIGNMENT as usize)?;
-            Ok(vec![Part::Literal(header), Part::Source(source(vec![object.clone()], tensor, shown)?)])
+            Ok(vec![Part::Literal(header), Part::Source(source(vec![piece.object.clone()], tensor, shown)?)])
         }
         None => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
     }

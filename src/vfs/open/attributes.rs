@@ -1,12 +1,12 @@
 //! Sets attributes of nodes: mode, owner, times, and the element type and shape of a file.
 
+use crate::format::files::npy;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, TensorEntry};
 use crate::model::{
     Dtype, EntryId, Error, ErrorKind, GROUP_EXECUTES, MODE_BITS, PERMISSIONS, Result, SET_GROUP_ID,
     SET_USER_ID, Shape, TensorId,
 };
-use crate::store::Collection;
-use crate::store::{Touched, now_nanoseconds};
+use crate::store::{Collection, State, Touched, now_nanoseconds};
 use crate::vfs::open::Changes;
 use crate::vfs::open::names::known;
 
@@ -81,14 +81,16 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
     })
 }
 
-/// Declares the dtype and shape of a file. Without a shape the tensor has one dimension. Fails with
-/// `Invalid` where the size does not match, and with `Denied` for containers and their tensors.
+/// Declares the dtype and shape of a file. Without a shape the tensor has one dimension. Of arrays of NumPy's, pairs of
+/// bytes can be declared bf16, and bf16 pairs of bytes. Returns the nodes whose forms have other headers then. Fails with
+/// `Invalid` where the size does not match, and with `Denied` for other tensors of containers.
 pub fn set_tensor(
     collection: &Collection,
     node: EntryId,
     dtype: Option<Dtype>,
     shape: Option<Shape>,
-) -> Result<()> {
+) -> Result<Changes> {
+    let node = array_of(&collection.state(), node).unwrap_or(node);
     let objects = collection.objects_of(node).unwrap_or_default();
     // Held because blocks are encoded as elements of the object's type.
     let _held: Vec<_> = objects.iter().map(|object| object.hold()).collect();
@@ -96,6 +98,13 @@ pub fn set_tensor(
         let found = known(state, node)?;
         let Some(file) = found.file() else { return Err(Error::new(ErrorKind::Denied, "not a file")) };
         let before = file.tensor.as_ref();
+        let container = file.container.and_then(|id| state.node(id));
+        let pairs = container.zip(before).zip(dtype).and_then(|((container, before), dtype)| {
+            let is_array = matches!(container.file()?.content, Content::Npy | Content::Npz);
+            npy::as_pairs(before.dtype, dtype, &before.shape).filter(|_| is_array)
+        });
+        let is_of_pairs = pairs.is_some();
+        let shape = shape.or(pairs);
         let dtype = dtype.or(before.map(|tensor| tensor.dtype)).unwrap_or(Dtype::U8);
         let row = || Shape::new(&[dtype.elements_in(found.bytes)]);
         let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(found.bytes);
@@ -105,9 +114,9 @@ pub fn set_tensor(
             return Err(Error::invalid(text));
         };
         if before.is_some_and(|tensor| tensor.dtype == dtype && tensor.shape == shape) {
-            return Ok(());
+            return Ok(Changes::default());
         }
-        if !matches!(file.content, Content::Plain | Content::Tensor) {
+        if !is_of_pairs && !matches!(file.content, Content::Plain | Content::Tensor) {
             return Err(Error::new(ErrorKind::Denied, "the container declares the types of its tensors"));
         }
         let are_held = objects.iter().map(|object| object.entry.id).eq(file.objects.iter().copied());
@@ -122,10 +131,22 @@ pub fn set_tensor(
         let path = state.path(node);
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let name = String::from_utf8_lossy(name).into();
+        let name = before.filter(|_| is_of_pairs).map_or(name, |before| before.name.clone());
+        let content = if is_of_pairs { file.content } else { Content::Tensor };
         let tensor = Some(TensorEntry { name, dtype, shape, parent: TensorId(0) });
-        let file = FileEntry { content: Content::Tensor, tensor, ..file.clone() };
+        let file = FileEntry { content, tensor, ..file.clone() };
         let node_type = NodeType::File(Box::new(file));
         batch.node(NodeEntry { ctime: now_nanoseconds(), node_type, ..found.entry.clone() });
-        Ok(())
+        // Readers of the container's forms look for another node.
+        let container = container.map(|container| container.entry.clone());
+        let nodes = container.iter().map(|entry| entry.id).chain([node]).collect();
+        container.into_iter().for_each(|entry| batch.node(NodeEntry { ctime: now_nanoseconds(), ..entry }));
+        Ok(Changes { nodes })
     })
+}
+
+/// The array of an `.npy` file.
+fn array_of(state: &State, node: EntryId) -> Option<EntryId> {
+    let file = state.node(node)?.file().filter(|file| file.content == Content::Npy)?;
+    state.parts(file).next().map(|part| part.entry.id)
 }

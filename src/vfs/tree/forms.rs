@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
-use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, Owner, READ_BITS, Result};
+use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, NameIn, Owner, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
 use crate::vfs::form::{self, Form, Item, Recipe, Shows};
@@ -252,9 +252,9 @@ impl Vfs {
             last = *next;
             for (place, name, id) in listed {
                 let Some(node) = state.shown(id) else { continue };
-                for (place, (name, item)) in
-                    (place.saturating_mul(2)..).zip(form::names(form, state, (directory, &*name), &node))
-                {
+                let place_of = NameIn { directory, name: &name };
+                let names = form::names(form, state, place_of, &node);
+                for (place, (name, item)) in (place.saturating_mul(2)..).zip(names) {
                     let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
                     if place > after && !is_whole {
                         found.push((place, name, of(form, item)));

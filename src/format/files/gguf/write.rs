@@ -1,8 +1,13 @@
 //! Writes the header of a GGUF file with other tensor types.
 
 use crate::format::cursor::Writer;
-use crate::format::files::gguf::{Entry, Header, bytes_of, code_of_type};
+use crate::format::files::gguf::{Entry, FILE_TYPE_KEY, FileType, Header, bytes_of, code_of_type};
 use crate::model::{Dtype, Error, Result};
+
+/// Where the count of the metadata stands, in bytes from the file's start.
+const METADATA_COUNT_AT: u64 = 16;
+/// The type of a value that is a u32.
+const U32_TYPE: u32 = 4;
 
 /// A header with the locations of its tensors.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,8 +31,8 @@ pub struct Place {
 }
 
 /// The header of a copy of a file in which each tensor has the type that `type_of` returns. Copies the metadata byte for
-/// byte, but for `general.file_type`, which becomes `file_type` where it is. `prefix` is the prefix of the file from which
-/// `header` was parsed.
+/// byte, but for `general.file_type`, which becomes `file_type` if there is one, and is added if the file has none.
+/// `prefix` is the prefix of the file from which `header` was parsed.
 ///
 /// # Errors
 /// `Invalid` on overflow, for a prefix that does not belong to the header, and for a type whose blocks do not divide the
@@ -42,12 +47,18 @@ pub fn with_types(
     let same = usize::try_from(header.metadata.end).ok().and_then(|end| prefix.get(..end));
     let same = same.ok_or_else(|| Error::invalid("a gguf file without its metadata"))?;
     let mut out = Writer::new();
-    let place = file_type.zip(header.file_type);
-    match place.and_then(|(value, at)| Some((value, same.split_at_checked(usize::try_from(at).ok()?)?))) {
-        Some((value, (before, after))) => {
+    let split = |at: u64| same.split_at_checked(usize::try_from(at).ok()?);
+    match (file_type, header.file_type) {
+        (Some(value), FileType::At(at)) => {
+            let (before, after) = split(at).ok_or_else(too_long)?;
             out.bytes(before).u32(value).bytes(after.get(4..).unwrap_or_default());
         }
-        None => {
+        (Some(value), FileType::Missing) => {
+            let (before, after) = split(METADATA_COUNT_AT).ok_or_else(too_long)?;
+            out.bytes(before).u64(header.metadata_count + 1).bytes(after.get(8..).unwrap_or_default());
+            out.u64(FILE_TYPE_KEY.len() as u64).bytes(FILE_TYPE_KEY).u32(U32_TYPE).u32(value);
+        }
+        (_, FileType::Odd) | (None, _) => {
             out.bytes(same);
         }
     }

@@ -5,7 +5,7 @@
 //! | GPTQ | w.qweight i32 \[in * bits / 32, out\], w.qzeros i32 \[groups, out * bits / 32\], w.scales \[groups, out\] |
 //! | AWQ | w.qweight i32 \[in, out * bits / 32\], w.qzeros i32 \[groups, out * bits / 32\], w.scales \[groups, out\] |
 //! | compressed-tensors | w.weight_packed i32 or u8, w.weight_scale |
-//! | FP8 | w.weight f8, w.weight_scale or w.weight_scale_inv |
+//! | FP8 | w f8, w_scale or w_scale_inv; w.weight f8, w.scale_weight |
 //! | NVFP4 of ModelOpt | w.weight u8, w.weight_scale f8_e4m3, w.weight_scale_2 |
 //! | MXFP4 of gpt-oss | w_blocks u8, w_scales u8 |
 //! | bitsandbytes | w.weight u8, w.weight.quant_state.bitsandbytes__KIND; w.weight i8, w.SCB |
@@ -13,14 +13,14 @@
 //!
 //! Source: the loaders of <https://github.com/vllm-project/vllm> and of the libraries that these are named for.
 //!
-//! [`has_codes`] asks less: whether any tensors are codes rather than numbers, in a layout of these or another.
+//! `codes.rs` asks less: which tensors are codes rather than numbers, or scales of them, in a layout of these or another.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::model::{Dtype, Shape};
 
 /// Layouts whose codes have a name with the first suffix, beside a tensor with the second.
-const BESIDE: [(&str, &str, &str); 9] = [
+const BESIDE: [(&str, &str, &str); 16] = [
     (".weight", ".SCB", "bitsandbytes int8"),
     (".weight", ".scales", "mlx"),
     (".W_q", ".scale", "hqq"),
@@ -28,43 +28,15 @@ const BESIDE: [(&str, &str, &str); 9] = [
     (".B_24", ".s", "marlin, 2:4 sparse"),
     (".codes", ".codebooks", "aqlm"),
     ("._weight_qdata", "._weight_scale", "torchao"),
+    ("._weight_qdata", "._weight_scale_and_zero", "torchao"),
     (":qdata", ":scale", "torchao"),
     (".q_weight", ".q_scale", "exl2"),
-];
-
-/// Words in the last part of the names of codes.
-const OF_CODES: [&str; 6] = ["weight", "qweight", "packed", "codes", "qdata", "kernel"];
-/// The same of tensors that stand beside codes.
-const OF_SCALES: [&str; 13] = [
-    "scale",
-    "scales",
-    "zero",
-    "zeros",
-    "qzeros",
-    "zp",
-    "absmax",
-    "scb",
-    "codebook",
-    "codebooks",
-    "centroids",
-    "qscale",
-    "qscales",
-];
-/// Names of integers that are never codes, also beside scales.
-const OF_INDEXES: [&str; 13] = [
-    "mask",
-    "index",
-    "indices",
-    "idx",
-    "id",
-    "ids",
-    "position",
-    "positions",
-    "shape",
-    "label",
-    "labels",
-    "token",
-    "tokens",
+    (".trellis", ".suh", "exl3"),
+    ("._data", "._scale", "quanto"),
+    (".weight", ".weight_scales", "eetq"),
+    (".Qidxs", ".SU", "quip#"),
+    (".indices", ".centroids", "vptq"),
+    (".indices", ".centroids.weight", "vptq"),
 ];
 
 /// The layouts of a model's quantized weights, each with the number of weights; `None` if it has none.
@@ -114,8 +86,8 @@ fn layout(all: &HashMap<&str, (Dtype, &[u64])>, name: &str, dtype: Dtype, sizes:
         return all.contains_key(base).then(|| format!("bitsandbytes {kind}"));
     }
     let base = name.strip_suffix(".weight");
-    let scale =
-        base.and_then(|base| beside(base, ".weight_scale").or_else(|| beside(base, ".weight_scale_inv")));
+    let scale = beside(name, "_scale").or_else(|| beside(name, "_scale_inv"));
+    let scale = scale.or_else(|| beside(base?, ".scale_weight"));
     match (dtype, scale) {
         (Dtype::F8E4M3 | Dtype::F8E5M2, Some((_, scales))) => {
             Some(format!("fp8 ({dtype}), {}", granularity(sizes, scales)))
@@ -131,55 +103,6 @@ fn layout(all: &HashMap<&str, (Dtype, &[u64])>, name: &str, dtype: Dtype, sizes:
         (Dtype::F4, _) => Some("fp4".to_owned()),
         _ => None,
     }
-}
-
-/// Whether a file has tensors that are codes: matrices of small integers that are called weights or codes, or stand
-/// beside scales. Errors of the floats beside codes multiply through whole weights. Buffers of i64 do not count as codes.
-pub fn has_codes<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) -> bool {
-    let (mut integers, mut of_scales) = (Vec::new(), HashSet::new());
-    for (name, dtype, shape) in tensors {
-        use Dtype::{F4, I8, I16, I32, U8, U16, U32};
-        let last = last_part(name);
-        if matches!(dtype, F4 | I8 | I16 | I32 | U8 | U16 | U32) && shape.dimensions().len() > 1 {
-            integers.push((name, last));
-        }
-        let above = name.get(..last).unwrap_or_default();
-        match words(name, last).find(|(_, word)| OF_SCALES.contains(&word.as_str())) {
-            Some((at, _)) => of_scales.extend([above, name.get(..at).unwrap_or_default()]),
-            None if name.get(last..) == Some("s") => of_scales.extend([above]),
-            None => {}
-        }
-    }
-    let of_scales: HashSet<&str> = of_scales
-        .into_iter()
-        .map(|base| base.trim_end_matches(SEPARATORS))
-        .filter(|base| !base.is_empty())
-        .collect();
-    integers.into_iter().any(|(name, last)| {
-        let words: Vec<String> = words(name, last).map(|(_, word)| word).collect();
-        let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
-        let above = name.get(..last).unwrap_or_default().trim_end_matches(SEPARATORS);
-        let stem = name.rsplit_once('_').map_or(name, |(stem, _)| stem);
-        !has(&OF_INDEXES)
-            && (has(&OF_CODES) || [above, name, stem].iter().any(|base| of_scales.contains(base)))
-    })
-}
-
-const SEPARATORS: [char; 4] = ['.', '/', ':', '_'];
-
-/// Where the last part of a name begins: after its last dot, slash or colon.
-fn last_part(name: &str) -> usize {
-    name.rfind(['.', '/', ':']).map_or(0, |at| at + 1)
-}
-
-/// The words of a name from a place on, in lower case, each with its place.
-fn words(name: &str, from: usize) -> impl Iterator<Item = (usize, String)> {
-    let mut at = from;
-    name.get(from..).unwrap_or_default().split(['_', '-']).map(move |word| {
-        let begin = at;
-        at += word.len() + 1;
-        (begin, word.to_ascii_lowercase())
-    })
 }
 
 fn is_scale(name: &str) -> bool {
@@ -213,7 +136,7 @@ fn granularity(sizes: &[u64], scales: &[u64]) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{has_codes, scheme};
+    use super::scheme;
     use crate::model::{Dtype, Shape};
 
     type Tensors<'a> = &'a [(&'a str, Dtype, &'a [u64])];
@@ -223,60 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn matrices_of_integers_beside_scales_or_in_the_place_of_weights_are_codes() {
-        use Dtype::{Bf16, Bool, F8E4M3, F16, F32, I8, I16, I32, I64, U8, U32};
-        let codes: &[Tensors<'_>] = &[
-            &[("l.qweight", I32, &[512, 1024]), ("l.scales", F16, &[32, 1024])],
-            &[("l.B", I32, &[8, 4]), ("l.s", F16, &[8, 4]), ("l.workspace", I32, &[16])],
-            &[("l.W_q", U8, &[8, 4]), ("l.scale", F16, &[8, 1]), ("l.zero", F16, &[8, 1])],
-            &[("l.codes", I8, &[8, 4, 1]), ("l.codebooks", F16, &[1, 256, 1, 8])],
-            &[("l.codes", I16, &[8, 4, 1])],
-            &[("l.weight", I8, &[8, 4]), ("l.SCB", F32, &[8])],
-            &[("l.weight", U32, &[8, 4]), ("l.scales", F16, &[8, 1]), ("l.biases", F16, &[8, 1])],
-            &[("l._weight_qdata", I8, &[8, 4]), ("l._weight_scale", F32, &[8])],
-            &[("l.weight:qdata", U8, &[8, 4]), ("l.weight:scale", F32, &[8])],
-            &[("e.gate_up_proj_blocks", U8, &[4, 4, 16]), ("e.gate_up_proj_scales", U8, &[4, 4])],
-            &[("MatMul_0_quantized", U8, &[8, 4]), ("MatMul_0_scale", F32, &[]), ("a", F32, &[8, 4])],
-            &[("l.trellis", I16, &[8, 4]), ("l.scale", F32, &[8])],
-            &[("l.w", Dtype::F4, &[8, 4]), ("l.weight_scale", F8E4M3, &[8, 1])],
-        ];
-        for tensors in codes {
-            let tensors = shaped(tensors);
-            assert!(
-                has_codes(tensors.iter().map(|(name, dtype, shape)| (*name, *dtype, shape))),
-                "{tensors:?}"
-            );
-        }
-        let numbers: &[Tensors<'_>] = &[
-            &[("embeddings.position_ids", I64, &[1, 512]), ("l.weight", F32, &[8, 4])],
-            &[("bn.num_batches_tracked", I64, &[]), ("bn.weight", F32, &[8])],
-            &[("h.0.attn.bias", U8, &[1, 1, 8, 8]), ("h.0.attn.masked_bias", F32, &[])],
-            &[("h.0.attn.bias", Bool, &[1, 1, 8, 8]), ("h.0.attn.c_attn.weight", F32, &[8, 8])],
-            &[("attn.relative_position_index", I64, &[49, 49]), ("attn.logit_scale", F32, &[3, 1, 1])],
-            &[("attn.relative_position_index", I32, &[49, 49]), ("attn.logit_scale", F32, &[3, 1, 1])],
-            &[("l.weight_mask", U8, &[8, 4]), ("l.weight_orig", F32, &[8, 4])],
-            &[("ids", I32, &[8, 4]), ("embeddings", F32, &[8, 4]), ("scale", F32, &[])],
-            &[("logit_scale", F32, &[]), ("images", U8, &[8, 4]), ("l.weight", F16, &[8, 4])],
-            &[
-                ("l.weight", F8E4M3, &[8, 4]),
-                ("l.weight_scale_inv", F32, &[1, 1]),
-                ("e.weight", Bf16, &[8, 4]),
-            ],
-            &[("l.weight_shape", I64, &[2]), ("l.weight", F16, &[8, 4])],
-        ];
-        for tensors in numbers {
-            let tensors = shaped(tensors);
-            assert!(
-                !has_codes(tensors.iter().map(|(name, dtype, shape)| (*name, *dtype, shape))),
-                "{tensors:?}"
-            );
-        }
-    }
-
-    #[test]
     fn layouts_of_quantized_weights_are_told_by_their_tensors() {
         use Dtype::{Bf16, F4, F8E4M3, F16, F32, I8, I32, U8};
-        let cases: [(Tensors<'_>, Option<&str>); 18] = [
+        let cases: [(Tensors<'_>, Option<&str>); 19] = [
             (
                 &[
                     ("q.qweight", I32, &[512, 1024]),
@@ -345,6 +217,10 @@ mod tests {
             (&[("a.weight", Dtype::U32, &[8, 4]), ("a.scales", F16, &[8, 1])], Some("mlx: 1 weight")),
             (&[("a.W_q", U8, &[8, 4]), ("a.scale", F16, &[8, 1])], Some("hqq: 1 weight")),
             (&[("a.B", I32, &[8, 4]), ("a.s", F16, &[8, 4])], Some("marlin: 1 weight")),
+            (
+                &[("a.indices", I32, &[1, 8, 4]), ("a.centroids.weight", F16, &[1, 32])],
+                Some("vptq: 1 weight"),
+            ),
             (&[("a.codes", I8, &[8, 4, 1]), ("a.codebooks", F16, &[1, 256, 1, 8])], Some("aqlm: 1 weight")),
             (
                 &[("a._weight_qdata", F8E4M3, &[8, 4]), ("a._weight_scale", F32, &[8])],
