@@ -13,7 +13,7 @@ use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use tierfs::format::log::small_batch::{self, HEAD_BYTES, Item, ItemRef};
 use tierfs::model::{
-    Dtype, EntryId, ErrorKind, ObjectId, OwnedCollectionName, SeedId, Shape, StoreId, TensorId, Tier,
+    Dtype, EntryId, ErrorKind, ObjectId, OwnedCollectionName, Owner, SeedId, Shape, StoreId, TensorId, Tier,
 };
 
 use crate::{cases, file, golden};
@@ -542,7 +542,13 @@ fn a_view_is_read_as_it_was_written_and_lies_in_a_container() {
         ..FileEntry::new(Content::Part, [ObjectId(5)])
     };
     let entry = |file: FileEntry| {
-        Entry::Node(Box::new(NodeEntry::new(EntryId(9), 0o644, (1, 2), 3, NodeType::File(Box::new(file)))))
+        Entry::Node(Box::new(NodeEntry::new(
+            EntryId(9),
+            0o644,
+            Owner { uid: 1, gid: 2 },
+            3,
+            NodeType::File(Box::new(file)),
+        )))
     };
     let read = |file: FileEntry| {
         let entry = entry(file);

@@ -60,7 +60,7 @@ const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 #[inline(always)]
 fn digits<const N: usize>(d: f32, bytes: &[u8], power: u8, out: &mut [f32; N]) {
     for (value, byte) in out.iter_mut().zip(bytes) {
-        let digit = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as i16 - 1;
+        let digit = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as i16 - 1;
         *value = d * f32::from(digit);
     }
 }

@@ -65,12 +65,15 @@ pub fn write(files: &BTreeMap<String, Vec<String>>, total_size: Option<u64>) -> 
     Ok(text)
 }
 
+/// The containers of a sharded model, each with the names of its tensors.
+pub type Shards = BTreeMap<String, Vec<String>>;
+
 /// The tensors of each file, in the order of names. Needs memory in proportion to the JSON. Each name of it is copied at most
 /// twice, so the budget suffices.
 ///
 /// # Errors
 /// `Invalid` for JSON that does not have the form of an index.
-pub fn parse(json: &[u8], budget: &mut Budget) -> Result<BTreeMap<String, Vec<String>>> {
+pub fn parse(json: &[u8], budget: &mut Budget) -> Result<Shards> {
     parse_with_size(json, budget).map(|(files, _)| files)
 }
 
@@ -78,16 +81,13 @@ pub fn parse(json: &[u8], budget: &mut Budget) -> Result<BTreeMap<String, Vec<St
 ///
 /// # Errors
 /// As those of [`parse`].
-pub fn parse_with_size(
-    json: &[u8],
-    budget: &mut Budget,
-) -> Result<(BTreeMap<String, Vec<String>>, Option<u64>)> {
+pub fn parse_with_size(json: &[u8], budget: &mut Budget) -> Result<(Shards, Option<u64>)> {
     budget.add_read(json.len() as u64);
     let mut input = serde_json::Deserializer::from_slice(json);
     let whole = Whole::deserialize(&mut input).and_then(|whole| input.end().map(|()| whole));
     let whole = whole.map_err(|error| Error::invalid(format!("index of shards: {error}")))?;
     let Whole { files, total_size } = whole;
-    let mut tensors: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut tensors = Shards::new();
     for (tensor, file) in files {
         budget.take_entry(2 * (tensor.len() + file.len()))?;
         tensors.entry(file).or_default().push(tensor);

@@ -37,7 +37,7 @@ pub(super) struct HqqState {
 }
 
 /// Reads the state from the tensors that `get` returns.
-pub(super) fn hqq_state(get: &dyn Fn(&str) -> Option<(Dtype, Vec<u8>)>) -> Option<HqqState> {
+pub(super) fn hqq_state(get: impl Fn(&str) -> Option<(Dtype, Vec<u8>)>) -> Option<HqqState> {
     let integers = |key: &str| get(key).and_then(|(dtype, bytes)| sizes_of(dtype, &bytes));
     let one = |key: &str| integers(key)?.first().copied();
     // Zero points and scales that are quantized too are not decoded, nor are codes in the bytes of floats.

@@ -578,7 +578,7 @@ impl Tensors<'_> {
             let (dtype, _) = self.find(&name)?;
             Some((dtype, (self.read)(&name)?))
         };
-        let state = hqq_state(&number)?;
+        let state = hqq_state(number)?;
         let shape = Shape::new(&state.shape)?;
         let word_bytes = dtype.bytes();
         let parts = 8 * word_bytes / state.bits.max(1);
