@@ -86,6 +86,9 @@ struct Sides {
 
 /// The rows and columns of a tensor. The error states why it cannot be decomposed.
 fn sides(target: &Target, object: &Object) -> Result<Sides, String> {
+    if target.is_view {
+        return Err("its elements are those of other tensors, or lie apart".to_owned());
+    }
     if !target.dtype.is_quantizable() || object.dtype() != target.dtype {
         return Err(format!("elements of type {} cannot be quantized", target.dtype));
     }

@@ -209,7 +209,9 @@ impl TreeRepair<'_> {
     /// Creates an object without blocks for a tensor of which only the length is known.
     fn lost_object(&mut self, file: &FileEntry, lost: &mut LostBlocks) -> Result<()> {
         let ([id], Some(tensor)) = (file.objects.as_slice(), &file.tensor) else { return Ok(()) };
-        let Some(bytes) = tensor.dtype.bytes_of(tensor.shape.elements()) else { return Ok(()) };
+        let own = tensor.dtype.bytes_of(tensor.shape.elements());
+        // The object of a view has no bytes.
+        let Some(bytes) = (if file.view.is_some() { Some(0) } else { own }) else { return Ok(()) };
         if self.state.object(*id).is_some() || bytes.div_ceil(u64::from(BLOCK_BYTES)) >= u64::from(u32::MAX) {
             return Ok(());
         }
