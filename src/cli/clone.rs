@@ -77,7 +77,7 @@ impl Pull {
         let (tenant, name) = parse_place(&self.collection)?;
         let place = (tenant.as_str(), name.as_str());
         let store = open(&self.store)?;
-        let no_clone = || Error::invalid(format!("{tenant}/{name} is no clone; tierfs clone makes one"));
+        let no_clone = || Error::invalid(format!("{tenant}/{name} is not a clone; tierfs clone makes one"));
         let source = store.clone_source(place.0, place.1)?.ok_or_else(no_clone)?;
         let remote = Remote::open(Client::open(&source.url)?)?;
         let changes = if self.theirs { Changes::Discard } else { Changes::Refuse };
@@ -87,7 +87,7 @@ impl Pull {
 }
 
 fn open(path: &std::path::Path) -> Result<Store> {
-    mounts::refuse_own_mount("store", path)?;
+    mounts::refuse_own_mount(path)?;
     let note = format!("process {}, which makes a clone in it", std::process::id());
     open_store(path, Access::Write, &note)
 }
