@@ -26,7 +26,9 @@ fn compare(folder: &Path, name: &str) {
     for (tensor, dtype, shape, hex) in loaded(name) {
         // The file determines the name of the second of two tensors with the same bytes.
         if tensor == "head.weight" {
-            assert!(get(&folder.join(name), "why").contains("head.weight: it has the bytes of embed.weight"));
+            assert!(
+                get(&folder.join(name), "why").contains("head.weight: it shares the bytes of embed.weight")
+            );
             continue;
         }
         let path = folder.join(".tensors").join(name).join(&tensor);

@@ -143,7 +143,7 @@ pub(in crate::ingest) fn store_parts(
     if let Some(runs) = &recognized.records {
         if outside.is_some() {
             return Err(Error::unsupported(
-                "an embedding batch is taken apart, so its bytes cannot stay in place; import it without --in-place",
+                "an embedding batch is stored as separate tensors, so its bytes cannot stay in place; import it without --in-place",
             ));
         }
         let how = (options, digester);

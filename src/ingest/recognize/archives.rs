@@ -80,7 +80,7 @@ pub(in crate::ingest) fn recognize(
         return Ok(None);
     }
     Err(Error::unsupported(
-        "no zip archive, as torch.save writes since PyTorch 1.6; load it and save it again",
+        "not a zip archive, which torch.save writes since PyTorch 1.6; load it and save it again",
     ))
 }
 
@@ -93,7 +93,7 @@ fn of_checkpoint(checkpoint: torch::Checkpoint) -> Found {
     let torch::Checkpoint { tensors, shared, others } = checkpoint;
     let has_bytes_of = |(name, tensor): &(String, usize)| {
         let of = tensors.get(*tensor).map(|tensor| quoted_name(&tensor.name)).unwrap_or_default();
-        (quoted_name(name).to_owned(), format!("it has the bytes of {of}"))
+        (quoted_name(name).to_owned(), format!("it shares the bytes of {of}"))
     };
     let count = others.len() + shared.len();
     let note = note_of(count, others.iter().cloned().chain(shared.iter().map(has_bytes_of)));

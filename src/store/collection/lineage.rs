@@ -132,7 +132,7 @@ impl Lineage {
             Some((tenant, name)) => Cause::Other(
                 ErrorKind::Busy,
                 format!(
-                    "tensors of {tenant}/{name}, which is not there, does not open or is damaged, may be stored as \
+                    "tensors of {tenant}/{name}, which is missing, does not open or is damaged, may be stored as \
                      differences to it; put it back, or run tierfs fsck --repair, and mount again"
                 ),
             ),

@@ -401,10 +401,7 @@ impl Collection {
             .map(|id| {
                 state.object(*id).cloned().ok_or_else(|| {
                     let path = String::from_utf8_lossy(&state.path(node)).into_owned();
-                    Error::corrupt(format!(
-                        "{}/{path}: object {id} is not there; run tierfs fsck",
-                        self.path()
-                    ))
+                    Error::corrupt(format!("{}/{path}: object {id} is missing; run tierfs fsck", self.path()))
                 })
             })
             .collect::<Result<_>>()?;

@@ -376,7 +376,7 @@ impl OpenObject {
         let place = parent.place(self.collection.place());
         let parent_collection = self.collection.services.lineage().parent_collection(place, parent.object);
         let gone = || {
-            let text = format!("the collection {}/{} is not there", place.0, place.1);
+            let text = format!("the collection {}/{} is missing", place.0, place.1);
             broken(&self.collection, &text)
         };
         let parent_collection = parent_collection.ok_or_else(gone)?;

@@ -35,7 +35,10 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
         }
     }
     if let Some(other) = others.values().next() {
-        let text = format!("tensor {:?} of a safetensors file is no object; run tierfs fsck", other.name);
+        let text = format!(
+            "tensor {:?} of a safetensors file has no object in the store; run tierfs fsck",
+            other.name
+        );
         return Err(Error::corrupt(text));
     }
     entries.extend(empty.into_iter().map(unchanged));
