@@ -190,7 +190,7 @@ impl Copied {
         if digest(path)? == digest(&self.path)? {
             Ok(())
         } else {
-            Err(Error::corrupt(format!("{} does not read the same twice", path.display())))
+            Err(Error::corrupt(format!("two reads of {} returned different bytes", path.display())))
         }
     }
 }

@@ -39,7 +39,12 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         let shown = self.directory.display();
         if !Cache::exists(&self.directory) {
-            return Err(Error::new(ErrorKind::NotFound, format!("{shown} is no cache of a remote")));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!(
+                    "{shown} is not the cache of a remote; name the directory that `tierfs mount URL --cache` used"
+                ),
+            ));
         }
         let left = match self.trim.as_deref() {
             Some("0") => Some(0),

@@ -25,7 +25,7 @@ pub(super) struct Args {
 }
 
 fn parse_job(text: &str) -> Result<u64> {
-    let wrong = || Error::invalid("it is no number of a job; to list them: tierfs jobs");
+    let wrong = || Error::invalid("it is not the number of a job; tierfs jobs lists them");
     text.parse().map_err(|_| wrong())
 }
 
@@ -44,7 +44,7 @@ impl Args {
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         let job = wait(mounted, &Interrupt::listen()?, &new_bar(), |job| job.number == number)?;
-        let gone = || Error::new(ErrorKind::NotFound, format!("the mount lists no job {number} any more"));
+        let gone = || Error::new(ErrorKind::NotFound, format!("the mount no longer lists job {number}"));
         let job = job.ok_or_else(gone)?;
         if self.json {
             print_json(&job.value)?;

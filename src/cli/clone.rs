@@ -78,7 +78,7 @@ impl Pull {
         let place = parse_place(&self.collection)?;
         let place = place.borrowed();
         let store = open(&self.store)?;
-        let no_clone = || Error::invalid(format!("{place} is no clone; tierfs clone makes one"));
+        let no_clone = || Error::invalid(format!("{place} is not a clone; tierfs clone makes one"));
         let source = store.clone_source(place.tenant, place.name)?.ok_or_else(no_clone)?;
         let remote = Remote::open(Client::open(&source.url)?)?;
         let changes = if self.theirs { Changes::Discard } else { Changes::Refuse };
@@ -88,7 +88,7 @@ impl Pull {
 }
 
 fn open(path: &std::path::Path) -> Result<Store> {
-    mounts::refuse_own_mount("store", path)?;
+    mounts::refuse_own_mount(path)?;
     let note = format!("process {}, which makes a clone in it", std::process::id());
     open_store(path, Access::Write, &note)
 }

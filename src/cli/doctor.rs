@@ -78,6 +78,12 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         #[cfg(feature = "remote")]
         if let Some(url) = &self.remote {
+            if !is_remote(url) {
+                return Err(Error::invalid(format!(
+                    "{url:?} is not the URL of a remote; tierfs doctor without arguments examines this machine; to \
+                     check a store: tierfs fsck STORE, or tierfs scrub MOUNTPOINT while it is mounted"
+                )));
+            }
             let cache = match &self.cache {
                 Some(cache) => cache.clone(),
                 None => cache_directory()?,
@@ -135,6 +141,9 @@ impl Args {
         Ok(if can_mount { Outcome::Succeeded } else { Outcome::Failed })
     }
 }
+
+#[cfg(feature = "remote")]
+use crate::remote::client::url::is_remote;
 
 #[cfg(feature = "remote")]
 fn of_remote(url: &str, cache: &Path) -> Vec<Finding> {

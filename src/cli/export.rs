@@ -210,7 +210,9 @@ impl<'a> Source<'a> {
                     Err(error) => Err(failed(error)),
                 }
             }
-            Place::Link(_) => Err(Error::new(ErrorKind::NotDirectory, "a symbolic link is no directory")),
+            Place::Link(_) => {
+                Err(Error::new(ErrorKind::NotDirectory, "it is a symbolic link, not a directory"))
+            }
         }
     }
 

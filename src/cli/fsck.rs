@@ -99,7 +99,7 @@ impl Args {
             }
             return remote::open(url);
         }
-        refuse_own_mount("store", &self.store)?;
+        refuse_own_mount(&self.store)?;
         let access = if self.repair { Access::Write } else { Access::Read };
         let note = format!("process {}, which repairs it", std::process::id());
         let store = open_store(&self.store, access, &note)?;
@@ -119,8 +119,9 @@ impl Findings {
                 let missing = store.missing_children(&collection);
                 self.notes.extend(missing.iter().map(|child| {
                     format!(
-                        "{tenant}/{name}: tensors of {child}, which is not there, may be stored as differences to \
-                         it, so it stays unchanged: put that back, or --repair forgets it"
+                        "{tenant}/{name}: tensors of {child}, which is missing, may be stored as differences to \
+                         {tenant}/{name}, so its tensors cannot be moved or removed; restore {child}, or forget it \
+                         with --repair"
                     )
                 }));
                 if !missing.is_empty() {

@@ -47,7 +47,7 @@ use crate::vfs::open::{OpenFiles, finish_renames};
 /// Example: tierfs import --delete --dry-run /srv/tensors acme/llama ~/models/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store; created if it does not exist
+    /// The store; created if nothing exists at this path
     store: PathBuf,
     /// The collection, as TENANT/COLLECTION; for a hub cache, the tenant. Created if it does not exist
     #[arg(id = "collection", value_name = "TENANT[/COLLECTION]", value_parser = parse_destination)]
@@ -155,7 +155,7 @@ fn checked(text: &str, check: fn(u64) -> Result<Blocking>) -> Result<u64> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        mounts::refuse_own_mount("store", &self.store)?;
+        mounts::refuse_own_mount(&self.store)?;
         let (place, json, dry_run) = (self.store.clone(), self.json, self.dry_run);
         let detach = self.detach;
         let is_cache = self.destination.collection.is_none();
@@ -248,7 +248,7 @@ impl Args {
         for path in &request.paths {
             let Some(cache) = hub_cache(path)? else {
                 complain(&format!(
-                    "tierfs: {} is no hub cache; to import it, name a collection: {tenant}/COLLECTION",
+                    "tierfs: {} is not a hub cache; to import it, name a collection: {tenant}/COLLECTION",
                     path.display()
                 ));
                 return Ok(None);
@@ -258,7 +258,9 @@ impl Args {
                 if let Some(other) = requests.iter().find(|other| other.collection == collection) {
                     let (one, other) = (model.path.display(), other.paths.iter().map(|path| path.display()));
                     let other = other.map(|path| path.to_string()).collect::<String>();
-                    let text = format!("{other} and {one} would have the same collection");
+                    let text = format!(
+                        "{other} and {one} would become the same collection; import them one by one into collections with other names"
+                    );
                     return Err(Error::new(ErrorKind::Exists, text));
                 }
                 requests.push(Request { collection, paths: vec![model.path], ..request.clone() });
@@ -333,14 +335,14 @@ impl Place {
     }
 }
 
-/// Opens a store, to write unless for a dry run, and creates it if it does not exist.
+/// Opens a store, to write unless for a dry run, and creates it if nothing exists at its path.
 fn open(path: &Path, dry_run: bool) -> Result<Place> {
     let disk = FileDisk::new(path);
     if !Store::exists(&disk) {
         if dry_run {
             return Ok(Place::Missing);
         }
-        init::create(path)?;
+        init::create_at(path)?;
     }
     let note = format!("process {}, which imports", std::process::id());
     let access = if dry_run { Access::Read } else { Access::Write };
@@ -387,8 +389,9 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
     }
     let cancelled = || Sum { is_cancelled: true, ..Sum::default() };
     let sum = job.value.get("result").and_then(Sum::from_json).or_else(|| job.is_cancelled().then(cancelled));
-    let mut sum = sum
-        .ok_or_else(|| Error::invalid("the daemon answered something unexpected; is it of this version?"))?;
+    let unknown = "the daemon sent an answer that this program does not understand; unmount the store and mount \
+                   it again with this version of tierfs";
+    let mut sum = sum.ok_or_else(|| Error::invalid(unknown))?;
     for (source, _) in sum.failed.iter_mut().chain(&mut sum.skipped) {
         *source = as_typed(source, &plan.request().paths);
     }
@@ -404,7 +407,10 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::NotFound, "the mount does not list the import any more")
+    Error::new(
+        ErrorKind::NotFound,
+        "the mount no longer lists the job of the import; .ctl/events of the mount says how it ended",
+    )
 }
 
 /// A source as the user has named it. The daemon has only absolute paths.
@@ -424,7 +430,7 @@ fn report(plan: &Plan, sum: &Sum) -> String {
 }
 
 fn make_if_missing(path: &Path) -> Result<()> {
-    if Store::exists(&FileDisk::new(path)) { Ok(()) } else { init::create(path) }
+    if Store::exists(&FileDisk::new(path)) { Ok(()) } else { init::create_at(path) }
 }
 
 /// Shows progress as a bar on a terminal, and as lines elsewhere.

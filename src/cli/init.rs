@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
 use crate::cli::common::mounts::refuse_own_mount;
-use crate::cli::common::output::print;
-use crate::model::{Error, Result};
+use crate::cli::common::output::{complain, print};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::disk::files::{FileDisk, random_id};
 
@@ -28,11 +28,30 @@ impl Args {
 
 /// Creates a store, and its directory if that does not exist.
 pub(super) fn create(path: &Path) -> Result<()> {
-    refuse_own_mount("store", path)?;
+    refuse_own_mount(path)?;
     let disk =
         FileDisk::create(path).map_err(|error| Error::io(format!("creating {}", path.display()), error))?;
     let id = random_id().map_err(|error| Error::io("reading /dev/urandom", error))?;
     Store::create(&disk, id)
+}
+
+/// Creates a store at a path where nothing exists, and says so. A directory may be a mount point whose mount is
+/// missing: the store would fill the disk below it, and the next mount would hide it.
+pub(super) fn create_at(path: &Path) -> Result<()> {
+    refuse_own_mount(path)?;
+    let name = path.display();
+    if path.exists() {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{name} is not a tierfs store; if a store should be mounted there, mount it and name the store; to \
+                 make a store there: tierfs init {name}"
+            ),
+        ));
+    }
+    create(path)?;
+    complain(&format!("tierfs: created store at {}", shown(path).display()));
+    Ok(())
 }
 
 /// `path`, with `./` before a lone name.

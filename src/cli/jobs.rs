@@ -7,9 +7,9 @@ use crate::cli::Outcome;
 use crate::cli::common::interrupt::Interrupt;
 use crate::cli::common::jobs::{Job, jobs, jobs_in};
 use crate::cli::common::mounts::{Mounted, all_mounts, mounts_of};
-use crate::cli::common::output::{human, human_part, print, print_json};
+use crate::cli::common::output::{complain, human, human_part, print, print_json};
 use crate::cli::common::watch::{JobList, wait_for_change};
-use crate::model::Result;
+use crate::model::{Error, Result};
 
 /// List the jobs of mounts: those that wait and run, and the last ones that have ended.
 ///
@@ -26,9 +26,15 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// Whether a mount refuses this user: others can use a mount only with --allow-other.
+fn is_denied(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let mounts = mounts_of(self.mountpoint.as_deref())?;
+        let mounts = self.readable(mounts_of(self.mountpoint.as_deref())?)?;
         if self.follow {
             return self.follow(&mounts);
         }
@@ -46,6 +52,24 @@ impl Args {
         }
         if self.json { print_json(&rows.into()) } else { print(&text) }?;
         Ok(Outcome::Succeeded)
+    }
+
+    /// The mounts whose jobs this user may read. Only a mount that was named must be one of them.
+    fn readable(&self, mounts: Vec<Mounted>) -> Result<Vec<Mounted>> {
+        if self.mountpoint.is_some() {
+            return Ok(mounts);
+        }
+        let mut readable = Vec::new();
+        for mounted in mounts {
+            match JobList::read(&mounted) {
+                Err(error) if is_denied(&error) => {
+                    complain(&format!("tierfs: {error}; its jobs are left out"));
+                }
+                // Other errors are met again when the list is read.
+                _ => readable.push(mounted),
+            }
+        }
+        Ok(readable)
     }
 
     fn follow(&self, mounts: &[Mounted]) -> Result<Outcome> {

@@ -360,7 +360,9 @@ impl Args {
         if !is_remote {
             self.prepare_store()?;
         } else if self.create {
-            return Err(Error::invalid("a mount creates no remote; tierfs push with --create does"));
+            return Err(Error::invalid(
+                "--create makes only local stores; to make a remote: tierfs push STORE TENANT/COLLECTION URL --create",
+            ));
         }
         let failed = |path: &Path, error| Error::io(path.display(), error);
         mounts::mount_of(&self.mountpoint)?;
@@ -384,7 +386,7 @@ impl Args {
         if self.create && !Store::exists(&FileDisk::new(&self.store)) {
             init::create(&self.store)?;
         }
-        mounts::refuse_own_mount("store", &self.store)?;
+        mounts::refuse_own_mount(&self.store)?;
         self.store = fs::canonicalize(&self.store).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => no_store(&self.store),
             _ => Error::io(self.store.display(), error),
@@ -410,6 +412,14 @@ impl Args {
             fs::read_dir(&self.mountpoint).map_err(|error| Error::io(shown.to_string(), error))?;
         if self.nonempty || entries.next().is_none() {
             return Ok(());
+        }
+        if Store::exists(&FileDisk::new(&self.mountpoint)) {
+            let store = self.store.display();
+            let text = format!(
+                "{shown} is a tierfs store, which the mount would hide; the store comes first: tierfs mount {shown} \
+                 {store}; otherwise name an empty directory"
+            );
+            return Err(Error::new(ErrorKind::NotEmpty, text));
         }
         let text = format!(
             "{shown} is not empty, and the mount would hide its files; name an empty directory, or mount with \

@@ -101,7 +101,7 @@ impl Args {
         };
         // A URL with credentials in it goes no further.
         Client::open(&request.url)?;
-        mounts::refuse_own_mount("store", &self.store)?;
+        mounts::refuse_own_mount(&self.store)?;
         let note = format!("process {}, which pushes from it", std::process::id());
         let (text, value) = match open_store(&self.store, Access::Write, &note) {
             Ok(store) => {
@@ -147,7 +147,12 @@ fn push_through_daemon(mounted: &Mounted, request: PushRequest, busy: &Error) ->
         let OwnedCollectionName { tenant, name } = &request.collection;
         return Err(Error::invalid(format!("{tenant}/{name}: refused: {}", refusal.clause())));
     }
-    let gone = || Error::new(ErrorKind::NotFound, "the mount does not list the push any more");
+    let gone = || {
+        Error::new(
+            ErrorKind::NotFound,
+            "the mount no longer lists the job of the push; .ctl/events of the mount says how it ended",
+        )
+    };
     let job = jobs::wait(mounted, &interrupt, &new_bar(), |job| job.request == named)?.ok_or_else(gone)?;
     match job.state.as_str() {
         "done" => Ok((job.text.clone(), job.value.get("result").cloned().unwrap_or_default())),

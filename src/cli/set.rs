@@ -57,7 +57,7 @@ fn checked(key: &str) -> Result<&str> {
         return Ok(key);
     }
     Err(Error::invalid(format!(
-        "there is no setting {key}; there are {}",
+        "unknown setting {key}; the settings are {}",
         keys().collect::<Vec<_>>().join(", ")
     )))
 }

@@ -31,7 +31,11 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         let (place, number) = match self.collection.split_once('=') {
             Some((place, number)) => {
-                let wrong = |_| Error::invalid(format!("{number:?} is no number of a snapshot"));
+                let wrong = |_| {
+                    Error::invalid(format!(
+                        "{number:?} is not the number of a snapshot; tierfs ls --snapshots lists them"
+                    ))
+                };
                 (place, Some(number.parse::<u64>().map_err(wrong)?))
             }
             None => (self.collection.as_str(), None),

@@ -20,7 +20,7 @@ impl InstructionSet {
             None => return Err(without_codes(tier)),
             Some(expected) if expected != payload.len() => {
                 return Err(Error::corrupt(format!(
-                    "a {tier} payload of {} bytes where {elements} elements need {expected}",
+                    "a {tier} payload has {} bytes, but {elements} elements need {expected}",
                     payload.len()
                 )));
             }

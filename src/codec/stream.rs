@@ -23,7 +23,7 @@ fn check_len(bits: u8, codes: usize, stream: usize) -> Result<()> {
     let expected = stream_len(bits, codes)?;
     if stream != expected {
         return Err(Error::invalid(format!(
-            "{stream} bytes of stream where {codes} codes of {bits} bits need {expected}"
+            "the stream has {stream} bytes, but {codes} codes of {bits} bits need {expected}"
         )));
     }
     Ok(())

@@ -49,7 +49,7 @@ fn refuse_unflushed(vfs: &Vfs, view: &FileView) -> Result<()> {
 fn recorded(view: &FileView) -> Result<Digests> {
     let digests = view.node.file().map(|file| file.digests.clone()).unwrap_or_default();
     if digests == Digests::Outdated {
-        return Err(absent(view, "a part of it was overwritten"));
+        return Err(absent(view, "a part of the file was overwritten"));
     }
     if Measure::of(view)?.is_exact() {
         Ok(digests)

@@ -40,7 +40,7 @@ pub fn serve_metrics(mounted: &Arc<Mounted>, at: SocketAddr) -> Result<()> {
         let mut server = Server { listener, connections: Vec::new(), mounted };
         // It ends with the process.
         while server.step().is_ok() {}
-        log::error!("metrics are served no more");
+        log::error!("the server of metrics has ended");
     };
     std::thread::Builder::new().name("metrics".to_owned()).spawn(serve).map(drop).map_err(failed)
 }

@@ -150,11 +150,13 @@ fn advice(cause: &Cause) -> Option<&'static str> {
             Some("to allow it, set user.tierfs.lossy to allow")
         }
         Cause::Pinned => Some("to unpin, set user.tierfs.pin to 0"),
-        Cause::NotTensor => Some("to make it one, set user.tierfs.dtype and user.tierfs.shape"),
+        Cause::NotTensor => {
+            Some("if it is an array without a header, set user.tierfs.dtype and user.tierfs.shape")
+        }
         Cause::NoReconstruct => Some("set user.tierfs.reconstruct first, or evict with discard"),
         Cause::Needed => Some("move those to a tier first, or remove them"),
         Cause::NeededBy(_) => Some("move that to a tier first, or remove it"),
-        Cause::NoSource(_) => Some("import it again, or write it anew"),
+        Cause::NoSource(_) => Some("import the exact file again, or write it again"),
         Cause::Bound(..) => Some("to store them in full, set user.tierfs.tier of that collection to exact"),
         Cause::Quota(..) => Some("remove files, or raise the quota"),
         Cause::NoTiers(_) | Cause::NotPacked(_) | Cause::Absent | Cause::Other(..) => None,

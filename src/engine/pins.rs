@@ -173,7 +173,7 @@ impl Engine {
                 if open.read_pinned(index, Compare::Again, &mut vec![0; layout.len(index)])? {
                     let text = format!(
                         "only the pinned copy holds block {index} of object {}: {error}; \
-                         copy the file and write it anew first",
+                         copy the file and write the copy over it first",
                         object.entry.id
                     );
                     return Err(Error::corrupt(text));

@@ -176,11 +176,11 @@ pub(super) fn concerned(
         return refused(Cause::Other(ErrorKind::Denied, text.to_owned()));
     }
     if target.is_checksummed && !to.is_exact() {
-        let text = "its archive has a checksum of it, which NumPy compares; save it as .npy or safetensors";
+        let text = "its archive has a checksum of the exact bytes, which NumPy compares; save the array as .npy or safetensors";
         return refused(Cause::Other(ErrorKind::Denied, text.to_owned()));
     }
     if target.objects.iter().any(|object| object.dtype() != target.dtype) {
-        let text = "its codes are of another element type; write it anew first".to_owned();
+        let text = "it was encoded as another element type; write its values again first".to_owned();
         return refused(Cause::Other(ErrorKind::Denied, text));
     }
     refuse_needed(collection, target)?;

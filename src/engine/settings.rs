@@ -109,7 +109,11 @@ pub fn cache_bytes(value: &str) -> Option<u64> {
 pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, value: &str) -> Result<()> {
     let is_cache = setting.name == POLICY.name && cache_bytes(value).is_some();
     if !is_cache && !setting.values.contains(&value) {
-        let (name, values) = (setting.name, setting.values.join(" or "));
+        let name = setting.name;
+        let values = match name == POLICY.name {
+            true => format!("{}, or cache BYTES, such as \"cache 50000000000\"", setting.values.join(", ")),
+            false => setting.values.join(" or "),
+        };
         return Err(Error::invalid(format!("invalid value {value:?} of {name}; expected {values}")));
     }
     collection.record(Touched::default(), |batch, state| {

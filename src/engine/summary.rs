@@ -97,12 +97,10 @@ impl Summary {
 
     fn nothing(&self, aim: Aim) -> String {
         match (self.tensors, self.there) {
-            (0, _) => "nothing to do: there is no tensor".to_owned(),
+            (0, _) => "nothing to do: no tensors were found".to_owned(),
             (_, 0) if self.refused == 0 && aim.keeps_bytes() => "nothing to do".to_owned(),
-            (all, 0) if self.refused == 0 => {
-                let none = if all == 1 { "the tensor is not one" } else { "none of the tensors is one" };
-                format!("nothing to do: {none} that {aim} takes")
-            }
+            (1, 0) if self.refused == 0 => format!("nothing to do: the tensor cannot be {aim}"),
+            (all, 0) if self.refused == 0 => format!("nothing to do: none of the {all} tensors can be {aim}"),
             (_, 0) => "nothing was changed".to_owned(),
             (all, there) if all == there && all > 1 => {
                 format!("nothing to do: all {all} tensors are {aim} already")
@@ -168,9 +166,9 @@ mod tests {
         let none = Summary { planned: 0, moved: 0, kept: quantized, ..done };
         assert_eq!(
             none.text(),
-            "nothing to do: none of the tensors is one that q5 takes; 104 kept exact: 104 quantized already"
+            "nothing to do: none of the 104 tensors can be q5; 104 kept exact: 104 quantized already"
         );
         let empty = Summary { aim, ..Summary::default() };
-        assert_eq!(empty.text(), "nothing to do: there is no tensor");
+        assert_eq!(empty.text(), "nothing to do: no tensors were found");
     }
 }

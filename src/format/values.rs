@@ -18,7 +18,7 @@ pub(in crate::format) fn read_text<'a>(bytes: &mut Reader<'a>, longest: usize) -
 pub(in crate::format) fn read_string(bytes: &mut Reader<'_>) -> Result<String> {
     let longest = bytes.remaining();
     let text = read_text(bytes, longest)?;
-    String::from_utf8(text.to_vec()).map_err(|_| Error::corrupt("a text that is not UTF-8"))
+    String::from_utf8(text.to_vec()).map_err(|_| Error::corrupt("a text is not UTF-8"))
 }
 
 pub(in crate::format) fn read_dtype(bytes: &mut Reader<'_>) -> Result<Dtype> {

@@ -237,7 +237,7 @@ impl<'d> Reader<'d> {
         let registered = match unsafe { Registered::new(functions, base, len) } {
             Ok(registered) => Some(registered),
             Err(why) => {
-                steps.push(format!("cuFile reads into memory of its own first: {why}"));
+                steps.push(format!("cuFile reads into a buffer first: {why}"));
                 None
             }
         };

@@ -178,6 +178,6 @@ fn attribute<T: Default>(pointer: u64, which: sys::CUpointer_attribute_enum) -> 
     let code = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), which, pointer) };
     match check("asking what memory that is", code) {
         Ok(()) => Ok(value),
-        Err(error) => Err(Error::invalid(format!("{pointer:#x} is no memory that CUDA knows: {error}"))),
+        Err(error) => Err(Error::invalid(format!("CUDA does not know the memory at {pointer:#x}: {error}"))),
     }
 }

@@ -100,12 +100,12 @@ fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(Pa
     let below = real.strip_prefix(mountpoint).map_err(|error| error.to_string())?;
     let mut names = below.components();
     let (Some(tenant), Some(collection)) = (names.next(), names.next()) else {
-        return Err("it is no file of a collection".to_owned());
+        return Err("it is not a file of a collection".to_owned());
     };
     let controls = mountpoint.join(tenant).join(collection).join(".ctl");
     let list = controls.join("extents").join(names.as_path());
     if !list.exists() {
-        return Err("it is made when it is read and lies nowhere on the disk".to_owned());
+        return Err("its bytes are computed when they are read, and are not on the disk".to_owned());
     }
     ask_the_daemon(real, offset, len)?;
     let run = one_run(&read_extents(&list)?, offset, len)?;
@@ -129,7 +129,7 @@ fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(Pa
 /// Has the daemon flush writes to the log, from which it lists extents, and read the first and last byte. This fails if
 /// the source of an in-place import has changed.
 fn ask_the_daemon(real: &Path, offset: u64, len: u64) -> Result<(), String> {
-    let check = |error: std::io::Error| format!("asking the daemon of it: {error}");
+    let check = |error: std::io::Error| format!("asking the daemon where it is stored: {error}");
     // O_DIRECT bypasses the page cache, so the reads reach the daemon.
     let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(real).map_err(check)?;
     file.sync_data().map_err(check)?;
@@ -211,7 +211,7 @@ fn one_run(extents: &str, offset: u64, len: u64) -> Result<Run, String> {
             return Ok(run.clone());
         }
     }
-    Err("its bytes are not stored; they are made again when they are read".to_owned())
+    Err("its bytes are not stored; reads reconstruct them".to_owned())
 }
 
 #[cfg(test)]

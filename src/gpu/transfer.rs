@@ -146,7 +146,7 @@ pub fn presence() -> Vec<Presence> {
         Presence {
             what: "cuFile",
             found: driver::driver()
-                .map_err(|_| "not looked for: there is no CUDA driver".to_owned())
+                .map_err(|_| "not looked for, because the CUDA driver is missing".to_owned())
                 .and_then(|()| cufile::found()),
             advice: "install libcufile (CUDA toolkit) and nvidia-fs; without, gpu-read goes through host memory",
         },

@@ -101,9 +101,7 @@ impl MoveTo {
         let (name, all) = match text.split_once(':') {
             Some((name, "all")) => (name, true),
             Some((_, other)) => {
-                return Err(Error::invalid(format!(
-                    "{other} cannot stand after the colon of a tier; only all can"
-                )));
+                return Err(Error::invalid(format!("a tier can be followed by :all only, not by :{other}")));
             }
             None => (text, false),
         };
@@ -113,7 +111,7 @@ impl MoveTo {
         match aim.or_else(tier) {
             Some(aim) => Ok(MoveTo { aim, all }),
             None => Err(Error::invalid(format!(
-                "{name} is not a tier to move to; there are exact, q8, q7, q5, q3x and q3"
+                "{name} is not a tier; the tiers are exact, q8, q7, q5, q3x and q3"
             ))),
         }
     }
@@ -134,7 +132,9 @@ impl MoveTo {
         let to = MoveTo::parse(text)?;
         match to.aim {
             Aim::Tier(tier) if Tier::ENCODED.contains(&tier) => Ok(to),
-            aim => Err(Error::invalid(format!("{aim} is no variant; there are q8, q7, q5, q3x and q3"))),
+            aim => Err(Error::invalid(format!(
+                "{aim} cannot be a variant; the variants are q8, q7, q5, q3x and q3"
+            ))),
         }
     }
 

@@ -139,7 +139,7 @@ impl Cause {
                 "{}; floats, i8 and u8 in blocks of 16 KiB and more can be packed",
                 is(&format!("of {dtype}"))
             ),
-            Cause::NotTensor => is("no tensor"),
+            Cause::NotTensor => is("not a tensor"),
             Cause::NoSource(tier) => {
                 format!("{}, and no more precise source remains", is(&format!("stored as {tier}")))
             }

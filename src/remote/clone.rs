@@ -211,9 +211,9 @@ pub fn pull(
     let path = place.to_string();
     let source = store.clone_source(place.tenant, place.name)?;
     let source =
-        source.ok_or_else(|| Error::invalid(format!("{path} is no clone; tierfs clone makes one")))?;
+        source.ok_or_else(|| Error::invalid(format!("{path} is not a clone; tierfs clone makes one")))?;
     if source.remote != remote.id() {
-        let text = format!("{} is another remote than that of {path}", remote.place());
+        let text = format!("{path} is not a clone from {}", remote.place());
         return Err(Error::invalid(text));
     }
     let found = wanted(remote, CollectionName::new(&source.tenant, &source.collection), at)?;
@@ -279,7 +279,7 @@ fn log_of(remote: &Remote, manifest: &Manifest) -> Result<Vec<u8>> {
     let log = log.ok_or_else(|| wrong("is missing or too long"))?;
     let stored: u64 = log.extents.iter().map(|extent| u64::from(extent.len)).sum();
     if stored != log.bytes {
-        return Err(wrong("has other bytes than its pieces"));
+        return Err(wrong("does not match its pieces"));
     }
     let mut bytes = Vec::with_capacity(log.bytes as usize);
     for extent in &log.extents {

@@ -182,7 +182,9 @@ impl Batch {
             let Record::Catalog { kind, version, .. } = added.record else { continue };
             match Entry::parse(kind, version, &added.payload) {
                 Ok(read) if read.to_bytes() == added.payload => {}
-                Ok(_) => return Err(Error::invalid("an entry of the catalog that reads as another")),
+                Ok(_) => {
+                    return Err(Error::invalid("a catalog entry changes when it is written and read back"));
+                }
                 Err(error) => return Err(Error::invalid(error.to_string())),
             }
         }

@@ -95,7 +95,7 @@ impl Store {
         })?;
         // It has no name any more. The next opening of the store removes the remains of a failure.
         if let Err(error) = self.remove_tree(&draft) {
-            log::warn!("{path} was replaced, but not all of its old files are gone: {error}");
+            log::warn!("{path} was replaced, but some of its old files remain: {error}");
         }
         self.collection(tenant, name).map(|_| ())
     }
@@ -119,7 +119,7 @@ impl Store {
     /// Whether a clone was changed since it was made, pulled or pushed.
     pub fn is_clone_changed(&self, tenant: &str, name: &str) -> Result<bool> {
         let path = format!("{tenant}/{name}");
-        let no_clone = || Error::invalid(format!("{path} is no clone; tierfs clone makes one"));
+        let no_clone = || Error::invalid(format!("{path} is not a clone; tierfs clone makes one"));
         let collection = self.collection(tenant, name)?;
         let source = self.clone_source(tenant, name)?.ok_or_else(no_clone)?;
         let canonical = Frozen::of(&collection)?.canonical(source.remote)?;

@@ -70,10 +70,12 @@ impl Limits {
         let mut limits = self;
         let mut seen = Vec::new();
         for word in text.split_whitespace() {
-            let wrong = || Error::invalid(format!("{word:?}: write bytes=, stored= or files= and a number"));
+            let wrong = || {
+                Error::invalid(format!("unknown limit {word:?}; write bytes=N, stored=N or files=N, or none"))
+            };
             let (name, value) = word.split_once('=').ok_or_else(wrong)?;
             if seen.contains(&name) {
-                return Err(Error::invalid(format!("{name} stands there twice")));
+                return Err(Error::invalid(format!("{name} is given twice")));
             }
             seen.push(name);
             let limit = number(value).ok_or_else(wrong)?;

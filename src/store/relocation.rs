@@ -109,7 +109,7 @@ impl Store {
         })?;
         // It has no name any more. The next opening of the store removes the remains of a failure.
         if let Err(error) = self.remove_tree(&new) {
-            log::warn!("{old} was removed, but not all of its files: {error}");
+            log::warn!("{old} was removed, but some of its files remain: {error}");
         }
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Store {
                 }
                 None => {
                     return refused(format!(
-                        "tensors of {child}, which is not there, may be stored as differences to {}; put it \
+                        "tensors of {child}, which is missing, may be stored as differences to {}; put it \
                          back, or run tierfs fsck --repair",
                         collection.path()
                     ));
@@ -305,7 +305,10 @@ impl Store {
 fn forget_children(parents: &[Arc<Collection>], places: &[OwnedCollectionName]) {
     for parent in parents {
         if let Err(error) = parent.forget_children_in(|place| places.contains(place)) {
-            log::warn!("{}: its tensors stay as they are until tierfs fsck --repair: {error}", parent.path());
+            log::warn!(
+                "{}: its tensors cannot be moved or removed until tierfs fsck --repair: {error}",
+                parent.path()
+            );
         }
     }
 }

@@ -137,7 +137,7 @@ impl Settings {
                     "tierfs.toml says format {other}, this program knows {FORMAT_VERSION}"
                 )));
             }
-            None => return Err(Error::invalid("tierfs.toml names no format")),
+            None => return Err(Error::invalid("tierfs.toml does not have the key format")),
         }
         let uuid = table.get("uuid").and_then(toml::Value::as_str);
         let store = uuid.filter(|text| text.len() == 32).and_then(|text| u128::from_str_radix(text, 16).ok());
@@ -152,7 +152,7 @@ impl Settings {
                     });
                     settings.keep = parts
                         .flatten()
-                        .ok_or_else(|| Error::invalid("tierfs.toml: keep is no list of texts"))?;
+                        .ok_or_else(|| Error::invalid("tierfs.toml: keep must be a list of texts"))?;
                 }
                 "passthrough_files_max" => settings.passthrough_files_max = count(key, value)?,
                 "descriptors_max" => settings.descriptors_max = count(key, value)?,
@@ -160,16 +160,17 @@ impl Settings {
                 "pack" => {
                     let known =
                         value.as_str().and_then(|text| PACKS.into_iter().find(|known| *known == text));
-                    settings.pack =
-                        known.ok_or_else(|| Error::invalid("tierfs.toml: pack is \"none\" or \"ladder\""))?;
+                    settings.pack = known
+                        .ok_or_else(|| Error::invalid("tierfs.toml: pack must be \"none\" or \"ladder\""))?;
                 }
                 "share" => {
                     let share = value.as_str().and_then(Share::from_name);
-                    settings.share = share
-                        .ok_or_else(|| Error::invalid("tierfs.toml: share is not none, tenant or store"))?;
+                    settings.share = share.ok_or_else(|| {
+                        Error::invalid("tierfs.toml: share must be \"none\", \"tenant\" or \"store\"")
+                    })?;
                 }
                 other if settings.rules.take(other, value)? => {}
-                other => return Err(Error::invalid(format!("tierfs.toml: {other} is no setting"))),
+                other => return Err(Error::invalid(format!("tierfs.toml: unknown setting {other}"))),
             }
         }
         Ok(settings)
@@ -178,7 +179,7 @@ impl Settings {
 
 fn count(key: &str, value: &toml::Value) -> Result<u32> {
     let count = value.as_integer().and_then(|count| u32::try_from(count).ok());
-    count.ok_or_else(|| Error::invalid(format!("tierfs.toml: {key} is no number from 0 to 2^32 - 1")))
+    count.ok_or_else(|| Error::invalid(format!("tierfs.toml: {key} must be a number from 0 to 2^32 - 1")))
 }
 
 /// Default length of a tick in seconds.
@@ -272,7 +273,7 @@ impl Rules {
             "tick_seconds" => {
                 let seconds = u32::try_from(number()?).ok().filter(|seconds| *seconds > 0);
                 self.tick_seconds =
-                    seconds.ok_or_else(|| Error::invalid("tierfs.toml: tick_seconds is at least 1"))?;
+                    seconds.ok_or_else(|| Error::invalid("tierfs.toml: tick_seconds must be at least 1"))?;
             }
             "hold_seconds" => self.hold_seconds = number()?,
             "pack_idle" => self.pack_idle = number()?,
@@ -282,11 +283,12 @@ impl Rules {
             "limits" => {
                 let tiers = value.as_table();
                 let tiers =
-                    tiers.ok_or_else(|| Error::invalid("tierfs.toml: limits is no table of tiers"))?;
+                    tiers.ok_or_else(|| Error::invalid("tierfs.toml: limits must be a table of tiers"))?;
                 for (name, value) in tiers {
                     let tier = Tier::from_name(name).filter(|tier| *tier != Tier::Absent);
-                    let tier =
-                        tier.ok_or_else(|| Error::invalid(format!("tierfs.toml: limits.{name} is no tier")))?;
+                    let tier = tier.ok_or_else(|| {
+                        Error::invalid(format!("tierfs.toml: limits.{name}: {name} is not a tier"))
+                    })?;
                     self.limits.insert(tier, limit(name, value)?);
                 }
             }
@@ -298,12 +300,11 @@ impl Rules {
 
 fn number(key: &str, value: &toml::Value) -> Result<u64> {
     let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-    number.ok_or_else(|| Error::invalid(format!("tierfs.toml: {key} is no number of 0 or more")))
+    number.ok_or_else(|| Error::invalid(format!("tierfs.toml: {key} must be a number, 0 or more")))
 }
 
 fn limit(tier: &str, value: &toml::Value) -> Result<Limit> {
-    let wrong =
-        || Error::invalid(format!("tierfs.toml: limits.{tier} has bytes and blocks, and nothing else"));
+    let wrong = || Error::invalid(format!("tierfs.toml: limits.{tier} can have bytes and blocks only"));
     let mut limit = Limit::default();
     for (key, value) in value.as_table().ok_or_else(wrong)? {
         let place = match key.as_str() {

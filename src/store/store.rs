@@ -85,7 +85,7 @@ impl Store {
             let place = disk.place();
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("{place} is not empty and no store; choose another"),
+                format!("{place} is not empty, and not a tierfs store; name an empty or new directory"),
             ));
         }
         // The settings file makes it a store, so it appears complete and last.
@@ -122,8 +122,8 @@ impl Store {
         let place = disk.place();
         let opened = disk.open(SETTINGS_NAME, Open::Read);
         let file = opened.map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                let text = format!("{place} is no tierfs store; tierfs init makes one");
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                let text = format!("{place} is not a tierfs store; tierfs init makes one");
                 Error::new(ErrorKind::NotFound, text)
             }
             _ => Error::io(format!("opening {place}/{SETTINGS_NAME}"), error),
@@ -573,7 +573,7 @@ impl Store {
     pub fn create_tenant(&self, name: &str, owner: Owner, mode: u32) -> Result<()> {
         check_tenant(name)?;
         if self.tenants()?.iter().any(|tenant| tenant == name) {
-            return Err(Error::new(ErrorKind::Exists, format!("the tenant {name} is there")));
+            return Err(Error::new(ErrorKind::Exists, format!("the tenant {name} exists already")));
         }
         let failed = |error| Error::io(format!("making the tenant {name}"), error);
         self.disk.create_directory(name).map_err(failed)?;
@@ -693,7 +693,7 @@ pub(in crate::store) fn check_tenant(name: &str) -> Result<()> {
     check_label(name).map_err(|wrong| Error::invalid(format!("the tenant {name:?} {wrong}")))?;
     if TAKEN_NAMES.contains(&name) {
         return Err(Error::invalid(format!(
-            "the tenant {name:?} would stand where the store keeps a file of its own"
+            "the name {name:?} is reserved for a file of the store; choose another for the tenant"
         )));
     }
     Ok(())

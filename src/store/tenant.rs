@@ -64,12 +64,12 @@ impl TenantEntry {
                 "quota" => limits().map(|limits| entry.limits = limits),
                 _ => None,
             };
-            known.ok_or_else(|| Error::invalid(format!("{FILE_NAME}: {key} = {value} is nothing known")))?;
+            known.ok_or_else(|| Error::invalid(format!("{FILE_NAME}: unknown setting {key} = {value}")))?;
         }
         entry.owner = match (owner, group) {
             (Some(uid), Some(gid)) => Some(Owner { uid, gid }),
             (None, None) => None,
-            _ => return Err(Error::invalid(format!("{FILE_NAME} has an owner or a group, not both"))),
+            _ => return Err(Error::invalid(format!("{FILE_NAME} needs both owner and group"))),
         };
         Ok(entry)
     }

@@ -193,7 +193,7 @@ fn a_location_that_leads_out_of_the_directory_of_the_model_is_refused() {
         assert!(!fixture.path("in/.tensors/secret").exists(), "{location:?}");
         assert_same(&fixture.read("secret"), &counts(4), location);
     }
-    assert!(fixture.attribute("in/m.onnx", "why").contains("no path below the model"));
+    assert!(fixture.attribute("in/m.onnx", "why").contains("not a path below the directory of the model"));
     fs::write(fixture.path("in/m.onnx"), of_place("w", &[4], "./secret", 0)).unwrap();
     assert_same(&fixture.read("in/.tensors/secret/w"), &counts(4), "beside the model");
 }
@@ -218,7 +218,8 @@ fn tensors_of_a_data_file_that_overlap_or_go_past_its_end_are_left_out() {
         assert!(!fixture.path(".tensors/w").join(name).exists(), "{name}");
     }
     let why = fixture.attribute("w", "why");
-    for words in ["over: it overlaps another", "far: it goes past the end", "same: it has the bytes of a"] {
+    for words in ["over: it overlaps another", "far: it goes past the end", "same: it shares the bytes of a"]
+    {
         assert!(why.contains(words), "{why}");
     }
 }

@@ -372,7 +372,7 @@ fn an_imported_index_says_which_shard_has_a_tensor_and_names_missing_shards() {
     assert!(!imported.err.contains("shards"), "{imported:?}");
     fs::remove_file(source.join(SHARDS[1])).unwrap();
     let missing = place.try_import("demo/part", &[&source], &[]);
-    let note = format!("model.safetensors.index.json: shards that it names are not there: {}", SHARDS[1]);
+    let note = format!("model.safetensors.index.json: it names shards that are missing: {}", SHARDS[1]);
     assert!(missing.err.contains(&note), "{missing:?}");
     let mut fixture = Fixture::unmounted(place);
     fixture.mount();

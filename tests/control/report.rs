@@ -57,7 +57,11 @@ fn tiles_equal_the_statistics(page: &Value, stats: &Value) {
 /// Compares the table of a file with the attributes of its tensors, and returns their number.
 fn tensors_equal_their_attributes(page: &Value, mounted: &Mounted, file: &str, folder: &str) -> usize {
     let owners = page["owners"].as_array().unwrap();
-    let place = owners.iter().position(|owner| owner.as_str().unwrap().starts_with(file)).unwrap();
+    let tables = page["tables"].as_array().unwrap();
+    let is_of = |(owner, table): (&Value, &Value)| {
+        owner.as_str().unwrap().starts_with(file) && table[0][0] == "tensor"
+    };
+    let place = owners.iter().zip(tables).position(is_of).unwrap();
     let rows: Vec<Vec<String>> = serde_json::from_value(page["tables"][place].clone()).unwrap();
     for row in &rows[1..] {
         let path = mounted.path(folder).join(&row[0]);
@@ -103,7 +107,7 @@ fn the_numbers_of_a_page_are_those_of_the_control_files() {
     for tile in tiles.iter().filter(|tile| bytes(tile) > 0.0) {
         assert!(tile["area"].as_f64().unwrap() > 0.0, "{tile}");
     }
-    assert!(rows(&by_store, "file").iter().all(|row| row.len() == 1), "nothing was sampled");
+    assert!(rows(&by_store, "model").iter().all(|row| row.len() == 1), "nothing was sampled");
 }
 
 #[test]
@@ -114,7 +118,10 @@ fn savings_are_those_that_a_move_then_has() {
     let source = place.write("m.safetensors", container_of(&mut Random(3), &tensors));
     place.import("demo/c", &[&source], &[]);
     let page = report(&place.store(), &place.path("page.html"), &[]);
-    let promised = rows(&page, "file").into_iter().find(|row| row[2] == "q5").unwrap();
+    let promised = rows(&page, "model").into_iter().find(|row| row[2] == "q5").unwrap();
+    let groups: Vec<Vec<String>> =
+        rows(&page, "tensor group").into_iter().map(|row| row[..2].to_vec()).collect();
+    assert_eq!(groups, [["layers.*.weight", "4"], ["sum of the model", "4"]]);
     let mounted = place.mount(&[]);
     run(["tier".as_ref(), "q5:all".as_ref(), "--lossy".as_ref(), mounted.path("demo/c").as_os_str()]).ok();
     let then = report(&mounted.mountpoint, &place.path("then.html"), &[]);

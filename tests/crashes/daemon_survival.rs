@@ -254,7 +254,7 @@ fn pipes_in_place_of_store_files_are_errors_and_block_nobody() {
     }
     let found = run(["fsck".as_ref(), place.store().as_os_str()]);
     assert_eq!(found.code, Some(3), "{found:?}");
-    assert!(found.out.contains("demo/log") && found.out.contains("it is no file"), "{found:?}");
+    assert!(found.out.contains("demo/log") && found.out.contains("it is not a file"), "{found:?}");
     let mounted = place.mount(&["--read-only"]);
     let error = fs::read(mounted.path("demo/data/x")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));

@@ -78,7 +78,7 @@ fn an_odd_tensor_is_left_out_with_a_reason_and_the_others_are_read() {
         (v2(&[&flag("conj")]), "conjugate bit"),
         (v2(&[&flag("new")]), "metadata"),
         (v2(&[b"]"]), "metadata"),
-        (tensor(0, &[1; 9], &[1; 9]), "8 dimensions"),
+        (tensor(0, &[1; 9], &[1; 9]), "8 numbers"),
         (rebuilt("_rebuild_tensor_v2", "torch.ComplexDoubleStorage", &[]), "torch.ComplexDoubleStorage"),
         (rebuilt("_rebuild_tensor_v2", "torch.QInt8Storage", &[]), "torch.QInt8Storage"),
         (
@@ -87,7 +87,7 @@ fn an_odd_tensor_is_left_out_with_a_reason_and_the_others_are_read() {
         ),
         (rebuilt("_rebuild_qtensor", "torch.QInt8Storage", &[]), "quantized"),
         (rebuilt("_rebuild_unknown", "torch.FloatStorage", &[]), "not read"),
-        (rebuilt("_rebuild_tensor_v2", "torch.FloatStorage", &[b"N", b"N"]), "other arguments"),
+        (rebuilt("_rebuild_tensor_v2", "torch.FloatStorage", &[b"N", b"N"]), "arguments are not"),
         (call("torch._utils._rebuild_tensor_v2", &[b"N", b"K\0))\x89", HOOKS]), "no storage"),
         (call("torch._utils._rebuild_sparse_tensor", &[b"N)"]), "sparse"),
         (call("torch._utils._rebuild_meta_tensor_no_storage", &[b"N)"]), "meta"),

@@ -254,7 +254,7 @@ fn a_container_without_room_to_be_taken_apart_is_kept_and_taken_apart_later() {
     drop(file);
     assert_same(&small.fixture.read("m.safetensors"), &bytes, "a container on a full disk");
     let why = small.fixture.attribute("m.safetensors", "why");
-    assert!(why.contains("until there is room"), "{why}");
+    assert!(why.contains("until the disk has room"), "{why}");
     small.fixture.crash();
     assert_same(&small.fixture.read("m.safetensors"), &bytes, "after a kill");
     small.empty();

@@ -86,7 +86,7 @@ fn encoded_and_computed_files_are_routed_through_the_host_with_a_reason() {
     assert_lies_there(&mounted.path("demo/model/model.safetensors"), Span { offset: 0, len: Some(8) });
     assert!(why(&mounted.path("demo/model/empty"), ALL).contains("nothing"));
     assert!(why(&tensor, Span { offset: 5, len: Some(0) }).contains("nothing"));
-    assert!(why(&mounted.path("demo/model/.as/npy/x.npy"), ALL).contains("lies nowhere"));
+    assert!(why(&mounted.path("demo/model/.as/npy/x.npy"), ALL).contains("not on the disk"));
     assert!(why(&mounted.path(".ctl/status"), ALL).contains("nothing"));
 }
 

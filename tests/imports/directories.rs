@@ -353,7 +353,7 @@ fn delete_removes_only_what_the_same_directory_brought_and_no_longer_has() {
         assert_eq!(answer.code, Some(1));
         way.check("t/c/empty", Some(b""));
         way.import("t/c", &other, &["--delete"])
-            .failed(1, &["only an import of a directory can remove what that no longer has"]);
+            .failed(1, &["--delete needs a directory as source; files that it no longer has are removed from the collection"]);
         way.with_mount(|_| ());
         if way.mounted.is_none() {
             run(["fsck".as_ref(), way.place.store().as_os_str()]).ok();
@@ -476,7 +476,7 @@ fn files_that_are_not_what_their_names_promise_are_refused_and_say_what_to_do() 
 
 #[test]
 fn files_that_cannot_be_taken_apart_are_kept_as_they_are_with_a_note() {
-    let order = "its array is in Fortran order or big-endian, so its bytes are not the tensor's; save it with \
+    let order = "its array is in Fortran order or big-endian, which tierfs does not read as a tensor; save it with \
                  numpy.save(path, numpy.ascontiguousarray(array).astype(array.dtype.newbyteorder('<')))";
     let mut old = b"GGUF\x01\0\0\0".to_vec();
     old.resize(64, 0);
@@ -485,7 +485,7 @@ fn files_that_cannot_be_taken_apart_are_kept_as_they_are_with_a_note() {
                    run git lfs pull in its repository, and import it again";
     let one = npy_file(&Random(4).floats(900));
     let more = "npy header: shape (900) of f32 ends at byte 3728 of a file of 7456 bytes: more arrays may follow; \
-                save each in a file of its own";
+                save each array in a separate file";
     let gap = safetensors_file(r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#, &[0; 2]);
     let leaves =
         "tensor \"a\": begins at byte 65 of the file instead of 64: leaves a gap after the tensor before it";

@@ -211,18 +211,20 @@ fn what_is_no_cache_or_is_incomplete_is_said() {
         let (hub, tiny) = cache(&way.place);
         way.import("acme/all", &hub, &[]).failed(
             1,
-            &["is a hub cache; to import each of its models into a collection of its own, name a tenant: \
+            &["is a hub cache; to import each of its models into a separate collection, name a tenant: \
                tierfs import STORE TENANT "],
         );
         let folder = way.place.path("hub/.locks");
         way.import("acme", &folder, &[])
-            .failed(2, &["is no hub cache; to import it, name a collection: acme/COLLECTION"]);
-        way.import("acme/x", &folder, &["--revision", "main"])
-            .failed(1, &["is no repository of a hub cache, and has no revisions"]);
+            .failed(2, &["is not a hub cache; to import it, name a collection: acme/COLLECTION"]);
+        way.import("acme/x", &folder, &["--revision", "main"]).failed(
+            1,
+            &["is not a repository of a hub cache, so --revision and --all-revisions do not apply"],
+        );
         fs::remove_file(tiny.0.join("blobs/cc")).unwrap();
         way.import("acme/tiny", &tiny.0, &[]).failed(
             1,
-            &["config.json: it is a dangling link to ../../blobs/cc; its download did not end; \
+            &["config.json: it is a dangling link to ../../blobs/cc; its download is incomplete; \
                download the model again, which continues it"],
         );
         assert!(way.content("acme/tiny/model.safetensors").is_some());

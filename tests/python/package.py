@@ -96,6 +96,21 @@ class Package(unittest.TestCase):
         job = next(job for job in tierfs.jobs(self.mnt) if job["request"].startswith("tier=q8"))
         self.assertEqual((job["state"], job["mountpoint"]), ("done", str(self.mnt.path)))
 
+    def test_a_hub_cache_becomes_a_collection_for_each_model(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        model = place / "hub/models--org--tiny"
+        commit = "0123456789abcdef0123456789abcdef01234567"
+        for folder in ("blobs", "refs", f"snapshots/{commit}"):
+            (model / folder).mkdir(parents=True)
+        (model / "refs/main").write_text(commit)
+        save_file({"half": np.ones(8, "f2")}, model / "blobs/weights")
+        (model / "snapshots" / commit / "model.safetensors").symlink_to("../../blobs/weights")
+        done = tierfs.import_hub(place / "store", "hub", place / "hub")
+        self.assertEqual([(one["collection"], one["tensors"]) for one in done["collections"]], [("hub/org--tiny", 1)])
+        self.assertEqual((done["skipped"], done["failed"]), ([], []))
+        with self.assertRaisesRegex(ValueError, "import_hub"):
+            tierfs.import_(place / "store", "hub", place / "hub")
+
     def damaged(self):
         """The folder of a mounted collection with a damaged block in `matrix` and `half`."""
         place = Path(self.enterContext(tempfile.TemporaryDirectory()))

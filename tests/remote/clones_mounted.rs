@@ -131,7 +131,7 @@ fn mistakes_are_answered_with_what_to_do() {
     let clone = |from: &str| answer(tierfs().args(["clone", &remote.url, from]).arg(&store));
     clone("acme/m").failed(1, &["there is a collection acme/m already"]);
     clone("acme/none").failed(1, &["has no snapshot"]);
-    answer(tierfs().arg("pull").arg(remote.place.store()).arg("acme/m")).failed(1, &["is no clone"]);
+    answer(tierfs().arg("pull").arg(remote.place.store()).arg("acme/m")).failed(1, &["is not a clone"]);
     let mounted = place.mount(&[]);
     clone("acme/m=acme/other").failed(1, &["mounted on"]);
     let error = set(&mounted.path("acme/m/sub/config.json"), "pin", "1");

@@ -167,7 +167,7 @@ mod heavy {
             .count();
         assert_eq!(readable, 2, "one tensor has the wrong piece");
         let events = fs::read_to_string(mounted.path(".ctl/events")).unwrap();
-        assert!(events.contains("its bytes differ from its name"), "{events}");
+        assert!(events.contains("its bytes do not match the digest in its name"), "{events}");
         stand.cluster.overwrite(path, &right);
         assert_same(&large(&mounted).unwrap(), &stand.source, "right again");
         mounted.unmount();

@@ -253,6 +253,15 @@ fn another_snapshot_is_shown_by_the_next_mount_and_an_old_one_on_request() {
         same_size(&mounted);
         mounted.unmount();
     }
+    let point = remote.place.path("absent");
+    fs::create_dir(&point).unwrap();
+    for (at, text) in [
+        ("acme/m=9", "acme/m has no snapshot 9; tierfs ls --snapshots "),
+        ("acme/m=v9", "acme/m has no tag \"v9\"; tierfs ls --snapshots "),
+        ("acme/none=1", "acme/none has no snapshot 1"),
+    ] {
+        run(["mount", "--at", at, &remote.url, point.to_str().unwrap()]).failed(1, &[text]);
+    }
 }
 
 fn same_size(mounted: &Mounted) {
@@ -370,7 +379,7 @@ fn a_prefetched_file_is_in_the_cache_which_can_be_listed_and_trimmed() {
     assert!(text.lines().count() > 3 && text.contains(" files, "), "{text}");
     assert_eq!(cache(&["--trim", "0"]).ok(), "0 files, 0 B\n");
     let none = remote.place.path("in");
-    answer(tierfs().arg("cache").arg(&none)).failed(1, &["is no cache"]);
+    answer(tierfs().arg("cache").arg(&none)).failed(1, &["is not the cache of a remote"]);
     answer(tierfs().arg("prefetch").arg(&none)).failed(1, &["is not on a tierfs mount"]);
 }
 
@@ -403,7 +412,7 @@ fn doctor_examines_a_remote() {
     let absent = format!("file://{}", remote.place.path("in").display());
     let text = answer(tierfs().args(["doctor", &absent]));
     assert_eq!(text.code, Some(1), "{text:?}");
-    assert!(text.out.starts_with("bad   remote") && text.out.contains("is no remote"), "{text:?}");
+    assert!(text.out.starts_with("bad   remote") && text.out.contains("is not a remote"), "{text:?}");
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn one_of_two_pushers_wins_and_the_other_is_told() {
     });
     let error = pushed(&place, &bucket, 9).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exists);
-    assert!(error.to_string().contains("somebody else has pushed snapshot 1 of acme/m"), "{error}");
+    assert!(error.to_string().contains("another machine has pushed snapshot 1 of acme/m"), "{error}");
     assert_eq!(seen(&objects).unwrap().1.keys().collect::<Vec<_>>(), ["note.txt"]);
     // The next push of the loser finds the pieces that it has sent.
     assert_eq!(pushed(&place, &quiet(&objects), 10).unwrap().number, 2);

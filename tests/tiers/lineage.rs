@@ -320,7 +320,7 @@ fn a_child_in_a_collection_that_is_away_keeps_its_parent_busy_until_a_repair_for
     fs::write(mounted.path("t/base/other.bin"), b"written over").unwrap();
     mounted.unmount();
     let text = run(["fsck".as_ref(), place.store().as_os_str()]).ok();
-    assert!(text.contains("t/base: tensors of t/tune, which is not there"), "{text}");
+    assert!(text.contains("t/base: tensors of t/tune, which is missing"), "{text}");
     // It comes back.
     fs::rename(&away, &here).unwrap();
     let mounted = place.mount(&[]);
@@ -330,7 +330,7 @@ fn a_child_in_a_collection_that_is_away_keeps_its_parent_busy_until_a_repair_for
     fs::rename(&here, &away).unwrap();
     run(["fsck".as_ref(), "--repair".as_ref(), place.store().as_os_str()]).ok();
     let text = run(["fsck".as_ref(), place.store().as_os_str()]).ok();
-    assert!(!text.contains("not there"), "{text}");
+    assert!(!text.contains("missing"), "{text}");
     let mounted = place.mount(&[]);
     set(&mounted.path("t/base/w"), "tier", "q8").unwrap();
     fs::remove_file(mounted.path("t/base/m.safetensors")).unwrap();

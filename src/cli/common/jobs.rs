@@ -143,7 +143,7 @@ pub(in crate::cli) fn wait_for_new(
     let before = last_number(mounted)?;
     start()?;
     let is_it = |job: &Job| job.number > before && job.request == request;
-    let gone = || Error::new(ErrorKind::NotFound, format!("the mount lists no job {request} any more"));
+    let gone = || Error::new(ErrorKind::NotFound, format!("the mount no longer lists job {request}"));
     let job = wait(mounted, &interrupt, &new_bar(), is_it)?.ok_or_else(gone)?;
     match job.state.as_str() {
         "failed" => Err(Error::new(ErrorKind::Denied, job.error)),

@@ -12,7 +12,7 @@ pub(in crate::cli) fn leave_note(disk: &FileDisk, lost: &[(String, String)]) -> 
     let mut note = BEGINNING.to_owned();
     lost.iter().for_each(|(path, _)| note.push_str(&format!("\n  {path}")));
     if let Err(error) = disk.leave_note(&note) {
-        log::error!("no note says what is lost: {error}");
+        log::error!("the list of lost files cannot be written: {error}");
     }
     let why = lost.first().map_or("", |(_, why)| why);
     Error::new(ErrorKind::Full, format!("the mount ended without the last {note}\n{why}"))

@@ -164,20 +164,15 @@ pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
     Ok(ours.find(|mounted| !mounted.is_dead()))
 }
 
-/// Refuses a path that lies on a tierfs mount. A daemon that reads its own mount would wait for
+/// Refuses a store that lies on a tierfs mount. A daemon that reads its own mount would wait for
 /// itself.
-pub(in crate::cli) fn refuse_own_mount(what: &str, path: &Path) -> Result<()> {
-    match mount_of(path)? {
-        Some(mounted) => Err(Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "the {what} {} lies on the tierfs mounted on {}",
-                path.display(),
-                mounted.mountpoint.display()
-            ),
-        )),
-        None => Ok(()),
-    }
+pub(in crate::cli) fn refuse_own_mount(path: &Path) -> Result<()> {
+    let Some(mounted) = mount_of(path)? else { return Ok(()) };
+    let (path, store) = (path.display(), mounted.store.display());
+    let point = mounted.mountpoint.display();
+    Err(Error::invalid(format!(
+        "the store {path} lies on the tierfs mounted on {point}; to name the store that is mounted there: {store}"
+    )))
 }
 
 /// Every tierfs mount of this machine.

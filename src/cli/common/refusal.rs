@@ -194,12 +194,14 @@ fn advice(code: &str, typed: &Typed, cause: Option<&str>, mounted: &Mounted, of:
             format!("to store them in full: tierfs tier exact {}", mounted.mountpoint.join(of).display())
         }
         "needed" => "move those to a tier first, or remove them".to_owned(),
-        "not a tensor" => format!("to make it one: tierfs set dtype=f32 shape=ROWSxCOLUMNS {file}"),
+        "not a tensor" => format!(
+            "if it is an array without a header, name its type: tierfs set dtype=f32 shape=ROWSxCOLUMNS {file}"
+        ),
         "no reconstruct" => format!(
             "to say how: tierfs set reconstruct=delta {path} (or origin, or factor); \
              to give the bytes up: tierfs evict --discard --lossy {path}"
         ),
-        "no source" => "import it again, or write it anew".to_owned(),
+        "no source" => "import the exact file again, or write it again".to_owned(),
         "quota" => {
             let quota = mounted.mountpoint.join(of).join(".ctl/quota");
             format!(

@@ -158,6 +158,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
     let source = Source::new(remote, cache, tell).with_mirrors(mirrors);
     let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
+    published.check_wanted()?;
     let disk = SnapshotDisk::new(Arc::new(published));
     let store = Arc::new(disk).open_store()?;
     if mounted.is_some() {
@@ -172,14 +173,22 @@ pub(in crate::cli) fn cache_directory() -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let found = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let found = found.filter(|found| found.is_absolute());
-    Ok(found.ok_or_else(|| Error::invalid("there is no HOME; name a directory with --cache"))?.join("tierfs"))
+    Ok(found
+        .ok_or_else(|| {
+            Error::invalid("HOME is not set, so the cache has no default directory; name one with --cache")
+        })?
+        .join("tierfs"))
 }
 
 #[cfg(feature = "remote")]
 pub(in crate::cli) fn cache_size(text: &str) -> Result<crate::remote::read::cache::Size> {
     use crate::remote::read::cache::Size;
 
-    let wrong = || Error::invalid(format!("{text:?} is no size of a cache; write for example 200G or 80%"));
+    let wrong = || {
+        Error::invalid(format!(
+            "invalid cache size {text:?}; write for example 200G, or 80% for a part of the disk"
+        ))
+    };
     if let Some(percent) = text.strip_suffix('%') {
         let percent = percent.parse().ok().filter(|percent| (1..=95).contains(percent));
         return percent.map(Size::Percent).ok_or_else(wrong);
@@ -204,7 +213,9 @@ fn wanted(text: &str) -> Result<(OwnedCollectionName, crate::remote::read::publi
 
     let parts = text.split_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
     let Some(((tenant, collection), at)) = parts.filter(|(_, at)| !at.is_empty()) else {
-        return Err(Error::invalid(format!("{text:?} is no TENANT/COLLECTION=N")));
+        return Err(Error::invalid(format!(
+            "{text:?} is not of the form TENANT/COLLECTION=N, where N is the number or the tag of a snapshot"
+        )));
     };
     let at = at.parse().map_or_else(|_| At::Tag(at.to_owned()), At::Number);
     Ok((OwnedCollectionName::new(tenant, collection), at))

@@ -189,7 +189,7 @@ impl Tree {
             }
         };
         let Located::Control(view) = vfs.walk(&place)?.1 else {
-            return Err(Error::new(ErrorKind::NotFound, format!("{path} is no control file")));
+            return Err(Error::new(ErrorKind::NotFound, format!("{path} is not a control file")));
         };
         let mounted = Mounted::new(vfs.clone(), vfs.store().place(), toml::Table::new());
         let text = control::show(&mounted, &view, vfs.owner().uid)?;
@@ -259,6 +259,7 @@ fn mount_rows(path: &Path) -> Result<Vec<Row>> {
 
 fn mount_attributes(path: &Path, most: Cost) -> Result<Vec<(&'static str, String)>> {
     let mut values = Vec::new();
+    fs::symlink_metadata(path).map_err(|error| Error::io(path.display(), error))?;
     for attribute in ATTRIBUTES {
         if attribute.cost == Cost::WholeFile && most == Cost::Small {
             continue;

@@ -51,9 +51,11 @@ pub(super) struct Collection {
     pub tiers: Vec<(String, Bytes)>,
 }
 
-/// A container, or a file that is a tensor.
+/// A container, the shards of a model, or a file that is a tensor.
 pub(super) struct Model {
+    /// Of shards with `*` for their numbers.
     pub path: String,
+    pub files: usize,
     pub tensors: Vec<Tensor>,
 }
 
@@ -199,7 +201,15 @@ fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Mod
                     sample(tree, &mut tensors);
                 }
                 if !tensors.is_empty() {
-                    models.push(Model { path, tensors });
+                    let path = path_of_shards(&path).unwrap_or(path);
+                    // Names are sorted, so shards follow each other.
+                    match models.last_mut().filter(|model| model.path == path) {
+                        Some(model) => {
+                            model.files += 1;
+                            model.tensors.append(&mut tensors);
+                        }
+                        None => models.push(Model { path, files: 1, tensors }),
+                    }
                 }
             }
             // A file without tensors.
@@ -210,6 +220,16 @@ fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Mod
         tree.leave();
         Ok(())
     })
+}
+
+/// The path of all shards of a model, from that of one: `model-*-of-00005.safetensors`.
+fn path_of_shards(path: &str) -> Option<String> {
+    let (before, after) = path.rsplit_once("-of-")?;
+    let is_digit = |letter: char| letter.is_ascii_digit();
+    let beginning = before.trim_end_matches(is_digit);
+    let digits = after.len() - after.trim_start_matches(is_digit).len();
+    let is_shard = digits > 1 && before.len() - beginning.len() == digits && beginning.ends_with('-');
+    is_shard.then(|| format!("{beginning}*-of-{after}"))
 }
 
 /// The tensors below the directory of the tree, whose entries are `rows`, with their attributes.
@@ -287,4 +307,19 @@ fn pieces_of(tree: &Tree, tensor: &Tensor) -> Result<Vec<Vec<u8>>> {
         pieces.push(bytes);
     }
     Ok(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path_of_shards;
+
+    #[test]
+    fn shards_of_a_model_have_one_path() {
+        let path = path_of_shards("a/m/model-00002-of-00030.safetensors");
+        assert_eq!(path.as_deref(), Some("a/m/model-*-of-00030.safetensors"));
+        for other in ["a/m/model.safetensors", "a/m/2-of-3.npy", "a/out-of-date/x.npy", "a/x-12-of-00030.npy"]
+        {
+            assert_eq!(path_of_shards(other), None, "{other}");
+        }
+    }
 }

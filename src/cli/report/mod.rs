@@ -42,15 +42,18 @@ impl Args {
         let page = page::page(&feed);
         write(&self.output, page.as_bytes())?;
         let tensors: usize = feed.models.iter().map(|model| model.tensors.len()).sum();
+        let files: usize = feed.models.iter().map(|model| model.files).sum();
         let (shown, bytes) = (self.output.display(), human(page.len() as u64));
-        print(&format!("{shown}: {tensors} tensors of {} files, {bytes}\n", feed.models.len()))?;
+        print(&format!("{shown}: {tensors} tensors of {files} files, {bytes}\n"))?;
         Ok(Outcome::Succeeded)
     }
 }
 
 /// Writes a file under a temporary name, then gives it its own.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().ok_or_else(|| Error::invalid(format!("{} names no file", path.display())))?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| Error::invalid(format!("{} is not the name of a file", path.display())))?;
     let folder = path.parent().filter(|folder| *folder != OsStr::new("")).unwrap_or(Path::new("."));
     let folder = Folder::open(folder)?;
     let (draft, mut file) = folder.draft_file()?;

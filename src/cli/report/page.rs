@@ -12,6 +12,8 @@ use crate::model::Tier;
 const STYLE: &str = include_str!("page.css");
 /// The most tensors of a store in tables and heat maps: those with the most stored bytes.
 pub(super) const TENSORS_MAX: usize = 5000;
+/// The most rows of a table of groups of tensors: those with the most stored bytes.
+const GROUPS_MAX: usize = 200;
 /// Steps of the scales of colours.
 const STEPS: usize = 9;
 /// The width of a picture, in its own units.
@@ -38,7 +40,7 @@ pub(super) fn page(feed: &Feed) -> String {
     for (name, value) in [
         ("stored", human(all.stored)),
         ("as read", human(all.logical)),
-        ("of that", percent(all.stored, all.logical)),
+        ("stored of read", percent(all.stored, all.logical)),
         ("collections", feed.collections.len().to_string()),
         ("files", feed.files.to_string()),
         ("tensors", tensors.to_string()),
@@ -55,7 +57,7 @@ pub(super) fn page(feed: &Feed) -> String {
     }
     out.push_str(&table(feed, &shown));
     out.push_str(&health(feed));
-    out.push_str("<footer><p>Made by tierfs report. Entropy, savings and cosines come from samples of the bytes; errors are those that tierfs recorded.</p></footer>\n</body></html>\n");
+    out.push_str("<footer><p>Made by tierfs report. Entropy and savings come from samples of the bytes; errors are those that tierfs recorded when it encoded the weights. A cosine compares stored weights with the exact ones.</p></footer>\n</body></html>\n");
     out
 }
 
@@ -125,7 +127,7 @@ fn treemap(feed: &Feed) -> String {
         feed.collections.iter().map(|collection| sum(&collection.tiers).stored as f64).collect();
     let whole = Area { x: 0.0, y: 0.0, width: WIDTH, height: MAP_HEIGHT };
     let mut out = format!(
-        "<section><h2>Stored bytes by collection and tier</h2>\n<svg class=\"map\" role=\"img\" aria-label=\"Treemap of stored bytes\" \
+        "<section><h2>Stored bytes by collection and tier</h2>\n<div class=\"wide\"><svg class=\"map\" role=\"img\" aria-label=\"Treemap of stored bytes\" \
          viewBox=\"0 0 {WIDTH} {MAP_HEIGHT}\">"
     );
     for (collection, area) in feed.collections.iter().zip(squarified(&sizes, whole)) {
@@ -172,7 +174,7 @@ fn treemap(feed: &Feed) -> String {
         }
         out.push_str("</g>");
     }
-    out.push_str("</svg>\n<p class=\"legend\">");
+    out.push_str("</svg></div>\n<p class=\"legend\">");
     for (tier, bytes) in &feed.tiers {
         put(
             &mut out,
@@ -205,27 +207,21 @@ struct Would {
 
 fn savings(feed: &Feed) -> String {
     let mut out = String::from(
-        "<section><h2>Savings by packing or a lower tier</h2>\n<p>Measured on samples of the bytes as they read now, for each tensor \
-         that would shrink. A tier is counted as if every float tensor moved (<code>TIER:all</code>). The error is the RMS of the \
-         differences relative to the values; the present error is added to it.</p>\n<table class=\"save\"><thead><tr><th>file</th><th>now</th><th>move</th>\
-         <th class=\"n\">stored then</th><th class=\"n\">saved</th><th class=\"n\">tensors</th><th class=\"n\">RMS error</th>\
-         <th class=\"n\">cosine</th></tr></thead><tbody>\n",
+        "<section><h2>Savings by packing or a lower tier</h2>\n<p>One row is the sum of a model. Measured on samples of the bytes as \
+         they read now, for each tensor that would shrink. A tier is counted as if every float tensor moved (<code>TIER:all</code>). \
+         RMS error and cosine compare single weights before and after the move, on top of the present error. What the model computes \
+         from these weights differs more.</p>\n<div class=\"wide\"><table class=\"save\"><thead><tr><th>model</th><th class=\"n\">now</th>\
+         <th>move</th><th class=\"n\">stored then</th><th class=\"n\">saved</th><th class=\"n\">tensors</th>\
+         <th class=\"n\">RMS error</th><th class=\"n\">cosine of weights</th></tr></thead><tbody>\n",
     );
-    let mut rows = 0;
+    let mut groups = String::new();
     for model in &feed.models {
-        let now: u64 = model.tensors.iter().map(|tensor| tensor.stored).sum();
-        let tiers: BTreeSet<usize> = model.tensors.iter().map(|tensor| rank(&tensor.tier)).collect();
-        let first = tiers.iter().next().copied().unwrap_or(0);
-        let packed = pack(model);
-        let moves = Tier::ENCODED.into_iter().filter(|tier| rank(tier.name()) > first);
-        let moves = moves.map(|tier| (tier.name(), moved(model, tier)));
-        for (name, would) in std::iter::once(("packed", packed)).chain(moves) {
+        let tensors: Vec<&Tensor> = model.tensors.iter().collect();
+        let now: u64 = tensors.iter().map(|tensor| tensor.stored).sum();
+        let moves = moves_of(&tensors);
+        for (name, would) in &moves {
             let saved = now as f64 - would.stored;
-            if would.tensors == 0 || saved <= 0.0 {
-                continue;
-            }
-            rows += 1;
-            let (error, cosine) = if name == "packed" {
+            let (error, cosine) = if *name == "packed" {
                 ("0".to_owned(), "1".to_owned())
             } else {
                 let cosine = cosine(would.products, would.squares, would.decoded);
@@ -235,8 +231,8 @@ fn savings(feed: &Feed) -> String {
             put(
                 &mut out,
                 format_args!(
-                    "<tr><td class=\"name\">{}</td><td>{}</td><td><i class=\"{}\"></i>{name}</td><td class=\"n\">{}</td><td class=\"n\">{} ({})</td>\
-                 <td class=\"n\">{}</td><td class=\"n\">{error}</td><td class=\"n\">{cosine}</td></tr>\n",
+                    "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td><i class=\"{}\"></i>{name}</td><td class=\"n\">{}</td>\
+                 <td class=\"n\">{} ({})</td><td class=\"n\">{}</td><td class=\"n\">{error}</td><td class=\"n\">{cosine}</td></tr>\n",
                     escaped(&model.path),
                     human(now),
                     class(name),
@@ -247,17 +243,79 @@ fn savings(feed: &Feed) -> String {
                 ),
             );
         }
+        let names: Vec<&str> = moves.iter().map(|(name, _)| *name).collect();
+        if !names.is_empty() {
+            groups.push_str(&groups_of(model, &names));
+        }
     }
-    if rows == 0 {
+    if groups.is_empty() {
         out.push_str("<tr><td colspan=\"8\">no sampled tensor would shrink</td></tr>\n");
     }
-    out.push_str("</tbody></table></section>\n");
+    out.push_str("</tbody></table></div>\n");
+    out.push_str(&groups);
+    out.push_str("</section>\n");
     out
 }
 
-fn pack(model: &Model) -> Would {
-    let mut would = Would::default();
+/// The moves that would save bytes of these tensors, with the sums after them.
+fn moves_of(tensors: &[&Tensor]) -> Vec<(&'static str, Would)> {
+    let now: u64 = tensors.iter().map(|tensor| tensor.stored).sum();
+    let first = tensors.iter().map(|tensor| rank(&tensor.tier)).min().unwrap_or(0);
+    let moves = Tier::ENCODED.into_iter().filter(|tier| rank(tier.name()) > first);
+    let moves = moves.map(|tier| (tier.name(), moved(tensors, tier)));
+    let all = std::iter::once(("packed", pack(tensors))).chain(moves);
+    all.filter(|(_, would)| would.tensors > 0 && would.stored < now as f64).collect()
+}
+
+/// The tensors of a model by their names without the layer, a row each, with the bytes that these moves would leave.
+fn groups_of(model: &Model, names: &[&str]) -> String {
+    let mut groups: BTreeMap<String, Vec<&Tensor>> = BTreeMap::new();
     for tensor in &model.tensors {
+        groups.entry(layer_of(&tensor.name).0).or_default().push(tensor);
+    }
+    let stored = |tensors: &[&Tensor]| tensors.iter().map(|tensor| tensor.stored).sum::<u64>();
+    let mut groups: Vec<(String, Vec<&Tensor>)> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, tensors)| std::cmp::Reverse(stored(tensors)));
+    let (count, all) = (groups.len(), model.tensors.iter().collect::<Vec<_>>());
+    groups.truncate(GROUPS_MAX);
+    let heads: String = names
+        .iter()
+        .map(|name| format!("<th class=\"n\"><i class=\"{}\"></i>{name}</th>", class(name)))
+        .collect();
+    let mut out = format!(
+        "<details><summary>{}: {count} groups of tensors</summary>\n<div class=\"wide\"><table><thead><tr>\
+         <th>tensor group</th><th class=\"n\">tensors</th><th class=\"n\">now</th>{heads}</tr></thead><tbody>\n",
+        escaped(&model.path)
+    );
+    let mut row = |class: &str, name: &str, tensors: &[&Tensor]| {
+        let moves = moves_of(tensors);
+        let cell = |name: &&str| {
+            let found = moves.iter().find(|(move_name, _)| move_name == name);
+            let text = found.map_or("-".to_owned(), |(_, would)| human(would.stored as u64));
+            format!("<td class=\"n\">{text}</td>")
+        };
+        let cells: String = names.iter().map(cell).collect();
+        put(
+            &mut out,
+            format_args!(
+                "<tr{class}><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>{cells}</tr>\n",
+                escaped(name),
+                tensors.len(),
+                human(stored(tensors))
+            ),
+        );
+    };
+    groups.iter().for_each(|(name, tensors)| row("", name, tensors));
+    row(" class=\"sum\"", "sum of the model", &all);
+    let more = count.saturating_sub(GROUPS_MAX);
+    let note = if more > 0 { format!("<p>{more} smaller groups are not shown.</p>") } else { String::new() };
+    put(&mut out, format_args!("</tbody></table></div>{note}</details>\n"));
+    out
+}
+
+fn pack(tensors: &[&Tensor]) -> Would {
+    let mut would = Would::default();
+    for tensor in tensors {
         let measured = tensor.measured.as_ref().filter(|_| tensor.tier == "exact");
         let then =
             measured.map(|sample| tensor.bytes as f64 * sample.packed as f64 / sample.bytes.max(1) as f64);
@@ -266,9 +324,9 @@ fn pack(model: &Model) -> Would {
     would
 }
 
-fn moved(model: &Model, tier: Tier) -> Would {
+fn moved(tensors: &[&Tensor], tier: Tier) -> Would {
     let mut would = Would::default();
-    for tensor in &model.tensors {
+    for tensor in tensors {
         let sample = tensor.measured.as_ref().filter(|_| rank(&tensor.tier) < rank(tier.name()));
         let found = sample.and_then(|sample| {
             let moved = sample.moves.iter().find(|moved| moved.tier == tier)?;
@@ -380,7 +438,7 @@ fn heat_map(place: usize, model: &Model, shown: &BTreeSet<(usize, usize)>) -> St
     put(
         &mut out,
         format_args!(
-            "</p>\n<svg class=\"cells\" role=\"img\" aria-label=\"Heat map of tensors\" viewBox=\"0 0 {width} {height}\" style=\"max-width:{width}px\">"
+            "</p>\n<div class=\"wide\"><svg class=\"cells\" role=\"img\" aria-label=\"Heat map of tensors\" viewBox=\"0 0 {width} {height}\" style=\"width:{width}px;min-width:min({width}px,640px)\">"
         ),
     );
     for (layer, at) in &column {
@@ -425,7 +483,7 @@ fn heat_map(place: usize, model: &Model, shown: &BTreeSet<(usize, usize)>) -> St
     put(
         &mut out,
         format_args!(
-            "</svg>\n<p class=\"legend scale\">low {} high; grey: not known. Error: relative RMS, to {:.2} %. Entropy: to {:.1} bits an element.</p></section>\n",
+            "</svg></div>\n<p class=\"legend scale\">low {} high; grey: not known. Error: relative RMS, to {:.2} %. Entropy: to {:.1} bits an element.</p></section>\n",
             (0..STEPS).map(|step| format!("<i class=\"s{step}\"></i>")).collect::<String>(),
             100.0 * most_error,
             most_entropy
@@ -454,8 +512,8 @@ fn table(feed: &Feed, shown: &BTreeSet<(usize, usize)>) -> String {
         put(
             &mut out,
             format_args!(
-                "<details{}><summary>{} ({} tensors)</summary>\n<table class=\"tensors\"><thead><tr><th>tensor</th><th>type</th><th>shape</th><th>tier</th><th class=\"n\">bits</th>\
-             <th class=\"n\">stored</th><th class=\"n\">RMS error</th><th class=\"n\">cosine</th><th class=\"n\">entropy</th><th class=\"n\">access</th>\
+                "<details{}><summary>{} ({} tensors)</summary>\n<div class=\"wide\"><table class=\"tensors\"><thead><tr><th>tensor</th><th>type</th><th>shape</th><th>tier</th><th class=\"n\">bits</th>\
+             <th class=\"n\">stored</th><th class=\"n\">RMS error</th><th class=\"n\">cosine of weights</th><th class=\"n\">entropy</th><th class=\"n\">access</th>\
              <th class=\"n\">score</th><th>why</th></tr></thead><tbody>\n",
                 if place == 0 { " open" } else { "" },
                 escaped(&model.path),
@@ -472,7 +530,7 @@ fn table(feed: &Feed, shown: &BTreeSet<(usize, usize)>) -> String {
                 &mut out,
                 format_args!(
                     "<tr><td class=\"name\">{}</td><td>{}</td><td>{}</td><td><i class=\"{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-                 <td class=\"n\">{:.3e}</td><td class=\"n\">{cosine}</td><td class=\"n\">{entropy}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+                 <td class=\"n\">{:.3e}</td><td class=\"n\">{cosine}</td><td class=\"n\">{entropy}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}</td></tr>\n",
                     escaped(&tensor.name),
                     escaped(&tensor.dtype),
                     escaped(shape),
@@ -487,7 +545,7 @@ fn table(feed: &Feed, shown: &BTreeSet<(usize, usize)>) -> String {
                 ),
             );
         }
-        out.push_str("</tbody></table></details>\n");
+        out.push_str("</tbody></table></div></details>\n");
     }
     out.push_str("</section>\n");
     out
@@ -502,7 +560,7 @@ fn health(feed: &Feed) -> String {
         feed.problems.iter().for_each(|problem| put(&mut out, format_args!("<li>{}</li>", escaped(problem))));
         out.push_str("</ul>\n");
     }
-    out.push_str("<table><thead><tr><th>collection</th><th class=\"n\">files</th><th class=\"n\">stored</th><th class=\"n\">shared</th><th>last scrub</th></tr></thead><tbody>\n");
+    out.push_str("<div class=\"wide\"><table><thead><tr><th>collection</th><th class=\"n\">files</th><th class=\"n\">stored</th><th class=\"n\">shared</th><th>last scrub</th></tr></thead><tbody>\n");
     for collection in &feed.collections {
         let prefix = format!("{}: ", collection.path);
         let lines: Vec<&str> = feed.scrub.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
@@ -512,7 +570,7 @@ fn health(feed: &Feed) -> String {
         put(
             &mut out,
             format_args!(
-                "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+                "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}</td></tr>\n",
                 escaped(&collection.path),
                 collection.files,
                 human(sum(&collection.tiers).stored),
@@ -524,7 +582,7 @@ fn health(feed: &Feed) -> String {
     put(
         &mut out,
         format_args!(
-            "</tbody></table>\n<p>Copies of pinned files: {}. Logs: {}.</p></section>\n",
+            "</tbody></table></div>\n<p>Copies of pinned files: {}. Logs: {}.</p></section>\n",
             human(feed.pinned),
             human(feed.logs)
         ),

@@ -366,23 +366,35 @@ impl Screen {
                 "by stored bytes"
             }
         };
-        let room = usize::from(area.width.saturating_sub(2 + 6 + 8 + 9 + 3));
+        // A narrow table shows only the number that orders it.
+        let is_wide = area.width >= 60;
+        let is_by_bytes = self.tensors == TensorOrder::Bytes;
+        let numbers: u16 = if is_wide { 8 + 9 + 2 } else { 9 + 1 };
+        let room = usize::from(area.width.saturating_sub(2 + 6 + 1 + numbers));
         let rows = tensors.iter().map(|tensor| {
-            Row::new([
-                Cell::from(end_of(&tensor.path, room)),
-                Cell::from(tensor.tier.as_str()).style(tier_style(&tensor.tier)),
-                right(match self.tensors {
-                    TensorOrder::Accesses => tensor.accesses.to_string(),
-                    _ => format!("{:.1}", tensor.score),
-                }),
-                right(human(tensor.stored)),
-            ])
+            let heat = right(match self.tensors {
+                TensorOrder::Accesses => tensor.accesses.to_string(),
+                _ => format!("{:.1}", tensor.score),
+            });
+            let stored = right(human(tensor.stored));
+            let name = Cell::from(shortened(&tensor.path, room));
+            let tier = Cell::from(tensor.tier.as_str()).style(tier_style(&tensor.tier));
+            match (is_wide, is_by_bytes) {
+                (true, _) => Row::new([name, tier, heat, stored]),
+                (false, true) => Row::new([name, tier, stored]),
+                (false, false) => Row::new([name, tier, heat]),
+            }
         });
         let third = if self.tensors == TensorOrder::Accesses { ">accesses" } else { ">score" };
-        let widths =
-            [Constraint::Fill(1), Constraint::Length(6), Constraint::Length(8), Constraint::Length(9)];
+        let (name, tier) = (Constraint::Fill(1), Constraint::Length(6));
+        let (heat, stored) = (Constraint::Length(8), Constraint::Length(9));
+        let (widths, head) = match (is_wide, is_by_bytes) {
+            (true, _) => (vec![name, tier, heat, stored], header(["tensor", "tier", third, ">stored"])),
+            (false, true) => (vec![name, tier, stored], header(["tensor", "tier", ">stored"])),
+            (false, false) => (vec![name, tier, stored], header(["tensor", "tier", third])),
+        };
         let table = Table::new(rows, widths)
-            .header(header(["tensor", "tier", third, ">stored"]))
+            .header(head)
             .block(Block::bordered().title(format!(" Hottest tensors, {order} ")));
         frame.render_widget(table, area);
     }
@@ -402,7 +414,7 @@ impl Screen {
             Row::new([
                 right(job.number.to_string()),
                 Cell::from(job.request.as_str()),
-                Cell::from(end_of(&job.path, room)),
+                Cell::from(shortened(&job.path, room)),
                 Cell::from(state),
             ])
         });
@@ -512,16 +524,36 @@ fn spark(counts: &[u64]) -> String {
     counts.iter().map(column).collect()
 }
 
-/// The end of a path that fits into this many columns.
-fn end_of(path: &str, columns: usize) -> String {
-    let letters = path.chars().count();
-    if letters <= columns {
-        return path.to_owned();
+/// A path in at most this many columns. Of a longer one, names become their first letters, those in the middle first;
+/// then the middle is left out. Numbers of layers stay, which tell tensors apart.
+fn shortened(path: &str, columns: usize) -> String {
+    let mut parts: Vec<String> = path.split_inclusive(['/', '.']).map(str::to_owned).collect();
+    let last = parts.len().saturating_sub(1);
+    for place in (1..last).chain(0..last.min(1)) {
+        if parts.iter().map(|part| part.chars().count()).sum::<usize>() <= columns {
+            break;
+        }
+        if let Some(part) = parts.get_mut(place)
+            && !part.starts_with(|letter: char| letter.is_ascii_digit())
+        {
+            let (first, end) = (part.chars().next(), part.chars().next_back());
+            *part = first.into_iter().chain(end.filter(|_| part.chars().count() > 1)).collect();
+        }
     }
-    let skipped = letters + 1 - columns.max(1);
-    format!("…{}", path.chars().skip(skipped).collect::<String>())
+    ends_of(&parts.concat(), columns)
 }
 
+/// The beginning and the end of a text, in at most this many columns.
+fn ends_of(text: &str, columns: usize) -> String {
+    let letters = text.chars().count();
+    if letters <= columns {
+        return text.to_owned();
+    }
+    let kept = columns.saturating_sub(1);
+    let (head, tail) = (kept / 3, kept - kept / 3);
+    let beginning: String = text.chars().take(head).collect();
+    format!("{beginning}…{}", text.chars().skip(letters - tail).collect::<String>())
+}
 fn number(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
@@ -557,7 +589,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use serde_json::{Value, json};
 
-    use super::{Key, Screen, Wish, bar, end_of, latency, spark};
+    use super::{Key, Screen, Wish, bar, latency, shortened, spark};
     use crate::cli::top::feed::Sample;
     use crate::cli::top::plain;
 
@@ -729,8 +761,12 @@ mod tests {
         assert_eq!(bar(0.03125, 4), "▏   ");
         assert_eq!(bar(1.0, 0), "");
         assert_eq!(spark(&[0, 1, 7, 14]), " ▂▅█");
-        assert_eq!(end_of("a/long/path", 5), "…path");
-        assert_eq!(end_of("path", 4), "path");
+        let tensor = "acme/minilm/encoder.layer.15.attention.self.value.weight";
+        assert_eq!(shortened(tensor, 33), "acme/m/e.l.15.a.self.value.weight");
+        assert_eq!(shortened(tensor, 22), "a/m/e.l…5.a.s.v.weight");
+        assert_eq!(shortened("acme/a-long/path", 10), "a/a/path");
+        assert_eq!(shortened("path", 1), "…");
+        assert_eq!(shortened("path", 4), "path");
         assert_eq!(["12 µs", "1.5 ms", "250 ms", "2.0 s"], [12e-6, 1.5e-3, 0.25, 2.0].map(latency));
     }
 }

@@ -157,7 +157,7 @@ impl Layout {
         let is_rotated = match fields.byte()? {
             0 => false,
             1 => true,
-            other => return Err(corrupt(format_args!("{other} as its rotation, which is 0 or 1"))),
+            other => return Err(corrupt(format_args!("its rotation is {other}; it must be 0 or 1"))),
         };
         fields.zeros::<1>()?;
         let stored_elements = fields.u32()?;
@@ -169,7 +169,9 @@ impl Layout {
         for (i, (mode, value)) in modes.into_iter().zip(values).enumerate() {
             let has_value = i < width && matches!(mode, CONSTANT | SPARSE);
             if (i >= width && mode != RAW) || (!has_value && value != 0) {
-                return Err(corrupt(format_args!("plane {i} has a value or a mode that it must not have")));
+                return Err(corrupt(format_args!(
+                    "plane {i} has mode {mode} and value {value}, which do not go together"
+                )));
             }
             if let Some(plane) = layout.planes[..width].get_mut(i) {
                 *plane = plane_of(mode, value, elements, &mut fields)?;
@@ -229,7 +231,9 @@ fn plane_of(mode: u8, value: u8, elements: usize, fields: &mut Fields<'_>) -> Re
             let count = fields.u32()?;
             fields.zeros::<4>()?;
             if count > elements {
-                return Err(corrupt(format_args!("{count} exceptions among {elements} elements")));
+                return Err(corrupt(format_args!(
+                    "a plane has {count} exceptions, more than the {elements} elements of the block"
+                )));
             }
             Ok(Plane::Sparse { value, at: 0, count })
         }
@@ -247,28 +251,30 @@ fn ladder_of(elements: usize, fields: &mut Fields<'_>) -> Result<Ladder> {
     }
     let symbols = fields.array::<SYMBOLS>()?;
     if low > 7 || !(1..=LEVELS_MAX).contains(&level_count) {
-        return Err(corrupt(format_args!("a ladder of {level_count} levels above {low} low bits")));
+        return Err(corrupt(format_args!(
+            "a ladder has {level_count} levels and {low} low bits; it can have 1 to {LEVELS_MAX} levels and 0 to 7 low bits"
+        )));
     }
     if symbols.iter().any(|symbol| symbol & ((1 << low) - 1) != 0) {
-        return Err(corrupt("a symbol has low bits that are stored apart"));
+        return Err(corrupt("a symbol has low bits set; these are stored separately"));
     }
     let mut levels = [Level::default(); LEVELS_MAX];
     let (mut len, mut first) = (elements, 0);
     for (j, (width, escapes)) in widths.into_iter().zip(counts).enumerate() {
         if j >= level_count {
             if width != 0 || escapes != 0 {
-                return Err(corrupt("a ladder describes a level that it does not have"));
+                return Err(corrupt("a ladder of {level_count} levels describes a further one"));
             }
             continue;
         }
         if !(1..=4).contains(&width) {
-            return Err(corrupt(format_args!("codes of {width} bits, which have 1 to 4")));
+            return Err(corrupt(format_args!("a level has codes of {width} bits; they can have 1 to 4")));
         }
         let symbol_count = (1 << width) - 1;
         let own =
             symbols.get(first..first + symbol_count).ok_or_else(|| corrupt("it has too many symbols"))?;
         if escapes > len {
-            return Err(corrupt(format_args!("{escapes} escapes from a level of {len} codes")));
+            return Err(corrupt(format_args!("a level of {len} codes has {escapes} escapes")));
         }
         let mut level = Level { width: usize::from(width), len, escapes, at: 0, symbols: [0; SYMBOLS] };
         level.symbols[..symbol_count].copy_from_slice(own);

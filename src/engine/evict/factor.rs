@@ -117,7 +117,7 @@ fn decompose(
         .map(|element| f64::from(value(dtype, element).unwrap_or(f32::NAN)));
     let matrix = DMatrix::from_row_iterator(rows as usize, columns as usize, elements);
     if !matrix.iter().all(|value| value.is_finite()) {
-        return Err("elements are infinite or no numbers".to_owned());
+        return Err("elements are infinite or NaN".to_owned());
     }
     // Transposed if needed, so that the columns are the shorter side.
     let is_wide = columns > rows;
@@ -130,7 +130,7 @@ fn decompose(
         Rank::Count(rank) => {
             let rank = usize::try_from(rank).unwrap_or(usize::MAX);
             if rank > tall.side() {
-                return Err(format!("a matrix of {rows}x{columns} has no rank of {rank}"));
+                return Err(format!("the rank of a {rows}x{columns} matrix cannot be {rank}"));
             }
             check_bytes(shape_of(rank), bytes_max)?;
             tall.leading(rank)

@@ -99,7 +99,7 @@ pub fn parse(prefix: &[u8], file_len: u64, budget: &mut Budget) -> Result<Header
         return Err(if end > file_len {
             cut_off(text)
         } else {
-            let advice = "more arrays may follow; save each in a file of its own";
+            let advice = "more arrays may follow; save each array in a separate file";
             Error::unsupported(format!("{text}: {advice}"))
         });
     }

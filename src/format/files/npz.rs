@@ -33,9 +33,9 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Resul
         }
     }
     match archive.others.first() {
-        Some((name, why)) if archive.arrays.is_empty() => {
-            Err(Error::unsupported(format!("it has no array that can be shown: {name:?}: {why}")))
-        }
+        Some((name, why)) if archive.arrays.is_empty() => Err(Error::unsupported(format!(
+            "none of its arrays can be shown as a tensor; the first, {name:?}: {why}"
+        ))),
         _ => Ok(archive),
     }
 }
@@ -47,7 +47,7 @@ fn array(
     budget: &mut Budget,
 ) -> Result<Result<TensorRange, String>> {
     let Some(name) = entry.name.strip_suffix(".npy") else {
-        return Ok(Err("it is no .npy file, which numpy.savez writes only".to_owned()));
+        return Ok(Err("its name does not end in .npy, as those that numpy.savez writes do".to_owned()));
     };
     if !entry.is_stored {
         return Ok(Err("it is compressed; write it with numpy.savez, not savez_compressed".to_owned()));

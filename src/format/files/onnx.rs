@@ -44,8 +44,7 @@ mod protobuf;
 use protobuf::{Fields, Value};
 
 /// The end of an error for bytes that are no ONNX model.
-const DAMAGED: &str =
-    "it is damaged or no ONNX model; download or copy it again, or give it a name without the suffix .onnx";
+const DAMAGED: &str = "it is damaged, or not an ONNX model; download or copy it again, or give it a name without the suffix .onnx";
 
 /// The error for bytes that no program for ONNX writes.
 fn damaged(text: impl std::fmt::Display) -> Error {
@@ -180,7 +179,7 @@ impl Walk<'_, '_> {
             match found.get_mut(place) {
                 Some(before) => {
                     before.1 = entry;
-                    self.leave_out(&name, "it is there more than once, and the last one counts");
+                    self.leave_out(&name, "the file has it more than once, and the last one counts");
                     continue;
                 }
                 None => found.push((name, entry)),
@@ -208,7 +207,7 @@ impl Walk<'_, '_> {
     /// The name of an initializer, if a tensor can have it.
     fn checked_name(&mut self, name: Option<String>) -> Option<String> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
-            self.leave_out("an initializer", "it has no name, or one of too many bytes or not in UTF-8");
+            self.leave_out("an initializer", "its name is missing, too long or not UTF-8");
             return None;
         };
         match check_tensor_name(&name) {
@@ -349,7 +348,7 @@ fn entry(name: String, tensor: Tensor) -> Result<Entry, String> {
     let shape = Shape::new(&tensor.sizes).ok_or("it has more elements than can be counted")?;
     let bytes = dtype.bytes_of(shape.elements());
     let bytes =
-        bytes.ok_or_else(|| format!("{} elements of {dtype} are no whole bytes", shape.elements()))?;
+        bytes.ok_or_else(|| format!("{} elements of {dtype} do not fill whole bytes", shape.elements()))?;
     let place = match (tensor.is_beside, tensor.raw, tensor.location) {
         (false, Some(raw), _) if raw.end - raw.start == bytes => Place::Here(raw),
         (false, Some(raw), _) => {
@@ -360,8 +359,12 @@ fn entry(name: String, tensor: Tensor) -> Result<Entry, String> {
             let (begin, end) =
                 end.ok_or("its place in another file is not a number, or it lies past every file")?;
             let location = below(&text);
-            let location =
-                location.ok_or_else(|| format!("{:?} is no path below the model", quoted_name(&text)))?;
+            let location = location.ok_or_else(|| {
+                format!(
+                    "its external data is in {:?}, which is not a path below the directory of the model",
+                    quoted_name(&text)
+                )
+            })?;
             Place::Beside { location, range: begin..end }
         }
         (true, ..) => return Err("its place in another file does not fit its shape".to_owned()),

@@ -69,7 +69,7 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Resul
     let mut pickles = entries.iter().filter(|entry| entry.name.ends_with("/data.pkl"));
     let (Some(pickle), None) = (pickles.next(), pickles.next()) else {
         return Err(Error::unsupported(
-            "a zip archive that torch.save did not write: it has not one data.pkl",
+            "a zip archive that torch.save did not write: it does not have exactly one data.pkl",
         ));
     };
     let top = pickle.name.strip_suffix("data.pkl").unwrap_or_default();
@@ -104,12 +104,16 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Resul
             1 => String::new(),
             count => format!("; and {} more", count - 1),
         };
-        return Err(Error::unsupported(format!("it has no tensor that can be shown: {name:?}: {why}{more}")));
+        return Err(Error::unsupported(format!(
+            "none of its tensors can be shown; the first, {name:?}: {why}{more}"
+        )));
     }
     match pickle.names.first() {
         Some((module, name)) => {
             let (module, name) = (quoted_name(module), quoted_name(name));
-            Err(Error::unsupported(format!("it uses {module}.{name}, and has no tensors outside of objects")))
+            Err(Error::unsupported(format!(
+                "it has no tensors outside of objects such as {module}.{name}, which only Python can load"
+            )))
         }
         None => Ok(checkpoint),
     }

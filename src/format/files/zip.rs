@@ -98,7 +98,7 @@ fn list(read: &mut ReadAt<'_>, file_len: u64) -> Result<Vec<Entry>> {
         listed.push(entry);
     }
     if input.remaining() > 0 {
-        return Err(Error::unsupported("bytes after the last entry of the directory"));
+        return Err(Error::unsupported("bytes follow the last entry of the directory"));
     }
     listed.sort_by_key(|entry| entry.header);
     let mut entries = Vec::with_capacity(listed.len());
@@ -112,7 +112,9 @@ fn list(read: &mut ReadAt<'_>, file_len: u64) -> Result<Vec<Entry>> {
         at = data.end;
         let is_stored = entry.method == 0 && entry.flags & ENCRYPTED == 0;
         if is_stored && entry.stored != entry.bytes {
-            return Err(place(Error::invalid("stored in another number of bytes than it has")));
+            return Err(place(Error::invalid(
+                "its stored size differs from its size, though it is not compressed",
+            )));
         }
         entries.push(Entry { name: entry.name, data, is_stored });
     }
@@ -131,7 +133,7 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
             && comment.is_some_and(|comment| usize::from(comment) + 22 == found.len())
     };
     let at = (0..tail.len()).rev().find(is_end);
-    let at = at.ok_or_else(|| cut_off("no end record"))?;
+    let at = at.ok_or_else(|| cut_off("the end record is missing"))?;
     let mut input = Reader::new(tail.get(at + 4..).unwrap_or_default());
     let (disk, first_disk) = (input.u16()?, input.u16()?);
     let (here, count) = (u64::from(input.u16()?), u64::from(input.u16()?));
@@ -140,9 +142,9 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
     let is_large = count == 0xffff || bytes == 0xffff_ffff || start == 0xffff_ffff;
     let (count, range, end) = match large_end(read, end)? {
         Some(found) => found,
-        None if is_large => return Err(Error::invalid("sizes of zip64 without its end record")),
+        None if is_large => return Err(Error::invalid("the end record of zip64 is missing")),
         None if disk != 0 || first_disk != 0 || here != count => {
-            return Err(Error::unsupported("an archive of several files"));
+            return Err(Error::unsupported("the archive is split into several files"));
         }
         None => (count, (start, bytes), end),
     };
@@ -183,10 +185,10 @@ fn large_end(read: &mut ReadAt<'_>, end: u64) -> Result<Option<LargeEnd>> {
     input.skip(4)?;
     let (own, first_disk, here, count) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
     if !is_record || here != count {
-        return Err(Error::unsupported("a zip64 end record of another form"));
+        return Err(Error::unsupported("the zip64 end record has an unknown form"));
     }
     if disk != 0 || disks > 1 || own != 0 || first_disk != 0 {
-        return Err(Error::unsupported("an archive of several files"));
+        return Err(Error::unsupported("the archive is split into several files"));
     }
     let (bytes, start) = (input.u64()?, input.u64()?);
     Ok(Some((count, (start, bytes), record)))
@@ -194,7 +196,7 @@ fn large_end(read: &mut ReadAt<'_>, end: u64) -> Result<Option<LargeEnd>> {
 
 fn listed_entry(input: &mut Reader<'_>) -> Result<Listed> {
     if input.array()? != DIRECTORY_MAGIC {
-        return Err(Error::invalid("an entry of the directory begins with other bytes"));
+        return Err(Error::invalid("an entry of the directory does not begin with its signature"));
     }
     input.skip(4)?;
     let (flags, method) = (input.u16()?, input.u16()?);
@@ -206,12 +208,12 @@ fn listed_entry(input: &mut Reader<'_>) -> Result<Listed> {
     input.skip(6)?;
     let header = u64::from(input.u32()?);
     let name = std::str::from_utf8(input.bytes(usize::from(name))?);
-    let name = name.map_err(|_| Error::unsupported("a name that is not UTF-8"))?.to_owned();
+    let name = name.map_err(|_| Error::unsupported("the name of an entry is not UTF-8"))?.to_owned();
     let extra = input.bytes(usize::from(extra))?;
     input.skip(usize::from(comment))?;
     let [bytes, stored, header] = large(extra, [bytes, stored, header])?;
     if disk != 0 && disk != 0xffff {
-        return Err(Error::unsupported("an archive of several files"));
+        return Err(Error::unsupported("the archive is split into several files"));
     }
     Ok(Listed { name, flags, method, checksum, stored, bytes, header })
 }
@@ -225,7 +227,7 @@ fn large<const N: usize>(extra: &[u8], mut sizes: [u64; N]) -> Result<[u64; N]> 
         let (id, len) = (fields.u16()?, fields.u16()?);
         let Ok(field) = fields.bytes(usize::from(len)) else { break };
         if id == LARGE_FIELD && found.replace(field).is_some() {
-            return Err(Error::unsupported("sizes of zip64 twice"));
+            return Err(Error::unsupported("an entry has the sizes of zip64 twice"));
         }
     }
     let mut field = Reader::new(found.unwrap_or_default());
@@ -245,7 +247,7 @@ fn data(read: &mut ReadAt<'_>, entry: &Listed, directory: u64) -> Result<Range<u
     let bytes = fetch(read, entry.header..end)?;
     let mut input = Reader::new(&bytes);
     if input.array()? != MAGIC {
-        return Err(Error::invalid("no local header at its place"));
+        return Err(Error::invalid("its local header is not where the directory says"));
     }
     input.skip(2)?;
     let (flags, method) = (input.u16()?, input.u16()?);

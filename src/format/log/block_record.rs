@@ -82,13 +82,13 @@ pub fn of_slot_run(
     payload_len: impl Fn(u32) -> Result<usize>,
 ) -> Result<Vec<BlockRecord>> {
     let Record::SlotRun { object, block: first, stored, created_at, is_move, .. } = record else {
-        return Err(Error::corrupt("no run of slots"));
+        return Err(Error::corrupt("a record of another type stands where a run of slots is expected"));
     };
     let (entries, rest) = array.as_chunks::<8>();
     if entries.len() as u64 != u64::from(stored.len) || !rest.is_empty() {
-        return Err(Error::corrupt("a run of slots with an array of another length"));
+        return Err(Error::corrupt("the array of a run of slots has the wrong length"));
     }
-    let past = || Error::corrupt("a run of slots past the last number");
+    let past = || Error::corrupt("a run of slots goes past the largest block number or offset");
     let mut offset = stored.offset;
     let mut records = Vec::with_capacity(entries.len());
     for (skip, entry) in (0_u32..).zip(entries) {
@@ -98,11 +98,13 @@ pub fn of_slot_run(
         let (scale, len) = match stored.tier {
             Tier::Packed => (0.0, value),
             Tier::Exact if value == 0 => (0.0, payload_len(block)? as u32),
-            Tier::Exact | Tier::Absent => return Err(Error::corrupt("a scale of an exact block")),
+            Tier::Exact | Tier::Absent => {
+                return Err(Error::corrupt("an exact block in a run of slots has a scale"));
+            }
             _ => (f32::from_bits(value), payload_len(block)? as u32),
         };
         if !scale.is_finite() || len == 0 {
-            return Err(Error::corrupt("a run of slots with an impossible block"));
+            return Err(Error::corrupt("a block in a run of slots has an infinite scale or no bytes"));
         }
         let stored = Stored { scale, checksum, offset, len, ..*stored };
         records.push(BlockRecord {
@@ -199,7 +201,7 @@ fn checked(stored: Stored, tier: u8, bits: u8, encoding: u8, group_len: u16) -> 
         Error::unsupported(format!("encoding {encoding}, which this program does not know"))
     })?;
     if !stored.scale.is_finite() {
-        return Err(Error::corrupt("a scale that is not finite"));
+        return Err(Error::corrupt("the scale of a block is not finite"));
     }
     let found = match (tier, encoding) {
         (0, Encoding::Verbatim) if bits == 0 => (stored.len == 0).then_some(Tier::Absent),

@@ -168,7 +168,7 @@ impl Record {
                 if kind == 0 {
                     Record::Create { object, block, described, stored, created_at }
                 } else if stored.tier != Tier::Exact || !stored.in_data {
-                    return Err(Error::corrupt("a run of blocks that are not exact in a data file"));
+                    return Err(Error::corrupt("a run of blocks in a data file is not exact"));
                 } else {
                     Record::CreateRun { object, block, described, stored, created_at }
                 }
@@ -216,7 +216,7 @@ impl Record {
                 let [flags] = slot.get::<105, 1>();
                 let is_possible = stored.tier != Tier::Absent && stored.scale.to_bits() == 0;
                 if !is_possible || flags & !MOVED != 0 {
-                    return Err(Error::corrupt("a run of slots that are not those of one tier"));
+                    return Err(Error::corrupt("a run of slots lies in more than one tier"));
                 }
                 let is_move = flags & MOVED != 0;
                 Record::SlotRun { object, block, described, stored, created_at, is_move }
@@ -231,7 +231,9 @@ impl Record {
             11 => {
                 let count = u16::from_le_bytes(slot.get::<41, 2>());
                 if slot.sequence() > SEQUENCE_MAX - u64::from(count) {
-                    return Err(Error::corrupt("a small batch whose records have no numbers"));
+                    return Err(Error::corrupt(
+                        "the records of a small batch need numbers past the largest one",
+                    ));
                 }
                 Record::Small {
                     batch: batch_of(slot)?,
@@ -459,7 +461,7 @@ fn create(
 fn batch_of(slot: &RawSlot) -> Result<u64> {
     match u64::from_le_bytes(slot.get::<21, 8>()) {
         batch @ 0..=SEQUENCE_MAX => Ok(batch),
-        batch => Err(Error::corrupt(format!("the Commit of batch {batch}"))),
+        batch => Err(Error::corrupt(format!("a Commit record names batch {batch}, past the largest number"))),
     }
 }
 
@@ -472,7 +474,7 @@ fn parse_empty(slot: &RawSlot) -> Result<Stored> {
         (EMPTY_ZEROS, IN_DATA, offset) => Ok(Stored::in_extent(offset)),
         (EMPTY_ZEROS, _, 0) => Ok(Stored::ZEROS),
         (EMPTY_LOST, 0, 0) => Ok(Stored::LOST),
-        (EMPTY_ZEROS | EMPTY_LOST, ..) => Err(Error::corrupt("blocks without a payload that have an offset")),
+        (EMPTY_ZEROS | EMPTY_LOST, ..) => Err(Error::corrupt("blocks without a payload have an offset")),
         (what, ..) => Err(Error::unsupported(format!(
             "blocks without a payload of kind {what}, which this program does not know"
         ))),

@@ -124,7 +124,7 @@ pub fn items(sequence: u64, content: &[u8]) -> Result<Vec<Item>> {
     }
     let rest = bytes.bytes(bytes.remaining())?;
     if rest.iter().any(|byte| *byte != 0) {
-        return Err(Error::corrupt("a small batch with bytes behind its end"));
+        return Err(Error::corrupt("bytes follow the end of a small batch"));
     }
     Ok(found)
 }
@@ -286,7 +286,7 @@ impl Before {
         } else {
             let count = number(bytes)?;
             if count > RECORDS_MAX as u64 {
-                return Err(Error::corrupt(format!("a small batch with a file of {count} objects")));
+                return Err(Error::corrupt(format!("a file in a small batch has {count} objects")));
             }
             let objects = (0..count).map(|_| self.object(bytes)).collect::<Result<ObjectIds>>()?;
             NodeType::File(Box::new(FileEntry::new(Content::Plain, objects)))
@@ -330,8 +330,9 @@ impl Before {
         let (offset, len, checksum) = (number(bytes)?, small(bytes)?, bytes.u32()?);
         let created_at = self.seconds(bytes)?;
         let of = self.object.as_ref().filter(|last| last.id == object && flags & !IN_DATA == 0);
-        let of =
-            of.ok_or_else(|| Error::corrupt("a block of another object than the last of a small batch"))?;
+        let of = of.ok_or_else(|| {
+            Error::corrupt("a block in a small batch does not belong to the object before it")
+        })?;
         let shape = Shape::new(&[of.bytes / of.dtype.bytes()]).unwrap_or_default();
         let described = ObjectDescription { dtype: of.dtype, shape, parent: None, reconstruct: 0 };
         let in_data = flags & IN_DATA != 0;
@@ -343,7 +344,7 @@ impl Before {
         match (bytes.u8()?, &self.object) {
             (0, _) => Ok(ObjectId(bytes.u128()?)),
             (1, Some(last)) => Ok(last.id),
-            _ => Err(Error::corrupt("an object that a small batch does not have")),
+            _ => Err(Error::corrupt("a small batch refers to an object that it does not contain")),
         }
     }
 

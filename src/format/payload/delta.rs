@@ -106,19 +106,21 @@ impl Delta {
         let scale = input.f32()?;
         let width = value_bytes(kind, dtype);
         if kind != DeltaKind::Scaled && scale.to_bits() != 0 {
-            return Err(Error::corrupt(format!("patch with a scale, {scale}")));
+            return Err(Error::corrupt(format!("a patch has the scale {scale}; it must be 0")));
         }
         if kind == DeltaKind::Exact {
             let changes = Changes::Exact(input.bytes(input.remaining())?.to_vec());
             changes.check(dtype, elements).map_err(Error::corrupt)?;
             if count != 0 {
-                return Err(Error::corrupt(format!("exact difference of {count} changes")));
+                return Err(Error::corrupt(format!(
+                    "an exact difference counts {count} changes; it must count 0"
+                )));
             }
             return Ok(Delta { object, block, base_epoch, changes });
         }
         if input.remaining() != count.saturating_mul(2 + width) {
             return Err(Error::corrupt(format!(
-                "delta of {count} changes of {width} bytes in a record of {} bytes",
+                "a delta of {count} changes of {width} bytes does not fit its record of {} bytes",
                 bytes.len()
             )));
         }
@@ -246,10 +248,10 @@ impl Changes {
         let (ascending, last) = match self {
             Changes::Scaled { scale, pairs } => {
                 if !dtype.is_quantizable() {
-                    return Err(format!("scaled delta of {dtype} elements"));
+                    return Err(format!("a scaled delta is for {dtype} elements; only floats can have one"));
                 }
                 if !scale.is_finite() {
-                    return Err(format!("delta with the scale {scale}"));
+                    return Err(format!("a delta has the scale {scale}, which is not finite"));
                 }
                 let ascending = pairs.is_sorted_by(|left, right| left.0 < right.0);
                 (ascending, pairs.last().map(|(index, _)| *index))
@@ -257,7 +259,7 @@ impl Changes {
             Changes::Patch { indices, elements: replacements } => {
                 if Some(replacements.len()) != indices.len().checked_mul(element_bytes(dtype)) {
                     return Err(format!(
-                        "patch of {} elements of {dtype} with {} bytes",
+                        "a patch of {} elements of {dtype} has {} bytes",
                         indices.len(),
                         replacements.len()
                     ));
@@ -266,12 +268,12 @@ impl Changes {
                 (ascending, indices.last().copied())
             }
             Changes::Exact(_) if !dtype.is_quantizable() => {
-                return Err(format!("exact difference of {dtype} elements"));
+                return Err(format!("an exact difference is for {dtype} elements; only floats can have one"));
             }
             Changes::Exact(_) => return Ok(()),
         };
         match last {
-            _ if !ascending => Err("delta with indices that do not ascend".to_owned()),
+            _ if !ascending => Err("the indices of a delta do not ascend".to_owned()),
             Some(last) if u64::from(last) >= elements => {
                 Err(format!("delta changes element {last} of a block of {elements}"))
             }

@@ -61,7 +61,7 @@ impl FactorShape {
     fn check(self) -> Result<(), String> {
         if self.rank > self.rows.min(self.columns) {
             let FactorShape { rows, columns, rank } = self;
-            return Err(format!("factors of rank {rank} of a {rows}x{columns} matrix"));
+            return Err(format!("factors of rank {rank} do not fit a {rows}x{columns} matrix"));
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Factor {
         shape.check().map_err(Error::corrupt)?;
         if u128::try_from(bytes.len()) != Ok(shape.record_bytes()) {
             return Err(Error::corrupt(format!(
-                "factors of {} bytes in a record of {}",
+                "factors of {} bytes do not fit their record of {}",
                 shape.record_bytes(),
                 bytes.len()
             )));

@@ -316,7 +316,7 @@ impl Manifest {
         }
         let frame = hashed.get(HEAD_BYTES..).unwrap_or_default();
         let body = zstandard::decode(frame, body_bytes as usize).map_err(|undecoded| match undecoded {
-            Undecoded::Damaged => Error::corrupt("its body is no Zstandard frame"),
+            Undecoded::Damaged => Error::corrupt("its body is not a Zstandard frame"),
             Undecoded::TooLong => Error::corrupt("its body is longer than it says"),
         })?;
         if body.len() as u64 != body_bytes {
@@ -401,7 +401,7 @@ impl Manifest {
             }
         }
         if self.pieces.len() > PIECES_MAX {
-            return Err(format!("{} pieces are named", self.pieces.len()));
+            return Err(format!("it lists {} pieces", self.pieces.len()));
         }
         for piece in &self.pieces {
             let is_stored = match piece.encoding {
@@ -413,7 +413,7 @@ impl Manifest {
             }
         }
         if self.files.iter().map(|file| file.extents.len()).sum::<usize>() > EXTENTS_MAX {
-            return Err("there are too many extents".to_owned());
+            return Err("it lists too many extents".to_owned());
         }
         self.files.iter().try_for_each(|file| self.check_file(file))?;
         self.check_variants()
@@ -447,10 +447,13 @@ impl Manifest {
     /// is there twice.
     fn check_variants(&self) -> std::result::Result<(), String> {
         if self.variants.len() > VARIANTS_MAX {
-            return Err(format!("there are {} variants, {VARIANTS_MAX} at most", self.variants.len()));
+            return Err(format!(
+                "it lists {} variants; at most {VARIANTS_MAX} are allowed",
+                self.variants.len()
+            ));
         }
         if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {
-            return Err("the first file is no log".to_owned());
+            return Err("the first file is not a log".to_owned());
         }
         // The variant of each file, from 1; 0 for the collection itself.
         let mut owners = vec![0; self.files.len()];
@@ -479,7 +482,7 @@ impl Manifest {
             .zip(owners)
             .find(|(file, owner)| !seen.insert((*owner, file.kind, file.number)));
         match twice {
-            Some((file, _)) => Err(format!("file {:?} {} is there twice", file.kind, file.number)),
+            Some((file, _)) => Err(format!("it lists file {:?} {} twice", file.kind, file.number)),
             None => Ok(()),
         }
     }

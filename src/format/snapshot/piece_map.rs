@@ -191,7 +191,7 @@ impl PieceMap {
         for _ in 0..extents {
             let extent = read_extent(&mut reader, &map.pieces)?;
             if extent.offset < end {
-                return Err(Error::corrupt("extents that overlap"));
+                return Err(Error::corrupt("two extents overlap"));
             }
             end = extent.end();
             map.extents.push(extent);
@@ -223,7 +223,7 @@ fn read_extent(reader: &mut Reader<'_>, pieces: &[Piece]) -> Result<FileExtent> 
         .zip(extent.piece_offset.checked_add(extent.len))
         .is_some_and(|(piece, end)| end <= piece.raw);
     if !inside || extent.len == 0 || extent.offset.checked_add(u64::from(extent.len)).is_none() {
-        return Err(Error::corrupt("an extent outside its piece or its file"));
+        return Err(Error::corrupt("an extent goes past its piece or its file"));
     }
     Ok(extent)
 }

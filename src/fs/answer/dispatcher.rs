@@ -355,7 +355,7 @@ impl Dispatcher {
                 open_file.collection().check_writable()?;
             } else if open_file.has_lost() {
                 // A writer may open it, perhaps to replace it.
-                let text = "bytes of it are absent, and there is no way to make them again";
+                let text = "some of its bytes are not stored, and nothing can reconstruct them";
                 return Err(Error::new(ErrorKind::Absent, text));
             }
             if !flags.writes_only() {

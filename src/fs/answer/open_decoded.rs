@@ -89,7 +89,7 @@ impl Dispatcher {
         if let Err(error) =
             std::thread::Builder::new().name("open".to_owned()).spawn(in_progress::carried(answer))
         {
-            log::warn!("no thread to wait for a decoded file: {error}");
+            log::warn!("the thread that waits for a decoded file cannot be started: {error}");
             if let Some(reply) = waiting.lock().take() {
                 self.open_now(thread, number, flags, reply);
             }

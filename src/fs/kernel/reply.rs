@@ -300,7 +300,7 @@ impl Reply {
             Ok(()) => {}
             // The request has ended meanwhile, because its program was killed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                log::debug!("nobody waits for a reply: {error}");
+                log::debug!("the kernel no longer waits for this reply: {error}");
             }
             Err(error) => log::error!("a reply to the kernel: {error}"),
         }

@@ -19,7 +19,7 @@ pub trait Service: Send + Sync + 'static {
                 self.answer(request, reply);
             }
             Err(malformed) => {
-                log::error!("a request of the kernel has {} bytes and makes no sense", bytes.len());
+                log::error!("the kernel sent a request of {} bytes that cannot be parsed", bytes.len());
                 if let Some(unique) = malformed.unique {
                     Reply::new(unique, route).error(errno::MALFORMED);
                 }

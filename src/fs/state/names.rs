@@ -122,7 +122,9 @@ impl Names {
         let device = self.device.lock();
         let Some(device) = device.as_ref() else { return false };
         // This fails after the unmount, when no names are cached.
-        invalidate_names(device).inspect_err(|error| log::debug!("names are old: {error}")).is_ok()
+        invalidate_names(device)
+            .inspect_err(|error| log::debug!("the kernel may show old names: {error}"))
+            .is_ok()
     }
 }
 

@@ -43,7 +43,10 @@ impl Parents {
         }
         let missing = named.filter(|path| !tensors.contains_key(*path));
         if let Some(path) = missing {
-            let text = format!("{} has no tensor {path} to be a parent", collection.path());
+            let text = format!(
+                "{} does not have the tensor {path}, which was named as the lineage parent",
+                collection.path()
+            );
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         Ok(Parents {

@@ -77,7 +77,7 @@ impl Drop for Uncommitted<'_> {
             Ok(())
         });
         if let Err(error) = deleted {
-            log::warn!("what an import has left is given back when the store is opened again: {error}");
+            log::warn!("the space of an unfinished import is freed when the store is opened again: {error}");
         }
     }
 }

@@ -143,7 +143,7 @@ pub(in crate::ingest) fn store_parts(
     if recognized.records.is_some() {
         if how.outside.is_some() {
             return Err(Error::unsupported(
-                "an embedding batch is taken apart, so its bytes cannot stay in place; import it without --in-place",
+                "an embedding batch is stored as separate tensors, so its bytes cannot stay in place; import it without --in-place",
             ));
         }
         return batch::take(uncommitted, collection, source, recognized, &tiers, how, progress);

@@ -206,7 +206,7 @@ impl Repository {
         let commit = text.trim();
         match Path::new(commit).components().collect::<Vec<_>>().as_slice() {
             [Component::Normal(_)] => Ok(Some(commit.to_owned())),
-            _ => Err(Error::invalid(format!("{}: no commit: {commit:?}", path.display()))),
+            _ => Err(Error::invalid(format!("{}: {commit:?} is not the name of a commit", path.display()))),
         }
     }
 
@@ -253,7 +253,7 @@ mod tests {
             assert!(error.ends_with("it has main, pr/1, aaa1, aab2, b3"), "{error}");
         }
         fs::write(path.join("refs/main"), "../../elsewhere").unwrap();
-        assert!(commits(Revisions::Main).unwrap_err().contains("no commit"));
+        assert!(commits(Revisions::Main).unwrap_err().contains("is not the name of a commit"));
         fs::write(path.join("refs/main"), "gone").unwrap();
         assert!(commits(Revisions::Main).unwrap_err().contains("are not there"));
         fs::remove_file(path.join("refs/main")).unwrap();

@@ -92,7 +92,14 @@ impl Mounts {
         match topmost(&self.0, real).filter(MountedThere::is_ours) {
             Some(ours) => {
                 let (path, root) = (path.display(), ours.mountpoint.display());
-                Err(Error::invalid(format!("the {what} {path} lies on the tierfs mounted on {root}")))
+                let text = format!("the {what} {path} lies on the tierfs mounted on {root}");
+                Err(Error::invalid(match what {
+                    "source" => format!(
+                        "{text}; copy or move it there with cp or tierfs mv, or import a copy from outside of \
+                         the mount"
+                    ),
+                    _ => text,
+                }))
             }
             None => Ok(()),
         }
@@ -118,7 +125,7 @@ pub(in crate::ingest) fn files(paths: &[PathBuf], revisions: &Revisions, mounts:
             let (one, other) = (one.source.display(), other.source.display());
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("{one} and {other} would have the same place"),
+                format!("{one} and {other} would have the same path in the collection"),
             ));
         }
     }
@@ -132,7 +139,7 @@ pub(in crate::ingest) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Wa
         if metadata.is_file() {
             Ok(found(path, real, &metadata, Target::default(), &Arc::from([]), false))
         } else {
-            Err(Error::invalid(format!("{} is no file", path.display())))
+            Err(Error::invalid(format!("{} is not a file", path.display())))
         }
     };
     let found = paths.iter().map(shard).collect::<Result<_>>()?;
@@ -208,13 +215,16 @@ impl Walk<'_> {
             return self.repository(&repository, revisions, &root);
         }
         if *revisions != Revisions::Main {
-            let text = format!("{} is no repository of a hub cache, and has no revisions", path.display());
+            let text = format!(
+                "{} is not a repository of a hub cache, so --revision and --all-revisions do not apply",
+                path.display()
+            );
             return Err(Error::invalid(text));
         }
         if metadata.is_dir() {
             if hub_cache(path)?.is_some() {
                 let text = format!(
-                    "{0} is a hub cache; to import each of its models into a collection of its own, \
+                    "{0} is a hub cache; to import each of its models into a separate collection, \
                      name a tenant: tierfs import STORE TENANT {0}",
                     path.display()
                 );
@@ -310,7 +320,7 @@ impl Walk<'_> {
 fn dangling(path: &Path, error: &Error, is_hub: bool) -> Option<Error> {
     let text = fs::read_link(path).ok().filter(|_| error.kind() == ErrorKind::NotFound)?;
     let advice = if is_hub {
-        "its download did not end; download the model again, which continues it".to_owned()
+        "its download is incomplete; download the model again, which continues the download".to_owned()
     } else {
         format!("restore the file that it leads to, or remove the link: rm {}", path.display())
     };

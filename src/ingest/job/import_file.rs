@@ -141,7 +141,9 @@ fn outside(
 ) -> Result<Option<OutsideSource>> {
     let Some(path) = &options.in_place else { return Ok(None) };
     if options.tier.is_some() {
-        return Err(Error::invalid("what stays in place is exact; move it to a tier when it is there"));
+        return Err(Error::invalid(
+            "files in place stay exact; import them first, then move them: tierfs tier",
+        ));
     }
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
     let file = collection.outside_number()?;

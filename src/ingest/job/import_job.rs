@@ -82,7 +82,9 @@ impl Plan {
             walked.found.sort_by_key(|found| !found.target.name.ends_with(b".onnx"));
         }
         if request.delete && walked.roots.is_empty() {
-            return Err(Error::invalid("only an import of a directory can remove what that no longer has"));
+            return Err(Error::invalid(
+                "--delete needs a directory as source; files that it no longer has are removed from the collection",
+            ));
         }
         // A dry run creates no store.
         let has_store = !request.dry_run || Store::exists(&FileDisk::new(store));
@@ -622,8 +624,8 @@ fn note_missing_shards(collection: &Collection, indexes: &[&Target], watch: &dyn
         let shown: Vec<&str> = missing.iter().take(SHARDS_SHOWN_MAX).map(|name| quoted_name(name)).collect();
         let note = match missing.len() - shown.len() {
             _ if missing.is_empty() => continue,
-            0 => format!("shards that it names are not there: {}", shown.join(", ")),
-            more => format!("shards that it names are not there: {} and {more} more", shown.join(", ")),
+            0 => format!("it names shards that are missing: {}", shown.join(", ")),
+            more => format!("it names shards that are missing: {} and {more} more", shown.join(", ")),
         };
         let path = target.path();
         watch.noted(&path, &note);
@@ -689,7 +691,7 @@ fn parents(store: &Store, text: &str) -> Result<Parents> {
 fn target_of(tensor: &str) -> Result<Target> {
     let mut parts: Vec<Vec<u8>> = tensor.split('/').map(|part| part.as_bytes().to_vec()).collect();
     if parts.iter().any(|part| matches!(part.as_slice(), b"" | b"." | b"..")) {
-        return Err(Error::invalid(format!("{tensor:?} is no path below a collection")));
+        return Err(Error::invalid(format!("{tensor:?} is not a path below a collection")));
     }
     let name = parts.pop().unwrap_or_default();
     Ok(Target { directories: parts, name })

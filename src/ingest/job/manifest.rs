@@ -21,7 +21,8 @@ impl Manifest {
         let failed = |error| Error::io(path.display(), error);
         let found = fs::metadata(path).map_err(failed)?;
         if !found.is_file() || found.len() > BYTES_MAX {
-            let text = format!("{}: no file of at most {BYTES_MAX} bytes, as a manifest is", path.display());
+            let text =
+                format!("{}: a manifest must be a regular file of at most {BYTES_MAX} bytes", path.display());
             return Err(Error::invalid(text));
         }
         let mut text = String::new();
@@ -30,7 +31,11 @@ impl Manifest {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let sums = lines.map(|(place, line)| {
             manifest_line(line).ok_or_else(|| {
-                Error::invalid(format!("{}, line {}: not as sha256sum writes it", path.display(), place + 1))
+                Error::invalid(format!(
+                    "{}, line {}: not in the format of sha256sum",
+                    path.display(),
+                    place + 1
+                ))
             })
         });
         Ok(Manifest(sums.collect::<Result<_>>()?))

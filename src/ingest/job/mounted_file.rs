@@ -163,7 +163,8 @@ fn is_preferred(collection: &Collection, cut: &Cutting<'_>, bytes: u64) -> Resul
     // The log takes a checksum of each block.
     let needed = cut.copied() + bytes / 2048;
     if bytes >= ASKS_FROM_BYTES && free < needed {
-        let text = format!("taking it apart needs {needed} bytes, and {free} are free");
+        let text =
+            format!("storing its tensors separately needs {needed} bytes of disk, and {free} are free");
         return Err(Error::new(ErrorKind::Full, text));
     }
     Ok(true)

@@ -87,24 +87,24 @@ impl Request {
             return Err(Error::invalid("no paths"));
         }
         if self.shard_of.is_some() && is_whole {
-            return Err(Error::invalid("shard_of stands without tier, pack, manifest and in_place"));
+            return Err(Error::invalid("shard_of excludes tier, pack, manifest and in_place"));
         }
         if self.in_place && self.tier.is_some() {
-            return Err(Error::invalid("in_place stands without tier"));
+            return Err(Error::invalid("in_place excludes tier: files in place stay exact"));
         }
         let blocking = match (self.block_bytes, self.head_dim) {
             (None, None) => Blocking::default(),
             (Some(bytes), None) => Blocking::bytes(bytes)?,
             (None, Some(elements)) => Blocking::head_dim(elements)?,
-            _ => return Err(Error::invalid("block_bytes stands without head_dim")),
+            _ => return Err(Error::invalid("block_bytes and head_dim exclude each other")),
         };
         if self.shard_of.is_some() && (self.checksum || self.update || self.delete || self.dry_run) {
             return Err(Error::invalid(
-                "shard_of stands without checksum, update, delete and dry_run, because shards are always imported",
+                "shard_of excludes checksum, update, delete and dry_run, because shards are always imported",
             ));
         }
         if self.revision.is_some() && self.all_revisions {
-            return Err(Error::invalid("revision stands without all_revisions"));
+            return Err(Error::invalid("revision and all_revisions exclude each other"));
         }
         if self.reconstruct.as_deref() == Some("delta") && self.parent.is_none() {
             return Err(Error::invalid(
@@ -132,8 +132,10 @@ impl Request {
     /// relative paths, because the daemon has no meaningful working directory.
     pub fn parse(text: &str) -> Result<Request> {
         let value: Value = serde_json::from_str(text)
-            .map_err(|error| Error::invalid(format!("no line of JSON: {error}")))?;
-        let Value::Object(map) = value else { return Err(Error::invalid("no object of JSON")) };
+            .map_err(|error| Error::invalid(format!("the request is not valid JSON: {error}")))?;
+        let Value::Object(map) = value else {
+            return Err(Error::invalid("the request is not a JSON object"));
+        };
         let mut request = Request::default();
         let mut has_collection = false;
         for (key, value) in &map {
@@ -169,7 +171,7 @@ impl Request {
                 "head_dim" => request.head_dim = Some(number()?),
                 "manifest" => request.manifest = Some(absolute(text()?)?),
                 "tag" => request.tag = Some(checked_tag(text()?)?),
-                _ => return Err(Error::invalid(format!("{key:?} is no option of an import"))),
+                _ => return Err(Error::invalid(format!("unknown option {key:?} of an import"))),
             }
         }
         if !has_collection {
@@ -235,7 +237,7 @@ fn absolute(text: &str) -> Result<PathBuf> {
     let path = Path::new(text);
     match path.is_absolute() && !text.contains('\0') {
         true => Ok(path.to_owned()),
-        false => Err(Error::invalid(format!("{text:?} is no absolute path"))),
+        false => Err(Error::invalid(format!("{text:?} is not an absolute path"))),
     }
 }
 

@@ -186,7 +186,7 @@ impl Compare<'_> {
             digester.update(bytes);
             at += count as u64;
             if (self.is_cancelled)() {
-                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+                return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
             }
         }
         Ok(digester.finish().blake3())

@@ -73,7 +73,7 @@ impl<'a> Names<'a> {
                 Some(node) if self.is_directory(node) => node,
                 Some(_) => {
                     let name = String::from_utf8_lossy(name);
-                    return Err(Error::invalid(format!("{name} is a file, so nothing can stand in it")));
+                    return Err(Error::invalid(format!("{name} is a file, not a directory")));
                 }
                 None => {
                     let node = self.number();

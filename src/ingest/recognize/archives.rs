@@ -80,7 +80,7 @@ pub(in crate::ingest) fn recognize(
         return Ok(None);
     }
     Err(Error::unsupported(
-        "no zip archive, as torch.save writes since PyTorch 1.6; load it and save it again",
+        "not a zip archive, which torch.save writes since PyTorch 1.6; load it and save it again",
     ))
 }
 

@@ -242,8 +242,7 @@ fn npy_tensor(source: &Arc<dyn File>, bytes: u64, stem: &str, budget: &mut Budge
     let header = npy::parse(&prefix, bytes, budget)?;
     if !header.is_plain() {
         return Err(Error::unsupported(
-            "its array is in Fortran order or big-endian, so its bytes are not the tensor's; \
-             save it with numpy.save(path, numpy.ascontiguousarray(array).astype(array.dtype.newbyteorder('<')))",
+            "its array is in Fortran order or big-endian, which tierfs does not read as a tensor; save it with numpy.save(path, numpy.ascontiguousarray(array).astype(array.dtype.newbyteorder('<')))",
         ));
     }
     let tensor = PartTensor {

@@ -150,8 +150,10 @@ pub(in crate::ingest) fn tensors_in(collection: &Arc<Collection>, path: &[u8], b
     wanted.retain(|entry| match ranges.entry((entry.begin, entry.end)) {
         Slot::Occupied(first) if entry.begin < entry.end => {
             if *first.get() != entry.name {
-                others
-                    .push((entry.name.clone(), format!("it has the bytes of {}", quoted_name(first.get()))));
+                others.push((
+                    entry.name.clone(),
+                    format!("it shares the bytes of {}", quoted_name(first.get())),
+                ));
             }
             false
         }
@@ -172,7 +174,7 @@ pub(in crate::ingest) fn tensors_in(collection: &Arc<Collection>, path: &[u8], b
         } else if entry.begin < at {
             "it overlaps another"
         } else if !names.insert(entry.name.clone()) {
-            "another model has the name"
+            "a tensor of another model has the same name"
         } else {
             at = entry.end;
             found.tensors.push(part(entry));

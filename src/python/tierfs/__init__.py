@@ -12,18 +12,20 @@ A tensor is read through the mount, as any file.
 
 from __future__ import annotations
 
-from ._commands import cancel, evict, import_, jobs, ls, pin, stat, status, tier, umount, unpin
+from ._commands import cancel, evict, import_, import_hub, jobs, ls, pin, stat, status, tier, umount, unpin
 from ._mount import Mount, mount
 from ._program import CorruptError, Error, UsageError, program
 from ._tensor import Tensor, open, tensors
-from ._types import Entry, Import, Job, MountedStore, PathResult, Reason, Stat, Status
+from ._types import Entry, HubImport, Import, Job, LeftOut, MountedStore, PathResult, Reason, Stat, Status
 
 __all__ = [
     "CorruptError",
     "Entry",
     "Error",
+    "HubImport",
     "Import",
     "Job",
+    "LeftOut",
     "Mount",
     "MountedStore",
     "PathResult",
@@ -35,6 +37,7 @@ __all__ = [
     "cancel",
     "evict",
     "import_",
+    "import_hub",
     "jobs",
     "ls",
     "mount",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import overload
 
 from ._program import StrPath, run, run_json
-from ._types import Entry, Import, Job, MountedStore, PathResult, Stat, Status
+from ._types import Entry, HubImport, Import, Job, MountedStore, PathResult, Stat, Status
 
 
 def import_(
@@ -23,19 +23,21 @@ def import_(
     delete: bool = False,
     strict: bool = False,
     dry_run: bool = False,
-) -> Import | list[Import]:
+) -> Import:
     """Imports files and directories into a collection, mounted or not.
 
     Args:
-        store: the store; created if it does not exist.
-        collection: `TENANT/COLLECTION`; for a cache of the Hugging Face Hub, `TENANT`. Created if it does not exist.
+        store: the store; created if nothing exists at this path.
+        collection: `TENANT/COLLECTION`; created if it does not exist.
         tier: `exact`, `q8`, `q7`, `q5`, `q3` or `q3x`; with `:all`, for every float tensor.
 
     The other arguments are the options of `tierfs import`.
 
-    Returns:
-        What was done; for a hub cache of several models, a list.
+    Raises:
+        ValueError: `collection` has no slash. `import_hub` imports a whole cache of the Hugging Face Hub into a tenant.
     """
+    if "/" not in collection:
+        raise ValueError(f"{collection!r} is not of the form TENANT/COLLECTION; import_hub imports a hub cache")
     options: list[StrPath] = []
     for name, value in (("tier", tier), ("encoder", encoder), ("parent", parent), ("revision", revision)):
         if value is not None:
@@ -50,7 +52,33 @@ def import_(
         "dry-run": dry_run,
     }
     options += [f"--{name}" for name, is_set in flags.items() if is_set]
-    result: Import | list[Import] = run_json("import", *options, "--", store, collection, *paths)
+    result: Import = run_json("import", *options, "--", store, collection, *paths)
+    return result
+
+
+def import_hub(
+    store: StrPath,
+    tenant: str,
+    *caches: StrPath,
+    tier: str | None = None,
+    revision: str | None = None,
+    in_place: bool = False,
+    dry_run: bool = False,
+) -> HubImport:
+    """Imports the models of caches of the Hugging Face Hub, each into one collection of a tenant.
+
+    Args:
+        store: the store; created if nothing exists at this path.
+        tenant: created if it does not exist.
+        tier: `exact`, `q8`, `q7`, `q5`, `q3` or `q3x`; with `:all`, for every float tensor.
+        revision: the branch, tag or commit of each model, instead of `main`.
+    """
+    options: list[StrPath] = []
+    for name, value in (("tier", tier), ("revision", revision)):
+        if value is not None:
+            options += [f"--{name}={value}"]
+    options += [f"--{name}" for name, is_set in (("in-place", in_place), ("dry-run", dry_run)) if is_set]
+    result: HubImport = run_json("import", *options, "--", store, tenant, *caches)
     return result
 
 

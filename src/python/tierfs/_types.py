@@ -61,6 +61,22 @@ class Import(TypedDict):
     listed: list[Listed]
 
 
+class LeftOut(TypedDict):
+    """A source that an import left out."""
+
+    path: str
+    reason: str
+
+
+class HubImport(TypedDict):
+    """What an import of a hub cache did."""
+
+    collections: list[Import]
+    skipped: list[LeftOut]
+    failed: list[str]
+    """Models without the wanted revision."""
+
+
 class Access(TypedDict):
     count: int
     last: int

@@ -112,14 +112,14 @@ fn innermost(error: &dyn std::error::Error) -> String {
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::NotFound => out.write_str("there is no such object"),
+            Failure::NotFound => out.write_str("the object does not exist"),
             Failure::Exists => out.write_str("the object exists already"),
             Failure::Denied(text)
             | Failure::Refused(text)
             | Failure::Transient(text)
             | Failure::Overload(text) => out.write_str(text),
             Failure::WrongLength(len) => write!(out, "the object has {len} bytes, which is wrong"),
-            Failure::WrongBytes => out.write_str("its bytes differ from its name"),
+            Failure::WrongBytes => out.write_str("its bytes do not match the digest in its name"),
             Failure::Local(error) => write!(out, "{error}"),
         }
     }

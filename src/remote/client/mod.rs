@@ -607,7 +607,7 @@ impl Shared {
             match entered {
                 Ok(permit) => return Ok(permit),
                 Err(_) if has_moved => {}
-                Err(_) => return Err(Failure::Transient("no earlier request makes progress".to_owned())),
+                Err(_) => return Err(Failure::Transient("earlier requests make no progress".to_owned())),
             }
         }
     }

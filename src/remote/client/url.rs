@@ -31,7 +31,8 @@ fn no_retries() -> RetryConfig {
 /// The bucket of a URL, and the prefix in it.
 pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
     let wrong = || {
-        let text = format!("{url:?} is no remote; write s3://BUCKET/PREFIX or file:///DIRECTORY");
+        let text =
+            format!("{url:?} is not the URL of a remote; write s3://BUCKET/PREFIX or file:///DIRECTORY");
         Error::invalid(text)
     };
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
@@ -50,7 +51,7 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
     if bucket.contains('@') {
         // Neither the key nor its secret may end up in a message.
         return Err(Error::invalid(
-            "a URL holds no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
+            "credentials are not allowed in a URL; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
         ));
     }
     if bucket.is_empty() {

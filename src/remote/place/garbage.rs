@@ -63,7 +63,7 @@ impl Plan {
     fn parse(generation: u32, text: &str) -> Result<Plan> {
         let mut lines = text.lines();
         if lines.next() != Some(FIRST_LINE) {
-            return Err(Error::unsupported("a plan that this program does not know"));
+            return Err(Error::unsupported("the plan has an unknown format"));
         }
         let mut plan = Plan { generation, doomed: HashSet::new(), candidates: Vec::new() };
         for line in lines {
@@ -189,7 +189,8 @@ fn manifests(remote: &Remote) -> Result<BTreeMap<String, Vec<ObjectListed>>> {
         match listed.key.rsplit_once('/').filter(|_| keys::parse_snapshot(&listed.key).is_some()) {
             Some((directory, _)) => found.entry(directory.to_owned()).or_default().push(listed),
             None => {
-                let text = format!("{}/{} is no manifest; remove it first", remote.place(), listed.key);
+                let text =
+                    format!("{}/{} is not a manifest; remove that object first", remote.place(), listed.key);
                 return Err(Error::corrupt(text));
             }
         }
@@ -269,15 +270,14 @@ fn plan(
         return Ok(());
     }
     let generation =
-        generation.checked_add(1).ok_or_else(|| Error::corrupt("there is no further generation"))?;
+        generation.checked_add(1).ok_or_else(|| Error::corrupt("the generation is the largest number"))?;
     let plan = Plan { generation, doomed, candidates };
     let key = keys::garbage(u64::from(generation));
     match remote.client().create(&key, Bytes::from(plan.to_text()))? {
         Put::Created => Ok(()),
-        Put::Exists => Err(Error::new(
-            ErrorKind::Busy,
-            format!("{}: somebody else collects garbage just now", remote.place()),
-        )),
+        Put::Exists => {
+            Err(Error::new(ErrorKind::Busy, format!("{}: another tierfs gc is running", remote.place())))
+        }
     }
 }
 
@@ -292,7 +292,7 @@ fn claimed(remote: &Remote, plan: &ObjectListed, forgotten: i64) -> Result<Optio
         if other.is_some_and(|other| other.modified >= forgotten) {
             let place = remote.place();
             let text = format!(
-                "{place}: somebody else removes garbage just now; if that run has died, remove {place}/{claim}"
+                "{place}: another tierfs gc is removing objects; if it has died, remove {place}/{claim}"
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }

@@ -48,7 +48,7 @@ pub(in crate::remote) async fn listing(client: &Client) -> Result<Option<Listing
                 }
             }
             Some(_) => return Ok(None),
-            None => log::warn!("{}: no tierfs made {}", client.place(), object.key),
+            None => log::warn!("{}: {} was not made by tierfs", client.place(), object.key),
         }
     }
     Ok(Some(Listing { newest, when }))

@@ -135,7 +135,7 @@ fn bandwidth(client: &Client) -> Examined {
     });
     match measured {
         Ok(rates) if rates.iter().all(|(_, rate)| *rate == 0) => {
-            good("bandwidth", "there is no piece to read".to_owned())
+            good("bandwidth", "not measured: the remote has no pieces yet".to_owned())
         }
         Ok(rates) => {
             let rates = rates.iter().map(|(streams, rate)| format!("{rate} MB/s by {streams}"));

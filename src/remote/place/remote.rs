@@ -57,12 +57,12 @@ impl Remote {
     fn of(client: Client, found: Option<Vec<u8>>) -> Result<Remote> {
         let place = client.place().to_owned();
         let found = found.ok_or_else(|| {
-            let text = format!("{place} is no remote of tierfs; tierfs push with --create makes one");
+            let text = format!("{place} is not a remote of tierfs; tierfs push with --create makes one");
             Error::new(ErrorKind::NotFound, text)
         })?;
         let wrong = |what: &str| Error::corrupt(format!("{place}/{}: {what}", keys::REMOTE));
         let text = String::from_utf8_lossy(&found);
-        let table: toml::Table = text.parse().map_err(|_| wrong("it is no TOML"))?;
+        let table: toml::Table = text.parse().map_err(|_| wrong("it is not TOML"))?;
         let format = table.get("format").and_then(toml::Value::as_integer);
         if format != Some(FORMAT) {
             return Err(Error::unsupported(format!(
@@ -258,7 +258,7 @@ impl Remote {
                         names.push(whole);
                     }
                 }
-                None => log::warn!("{}: no tierfs made {}", self.place(), below(part)),
+                None => log::warn!("{}: {} was not made by tierfs", self.place(), below(part)),
             }
         }
         names.sort_unstable();

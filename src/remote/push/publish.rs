@@ -226,7 +226,8 @@ fn create_manifest(
     if elapsed() >= grace / 2 {
         let hours = grace.as_secs() / 7200;
         let text = format!(
-            "the push took more than {hours} hours, and its pieces may be collected; push again: what was sent is found again"
+            "the push took more than {hours} hours, and its pieces may be collected as garbage; push \
+             again: pieces that still exist are not sent again"
         );
         return Err(Error::new(ErrorKind::Gone, text));
     }
@@ -240,7 +241,7 @@ fn create_manifest(
         Some(found) if found.manifest.push == parameters.push => Ok(()),
         _ => {
             let text = format!(
-                "{}: somebody else has pushed snapshot {} of {tenant}/{collection} meanwhile; look at it, then push again or under another name",
+                "{}: another machine has pushed snapshot {} of {tenant}/{collection} meanwhile; look at that snapshot, then push again or under another name",
                 remote.place(),
                 manifest.number
             );

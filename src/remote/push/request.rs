@@ -106,11 +106,13 @@ impl PushRequest {
     /// Reads an request. Fields that are missing have their defaults.
     pub fn parse(text: &str) -> Result<PushRequest> {
         let value: Value = serde_json::from_str(text)
-            .map_err(|error| Error::invalid(format!("no line of JSON: {error}")))?;
-        let Value::Object(fields) = value else { return Err(Error::invalid("no object of JSON")) };
+            .map_err(|error| Error::invalid(format!("the request is not valid JSON: {error}")))?;
+        let Value::Object(fields) = value else {
+            return Err(Error::invalid("the request is not a JSON object"));
+        };
         let needed = |key: &str| {
             let text = fields.get(key).and_then(Value::as_str);
-            text.ok_or_else(|| Error::invalid(format!("{key} is missing, or no text")))
+            text.ok_or_else(|| Error::invalid(format!("{key} is missing or not text")))
         };
         let mut request = PushRequest::new(parse_place(needed("collection")?)?, needed("url")?);
         request.take(&fields)?;
@@ -148,7 +150,7 @@ impl PushRequest {
                     self.jobs = jobs.ok_or_else(wrong)?;
                 }
                 "label" => self.label = Some(text()?.to_owned()),
-                _ => return Err(Error::invalid(format!("{key} is no option of a push"))),
+                _ => return Err(Error::invalid(format!("unknown option {key} of a push"))),
             }
         }
         Ok(())

@@ -172,7 +172,7 @@ impl Sender<'_> {
                 let stored = if progress.is_cancelled() {
                     Err(Error::new(
                         ErrorKind::Interrupted,
-                        "the push was cancelled; what was sent is found again",
+                        "the push was cancelled; the next push does not send the finished pieces again",
                     ))
                 } else {
                     self.store_one(job, &mut bytes, sent)

@@ -358,7 +358,7 @@ impl Files {
             drop(fetching.run(&source.mirrors, Class::Ahead, &failed).await);
         });
         if let Err(error) = spawned {
-            log::warn!("nothing is fetched ahead: {error}");
+            log::warn!("read-ahead has stopped: {error}");
         }
     }
 

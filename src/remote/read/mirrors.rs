@@ -107,9 +107,11 @@ impl Place<'_> {
         match self {
             Place::Mirror(mirror) => {
                 mirror.is_off.store(true, Ordering::Relaxed);
-                log::warn!("{place}/{key}: its bytes differ from its name; the mirror is not used any more");
+                log::warn!(
+                    "{place}/{key}: its bytes do not match the digest in its name; the mirror is no longer used"
+                );
             }
-            Place::Origin(_) => log::warn!("{place}/{key}: its bytes differ from its name"),
+            Place::Origin(_) => log::warn!("{place}/{key}: its bytes do not match the digest in its name"),
         }
     }
 
@@ -122,7 +124,7 @@ impl Place<'_> {
             // It does not have this piece, but may have others.
             Failure::NotFound => {}
             failure => {
-                log::warn!("{}: {failure}; it is not asked for a while", mirror.client.place());
+                log::warn!("{}: {failure}; this mirror is not used for a while", mirror.client.place());
                 *mirror.failed.lock() = Some(Instant::now());
             }
         }

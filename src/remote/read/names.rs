@@ -100,7 +100,7 @@ impl Names {
         let mut listed = self.shared.listed.lock();
         match found {
             Ok(found) => note(&mut listed, key, found),
-            Err(error) => log::warn!("the names that were listed before are shown: {error}"),
+            Err(error) => log::warn!("directories show the names of the last listing: {error}"),
         }
         if let Some(known) = listed.get_mut(key) {
             (known.when, known.asking) = (Instant::now(), None);

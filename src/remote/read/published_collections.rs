@@ -77,6 +77,26 @@ impl Published {
         self
     }
 
+    /// Finds the snapshots that the user wants. `NotFound` if one does not exist.
+    pub fn check_wanted(&self) -> Result<()> {
+        for name in self.wanted.keys() {
+            let place = self.source.remote().place();
+            let advice = format!("tierfs ls --snapshots {place} {name} lists the snapshots");
+            match self.snapshot(&name.tenant, &name.name) {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let text = format!("{place}: {name} has no snapshot");
+                    return Err(Error::new(ErrorKind::NotFound, text));
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    return Err(Error::new(ErrorKind::NotFound, format!("{error}; {advice}")));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// The remote and the cache.
     pub fn source(&self) -> &Arc<Source> {
         &self.source

@@ -128,8 +128,10 @@ impl SharedFile {
                 return Ok(Got::Unkept(bytes));
             }
             if let Err(error) = claim.keep(&bytes) {
-                self.fetcher
-                    .tell(&format!("{} takes no bytes ({error}); they are read and not kept", self.path));
+                self.fetcher.tell(&format!(
+                    "fetched bytes cannot be written to {} ({error}); they are used and not kept",
+                    self.path
+                ));
                 self.fetcher.unkept(piece, &bytes);
                 return Ok(Got::Unkept(bytes));
             }
@@ -194,7 +196,7 @@ impl SharedFile {
         };
         if let Err(error) = std::thread::Builder::new().name("ahead".to_owned()).spawn(work) {
             AHEAD_NOW.fetch_sub(1, Ordering::Relaxed);
-            log::debug!("{}: nothing is fetched ahead: {error}", self.path);
+            log::debug!("{}: read-ahead has stopped: {error}", self.path);
         }
     }
 

@@ -173,7 +173,7 @@ impl Collection {
             // On a full disk, space is worth more than a state that a damaged log could be rolled back
             // to.
             Err(error) if error.kind() == ErrorKind::Full && writer.log.is_whole() => {
-                log::info!("{}: no room to say that all is durable: {error}", self.path());
+                log::info!("{}: the durability mark cannot be written: {error}", self.path());
                 let synced = writer.log.batch();
                 self.reclaim_until(writer, synced);
             }
@@ -338,7 +338,7 @@ impl Collection {
     /// Makes the collection refuse writes after a failed sync, because a second sync would report
     /// success.
     pub(in crate::store) fn poison(&self, error: Error) -> Error {
-        let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
+        let reason = format!("{error}; unmount, check the disk, run tierfs fsck, and mount again");
         if self.journal.poison(&reason) {
             self.services.events().tell(EventKind::Poisoned, &self.path(), "sync", &reason);
             log::error!("{} takes no more writes: {reason}", self.path());
@@ -361,7 +361,7 @@ impl Collection {
             return;
         }
         if let Err(error) = self.checkpoint(writer) {
-            log::warn!("{}: the log is not written anew: {error}", self.path());
+            log::warn!("{}: the log cannot be rewritten: {error}", self.path());
             writer.due.at = writer.log.bytes() * 2;
             writer.due.least = writer.due.at;
         }

@@ -138,7 +138,7 @@ impl Lineage {
             Some(collection) => Cause::Other(
                 ErrorKind::Busy,
                 format!(
-                    "tensors of {collection}, which is not there, does not open or is damaged, may be stored as \
+                    "tensors of {collection}, which is missing, does not open or is damaged, may be stored as \
                      differences to it; put it back, or run tierfs fsck --repair, and mount again"
                 ),
             ),

@@ -41,8 +41,12 @@ impl OpenedLog {
     ) -> Result<OpenedLog> {
         let log_path = format!("{place}/{LOG_NAME}");
         let how = if access == Access::Write { Open::Write } else { Open::Read };
-        let file =
-            disk.open(&log_path, how).map_err(|error| Error::io(format!("opening {log_path}"), error))?;
+        let file = disk.open(&log_path, how).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, format!("there is no collection {place}"))
+            }
+            _ => Error::io(format!("opening {log_path}"), error),
+        })?;
         let replayed = replay(&file, store).map_err(|error| error.at(place.to_string()))?;
         let identity = Identity::new(store, place, access);
         Ok(OpenedLog { identity, file, replayed, is_durable: false })

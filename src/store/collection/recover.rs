@@ -58,7 +58,7 @@ impl Collection {
         *self.orphans.lock() = self.objects_without_file();
         self.remove_orphans()?;
         if self.has_orphans() {
-            log::warn!("{}: an interrupted import takes space until the log has room", self.path());
+            log::warn!("{}: the space of an interrupted import is freed when the log has room", self.path());
         }
         let mut extents: HashSet<u64> = self
             .state

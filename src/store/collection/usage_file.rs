@@ -73,7 +73,7 @@ impl UsageFile {
         };
         let histories = match parse(&bytes) {
             Ok(histories) if histories.tick_seconds == ticks.length() => histories,
-            Ok(_) => return log::info!("{path}: it counts in other ticks; it is not used"),
+            Ok(_) => return log::info!("{path} is not used: it was written with another tick_seconds"),
             Err(error) => return log::warn!("{path} is not used: {error}"),
         };
         // A clock that was ahead must not make a block look used for ever.

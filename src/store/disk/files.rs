@@ -403,7 +403,7 @@ impl Disk for FileDisk {
             // overwrites the one before and uses its space.
             let written = file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
             if let Err(error) = written {
-                log::warn!("the lock does not name its holder: {error}");
+                log::warn!("the name of the holder cannot be written to the lock: {error}");
             }
         }
         Ok(Box::new(file))
@@ -452,7 +452,7 @@ fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result
     }
     let file = opened?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
     }
     Ok(file)
 }

@@ -67,7 +67,7 @@ impl OpenObject {
         let count = elements.len() as u64 / dtype.bytes();
         let delta = Delta::parse(&record, link.kind, dtype, count).map_err(|error| error.at(place()))?;
         if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, link.base_epoch) {
-            return Err(Error::corrupt(format!("{}: the delta is of another block", place())));
+            return Err(Error::corrupt(format!("{}: the delta belongs to another block", place())));
         }
         apply_changes(&delta, dtype, elements).map_err(|error| error.at(place()))
     }

@@ -32,11 +32,11 @@ impl Collection {
             hasher.update(here);
             at += len as u64;
             if stop() {
-                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+                return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
             }
         }
         if hasher.finalize().as_bytes() != &copy.blake3 {
-            return Err(Error::corrupt(format!("{path}: its BLAKE3 is not that which the log says")));
+            return Err(Error::corrupt(format!("{path}: its BLAKE3 differs from the one in the log")));
         }
         Ok(())
     }

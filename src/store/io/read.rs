@@ -376,7 +376,7 @@ impl OpenObject {
         let place = parent.place(self.collection.place());
         let parent_collection = self.collection.services.lineage().parent_collection(place, parent.object);
         let gone = || {
-            let text = format!("the collection {place} is not there");
+            let text = format!("the collection {place} is missing");
             broken(&self.collection, &text)
         };
         let parent_collection = parent_collection.ok_or_else(gone)?;

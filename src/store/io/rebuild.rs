@@ -86,7 +86,7 @@ impl OpenObject {
 
     pub(in crate::store) fn absent(&self, index: u32) -> Error {
         let text = format!(
-            "{}: block {index} of object {} is absent and there is no way to make it again",
+            "{}: block {index} of object {} is absent, and nothing can reconstruct it",
             self.collection.path(),
             self.object.entry.id
         );

@@ -212,7 +212,7 @@ impl OpenObject {
         let factor = Factor::parse(&read.map_err(|error| error.at(place()))?);
         let factor = factor.map_err(|error| error.at(place()))?;
         if factor.object != self.object.entry.id || factor.block != WHOLE_TENSOR {
-            return Err(Error::corrupt(format!("{}: the factors are of another object", place())));
+            return Err(Error::corrupt(format!("{}: the factors belong to another object", place())));
         }
         Ok(factor)
     }

@@ -128,7 +128,7 @@ impl Log {
     pub fn append(&mut self, batch: &Batch) -> Result<()> {
         self.check()?;
         if batch.next_sequence() > SEQUENCE_MAX {
-            let text = "meta.log has no number left for another record";
+            let text = "meta.log has used the largest record number";
             return Err(Error::new(crate::model::ErrorKind::Full, text));
         }
         let number = self.batch + 1;

@@ -56,7 +56,7 @@ impl PendingBatch {
     pub fn push_small(&mut self, head: &[u8], tail: &[u8], sequence: u64, count: u16) -> Result<()> {
         let items = small_batch::items(sequence, &[head, tail].concat())?;
         if items.len() != usize::from(count) {
-            return Err(Error::corrupt(format!("a small batch of {} records that has {count}", items.len())));
+            return Err(Error::corrupt(format!("a small batch of {} records has {count}", items.len())));
         }
         for (sequence, item) in (sequence..).zip(items) {
             let (record, payload) = item.into_record();
@@ -207,7 +207,7 @@ fn apply_entry(
         && !(1..=sequence).contains(creation)
     {
         // A checkpoint has the entry under this number.
-        return Err(Error::corrupt(format!("object {id} was made by record {creation}, which is not there")));
+        return Err(Error::corrupt(format!("object {id} was made by record {creation}, which is missing")));
     }
     let Some(refused) = refused else { return state.apply_entry(entry) };
     refused.replace(&entry);

@@ -116,7 +116,7 @@ fn first_generation(log: &mut LogReader<'_>) -> Result<u64> {
         }
         at += SLOT;
     }
-    Err(Error::corrupt("meta.log has no slot that can be read; nothing can be saved from it"))
+    Err(Error::corrupt("no slot of meta.log can be read, so nothing can be recovered from the file"))
 }
 
 /// Replays the batches. With `refused`, behaves as [`salvage`] describes.
@@ -287,7 +287,8 @@ fn completed(mut out: Replayed) -> Replayed {
     if out.damage.is_none() {
         let gap = |object: &Arc<Object>| Some((object.entry.id, object.blocks.read().gap()?));
         out.damage = out.state.objects().find_map(gap).map(|(id, index)| {
-            let reason = format!("meta.log describes blocks of object {id} behind {index}, and not that one");
+            let reason =
+                format!("meta.log describes blocks of object {id} after block {index}, but not that block");
             Damage { sequence: 0, reason }
         });
     }
@@ -360,7 +361,7 @@ fn apply(out: &mut Replayed, pending: &PendingBatch, refused: Option<&mut Refuse
 
 /// The generation, and whether a flipped bit had to be corrected.
 fn header(log: &mut LogReader<'_>, store: StoreId) -> Result<(u64, bool)> {
-    let damaged = || Error::corrupt("meta.log begins with no header; run tierfs fsck");
+    let damaged = || Error::corrupt("meta.log does not begin with a header; run tierfs fsck");
     // The header was durable before anything was written after it.
     let never_finished = log.len < SLOT || log.is_zero_from(0)?;
     let slot = match log.slot(0)? {
@@ -379,5 +380,5 @@ fn header(log: &mut LogReader<'_>, store: StoreId) -> Result<(u64, bool)> {
 }
 
 fn put_right(at: u64) -> String {
-    format!("meta.log at byte {at}: a flipped bit was put right")
+    format!("meta.log at byte {at}: a flipped bit was corrected")
 }

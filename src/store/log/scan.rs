@@ -197,7 +197,7 @@ impl<'a> LogReader<'a> {
             return Ok(if at == self.len {
                 SlotContent::End
             } else {
-                SlotContent::Bad("a slot that is cut off".into())
+                SlotContent::Bad("the slot is cut off".into())
             });
         };
         if raw.0 == [0; SLOT_BYTES] {
@@ -206,10 +206,10 @@ impl<'a> LogReader<'a> {
         let corrected = !raw.is_intact();
         let slot = if corrected { raw.corrected() } else { Some(raw) };
         let Some(slot) = slot else {
-            return Ok(SlotContent::Bad("a slot whose checksum does not agree".into()));
+            return Ok(SlotContent::Bad("the checksum of the slot does not match".into()));
         };
         if !slot.is_of(generation, sequence_min) {
-            return Ok(SlotContent::Bad("a slot of another generation".into()));
+            return Ok(SlotContent::Bad("the slot belongs to another generation".into()));
         }
         let record = match Record::parse(&slot) {
             Ok(record) => record,
@@ -219,7 +219,7 @@ impl<'a> LogReader<'a> {
             Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
         };
         let Some(mended) = self.fetch(at + SLOT, &record)? else {
-            return Ok(SlotContent::Bad("a payload that is cut off or whose checksum does not agree".into()));
+            return Ok(SlotContent::Bad("the payload is cut off, or its checksum does not match".into()));
         };
         let (sequence, checksum) = (slot.sequence(), slot.checksum());
         Ok(SlotContent::Record { record, sequence, checksum, corrected: corrected || mended })

@@ -76,7 +76,9 @@ impl Planned<'_> {
                     if tensor
                         .is_some_and(|tensor| tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes))
                     {
-                        return Err(Error::invalid(format!("a tensor of another size than {bytes} bytes")));
+                        return Err(Error::invalid(format!(
+                            "the type and shape of a tensor do not match its {bytes} bytes"
+                        )));
                     }
                 }
                 self.nodes.insert(node.id, Some(node.node_type == NodeType::Directory));
@@ -87,14 +89,20 @@ impl Planned<'_> {
             Entry::Name { parent, node, .. } => {
                 self.directory(*parent)?;
                 if self.is_directory(*node).is_none() {
-                    return Err(Error::invalid(format!("a name for node {}, which is not there", node.0)));
+                    return Err(Error::invalid(format!(
+                        "a name leads to node {}, which does not exist",
+                        node.0
+                    )));
                 }
             }
             Entry::NameRemoved { parent, .. } => self.directory(*parent)?,
             Entry::Written { node, .. } => {
                 let is_file = self.state.node(*node).is_some_and(|node| node.file().is_some());
                 if !is_file || self.nodes.get(node).is_some_and(Option::is_none) {
-                    return Err(Error::invalid(format!("a write to node {}, which is no file", node.0)));
+                    return Err(Error::invalid(format!(
+                        "a write names node {}, which is not a file",
+                        node.0
+                    )));
                 }
             }
             Entry::Collection { .. } | Entry::Setting { .. } | Entry::Outside(_) => {}
@@ -121,7 +129,10 @@ impl Planned<'_> {
         };
         let blocks = self.object(object)?.blocks();
         if end > u64::from(blocks) {
-            return Err(Error::invalid(format!("block {} of object {object}, which has {blocks}", end - 1)));
+            return Err(Error::invalid(format!(
+                "a record names block {} of object {object}, which has {blocks} blocks",
+                end - 1
+            )));
         }
         Ok(())
     }
@@ -131,7 +142,7 @@ impl Planned<'_> {
         // The state in memory may include writes that the log does not have yet.
         let logged = || self.state.object(id).map(|object| object.logged_layout());
         let found = planned.unwrap_or_else(logged);
-        found.ok_or_else(|| Error::invalid(format!("object {id}, which is not there")))
+        found.ok_or_else(|| Error::invalid(format!("a record names object {id}, which does not exist")))
     }
 
     fn is_directory(&self, id: EntryId) -> Option<bool> {
@@ -142,7 +153,7 @@ impl Planned<'_> {
     fn directory(&self, id: EntryId) -> Result<()> {
         match self.is_directory(id) {
             Some(true) => Ok(()),
-            _ => Err(Error::invalid(format!("a name in node {}, which is no directory", id.0))),
+            _ => Err(Error::invalid(format!("a name stands in node {}, which is not a directory", id.0))),
         }
     }
 }

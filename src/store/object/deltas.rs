@@ -54,7 +54,7 @@ impl Object {
         let Some(epoch) = epoch else {
             let id = self.entry.id;
             return Err(Error::corrupt(format!(
-                "a delta on block {index} of object {id}, which is no base for it"
+                "a delta on block {index} of object {id} does not fit the block"
             )));
         };
         let mut deltas = self.write_state().deltas.write();
@@ -63,7 +63,7 @@ impl Object {
         if place == 0 || place > LINKS_MAX || (place != 1 && place != before.len() + 1) {
             let id = self.entry.id;
             return Err(Error::corrupt(format!(
-                "link {place} on block {index} of object {id}, which has {}",
+                "delta {place} on block {index} of object {id} follows {} deltas",
                 before.len()
             )));
         }

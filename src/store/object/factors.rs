@@ -49,7 +49,9 @@ impl Object {
     pub(in crate::store) fn factored(&self, link: FactorLink) -> Result<Option<FactorLink>> {
         if !lies_in_a_file(link.offset, link.len) || !self.has_absent() {
             let id = self.entry.id;
-            return Err(Error::corrupt(format!("a factorization of object {id}, which it cannot be of")));
+            return Err(Error::corrupt(format!(
+                "a factorization names object {id}, which has no absent blocks, or lies past the end of its file"
+            )));
         }
         let before = self.write_state().factor.write().replace((link, IsEnded(false)));
         let before = before.filter(|(_, is_ended)| !is_ended.0).map(|(link, _)| link);

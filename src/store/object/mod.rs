@@ -396,10 +396,16 @@ impl Object {
         let end = u64::from(first) + run.checksums.len() as u64;
         let is_inside = u64::from(first) < end && end <= u64::from(layout.blocks());
         if !is_inside || !lies_in_a_file(run.offset, layout.bytes) {
-            return Err(Error::corrupt(format!("a run of object {} ends at block {end}", self.entry.id)));
+            return Err(Error::corrupt(format!(
+                "a run of object {} ends at block {end}, past the end of the object or of its data file",
+                self.entry.id
+            )));
         }
         if self.entry.extent.is_none() {
-            return Err(Error::corrupt(format!("a run of object {} lies in no data file", self.entry.id)));
+            return Err(Error::corrupt(format!(
+                "a run names object {}, which has no data file",
+                self.entry.id
+            )));
         }
         let range = first..end as u32;
         let mut blocks = self.blocks.write();
@@ -421,7 +427,9 @@ impl Object {
         let (layout, id) = (self.layout(), self.entry.id);
         if range.is_empty() || range.end > layout.blocks() {
             let blocks = layout.blocks();
-            return Err(Error::corrupt(format!("blocks {range:?} of object {id}, which has {blocks}")));
+            return Err(Error::corrupt(format!(
+                "a record names blocks {range:?} of object {id}, which has {blocks}"
+            )));
         }
         let place = self.extent().filter(|_| self.origin.is_none()).map(|extent| {
             let bytes = layout.bytes_of(&range);
@@ -429,7 +437,7 @@ impl Object {
         });
         let is_there = |(offset, bytes)| offset == block.stored.offset && lies_in_a_file(offset, bytes);
         if block.stored.in_data && !place.is_some_and(is_there) {
-            return Err(Error::corrupt(format!("a hole of object {id} that is not in its data file")));
+            return Err(Error::corrupt(format!("a hole of object {id} does not lie in its data file")));
         }
         let mut blocks = self.blocks.write();
         self.checked.clear_range(&range);
@@ -518,7 +526,7 @@ impl Object {
     pub(in crate::store) fn retyped(&self, dtype: Dtype) -> Result<()> {
         if !self.can_be_of(dtype) {
             let (id, before) = (self.entry.id, self.dtype());
-            return Err(Error::corrupt(format!("object {id} of {before} becomes one of {dtype}")));
+            return Err(Error::corrupt(format!("object {id} cannot change from {before} to {dtype}")));
         }
         self.dimensions.dtype.store(dtype.code(), Ordering::Release);
         Ok(())
@@ -566,7 +574,7 @@ impl Object {
         if self.origin.is_some() && block.stored.in_data && self.origin_place(index) != Some(block.stored) {
             let id = self.entry.id;
             return Err(Error::corrupt(format!(
-                "block {index} of object {id} in an outside file that has not it"
+                "block {index} of object {id} lies past the end of its outside file"
             )));
         }
         Ok(())

@@ -332,7 +332,7 @@ fn keep_unnamed_data(collection: &Collection, state: &crate::store::state::State
             let (from, to) =
                 (format!("{directory}/{}", entry.name), format!("{directory}/{}.lost", entry.name));
             collection.files.disk().rename(&from, &to).map_err(failed)?;
-            kept.push(format!("{from}, which no file that is known lies in, is now {to}"));
+            kept.push(format!("{from}, which no known file uses, is now {to}"));
         }
     }
     if !kept.is_empty() {

@@ -156,7 +156,7 @@ pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Re
             None if is_whole => "a file".to_owned(),
             None => format!("{bytes} bytes of a file"),
         };
-        let why = format!("{why}; the part of meta.log that said so was damaged");
+        let why = format!("{why}; the part of meta.log that recorded this was damaged");
         // A part of an object becomes an object of its own.
         let creation = if is_whole { entry.creation } else { first };
         let id = if is_whole { entry.id } else { ObjectId::of(entry.tensor, entry.seed, creation) };

@@ -170,7 +170,7 @@ fn objects_in_order(state: &State, path: &str) -> Result<Vec<Arc<Object>>> {
         {
             let object = state.object(*id).ok_or_else(|| {
                 let below = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
-                Error::corrupt(format!("{path}/{below}: object {id} is not there; run tierfs fsck"))
+                Error::corrupt(format!("{path}/{below}: object {id} is missing; run tierfs fsck"))
             })?;
             objects.push(object.clone());
         }

@@ -107,7 +107,8 @@ impl Choice {
         checksum: u32,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let changed = || Error::corrupt("a block was encoded to other bytes than before; push again");
+        let changed =
+            || Error::corrupt("the encoded bytes of a block changed while it was pushed; push again");
         let encoder = self.encoders.get(place as usize).copied().flatten();
         let block = open.object().block(index, open.object().logged_layout()).ok_or_else(changed)?;
         let (stored, _) =

@@ -216,5 +216,5 @@ impl<'a> PayloadReader<'a> {
 
 /// The error for a payload that a frozen state names and lacks.
 fn gone() -> Error {
-    Error::corrupt("a payload is missing that the frozen collection had; run tierfs fsck")
+    Error::corrupt("a payload of the collection disappeared during the push; run tierfs fsck")
 }

@@ -35,7 +35,7 @@ impl DataFiles {
     pub fn add_outside(&mut self, outside: OutsideFile) -> Result<()> {
         let number = outside.file;
         if self.has_objects(number) || self.outside.contains_key(&number) {
-            return Err(Error::corrupt(format!("data file {number} is there already")));
+            return Err(Error::corrupt(format!("data file {number} is recorded twice")));
         }
         self.outside.insert(number, Arc::new(outside));
         Ok(())

@@ -301,7 +301,7 @@ impl State {
                 self.header.last_entry = self.header.last_entry.max(entry.0);
                 let Some(found) = self.node(node) else {
                     return Err(Error::corrupt(format!(
-                        "a name leads to node {}, which is not there",
+                        "a name leads to node {}, which does not exist",
                         node.0
                     )));
                 };
@@ -337,7 +337,7 @@ impl State {
         // The object may have grown since, so its end may exceed the file: such blocks lie elsewhere.
         let Some((extent, outside)) = outside else { return Ok(Object::new(entry)) };
         if extent.offset > outside.bytes {
-            return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
+            return Err(Error::corrupt(format!("object {} lies past the end of its outside file", entry.id)));
         }
         Ok(Object::of_outside(entry, Origin::new(outside.clone())))
     }
@@ -360,7 +360,11 @@ impl State {
                 let since = created_at as u32;
                 if let (Some(origin), Some(extent)) = (&found.origin, found.extent()) {
                     if block != 0 || stored.offset != extent.offset {
-                        return Err(Error::corrupt(format!("a run of object {object} beside its place")));
+                        return Err(Error::corrupt(format!(
+                            "a run of object {object} begins at block {block} and byte {}, not at block 0 and \
+                             byte {}",
+                            stored.offset, extent.offset
+                        )));
                     }
                     origin.set_run(OriginRun { epoch: sequence, since, checksums: checksums.clone() });
                 }
@@ -437,7 +441,7 @@ impl State {
 
     /// Applies a write to a file. Without a clone of its objects, of which a container has thousands.
     fn apply_written(&mut self, id: EntryId, mtime: i64, ctime: i64) -> Result<()> {
-        let no_file = || Error::corrupt(format!("node {} was written to and is no file", id.0));
+        let no_file = || Error::corrupt(format!("a write names node {}, which is not a file", id.0));
         let file = self.node(id).and_then(|node| node.file()).ok_or_else(no_file)?;
         let waits = self.sizes.files.is_some() && file.objects.len() > 1;
         let bytes = if waits { None } else { Some(self.bytes_of(file)?) };
@@ -494,7 +498,8 @@ impl State {
     }
 
     pub(in crate::store) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
-        self.object(id).ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
+        self.object(id)
+            .ok_or_else(|| Error::corrupt(format!("a record names object {id}, which does not exist")))
     }
 
     fn unlink(&mut self, node: EntryId, link: Link) {
@@ -527,11 +532,11 @@ impl State {
 }
 
 fn named_tensor(id: EntryId) -> Error {
-    Error::corrupt(format!("a name leads to node {}, a tensor of a container", id.0))
+    Error::corrupt(format!("a name leads to node {}, which is a tensor of a container", id.0))
 }
 
 fn no_directory(id: EntryId) -> Error {
-    Error::corrupt(format!("a name in node {}, which is no directory", id.0))
+    Error::corrupt(format!("a name stands in node {}, which is not a directory", id.0))
 }
 
 /// The checksums of a run, from its payload.

@@ -56,13 +56,13 @@ impl State {
         for id in &file.objects {
             if seen.as_mut().is_some_and(|seen| !seen.insert(id)) {
                 // Locking a file's objects would deadlock on a repeated one.
-                return Err(Error::corrupt(format!("a file that has object {id} twice")));
+                return Err(Error::corrupt(format!("a file has object {id} twice")));
             }
             let object = self.known(*id)?;
             // The length in the log, because an open file may have grown since.
             let logged = object.logged_layout().bytes;
             let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
-            bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+            bytes = sum.ok_or_else(|| Error::corrupt("a file has more than 2^63 - 1 bytes"))?;
         }
         if let Some(tensor) = file.tensor.as_ref().filter(|_| file.view.is_some()) {
             let own = tensor.dtype.bytes_of(tensor.shape.elements()).filter(|own| *own <= i64::MAX as u64);

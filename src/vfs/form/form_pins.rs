@@ -20,14 +20,16 @@ pub struct PinnedForms(pub Arc<Store>);
 pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
     let refused = |text: &str| Err(Error::new(ErrorKind::Denied, text));
     let node = match item {
-        Item::Whole => return refused("it is made of many files; pin these"),
+        Item::Whole => return refused("this form is assembled from many files; pin those files"),
         Item::Node(node) | Item::Index(node) => node,
     };
-    let Some(file) = node.file() else { return refused("of a form, files can be pinned") };
+    let Some(file) = node.file() else {
+        return refused("only files of a form can be pinned, not its directories");
+    };
     let state = collection.state();
     let container = file.container.and_then(|id| state.node(id)).and_then(|node| node.file());
     if form == Form::Cgeb && container.is_some_and(|container| container.content == Content::Cgeb) {
-        return refused("it is the batch that came in, and its index; pin that");
+        return refused("this form shows the imported batch and its index; pin the batch itself");
     }
     let form = if matches!(item, Item::Index(_)) { INDEX_NUMBER } else { form.number() };
     Ok(Pin { node: node.entry.id, form })
@@ -35,7 +37,7 @@ pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
 
 impl Forms for PinnedForms {
     fn stream(&self, collection: &Arc<Collection>, pin: Pin, verify: Verify) -> Result<Stream> {
-        let none = || Error::new(ErrorKind::NotFound, "there is no such form");
+        let none = || Error::new(ErrorKind::NotFound, "the form does not exist");
         let (form, is_index) = Form::from_number(pin.form).ok_or_else(none)?;
         let node = collection.state().node(pin.node).cloned().ok_or_else(none)?;
         let item = if is_index { Item::Index(node) } else { Item::Node(node) };

@@ -103,7 +103,7 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
             let object = starts.get(&(header.data_start + entry.offset));
             let object = object.filter(|object| object.bytes() == entry.bytes).ok_or_else(|| {
                 Error::corrupt(format!(
-                    "tensor {:?} of a gguf file is no object; run tierfs fsck",
+                    "tensor {:?} of a gguf file has no object in the store; run tierfs fsck",
                     entry.name
                 ))
             })?;

@@ -52,7 +52,10 @@ pub(super) fn cast(
         }
     }
     if let Some(other) = others.values().next() {
-        let text = format!("tensor {:?} of a safetensors file is no object; run tierfs fsck", other.name);
+        let text = format!(
+            "tensor {:?} of a safetensors file has no object in the store; run tierfs fsck",
+            other.name
+        );
         return Err(Error::corrupt(text));
     }
     let entries = found.iter().map(|(named, part)| match (named, part) {

@@ -110,7 +110,7 @@ pub fn set_tensor(
         let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(found.bytes);
         let shape = shape.or(before.map(|tensor| tensor.shape.clone()).filter(agrees)).or_else(row);
         let Some(shape) = shape.filter(agrees) else {
-            let text = format!("{} bytes do not match that shape of {dtype}", found.bytes);
+            let text = format!("the file has {} bytes, which do not match that shape of {dtype}", found.bytes);
             return Err(Error::invalid(text));
         };
         if before.is_some_and(|tensor| tensor.dtype == dtype && tensor.shape == shape) {
@@ -121,7 +121,7 @@ pub fn set_tensor(
         }
         let are_held = objects.iter().map(|object| object.entry.id).eq(file.objects.iter().copied());
         if !are_held || !objects.iter().all(|object| object.can_be_of(dtype)) {
-            let text = "not all blocks are exact and whole elements of that type; move it to exact first";
+            let text = "the type can change only while all blocks are exact and hold whole elements of the new type; move the tensor to exact first";
             return Err(Error::new(ErrorKind::Denied, text));
         }
         for object in objects.iter().filter(|object| object.dtype() != dtype) {

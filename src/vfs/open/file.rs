@@ -278,7 +278,10 @@ impl OpenFile {
         let kept = before.max(self.reached.load(Ordering::Acquire));
         if layout.bytes() == end && kept < end {
             if let Err(error) = self.cut(&mut layout, kept) {
-                log::warn!("{}: zeros stay that a file grew by: {error}", self.collection.path());
+                log::warn!(
+                    "{}: the file keeps zeros at its end after a failed write: {error}",
+                    self.collection.path()
+                );
             }
             self.flags.changed.store(true, Ordering::Release);
         }

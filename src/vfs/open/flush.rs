@@ -27,7 +27,9 @@ struct LeftWhole(String);
 
 impl LeftWhole {
     fn because(error: &Error) -> LeftWhole {
-        LeftWhole(format!("kept as a plain file until there is room to take it apart: {error}"))
+        LeftWhole(format!(
+            "kept as a plain file until the disk has room to store its tensors separately: {error}"
+        ))
     }
 }
 
@@ -351,7 +353,8 @@ impl OpenFile {
             entry.tensor = entry.tensor.and_then(|tensor| resized(tensor, bytes));
             if entry.tensor.is_none() && entry.content == Content::Tensor {
                 entry.content = Content::Plain;
-                entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it").into();
+                entry.why =
+                    format!("no longer a tensor: its {bytes} bytes are not a whole number of rows").into();
             }
             let others = if why.is_none() { self.changed_with(state, file, written) } else { Vec::new() };
             if let Some(why) = why {

@@ -339,7 +339,10 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
     }
     if crate::model::is_reserved(&String::from_utf8_lossy(name)) {
-        return Err(Error::new(ErrorKind::Denied, "the name is that of a tree that every collection has"));
+        return Err(Error::new(
+            ErrorKind::Denied,
+            "the name is reserved: every collection has a directory of that name",
+        ));
     }
     Ok(())
 }
@@ -415,7 +418,7 @@ impl OpenFile {
             let (id, replaced) = add_rename(&self.collection, batch, state, from, to, keep, entry)?;
             // By another name it may stay what it is.
             if id != self.node || state.links(id).len() != 1 {
-                return Err(Error::new(ErrorKind::Gone, "the name leads elsewhere"));
+                return Err(Error::new(ErrorKind::Gone, "the name leads to another file now"));
             }
             renamed = replaced;
             ended = plain_names_ended(batch, state, to);

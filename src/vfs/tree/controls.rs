@@ -57,7 +57,7 @@ impl Vfs {
     /// The directory of the collection that a directory of a tree mirrors; `None` for a control
     /// directory. Fails with `NotDirectory` for a file.
     pub(super) fn directory_of(&self, view: &ControlView) -> Result<Option<Arc<Node>>> {
-        let not_directory = || Error::new(ErrorKind::NotDirectory, "a control file is no directory");
+        let not_directory = || Error::new(ErrorKind::NotDirectory, "a control file is not a directory");
         if view.place == 0 {
             return Ok(None);
         }

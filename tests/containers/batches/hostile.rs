@@ -43,7 +43,7 @@ fn an_import_refuses_a_batch_that_cannot_be_assembled_and_names_the_record() {
         println!("{name}");
         place.try_import("demo/m", &[path], &["--strict"]).failed(1, words);
     }
-    place.try_import("demo/m", &[&batch.path], &["--in-place"]).failed(1, &["taken apart"]);
+    place.try_import("demo/m", &[&batch.path], &["--in-place"]).failed(1, &["stored as separate tensors"]);
     place.import("demo/m", &[&batch.path], &[]);
     let mounted = place.mount(&[]);
     assert_eq!(names(&mounted.path("demo/m")), ["src.cgeb"]);

@@ -7,13 +7,13 @@ use crate::model::{Error, ErrorKind};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CgebError {
     /// The magic is wrong.
-    #[error("begins with {found:02x?}, which is no magic of its format")]
+    #[error("begins with {found:02x?}, not with the magic of its format")]
     WrongMagic {
         /// The first bytes.
         found: [u8; 4],
     },
     /// Unknown version.
-    #[error("version {version} is not known; 1 and 2 of records and 1 of indexes are")]
+    #[error("version {version} is not known; tierfs reads versions 1 and 2 of records and 1 of indexes")]
     UnsupportedVersion {
         /// The version.
         version: u16,
@@ -50,7 +50,7 @@ pub enum CgebError {
     },
     /// Aux overlaps the header, the vector, the weights or the selected experts, or has a length without
     /// an offset.
-    #[error("aux at byte {offset} lies over the first {fixed} bytes of the record")]
+    #[error("the aux at byte {offset} overlaps the first {fixed} bytes of the record")]
     AuxOverlaps {
         /// The offset of aux.
         offset: u64,
@@ -58,7 +58,7 @@ pub enum CgebError {
         fixed: u64,
     },
     /// Aux extends past the present bytes.
-    #[error("aux of {length} bytes at byte {offset} of {present} bytes")]
+    #[error("the aux, {length} bytes at byte {offset}, goes past the {present} bytes of the record")]
     AuxOutside {
         /// The offset of aux.
         offset: u64,
@@ -68,7 +68,7 @@ pub enum CgebError {
         present: u64,
     },
     /// The hash does not match the content.
-    #[error("hash {computed:016x} instead of {stored:016x}")]
+    #[error("the hash of the bytes is {computed:016x}, but the record says {stored:016x}")]
     HashMismatch {
         /// The stored hash.
         stored: u64,
@@ -76,7 +76,9 @@ pub enum CgebError {
         computed: u64,
     },
     /// An offset of an index is misaligned or out of order.
-    #[error("record {number} at byte {offset}: not a multiple of 4096, or not ascending")]
+    #[error(
+        "record {number} begins at byte {offset}, which is not a multiple of 4096 after the record before it"
+    )]
     WrongOffset {
         /// The number of the record, from 0.
         number: u64,
@@ -84,7 +86,7 @@ pub enum CgebError {
         offset: u64,
     },
     /// The buffer is too small for the record to write.
-    #[error("a buffer of {present} bytes for a record of {needed}")]
+    #[error("a record of {needed} bytes does not fit a buffer of {present}")]
     NoRoom {
         /// Bytes of the record.
         needed: u64,
@@ -92,19 +94,19 @@ pub enum CgebError {
         present: u64,
     },
     /// Aux is not valid in its encoding.
-    #[error("an aux that is no sound {encoding}")]
+    #[error("the aux bytes cannot be decoded as {encoding}; the record is damaged")]
     AuxDamaged {
         /// The encoding.
         encoding: &'static str,
     },
     /// Aux is, or claims to be, longer than the reader allows.
-    #[error("an aux of more than {most} bytes, the most that its reader allows")]
+    #[error("the aux has more than {most} bytes, the limit of this program")]
     AuxTooLong {
         /// The maximum.
         most: u64,
     },
     /// A record to write has more values than the format can hold.
-    #[error("{count} values where at most {most} can be")]
+    #[error("{count} values; a record has at most {most}")]
     TooMany {
         /// The number of values.
         count: usize,

@@ -88,9 +88,11 @@ fn rebuild(name: &str) -> Option<Rebuild> {
         "_rebuild_wrapper_subclass" => Rebuild::Odd("it is of a class that only Python knows"),
         name if name.starts_with("_rebuild_sparse") => Rebuild::Odd("it is sparse"),
         name if name.starts_with("_rebuild_device") || name == "_rebuild_xla_tensor" => {
-            Rebuild::Odd("it comes from another device, by a copy in the pickle")
+            Rebuild::Odd("it was copied from another device when it was saved")
         }
-        name if name.starts_with("_rebuild") => Rebuild::Odd("it is made in a way that is not read"),
+        name if name.starts_with("_rebuild") => {
+            Rebuild::Odd("its constructor is one that tierfs does not read")
+        }
         _ => return None,
     })
 }

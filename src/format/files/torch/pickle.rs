@@ -273,7 +273,7 @@ impl<'a> Machine<'a, '_> {
                 }
                 0x93 => {
                     let (Value::Text(name), Value::Text(module)) = (self.pop()?, self.pop()?) else {
-                        return Err(wrong("a name that is no text"));
+                        return Err(wrong("the name of a class that is not text"));
                     };
                     let named = self.named(self.text(module), self.text(name));
                     self.push(named)?;
@@ -414,7 +414,7 @@ impl<'a> Machine<'a, '_> {
             4 => self.input.u32()?.into(),
             _ => self.input.u64()?,
         };
-        usize::try_from(length).map_err(|_| wrong("a text past its end"))
+        usize::try_from(length).map_err(|_| wrong("a text that goes past the end"))
     }
 
     /// A little-endian number in two's complement.
@@ -432,7 +432,7 @@ impl<'a> Machine<'a, '_> {
     }
 
     fn place(&mut self) -> Result<u32> {
-        self.line(LINE_BYTES_MAX)?.parse().map_err(|_| wrong("a place that is no number"))
+        self.line(LINE_BYTES_MAX)?.parse().map_err(|_| wrong("an index that is not a number"))
     }
 
     /// A text. Surrogates, which Python permits, and bytes of Python 2 are not always valid text.
@@ -473,7 +473,7 @@ impl<'a> Machine<'a, '_> {
         let len = rest.iter().take(most).position(|byte| *byte == b'\n');
         let line = self.input.bytes(len.ok_or_else(|| wrong("a line without an end"))?)?;
         self.input.skip(1)?;
-        std::str::from_utf8(line).map_err(|_| wrong("a line that is no text"))
+        std::str::from_utf8(line).map_err(|_| wrong("a line that is not UTF-8"))
     }
 
     fn named(&mut self, module: &'a str, name: &'a str) -> Value {
@@ -539,7 +539,7 @@ impl<'a> Machine<'a, '_> {
         match class {
             Value::Global(Global::Dict) => self.list(Vec::new(), Value::Dict),
             Value::Global(Global::TensorClass) => {
-                let why = "it is made without a storage, which is set later";
+                let why = "its storage is set after it is made";
                 let made = self.tensor(Err(Odd { why, name: None }))?;
                 self.push(made)
             }

@@ -81,7 +81,7 @@ impl Machine<'_, '_> {
             (Rebuild::V3, [storage, offset, size, stride, _, _, dtype, metadata]) => {
                 (storage, offset, size, stride, Some(dtype), Some(metadata))
             }
-            _ => return odd("it has other arguments than PyTorch writes"),
+            _ => return odd("its arguments are not those that PyTorch writes"),
         };
         let Value::Storage(storage) = *storage else { return odd("it has no storage in the file") };
         match metadata {
@@ -99,27 +99,33 @@ impl Machine<'_, '_> {
         let dtype = match dtype {
             Some(Value::Global(Global::Dtype(dtype))) => *dtype,
             Some(Value::Global(Global::Other(name))) => {
-                return Err(Odd { why: "it has elements of another type", name: Some(*name) });
+                return Err(Odd {
+                    why: "its element type is one that tierfs does not have",
+                    name: Some(*name),
+                });
             }
             Some(_) => return odd("it has no element type"),
             None => match self.storages.get(storage as usize).map(|storage| storage.element) {
                 Some(Element::Known(dtype)) => dtype,
                 Some(Element::Unknown(name)) => {
-                    return Err(Odd { why: "it has elements of another type", name: Some(name) });
+                    return Err(Odd {
+                        why: "its element type is one that tierfs does not have",
+                        name: Some(name),
+                    });
                 }
                 None => return odd("it has no storage in the file"),
             },
         };
         let (Some(sizes), Some(strides)) = (self.numbers(*size), self.numbers(*stride)) else {
-            return odd("it has more than 8 dimensions, or sizes that are no numbers");
+            return odd("its sizes or strides are not lists of at most 8 numbers");
         };
         let offset = match *offset {
             Value::Int(offset) => u64::try_from(offset).ok(),
             _ => None,
         };
-        let Some(offset) = offset else { return odd("it has an offset that is no number") };
+        let Some(offset) = offset else { return odd("its offset is not a number") };
         if sizes.len() != strides.len() {
-            return odd("it has more sizes than strides, or fewer");
+            return odd("it has different numbers of sizes and strides");
         }
         let Some(shape) = Shape::new(&sizes) else { return odd("it has too many elements") };
         let mut step = 1_u64;

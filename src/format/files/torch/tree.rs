@@ -212,7 +212,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
         let name = name.to_owned();
         if !self.names.insert(name.clone()) {
-            return self.leave_out("it has the name of another".to_owned());
+            return self.leave_out("another tensor has the same name".to_owned());
         }
         if self.found.len() == CONTAINER_NAMES_MAX {
             return Err(Error::unsupported(format!("more than {CONTAINER_NAMES_MAX} tensors")));

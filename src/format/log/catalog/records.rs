@@ -26,7 +26,7 @@ pub(super) fn put_records(node: &mut NodeEntry, records: Option<Runs>) -> Result
     };
     let is_batch = file.as_ref().is_some_and(|file| file.content == Content::Cgeb);
     if is_batch != records.is_some() {
-        return Err(Error::corrupt("records without an embedding batch, or a batch without records"));
+        return Err(Error::corrupt("an embedding batch has no list of records, or another file has one"));
     }
     if let Some(file) = file {
         file.records = records.map(Arc::new);

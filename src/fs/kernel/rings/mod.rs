@@ -159,7 +159,7 @@ impl Prepared {
         let allowed = rustix::thread::sched_getaffinity(None)?;
         let cores: Vec<usize> = (0..queues).filter(|core| allowed.is_set(*core)).collect();
         if cores.is_empty() {
-            return Err(io::Error::other("no core is known"));
+            return Err(io::Error::other("the list of processor cores is empty"));
         }
         let entries = queues * depth;
         let rings = (0..cores.len() + helpers).map(|_| Ring::new(entries)).collect::<io::Result<_>>()?;
@@ -261,7 +261,8 @@ fn start_threads(
 /// The number of cores that the machine may have. The kernel has a queue for each.
 fn possible_cores() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    cores_in(text.trim()).ok_or_else(|| io::Error::other(format!("no list of cores: {text:?}")))
+    cores_in(text.trim())
+        .ok_or_else(|| io::Error::other(format!("{text:?} is not a list of processor cores")))
 }
 
 /// The number of cores in a list such as `0-3,8`.

@@ -317,7 +317,7 @@ impl<S: Service> Worker<S> {
             answer_of(queue, || service.receive(request, Route::Other(Box::new(answer))));
         });
         if answered.is_none() {
-            log::error!("a request of the kernel has sizes that make no sense");
+            log::error!("the kernel sent a request with impossible sizes");
             drop(Answer::new(shared.clone(), number, entry, false));
         }
         shared.progress(number, ANSWERED);

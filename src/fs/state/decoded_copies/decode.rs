@@ -121,7 +121,7 @@ impl DecodedCache {
             cache.decode_now(ino, &content, &stream, &begun);
         });
         if let Err(error) = started {
-            log::warn!("no thread to decode a file: {error}");
+            log::warn!("the thread that decodes a file cannot be started: {error}");
             self.end(ino, held_bytes, &decoding, |_| ());
             return None;
         }

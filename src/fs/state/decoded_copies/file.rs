@@ -47,7 +47,7 @@ impl MemoryFiles {
         match tmpfs(bytes_max) {
             Ok(mount) => MemoryFiles::Tmpfs(mount),
             Err(error) => {
-                log::info!("decoded files have small pages: a tmpfs of their own cannot be made: {error}");
+                log::info!("decoded files have small pages: a tmpfs for them cannot be made: {error}");
                 MemoryFiles::Memfd
             }
         }

@@ -163,7 +163,7 @@ impl Cache {
             Ok(text) if text == FORMER_FORMAT => drop_former(&root).map_err(failed)?,
             Ok(_) => {
                 let text = format!(
-                    "{} is no cache that this program knows; choose another with --cache",
+                    "{} is not a cache that this program can read; name another directory with --cache",
                     directory.display()
                 );
                 return Err(Error::unsupported(text));

@@ -167,7 +167,7 @@ pub(super) fn verify(root: &Root, place: &str, len: u64) -> io::Result<Verified>
         None
     } else {
         fs::remove_file(&path)?;
-        Some("its bytes differ from its name".to_owned())
+        Some("its bytes do not match the digest in its name".to_owned())
     };
     Ok(Verified { name: place.to_owned(), bytes: len, right: u64::from(is_right), dropped: 0, removed })
 }

@@ -68,7 +68,7 @@ impl Root {
         match openat(&self.directory, name, flags, Mode::empty()) {
             Ok(directory) => check(shown, &directory),
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
-                Err(refused(shown, "it is no directory"))
+                Err(refused(shown, "it is not a directory"))
             }
             Err(error) => Err(failed(error)),
         }
