@@ -106,8 +106,12 @@ impl Row<'_> {
     /// Whether products in f32 are rounded once.
     fn is_exact(&self, to: Dtype) -> bool {
         let are_small = |numbers: &[f32]| {
-            // A loop without an end in between becomes vectors.
-            numbers.iter().fold(true, |all, zero| all & (*zero == zero.trunc()) & (zero.abs() <= 256.0))
+            // 1.5 * 2^23 rounds to integers by an addition, which becomes vectors, as `trunc` does not. Nor does a loop with
+            // an end in between.
+            const INTEGERS: f32 = 12_582_912.0;
+            numbers.iter().fold(true, |all, zero| {
+                all & ((*zero + INTEGERS) - INTEGERS == *zero) & (zero.abs() <= 256.0)
+            })
         };
         let are_short =
             |numbers: &[f32]| numbers.iter().fold(0, |bits, scale| bits | scale.to_bits()) & 0xff == 0;
