@@ -86,7 +86,8 @@ impl World {
             }
             _ => {
                 let why = support::try_get(&self.path(path), "why");
-                let is_plain = why.as_ref().is_ok_and(|why| why.contains("plain file until the disk has room"));
+                let is_plain =
+                    why.as_ref().is_ok_and(|why| why.contains("plain file until the disk has room"));
                 if is_plain && number == Some(libc::EPERM) && self.is_on_a_small_disk() {
                     return Outcome::Refused;
                 }
