@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{Mounted, Place, Random, answer, assert_same, container_of, tierfs, wait_until};
+use support::{Mounted, Place, Random, answer, assert_same, container_of, run, tierfs, wait_until};
 
 pub struct Remote {
     pub place: Place,
