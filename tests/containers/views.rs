@@ -143,7 +143,7 @@ fn forms_have_views_and_an_import_in_a_tier_keeps_them() {
         tierfs().arg("import").arg(place.store()).args(["t/q8"]).arg(&folder).args(["--tier", "q8:all"]),
     )
     .ok();
-    assert!(text.contains("10 with elements of others or apart"), "{text}");
+    assert!(text.contains("11 with elements of others or apart"), "{text}");
     let again = place.try_import("t/q8", &[&folder], &["--tier", "q8:all"]).ok();
     assert!(again.contains("unchanged"), "{again}");
     let mounted = place.mount(&[]);

@@ -224,11 +224,9 @@ fn packing_and_unpacking_that_are_killed_or_find_a_full_disk_lose_nothing() {
     }
     assert!(hits > 3, "only {hits} daemons were killed while there was work");
     let writes = all.into_iter().filter(|point| ["pwrite64", "fallocate", "ftruncate"].contains(&point.call));
-    let mut refused = 0;
+    // A request that finds the disk full once goes on after a sync, or fails.
     for point in spread(writes.collect(), TRIED) {
         let context = format!("no space for {point}");
-        let has_failed = packs_in_spite_of(&place, &old, (&point, Fault::Error("ENOSPC")), &context);
-        refused += usize::from(has_failed);
+        packs_in_spite_of(&place, &old, (&point, Fault::Error("ENOSPC")), &context);
     }
-    assert!(refused > 0, "no request failed");
 }

@@ -59,7 +59,7 @@ fn checkpoints_have_the_tensors_that_pytorch_loads() {
         ("transposed.pt", 1),
         ("overlapping.pt", 1),
         ("complex.pt", 0),
-        ("strided.pt", 10),
+        ("strided.pt", 11),
     ] {
         let bytes = golden(&format!("models/{name}"));
         let found = checkpoint(&bytes).unwrap();

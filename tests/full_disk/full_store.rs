@@ -108,7 +108,7 @@ fn a_full_store_keeps_its_files_and_removed_files_free_space() {
 }
 
 #[test]
-fn moves_that_fail_on_a_full_disk_leak_no_space() {
+fn moves_on_a_disk_that_is_nearly_full_go_on_and_leak_no_space() {
     let small = Small::new();
     let mut random = Random(3);
     let elements = random.floats(1 << 20);
@@ -135,15 +135,14 @@ fn moves_that_fail_on_a_full_disk_leak_no_space() {
     set("tier", "exact").unwrap_err();
     leave(300 << 10);
     let before = free();
-    for round in 0..50 {
-        assert_eq!(set("tier", "q5"), Err(rustix::io::Errno::NOSPC), "round {round}");
+    for tier in ["q7", "q5", "q3"] {
+        set("tier", tier).unwrap();
+        assert_eq!(small.fixture.attribute("x", "tier"), tier);
     }
     fs::write(small.fixture.mounted().path(".ctl/sync"), "now").unwrap();
     let after = free();
-    assert!(after + (64 << 10) >= before, "from {before} to {after} free bytes");
+    assert!(after > before + (256 << 10), "from {before} to {after} free bytes");
     fs::remove_file(&filler).unwrap();
-    set("tier", "q5").unwrap();
-    assert_eq!(small.fixture.attribute("x", "tier"), "q5");
 }
 
 #[test]

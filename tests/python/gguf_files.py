@@ -83,11 +83,26 @@ def read(path, folder):
         assert shown == wanted, f"{one.name}: {shown}"
 
 
+def few_bits(data, kind):
+    """Q1_0: a bit is -1 or 1. Q2_0: two bits are -1 to 2. Both times the f16 at the beginning of their block."""
+    blocks = data.view("u1").reshape(-1, GGML_QUANT_SIZES[kind][1])
+    scale = blocks[:, :2].copy().view("<f2").astype("<f4")
+    if kind.name == "Q1_0":
+        codes = np.unpackbits(blocks[:, 2:], axis=-1, bitorder="little").astype("<f4") * 2 - 1
+    else:
+        codes = (blocks[:, 2:, None] >> np.array([0, 2, 4, 6], "u1") & 3).reshape(len(blocks), -1).astype("<f4") - 1
+    with np.errstate(all="ignore"):
+        return scale * codes
+
+
 def floats(tensor):
     """The values of a tensor of floats, quantized ones included; none of another one."""
     kind = tensor.tensor_type.name
     if kind == "BF16":
         return tensor.data.view("u1").view(ml_dtypes.bfloat16)
+    if kind in ("Q1_0", "Q2_0"):
+        # gguf 0.19 does not decode these: by ggml's definition.
+        return few_bits(tensor.data, tensor.tensor_type)
     if kind in DECODED:
         with np.errstate(all="ignore"):
             return dequantize(tensor.data, tensor.tensor_type).astype("<f4")

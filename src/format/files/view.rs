@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_range_ends_after_the_element_that_lies_last() {
         let shape = Shape::new(&[3, 4]).unwrap();
-        for (strides, end) in [([4, 1], 58), ([1, 3], 58), ([0, 1], 18), ([8, 2], 102)] {
+        for (strides, end) in [([4, 1], 58), ([1, 3], 58), ([0, 1], 26), ([8, 2], 102)] {
             let view = View { begin: 10, strides: Box::new(strides) };
             assert_eq!(view.range(Dtype::F32, &shape), Some(10..end), "{strides:?}");
         }

@@ -78,6 +78,13 @@ impl Vfs {
             let files = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());
             let parts = files.filter(|file| file.records.is_some()).flat_map(|file| state.parts(file));
             indexes.extend(parts.map(|part| part.entry.id));
+            // A view shows the bytes of other tensors of its container.
+            let changed = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());
+            let containers = changed.filter_map(|file| match file.container {
+                Some(container) => state.node(container)?.file(),
+                None => Some(file),
+            });
+            indexes.extend(containers.flat_map(|container| state.views(container)).map(|view| view.entry.id));
             changes.nodes.into_iter().chain(indexes).collect()
         };
         nodes
