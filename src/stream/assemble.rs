@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::{Error, Result};
 use crate::store::{Assembly, OpenObject};
 use crate::stream::batch::AssembledBatch;
-use crate::stream::computed_bytes::Computed;
+use crate::stream::byte_source::Computed;
 use crate::stream::plan::Plan;
 use crate::stream::strides::Strided;
 

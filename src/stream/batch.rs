@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::{HEADER_BYTES, Layout, Part, PlacedRun, Runs, leading_hash};
 use crate::model::{Error, Result};
-use crate::stream::{Computed, Stream};
+use crate::stream::Stream;
+use crate::stream::byte_source::Computed;
 
 /// Position of the content hash in a record.
 const HASH: Range<u64> = 16..24;

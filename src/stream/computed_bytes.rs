@@ -1,23 +1,14 @@
 //! Bytes that are computed when they are read.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use crate::model::{Dtype, Error, Result};
+use crate::model::{Dtype, Result};
 use crate::stream::Stream;
+use crate::stream::byte_source::Computed;
 use crate::stream::cast::cast;
 
 /// Bytes to cast at a time.
 const CAST_BYTES: usize = 64 << 10;
-
-/// A range of bytes that is computed when it is read.
-pub trait Computed: Send + Sync {
-    /// The number of bytes, known without computing them.
-    fn bytes(&self) -> u64;
-
-    /// Writes the bytes of `range` to `out`. `range` must lie within the bytes, and `out` have its length.
-    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()>;
-}
 
 /// Casts floats from one type to another, quantized ones included.
 pub struct Cast {
@@ -87,18 +78,6 @@ impl Computed for Zeros {
 
     fn read(&self, _: Range<u64>, out: &mut [u8]) -> Result<()> {
         out.fill(0);
-        Ok(())
-    }
-}
-
-impl Computed for Arc<[u8]> {
-    fn bytes(&self) -> u64 {
-        self.len() as u64
-    }
-
-    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
-        let part = self.get(range.start as usize..range.end as usize);
-        out.copy_from_slice(part.ok_or_else(|| Error::invalid("a range past the end of a literal"))?);
         Ok(())
     }
 }

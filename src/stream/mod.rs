@@ -10,6 +10,7 @@
 
 mod assemble;
 mod batch;
+mod byte_source;
 mod cast;
 mod computed_bytes;
 mod dequantize;
@@ -20,8 +21,9 @@ mod strides;
 
 pub use assemble::{Segment, Stream};
 pub use batch::AssembledBatch;
+pub use byte_source::Computed;
 pub use cast::{cast, is_castable};
-pub use computed_bytes::{Cast, Computed, Zeros};
+pub use computed_bytes::{Cast, Zeros};
 pub use dequantize::{Dequantized, Parts};
 pub use digest::{Digester, sums};
 pub use embedding_index::{

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 
 use crate::model::{DIMENSIONS_MAX, Error, Result};
 use crate::store::StridedElements;
-use crate::stream::{Computed, Stream};
+use crate::stream::Stream;
+use crate::stream::byte_source::Computed;
 
 /// Longest stretch of the source that is fetched to put its elements elsewhere.
 const FETCH_BYTES_MAX: u64 = 1 << 20;

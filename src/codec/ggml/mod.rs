@@ -82,52 +82,49 @@ pub const TYPES: [Dtype; 25] = [
 /// Fails with [`Invalid`](crate::model::ErrorKind::Invalid) for a type that is not in [`TYPES`], and if
 /// `blocks` are not whole blocks, or `out` has not four bytes for each of their values.
 pub fn dequantize(dtype: Dtype, blocks: &[u8], out: &mut [u8]) -> Result<()> {
-    InstructionSet::detected().dequantize(dtype, blocks, out)
+    dequantize_on(InstructionSet::detected(), dtype, blocks, out)
 }
 
-impl InstructionSet {
-    /// [`dequantize`] with this set.
-    pub fn dequantize(self, dtype: Dtype, blocks: &[u8], out: &mut [u8]) -> Result<()> {
-        let values = dtype.elements_in(blocks.len() as u64);
-        if dtype.bytes_of(values) != Some(blocks.len() as u64)
-            || values.checked_mul(4) != Some(out.len() as u64)
-        {
-            return Err(Error::invalid(format!(
-                "{} bytes of {dtype} blocks do not give {} bytes of f32",
-                blocks.len(),
-                out.len()
-            )));
-        }
-        match dtype {
-            Dtype::Q4_0 => self.run(Dequantize::<Q40, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q4_1 => self.run(Dequantize::<Q41, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q5_0 => self.run(Dequantize::<Q50, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q5_1 => self.run(Dequantize::<Q51, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q8_0 => self.run(Dequantize::<Q80, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q2_K => self.run(Dequantize::<Q2K, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q3_K => self.run(Dequantize::<Q3K, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q4_K => self.run(Dequantize::<Q4K, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q5_K => self.run(Dequantize::<Q5K, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q6_K => self.run(Dequantize::<Q6K, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ4_NL => self.run(Dequantize::<Iq4Nl, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ4_XS => self.run(Dequantize::<Iq4Xs, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::MXFP4 => self.run(Dequantize::<Mxfp4, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q1_0 => self.run(Dequantize::<Q10, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::Q2_0 => self.run(Dequantize::<Q20, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::TQ1_0 => self.run(Dequantize::<Tq10, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::TQ2_0 => self.run(Dequantize::<Tq20, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ1_S => self.run(Dequantize::<Iq1S, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ1_M => self.run(Dequantize::<Iq1M, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ2_XXS => self.run(Dequantize::<Iq2Xxs, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ2_XS => self.run(Dequantize::<Iq2Xs, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ2_S => self.run(Dequantize::<Iq2S, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ3_XXS => self.run(Dequantize::<Iq3Xxs, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::IQ3_S => self.run(Dequantize::<Iq3S, _, _> { blocks, out, decoder: PhantomData }),
-            Dtype::NVFP4 => self.run(Dequantize::<Nvfp4, _, _> { blocks, out, decoder: PhantomData }),
-            _ => return Err(Error::invalid(format!("{dtype} blocks are not decoded"))),
-        }
-        Ok(())
+/// [`dequantize`] with this set of instructions.
+pub fn dequantize_on(set: InstructionSet, dtype: Dtype, blocks: &[u8], out: &mut [u8]) -> Result<()> {
+    let values = dtype.elements_in(blocks.len() as u64);
+    if dtype.bytes_of(values) != Some(blocks.len() as u64) || values.checked_mul(4) != Some(out.len() as u64)
+    {
+        return Err(Error::invalid(format!(
+            "{} bytes of {dtype} blocks do not give {} bytes of f32",
+            blocks.len(),
+            out.len()
+        )));
     }
+    match dtype {
+        Dtype::Q4_0 => set.run(Dequantize::<Q40, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q4_1 => set.run(Dequantize::<Q41, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q5_0 => set.run(Dequantize::<Q50, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q5_1 => set.run(Dequantize::<Q51, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q8_0 => set.run(Dequantize::<Q80, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q2_K => set.run(Dequantize::<Q2K, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q3_K => set.run(Dequantize::<Q3K, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q4_K => set.run(Dequantize::<Q4K, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q5_K => set.run(Dequantize::<Q5K, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q6_K => set.run(Dequantize::<Q6K, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ4_NL => set.run(Dequantize::<Iq4Nl, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ4_XS => set.run(Dequantize::<Iq4Xs, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::MXFP4 => set.run(Dequantize::<Mxfp4, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q1_0 => set.run(Dequantize::<Q10, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::Q2_0 => set.run(Dequantize::<Q20, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::TQ1_0 => set.run(Dequantize::<Tq10, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::TQ2_0 => set.run(Dequantize::<Tq20, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ1_S => set.run(Dequantize::<Iq1S, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ1_M => set.run(Dequantize::<Iq1M, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ2_XXS => set.run(Dequantize::<Iq2Xxs, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ2_XS => set.run(Dequantize::<Iq2Xs, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ2_S => set.run(Dequantize::<Iq2S, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ3_XXS => set.run(Dequantize::<Iq3Xxs, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::IQ3_S => set.run(Dequantize::<Iq3S, _, _> { blocks, out, decoder: PhantomData }),
+        Dtype::NVFP4 => set.run(Dequantize::<Nvfp4, _, _> { blocks, out, decoder: PhantomData }),
+        _ => return Err(Error::invalid(format!("{dtype} blocks are not decoded"))),
+    }
+    Ok(())
 }
 
 /// Values of a small block.

@@ -1,4 +1,4 @@
-//! What `config.json` and `quantize_config.json` of a model say about its codes, and `config.json` without it.
+//! The statements of a model's `config.json` and `quantize_config.json` about its codes, and `config.json` without them.
 //!
 //! Source: `transformers.utils.quantization_config`, and the configurations of compressed-tensors and AutoGPTQ.
 
@@ -12,7 +12,7 @@ pub const BYTES_MAX: u64 = 4 << 20;
 /// Keys of a configuration that say how weights are quantized.
 const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// What a model's configuration says about its codes.
+/// The statements of a model's configuration about its codes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Config {
     /// Rows and columns of a block with one scale.

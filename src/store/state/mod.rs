@@ -98,7 +98,7 @@ struct ChangedSizes {
 /// and change nodes, names, settings, objects and pins. Records of blocks change objects. What a batch replaced or
 /// removed is collected in `freed`, from which the collection returns space once the batch is durable.
 ///
-/// What follows from the log but is not in it is kept up to date here as well: names of tensors, sizes of files, counts
+/// Facts that follow from the log but are not in it are kept up to date here as well: names of tensors, sizes of files, counts
 /// for quotas, use of data files. During a replay some of these wait for its end, so that the work stays linear in the
 /// bytes of the log. The state does no I/O.
 #[derive(Debug, Default)]

@@ -3,9 +3,9 @@
 //! [`Rows`] decodes the matrix as it is stored; [`Exchanged`] shows it with rows and columns exchanged. Both read the codes and
 //! the rows of the tables that a range needs, and no others.
 
-mod exchanged;
 mod rows;
 mod tables;
+mod transpose;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use crate::format::files::safetensors::Weight;
 use crate::model::{Dtype, Error, Result};
 use crate::stream::{Computed, Stream};
-use exchanged::Exchanged;
 use rows::Rows;
+use transpose::Exchanged;
 
 /// The tensors of a weight, by name, each with the type of its elements.
 pub type Parts = HashMap<String, (Stream, Dtype)>;

@@ -36,7 +36,7 @@ struct Place {
     left: u64,
 }
 
-/// What was read last, for values that follow.
+/// The last bytes that were read, for values that follow.
 #[derive(Default)]
 pub(super) struct Known {
     codes: Vec<u8>,

@@ -20,7 +20,7 @@ use crate::vfs::form::checkpoint::{Role, safetensors_name};
 use crate::vfs::form::gguf;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::{Item, wrapped_dtype};
-use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View};
+use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View, source};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
 use crate::vfs::form::sums;
 use crate::vfs::form::weights::{self, Model};
@@ -167,12 +167,6 @@ fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
     }
     let objects = pieces.iter().map(|piece| piece.object.clone()).collect();
     Ok((source(objects, &entry, Shown::Plain)?, entry))
-}
-
-pub(super) fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Result<Source> {
-    let bytes = tensor.dtype.bytes_of(tensor.shape.elements());
-    let bytes = bytes.ok_or_else(|| Error::corrupt("a tensor of more bytes than can be counted"))?;
-    Ok(Source { objects, view: None, dtype: tensor.dtype, shown, bytes })
 }
 
 /// A tensor whose elements lie in these objects of others.

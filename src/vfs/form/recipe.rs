@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::engine::MovePreview;
 use crate::format::files::cgeb::Runs;
 use crate::format::files::safetensors::Weight;
+use crate::format::log::catalog::TensorEntry;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
@@ -226,6 +227,13 @@ impl Recipe {
         let segments = self.parts.iter().map(|part| part.segment(&self.collection, verify));
         Stream::new(segments.collect::<Result<_>>()?)
     }
+}
+
+/// A tensor, shown in this way.
+pub(super) fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Result<Source> {
+    let bytes = tensor.dtype.bytes_of(tensor.shape.elements());
+    let bytes = bytes.ok_or_else(|| Error::corrupt("a tensor of more bytes than can be counted"))?;
+    Ok(Source { objects, view: None, dtype: tensor.dtype, shown, bytes })
 }
 
 #[cfg(test)]

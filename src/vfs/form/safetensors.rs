@@ -13,8 +13,8 @@ use crate::store::Collection;
 use crate::store::Node;
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Segment, Stream, is_castable};
-use crate::vfs::form::plan::{ALIGNMENT, Piece, plain, source};
-use crate::vfs::form::recipe::{Part, Shown};
+use crate::vfs::form::plan::{ALIGNMENT, Piece, plain};
+use crate::vfs::form::recipe::{Part, Shown, source};
 use crate::vfs::form::weights::Model;
 
 /// The parts of a file with its floats cast, its weights decoded, and a new header. Codes that are not decoded, their scales,

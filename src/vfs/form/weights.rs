@@ -13,8 +13,7 @@ use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
 use crate::store::{Collection, Node, Object, OpenObject, TENSORS_NAME, Verify};
 use crate::stream::{Segment, Stream, is_castable};
-use crate::vfs::form::plan::source;
-use crate::vfs::form::recipe::{Shown, ShownWeight};
+use crate::vfs::form::recipe::{Shown, ShownWeight, source};
 
 /// The name of a model's configuration.
 const CONFIG_NAME: &str = "config.json";
@@ -125,7 +124,7 @@ impl Model {
         Some(Known { tensor, objects: objects? })
     }
 
-    /// What the form does with a tensor.
+    /// The treatment of a tensor by the form.
     pub fn role(&self, name: &str) -> Role {
         let all = |name: &str| -> Option<(Dtype, Shape)> {
             self.find(name).map(|known| (known.tensor.dtype, known.tensor.shape))

@@ -149,7 +149,7 @@ pub struct Weight {
     pub parts: Vec<String>,
 }
 
-/// What a form does with a tensor.
+/// The treatment of a tensor by a form.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Role {
     /// It belongs to no codes.
@@ -229,7 +229,7 @@ pub struct Tensors<'a> {
     pub all: &'a dyn Fn(&str) -> Option<(Dtype, Shape)>,
     /// The bytes of a small tensor.
     pub read: &'a dyn Fn(&str) -> Option<Vec<u8>>,
-    /// What the model's configuration says.
+    /// The model's configuration.
     pub config: &'a Config,
 }
 

@@ -39,7 +39,6 @@
 //! An entry of an unknown kind or version fails with `Unsupported`.
 
 mod records;
-mod view;
 mod wire;
 
 use std::sync::Arc;

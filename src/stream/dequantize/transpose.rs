@@ -25,7 +25,7 @@ const SQUARE: usize = 16;
 
 /// Columns of a matrix, in the order in which they are shown.
 struct Band {
-    /// Whose they are.
+    /// The number of the weight that they belong to.
     owner: u64,
     matrix: u64,
     columns: Range<u64>,
