@@ -38,8 +38,6 @@ LAYOUTS = {
     "scales-of-other-files": {"l.weight_scale_inv": ("F32", (2, 1)), "m.scales": ("F16", (2, 64))},
     "numbers": {"a.logit_scale": ("F32", ()), "a.weight": ("F16", (16, 64)), "position.index": ("I32", (4, 4))},
 }
-# Layouts of which casts show decoded weights.
-DECODED = set(os.environ.get("DECODED", "gptq awq fp8-blocks fp8-rows nvfp4 modelopt mxfp4 mxfp8 bitsandbytes-4 bitsandbytes-8 hqq").split())
 # Floats that are numbers, besides those of NORM.
 NUMBERS = {
     "gptq": ["l.bias"],
@@ -85,10 +83,8 @@ def cast(folder, form, to):
         numbers = [*NUMBERS.get(layout, []), *NORM]
         if sorted(found) != sorted(source):
             # The weights are decoded (scaled_codes.py compares them); the other floats are cast.
-            assert layout in DECODED and all(kind == to for kind, _, _ in found.values()), layout
+            assert all(shown[0] == to or shown == source.get(name) for name, shown in found.items()), layout
             source = {name: tensor for name, tensor in source.items() if name in numbers}
-        else:
-            assert layout not in DECODED, layout
         for name, (kind, shape, data) in source.items():
             wanted = (kind, shape, data)
             if name in numbers:

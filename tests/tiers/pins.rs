@@ -366,6 +366,7 @@ fn a_full_store_refuses_pins_with_a_reason() {
     let store = place.store();
     fs::create_dir(&store).unwrap();
     rustix::mount::mount("tmpfs", &store, "tmpfs", rustix::mount::MountFlags::empty(), c"size=15m").unwrap();
+    run(["init".as_ref(), store.as_os_str()]).ok();
     let one = place.write("in/one.npy", npy_file(&Random(31).floats(1_000_000)));
     let two = place.write("in/two.npy", npy_file(&Random(32).floats(1_000_000)));
     place.import("t/c", &[&one, &two], &[]);

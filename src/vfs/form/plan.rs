@@ -393,7 +393,6 @@ fn cast(collection: &Arc<Collection>, node: &Node, pieces: Vec<Piece>, to: Dtype
                 WeightRole::Weight(weight) => return Ok(vec![Part::Weight(model.shown(*weight, to)?)]),
                 WeightRole::Hidden => return Err(Error::new(ErrorKind::NotFound, "it is part of a weight")),
                 WeightRole::Stored => shown = Shown::Plain,
-                WeightRole::Plain if is_castable(tensor.dtype) => shown = Shown::Cast(to),
                 WeightRole::Plain => {}
             }
         }

@@ -40,7 +40,8 @@ pub(super) fn cast(
                 Role::Hidden => {}
                 Role::Weight(weight) => found.push((Named::Weight, Part::Weight(model.shown(*weight, to)?))),
                 role => {
-                    let is_cast = is_castable(tensor.dtype) && role == Role::Plain;
+                    let is_cast =
+                        is_castable(tensor.dtype) && role == Role::Plain && !piece.is_part_of_weight;
                     let (dtype, shown) =
                         if is_cast { (to, Shown::Cast(to)) } else { (tensor.dtype, Shown::Plain) };
                     let part = Part::Source(source(vec![piece.object.clone()], tensor, shown)?);

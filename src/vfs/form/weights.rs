@@ -233,15 +233,17 @@ fn index(model: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
 
 /// Which tensors of a file a cast shows as they are stored, because their codes are not decoded.
 pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
-    let names: Vec<Box<str>> = {
+    // Each name, and whether it is a part of a weight of any layout, also of those that are not decoded.
+    let names: Vec<(Box<str>, bool)> = {
         let state = collection.state();
         let file = node.file()?;
+        let named = |part: &Node| {
+            let tensor = part.file()?.tensor.as_ref()?;
+            Some((tensor.name.clone(), state.is_part_of_weight(part.entry.id)))
+        };
         match (&file.tensor, file.content) {
-            (Some(tensor), _) => vec![tensor.name.clone()],
-            (None, Content::Safetensors) => {
-                let tensors = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
-                tensors.map(|tensor| tensor.name.clone()).collect()
-            }
+            (Some(_), _) => named(node).into_iter().collect(),
+            (None, Content::Safetensors) => state.parts(file).filter_map(|part| named(part)).collect(),
             _ => return None,
         }
     };
@@ -249,7 +251,12 @@ pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
         return None;
     }
     let model = Model::of(collection, node);
-    let mut stored = names.iter().filter(|name| model.role(name) == Role::Stored);
+    let is_stored = |(name, is_part): &&(Box<str>, bool)| match model.role(name) {
+        Role::Stored => true,
+        Role::Plain => *is_part,
+        Role::Weight(_) | Role::Hidden => false,
+    };
+    let mut stored = names.iter().filter(is_stored).map(|(name, _)| name);
     let first = stored.next()?;
     let more = match stored.count() {
         0 => String::new(),
