@@ -172,7 +172,6 @@ def make(folder):
     # Without codes, and with codes that are not decoded.
     kept["norm.weight"] = scales((40,), bf16)
     tensors["norm.weight"] = kept["norm.weight"]
-    kept["values.f8"] = tensors["values.f8"] = f8((4, 4))
     stored = {"marlin.B": bits((4, 8), 9, np.int32), "marlin.s": scales((4, 8), np.float16)}
     folder.mkdir(parents=True)
     config = {"torch_dtype": "float16", "hidden_size": 4, "quantization_config": {"quant_method": "x", "weight_block_size": [128, 128]}}

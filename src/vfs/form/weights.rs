@@ -11,7 +11,7 @@ use crate::format::files::safetensors::{Role, STATE_BYTES_MAX, Tensors, Weight};
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
-use crate::store::{Collection, Node, Object, OpenObject, TENSORS_NAME, Verify};
+use crate::store::{Collection, Node, Object, OpenObject, State, TENSORS_NAME, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::recipe::{Shown, ShownWeight, source};
 
@@ -19,6 +19,15 @@ use crate::vfs::form::recipe::{Shown, ShownWeight, source};
 const CONFIG_NAME: &str = "config.json";
 /// Files that say how weights are quantized, the first that does so counts.
 const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
+
+/// The stem and the number of shards in the name of a shard, `STEM-00001-of-00003.safetensors`.
+fn shard_of(name: &[u8]) -> Option<(&str, u32)> {
+    let name = std::str::from_utf8(name).ok()?.strip_suffix(".safetensors")?;
+    let (before, count) = name.rsplit_once("-of-")?;
+    let (stem, number) = before.rsplit_once('-')?;
+    number.parse::<u32>().ok()?;
+    Some((stem, count.parse().ok()?))
+}
 
 /// A tensor of a model.
 struct Known {
@@ -115,13 +124,26 @@ impl Model {
             let tensor = state.node(at)?.file()?.tensor.as_ref()?;
             (*tensor.name == *name).then_some(at)
         };
-        let of_others =
-            || self.container.as_ref().and_then(|container| below(Some(container))).or_else(|| below(None));
-        let id = self.own.get(name).copied().or_else(of_others)?;
+        let own = self.own.get(name).copied();
+        let own = own.or_else(|| self.container.as_ref().and_then(|container| below(Some(container))));
+        let id = match own {
+            Some(id) => id,
+            None => below(None).filter(|id| self.is_of_same_model(&state, *id))?,
+        };
         let file = state.node(id)?.file()?;
         let tensor = file.tensor.clone()?;
         let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
         Some(Known { tensor, objects: objects? })
+    }
+
+    /// Whether a tensor of another container of the directory belongs to the same model: both are shards of it. Other
+    /// files may have tensors of the same names.
+    fn is_of_same_model(&self, state: &State, tensor: EntryId) -> bool {
+        let Some(own) = &self.container else { return true };
+        let container = state.node(tensor).and_then(|node| node.file()?.container);
+        let links = container.map(|container| state.links(container));
+        let mut others = links.iter().flat_map(|links| links.iter()).map(|(_, name)| name);
+        shard_of(own).is_some_and(|own| others.any(|other| shard_of(other) == Some(own)))
     }
 
     /// The treatment of a tensor by the form.
