@@ -58,6 +58,8 @@ def make(folder):
             count = int(np.prod(shape))
             floats = rng.standard_normal(count) / 8
             part = floats.astype(FLOATS[kind]).tobytes() if kind in FLOATS else rng.bytes(count * BYTES[kind])
+            if name.endswith("g_idx"):
+                part = bytes(count * BYTES[kind])
             header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [len(data), len(data) + len(part)]}
             data += part
         text = json.dumps(header).encode()
