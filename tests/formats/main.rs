@@ -7,6 +7,7 @@ mod archives;
 mod cgeb;
 mod gguf;
 mod log_records;
+mod log_round_trips;
 mod manifests;
 mod npy;
 mod payload_records;

@@ -39,7 +39,7 @@ impl Alphabet {
         Alphabet::pairs(table, 0)
     }
 
-    /// The same, the upper half first.
+    /// Codes of four bits with the numbers of a table, the upper half of a byte first.
     pub fn high_first(table: &[f32; 16]) -> Alphabet {
         Alphabet::pairs(table, 4)
     }

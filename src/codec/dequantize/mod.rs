@@ -45,9 +45,9 @@ pub struct Row<'a> {
     pub scales: Spread<'a>,
     /// The zero points, if there are any.
     pub zeros: Option<Spread<'a>>,
-    /// A scale of all values. Exactly 1 if there is none.
+    /// A scale of all values, exactly 1 for a weight without it.
     pub factor: f32,
-    /// A divisor of all values. Exactly 1 if there is none.
+    /// A divisor of all values, exactly 1 for a weight without it.
     pub divisor: f32,
 }
 

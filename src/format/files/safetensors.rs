@@ -117,8 +117,8 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
 /// the header, whatever its contents. Each byte of it is looked at once and copied at most once, so the budget suffices.
 ///
 /// # Errors
-/// `Unsupported` for names that are none of element types, for more than [`DIMENSIONS_READ_MAX`] dimensions and for more than
-/// [`TENSORS_MAX`] tensors; `Unreadable` for a file that is cut off; `Invalid` for all other errors.
+/// `Unsupported` for a type whose name no version of the format can have, for more than [`DIMENSIONS_READ_MAX`] dimensions
+/// and for more than [`TENSORS_MAX`] tensors; `Unreadable` for a file that is cut off; `Invalid` for all other errors.
 pub fn parse(json: &[u8], file_len: u64, budget: &mut Budget) -> Result<Header> {
     budget.add_read(json.len() as u64);
     let text =

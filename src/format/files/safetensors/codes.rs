@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn codes_and_the_floats_that_scale_them_are_parts_of_weights() {
         use Dtype::{Bf16, F8E4M3, F8E8M0, F16, F32, I8, I16, I32, I64, U8, U32};
-        // Each with the names of its tensors that are no parts.
+        // Each file with the names of the tensors that a cast may change.
         let cases: &[(Tensors<'_>, &[&str])] = &[
             (
                 &[
