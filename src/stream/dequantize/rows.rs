@@ -101,7 +101,7 @@ impl Rows {
         let left = columns - column;
         match self.weight.codes {
             Codes::Parts { bits, word_bytes } => {
-                let words = self.codes.bytes() / word_bytes;
+                let words = (self.codes.bytes() / word_bytes).max(1);
                 let at = row * columns + column;
                 let (part, word) = (at / words, at % words);
                 let shift = (match word_bytes {

@@ -2,6 +2,7 @@
 //!
 //! A weight may have its scales in another container of the directory. So a model is the directory of a container.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ pub struct Model {
     container: Option<Arc<[u8]>>,
     /// Its tensors, by name, where they are all needed.
     own: HashMap<Box<str>, EntryId>,
-    config: Config,
+    /// Read when a weight needs it: most tensors have none.
+    config: OnceCell<Config>,
 }
 
 impl Model {
@@ -77,12 +79,15 @@ impl Model {
         container: Option<Arc<[u8]>>,
         own: HashMap<Box<str>, EntryId>,
     ) -> Model {
-        let collection = collection.clone();
-        let mut model = Model { collection, directory, container, own, config: Config::default() };
-        let texts = CONFIG_NAMES.into_iter().filter_map(|name| model.file(name));
-        let known = texts.map(|text| Config::parse(&text)).find(|config| *config != Config::default());
-        model.config = known.unwrap_or_default();
-        model
+        Model { collection: collection.clone(), directory, container, own, config: OnceCell::new() }
+    }
+
+    fn config(&self) -> &Config {
+        self.config.get_or_init(|| {
+            let texts = CONFIG_NAMES.into_iter().filter_map(|name| self.file(name));
+            let known = texts.map(|text| Config::parse(&text)).find(|config| *config != Config::default());
+            known.unwrap_or_default()
+        })
     }
 
     /// The content of a small file of the directory.
@@ -152,7 +157,7 @@ impl Model {
             self.find(name).map(|known| (known.tensor.dtype, known.tensor.shape))
         };
         let read = |name: &str| self.bytes(&self.find(name)?.objects, STATE_BYTES_MAX).ok();
-        Tensors { all: &all, read: &read, config: &self.config }.role(name)
+        Tensors { all: &all, read: &read, config: &|| self.config() }.role(name)
     }
 
     /// A weight as elements of a type.

@@ -229,8 +229,8 @@ pub struct Tensors<'a> {
     pub all: &'a dyn Fn(&str) -> Option<(Dtype, Shape)>,
     /// The bytes of a small tensor.
     pub read: &'a dyn Fn(&str) -> Option<Vec<u8>>,
-    /// The model's configuration.
-    pub config: &'a Config,
+    /// The model's configuration, which most tensors do not need.
+    pub config: &'a dyn Fn() -> &'a Config,
 }
 
 impl Tensors<'_> {
@@ -301,7 +301,7 @@ impl Tensors<'_> {
             }
             _ => return None,
         };
-        let block = self.config.weight_block;
+        let block = (self.config)().weight_block;
         let (table_rows, table_columns) = match scale.as_slice() {
             all if all.iter().product::<u64>() == 1 => (0, 1),
             [all] if matrices > 1 && *all == matrices => (1, 1),
@@ -384,10 +384,10 @@ impl Tensors<'_> {
         let columns = match shown {
             Some(Some(shown)) if shown.first() == Some(rows) => *shown.get(1)?,
             Some(_) => return None,
-            None => words.checked_mul(32 / self.config.bits.unwrap_or(4).max(1))?,
+            None => words.checked_mul(32 / (self.config)().bits.unwrap_or(4).max(1))?,
         };
         let fits = |bits: &u64| columns.div_ceil(32 / bits) == *words;
-        let bits = self.config.bits.filter(fits).or_else(|| [4, 8].into_iter().find(fits))?;
+        let bits = (self.config)().bits.filter(fits).or_else(|| [4, 8].into_iter().find(fits))?;
         let codes = match bits {
             4 => Codes::Int4,
             8 => Codes::Byte,
@@ -498,7 +498,7 @@ impl Tensors<'_> {
         let listed = format!("{base}.g_idx");
         let is_listed =
             self.find(&listed).is_some_and(|(dtype, sizes)| dtype == Dtype::I32 && sizes == [inner]);
-        let added = u8::from(!self.config.has_whole_zeros);
+        let added = u8::from(!(self.config)().has_whole_zeros);
         let weight = Weight {
             name: format!("{base}.weight"),
             shape: Shape::new(&[*out, inner])?,
