@@ -12,6 +12,7 @@ mod manifests;
 mod npy;
 mod payload_records;
 mod pickles;
+mod quantized_weights;
 mod safetensors;
 
 use std::path::Path;

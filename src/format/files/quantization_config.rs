@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::model::{Dtype, Error, Result};
 
 /// Longest file that is read, in bytes.
-pub const BYTES_MAX: u64 = 4 << 20;
+pub const BYTES_MAX: u64 = 1 << 20;
 
 /// Keys of a configuration that say how weights are quantized.
 const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
@@ -19,27 +19,55 @@ pub struct Config {
     pub weight_block: Option<[u64; 2]>,
     /// Bits of an integer code.
     pub bits: Option<u64>,
+    /// Values of one scale.
+    pub group: Option<u64>,
     /// Whether zero points of GPTQ are stored whole. Those of its first version are stored less one.
     pub has_whole_zeros: bool,
+    /// Whether parts of a model are quantized in different ways, so that the other fields hold for none of them.
+    pub is_mixed: bool,
 }
 
 impl Config {
     /// Parses the JSON of a model's configuration, or of a quantization alone. Nothing is known from other bytes.
     pub fn parse(json: &[u8]) -> Config {
         let Ok(Value::Object(all)) = serde_json::from_slice(json) else { return Config::default() };
-        let inner = KEYS.into_iter().find_map(|key| all.get(key)).and_then(Value::as_object).unwrap_or(&all);
+        let mut found = Vec::new();
+        quantizations(&all, &mut found);
+        let mut known = found.iter().map(|found| Config::of(found));
+        let Some(first) = known.next() else { return Config::of(&all) };
+        if known.any(|other| other != first) { Config { is_mixed: true, ..Config::default() } } else { first }
+    }
+
+    fn of(inner: &Map<String, Value>) -> Config {
         let pair = inner.get("weight_block_size").and_then(Value::as_array);
         let pair = pair.and_then(|pair| Some([pair.first()?.as_u64()?, pair.get(1)?.as_u64()?]));
         let groups = inner.get("config_groups").and_then(Value::as_object);
-        let weights = groups.and_then(|groups| groups.values().find_map(|group| group.get("weights")));
-        let block = weights.and_then(|weights| weights.get("block_structure")).and_then(Value::as_array);
+        let mut weights =
+            groups.into_iter().flat_map(|groups| groups.values()).filter_map(|group| group.get("weights"));
+        let first = weights.next();
+        let block = first.and_then(|weights| weights.get("block_structure")).and_then(Value::as_array);
         let block = block.and_then(|pair| Some([pair.first()?.as_u64()?, pair.get(1)?.as_u64()?]));
-        let bits = weights.and_then(|weights| weights.get("num_bits")).or_else(|| inner.get("bits"));
+        let number = |of_group: &str, others: &[&str]| {
+            let of_weights = first.and_then(|weights| weights.get(of_group));
+            of_weights.or_else(|| others.iter().find_map(|key| inner.get(*key))).and_then(Value::as_u64)
+        };
         let format = inner.get("checkpoint_format").and_then(Value::as_str);
         Config {
             weight_block: pair.or(block),
-            bits: bits.and_then(Value::as_u64).filter(|bits| (1..=16).contains(bits)),
+            bits: number("num_bits", &["bits", "w_bit"]).filter(|bits| (1..=16).contains(bits)),
+            group: number("group_size", &["group_size", "q_group_size"]).filter(|group| *group > 0),
             has_whole_zeros: format == Some("gptq_v2"),
+            is_mixed: weights.any(|other| Some(other) != first),
+        }
+    }
+}
+
+/// The quantizations in a configuration and in the ones in it.
+fn quantizations<'a>(all: &'a Map<String, Value>, found: &mut Vec<&'a Map<String, Value>>) {
+    found.extend(KEYS.into_iter().filter_map(|key| all.get(key)).filter_map(Value::as_object));
+    for (key, value) in all {
+        if let Some(inner) = value.as_object().filter(|_| !KEYS.contains(&key.as_str())) {
+            quantizations(inner, found);
         }
     }
 }
@@ -107,7 +135,12 @@ mod tests {
         let json = br#"{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 64]}}"#;
         assert_eq!(Config::parse(json).weight_block, Some([128, 64]));
         let json = br#"{"bits": 4, "checkpoint_format": "gptq_v2"}"#;
-        assert_eq!(Config::parse(json), Config { weight_block: None, bits: Some(4), has_whole_zeros: true });
+        assert_eq!(Config::parse(json), Config { bits: Some(4), has_whole_zeros: true, ..Config::default() });
+        let json = br#"{"text_config": {"quantization_config": {"bits": 4, "group_size": 96}}}"#;
+        assert_eq!(Config::parse(json), Config { bits: Some(4), group: Some(96), ..Config::default() });
+        let json =
+            br#"{"a": {"quantization_config": {"bits": 4}}, "b": {"quantization_config": {"bits": 8}}}"#;
+        assert!(Config::parse(json).is_mixed);
         let json =
             br#"{"quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}}"#;
         assert_eq!(Config::parse(json).bits, Some(8));

@@ -32,7 +32,7 @@ pub use codes::{has_codes, parts_of_weights};
 pub use json::DIMENSIONS_READ_MAX;
 pub use scheme::scheme;
 pub use weight_state::STATE_BYTES_MAX;
-pub use weights::{Codes, Group, Role, Scales, Tensors, Weight, Zeros};
+pub use weights::{Codes, Group, RENAMED, Role, Scales, Tensors, Weight, Zeros};
 
 /// Longest JSON of a header in bytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;

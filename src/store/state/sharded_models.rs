@@ -29,6 +29,12 @@ impl State {
         self.shard_indexes.has(id) || self.setting(id, SHARDS).is_some()
     }
 
+    /// Whether an index names both of two containers of a directory.
+    pub fn are_in_one_index(&self, directory: EntryId, one: &[u8], other: &[u8]) -> bool {
+        let indexes = |name| self.shard_indexes.of(directory, name).take(INDEXES_MAX).map(|(id, _)| id);
+        indexes(one).any(|id| indexes(other).any(|other| other == id))
+    }
+
     /// Whether these are not the containers that a file is recorded to name. `None` for a file that is no index.
     pub fn has_other_shards(&self, id: EntryId, shards: Option<&str>) -> bool {
         self.setting(id, SHARDS) != shards

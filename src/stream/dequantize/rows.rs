@@ -194,6 +194,9 @@ impl Rows {
             Some(_) => 0..weight.table_columns,
             None => column / group..((column + count - 1) / group + 1).min(weight.table_columns),
         };
+        if wanted.is_empty() {
+            return Err(Error::corrupt("a value of a weight without a scale"));
+        }
         let table_row = self.table_row(row);
         let has = |numbers: &Numbers| {
             numbers.row == table_row

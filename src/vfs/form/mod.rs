@@ -36,4 +36,4 @@ pub use kind::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
-pub use weights::{name_in_cast, names_of_codes, why_stored};
+pub use weights::{is_config, name_in_cast, names_of_codes, objects_beside, why_stored};

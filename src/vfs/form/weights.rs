@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::format::budget::Budget;
 use crate::format::files::quantization_config::{self, Config};
-use crate::format::files::safetensors::{Role, STATE_BYTES_MAX, Tensors, Weight};
+use crate::format::files::safetensors::{RENAMED, Role, STATE_BYTES_MAX, Tensors, Weight};
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
@@ -28,6 +28,12 @@ fn shard_of(name: &[u8]) -> Option<(&str, u32)> {
     let (stem, number) = before.rsplit_once('-')?;
     number.parse::<u32>().ok()?;
     Some((stem, count.parse().ok()?))
+}
+
+/// The name of a tensor, and whether it is a part of a weight of any layout, also of those that are not decoded.
+fn named(state: &State, part: &Node) -> Option<(Box<str>, bool)> {
+    let tensor = part.file()?.tensor.as_ref()?;
+    Some((tensor.name.clone(), state.is_part_of_weight(part.entry.id)))
 }
 
 /// A tensor of a model.
@@ -141,14 +147,17 @@ impl Model {
         Some(Known { tensor, objects: objects? })
     }
 
-    /// Whether a tensor of another container of the directory belongs to the same model: both are shards of it. Other
-    /// files may have tensors of the same names.
+    /// Whether a tensor of another container of the directory belongs to the same model: both are shards of it by their
+    /// names, or an index names both. Other files may have tensors of the same names.
     fn is_of_same_model(&self, state: &State, tensor: EntryId) -> bool {
-        let Some(own) = &self.container else { return true };
+        let (Some(directory), Some(own)) = (self.directory, &self.container) else { return true };
         let container = state.node(tensor).and_then(|node| node.file()?.container);
         let links = container.map(|container| state.links(container));
-        let mut others = links.iter().flat_map(|links| links.iter()).map(|(_, name)| name);
-        shard_of(own).is_some_and(|own| others.any(|other| shard_of(other) == Some(own)))
+        let mut others = links.iter().flat_map(|links| links.iter()).filter(|(at, _)| *at == directory);
+        others.any(|(_, other)| {
+            shard_of(own).is_some_and(|own| shard_of(other) == Some(own))
+                || state.are_in_one_index(directory, own, other)
+        })
     }
 
     /// The treatment of a tensor by the form.
@@ -173,22 +182,20 @@ impl Model {
 
     /// Whether all codes in the directory are decoded, and there are some.
     fn is_decoded(&self) -> bool {
-        let containers: Vec<Vec<Box<str>>> = {
+        // Each name, and whether it is a part of a weight of any layout.
+        let names: Vec<(Box<str>, bool)> = {
             let state = self.collection.state();
             let Some(directory) = self.directory.and_then(|id| state.directory(id)) else { return false };
             let nodes = directory.after(EntryId(0)).filter_map(|(.., id)| state.node(id));
             let files =
                 nodes.filter_map(|node| node.file()).filter(|file| file.content == Content::Safetensors);
-            let names = files.map(|file| {
-                let parts = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
-                parts.map(|tensor| tensor.name.clone()).collect()
-            });
-            names.collect()
+            files.flat_map(|file| state.parts(file)).filter_map(|part| named(&state, part)).collect()
         };
         let mut has_weights = false;
-        for name in containers.iter().flatten() {
+        for (name, is_part) in &names {
             match self.role(name) {
                 Role::Stored => return false,
+                Role::Plain if *is_part => return false,
                 Role::Weight(_) => has_weights = true,
                 Role::Plain | Role::Hidden => {}
             }
@@ -260,17 +267,14 @@ fn index(model: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
 
 /// Which tensors of a file a cast shows as they are stored, because their codes are not decoded.
 pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
-    // Each name, and whether it is a part of a weight of any layout, also of those that are not decoded.
     let names: Vec<(Box<str>, bool)> = {
         let state = collection.state();
         let file = node.file()?;
-        let named = |part: &Node| {
-            let tensor = part.file()?.tensor.as_ref()?;
-            Some((tensor.name.clone(), state.is_part_of_weight(part.entry.id)))
-        };
         match (&file.tensor, file.content) {
-            (Some(_), _) => named(node).into_iter().collect(),
-            (None, Content::Safetensors) => state.parts(file).filter_map(|part| named(part)).collect(),
+            (Some(_), _) => named(&state, node).into_iter().collect(),
+            (None, Content::Safetensors) => {
+                state.parts(file).filter_map(|part| named(&state, part)).collect()
+            }
             _ => return None,
         }
     };
@@ -325,6 +329,44 @@ pub(super) fn is_of_safetensors(collection: &Collection, node: &Node) -> bool {
     container.and_then(|container| container.file()).is_some_and(|file| file.content == Content::Safetensors)
 }
 
-/// The suffixes of codes that are shown under another name, each with the suffix of that name.
-const RENAMED: [(&str, &str); 4] =
-    [(".qweight", ".weight"), ("_packed", ""), (".W_q", ".weight"), ("_blocks", "")];
+/// The objects, beside its own, that the bytes of a file follow from in a form that casts: of weights, and of the files that
+/// say how these are quantized. None for a model without codes.
+pub fn objects_beside(collection: &Arc<Collection>, node: &Node) -> Vec<Arc<Object>> {
+    let names: Vec<Box<str>> = {
+        let state = collection.state();
+        let Some(file) = node.file() else { return Vec::new() };
+        let is_container = file.content == Content::Safetensors;
+        let tensor = file.tensor.as_ref().filter(|_| file.container.is_some());
+        let parts =
+            state.parts(file).filter(|_| is_container).filter_map(|part| part.file()?.tensor.as_ref());
+        let tensors = tensor.into_iter().chain(parts);
+        let may_be_codes =
+            |dtype| !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::Bool);
+        tensors.filter(|tensor| may_be_codes(tensor.dtype)).map(|tensor| tensor.name.clone()).collect()
+    };
+    if names.is_empty()
+        || !(node.file().is_some_and(|file| file.container.is_none()) || is_of_safetensors(collection, node))
+    {
+        return Vec::new();
+    }
+    let model = Model::of(collection, node);
+    let mut found = Vec::new();
+    for name in names {
+        if let Role::Weight(weight) = model.role(&name) {
+            found.extend(
+                weight.parts.iter().filter_map(|part| model.find(part)).flat_map(|known| known.objects),
+            );
+        }
+    }
+    let state = collection.state();
+    let directory = model.directory.and_then(|directory| state.directory(directory));
+    let files =
+        CONFIG_NAMES.into_iter().filter_map(|name| state.node(directory?.get(name.as_bytes())?)?.file());
+    found.extend(files.flat_map(|file| file.objects.iter()).filter_map(|id| state.object(*id).cloned()));
+    found
+}
+
+/// Whether files of a directory follow from a file in forms that cast: it says how weights are quantized.
+pub fn is_config(name: &[u8]) -> bool {
+    CONFIG_NAMES.iter().any(|config| config.as_bytes() == name)
+}

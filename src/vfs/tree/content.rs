@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::engine;
-use crate::format::log::catalog::{Content as FileContent, TensorEntry};
+use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Result};
 use crate::store::{Assembly, Collection, Object, OpenObject, Pin, Settings, State, Verify};
 use crate::stream::{Stream, may_show_other_hash};
@@ -185,6 +185,10 @@ impl Vfs {
         {
             return None;
         }
+        // A cast tensor of a safetensors file may have its scales in other tensors and files.
+        let is_cast = form.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
+        let node = collection.state().node(pin.node).filter(|_| is_cast).cloned();
+        let beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
         let (objects, tensor, assembly) = {
             let state = collection.state();
             let file = state.node(pin.node)?.file()?;
@@ -194,13 +198,7 @@ impl Vfs {
                 (!object.is_dirty()).then_some((object, changes))
             };
             let (mut objects, assembly) = state.parts_of(file).ok()?;
-            // A cast tensor of a safetensors file may have its scales in other tensors of it.
-            let container = form.as_ref().filter(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
-            let container = container.and(file.container).and_then(|id| state.node(id)?.file());
-            let beside = container.filter(|container| container.content == FileContent::Safetensors);
-            for id in beside.into_iter().flat_map(|beside| beside.objects.iter()) {
-                objects.push(state.object(*id)?.clone());
-            }
+            objects.extend(beside);
             let objects: Option<Vec<_>> = objects.into_iter().map(object).collect();
             (objects?, file.tensor.clone(), assembly)
         };

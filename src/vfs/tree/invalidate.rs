@@ -6,6 +6,7 @@ use crate::format::log::catalog::Content;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::stream::index_beside;
+use crate::vfs::form::is_config;
 use crate::vfs::open::Changes;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
@@ -93,11 +94,31 @@ impl Vfs {
             .for_each(|open_file| open_file.note_forgotten());
         let mut changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
         if self.forms.has_any(number) {
-            // A cast shows a weight with the scales that another tensor of its container has.
+            // A cast shows a weight with the scales that other tensors have, also those of other shards, and as the
+            // configuration of the model says.
             let state = collection.state();
-            let containers = changed.iter().filter_map(|node| state.node(*node)?.file());
-            let containers = containers.filter(|file| file.content == Content::Safetensors);
-            let parts = containers.flat_map(|file| state.parts(file)).map(|part| part.entry.id);
+            let container = |node: &EntryId| {
+                let file = state.node(*node)?.file()?;
+                Some(file.container.unwrap_or(*node))
+            };
+            let is_read = |id: &EntryId, name: &[u8]| {
+                let file = state.node(*id).and_then(|node| node.file());
+                file.is_some_and(|file| file.content == Content::Safetensors) || is_config(name)
+            };
+            let mut directories: BTreeSet<EntryId> = BTreeSet::new();
+            for id in changed.iter().filter_map(container) {
+                let links = state.links(id).iter().filter(|(_, name)| is_read(&id, name));
+                directories.extend(links.map(|(directory, _)| *directory));
+            }
+            let files = directories.iter().filter_map(|directory| state.directory(*directory));
+            let files =
+                files.flat_map(|directory| directory.after(EntryId(0))).filter_map(|(.., id)| state.node(id));
+            let containers =
+                files.filter(|node| node.file().is_some_and(|file| file.content == Content::Safetensors));
+            let parts = containers.flat_map(|node| {
+                let parts = node.file().into_iter().flat_map(|file| state.parts(file));
+                parts.map(|part| part.entry.id).chain([node.entry.id])
+            });
             let parts: Vec<EntryId> = parts.collect();
             drop(state);
             changed.extend(parts);

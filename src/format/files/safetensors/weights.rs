@@ -165,6 +165,10 @@ pub enum Role {
 /// Most rows of a matrix that is shown with rows and columns exchanged. Some columns of it are in memory at once.
 const EXCHANGED_ROWS_MAX: u64 = 1 << 20;
 
+/// The suffixes of codes that are shown under another name, each with the suffix of that name.
+pub const RENAMED: [(&str, &str); 4] =
+    [(".qweight", ".weight"), ("_packed", ""), (".W_q", ".weight"), ("_blocks", "")];
+
 /// Suffixes of tensors that belong to codes, and of those codes.
 const COMPANIONS: [(&str, &[&str]); 31] = [
     ("_scale", &["_packed", ""]),
@@ -240,18 +244,27 @@ impl Tensors<'_> {
         if let Some(weight) = self.weight(name, dtype, shape.dimensions()) {
             return Role::Weight(Box::new(weight));
         }
-        if is_codes(name, dtype) || self.has_scale(name, dtype) {
+        if self.has_codes(name, dtype, &shape) {
             return Role::Stored;
         }
         for main in mains(name) {
             let Some((dtype, shape)) = (self.all)(&main) else { continue };
             match self.weight(&main, dtype, shape.dimensions()) {
                 Some(weight) if weight.parts.iter().any(|part| part == name) => return Role::Hidden,
-                _ if is_codes(&main, dtype) || self.has_scale(&main, dtype) => return Role::Stored,
+                _ if self.has_codes(&main, dtype, &shape) => return Role::Stored,
                 _ => {}
             }
         }
         Role::Plain
+    }
+
+    /// Whether a tensor has codes, by its name, its type, or the tensors beside it.
+    fn has_codes(&self, name: &str, dtype: Dtype, shape: &Shape) -> bool {
+        // bitsandbytes can keep its codes in the bytes of floats.
+        let is_column = matches!(shape.dimensions(), [_, 1]);
+        is_codes(name, dtype)
+            || self.has_scale(name, dtype)
+            || is_column && bitsandbytes_states(name).iter().any(|state| self.find(state).is_some())
     }
 
     /// Whether a tensor of 8-bit floats has scales beside it. Without them its values are its codes.
@@ -281,6 +294,12 @@ impl Tensors<'_> {
         }?;
         // A tensor that has the name already stays.
         let is_free = found.name == name || (self.all)(&found.name).is_none();
+        // Nor do two codes have one name.
+        let others = RENAMED.iter().filter_map(|(codes, shown)| {
+            let stem = found.name.strip_suffix(shown)?;
+            Some(format!("{stem}{codes}")).filter(|other| other != name)
+        });
+        let is_free = is_free && others.into_iter().all(|other| (self.all)(&other).is_none());
         (found.is_sound() && is_free).then_some(found)
     }
 
@@ -293,24 +312,40 @@ impl Tensors<'_> {
             }
             [] => return None,
         };
+        let config = (self.config)();
         let (dtype, scale) = self.find(&scales_name)?;
         let scales = match dtype {
-            Dtype::U8 => Scales::Powers,
+            _ if config.is_mixed => return None,
+            Dtype::U8 if matches!(codes, Codes::E4m3 | Codes::E5m2 | Codes::E2m1) => Scales::Powers,
             Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E8M0 | Dtype::F64 => {
                 Scales::Plain
             }
             _ => return None,
         };
-        let block = (self.config)().weight_block;
         let (table_rows, table_columns) = match scale.as_slice() {
             all if all.iter().product::<u64>() == 1 => (0, 1),
             [all] if matrices > 1 && *all == matrices => (1, 1),
             [all] if *all == rows && matrices == 1 => (rows, 1),
+            // Of several matrices, with a number of dimensions of its own, a table could be read in two ways.
+            [..] if sizes.len() > 2 && scale.len() != sizes.len() => return None,
             [before @ .., rows, columns] if before.iter().product::<u64>() == matrices => (*rows, *columns),
             _ => return None,
         };
-        let row_group = block_size(rows, table_rows.max(1), block.map(|block| block[0]))?;
-        let column_group = block_size(columns, table_columns, block.map(|block| block[1]))?;
+        // Floats have a scale for each block of rows and columns, integers for each group of one axis.
+        let block = config.weight_block;
+        let (known_rows, known_columns, is_partial) = match codes {
+            Codes::E4m3 | Codes::E5m2 | Codes::I8 => {
+                (block.map(|block| block[0]), block.map(|block| block[1]).or(config.group), true)
+            }
+            // The rows are those of GPTQ and AWQ, which group the inputs.
+            Codes::Awq => (config.group, None, false),
+            _ => (None, config.group, false),
+        };
+        let row_group = block_size(rows, table_rows.max(1), known_rows, is_partial)?;
+        let column_group = block_size(columns, table_columns, known_columns, is_partial)?;
+        if scales == Scales::Powers && column_group != 32 {
+            return None;
+        }
         Some(Weight {
             name: name.to_owned(),
             shape: Shape::new(sizes)?,
@@ -361,7 +396,11 @@ impl Tensors<'_> {
             return Some(self.with_parts(Weight { divisor: 127.0, ..weight }, stem, &[".weight_format"]));
         }
         let candidates = [format!("{name}_scale_inv"), format!("{name}_scale"), format!("{stem}.scale")];
-        let scale = candidates.into_iter().find(|scale| scale != name && self.find(scale).is_some())?;
+        let mut known = candidates.into_iter().filter(|scale| scale != name && self.find(scale).is_some());
+        let scale = known.next()?;
+        if known.next().is_some() || self.find(&format!("{name}_scale_2")).is_some() {
+            return None;
+        }
         let weight = self.blocked(name, codes, sizes, scale)?;
         let zeros = format!("{name}_zero_point");
         let weight = match self.find(&zeros) {
@@ -408,11 +447,17 @@ impl Tensors<'_> {
             None => {}
         }
         let listed = format!("{base}_g_idx");
-        if let Some((dtype, sizes)) = self.find(&listed) {
+        if let Some((dtype, sizes)) = self.find(&listed).filter(|(_, sizes)| !sizes.contains(&0)) {
+            if dtype != Dtype::I32 || sizes != [columns] {
+                return None;
+            }
+            let bytes = (self.read)(&listed)?;
+            let mut numbers = bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
             // A list of -1 says that there is no order.
-            let is_list = dtype == Dtype::I32 && sizes == [columns];
-            let first = (self.read)(&listed).and_then(|bytes| bytes.first_chunk().copied());
-            if is_list && first.map(i32::from_le_bytes).is_some_and(|first| first >= 0) {
+            if !numbers.clone().all(|number| number == -1) {
+                if numbers.any(|number| number < 0) {
+                    return None;
+                }
                 weight.column_group = Group::Listed(listed);
             }
         }
@@ -427,9 +472,14 @@ impl Tensors<'_> {
         let base = name.strip_suffix("_packed").unwrap_or(name);
         let (columns, before) = sizes.split_last()?;
         let columns = if dtype == Dtype::F4 { *columns } else { columns.checked_mul(2)? };
+        if !columns.is_multiple_of(2) {
+            return None;
+        }
         let scale = format!("{base}_scale");
         let (scale_dtype, scales) = self.find(&scale)?;
-        let group = columns.checked_div(*scales.last()?)?;
+        let group = columns
+            .checked_div(*scales.last()?)
+            .filter(|group| group * scales[scales.len() - 1] == columns)?;
         let shown: Vec<u64> = before.iter().copied().chain([columns]).collect();
         let weight = self.blocked(base, Codes::E2m1, &shown, scale)?;
         let is_one = |name: &str| {
@@ -486,7 +536,11 @@ impl Tensors<'_> {
             return None;
         };
         let bits = zero_words.checked_mul(32)?.checked_div(*out)?;
-        if zeros_dtype != Dtype::I32 || zero_rows != groups || ![2, 4, 8].contains(&bits) {
+        if zeros_dtype != Dtype::I32
+            || zero_rows != groups
+            || ![2, 4, 8].contains(&bits)
+            || *zero_words != out.div_ceil(32 / bits)
+        {
             return None;
         }
         let is_awq = word_columns != out;
@@ -496,8 +550,11 @@ impl Tensors<'_> {
         }
         let weight = self.blocked(name, Codes::Awq, &[inner, *out], scales_name)?;
         let listed = format!("{base}.g_idx");
-        let is_listed =
-            self.find(&listed).is_some_and(|(dtype, sizes)| dtype == Dtype::I32 && sizes == [inner]);
+        let list = self.find(&listed).filter(|(_, sizes)| !sizes.contains(&0));
+        let is_listed = list.is_some();
+        if list.is_some_and(|(dtype, sizes)| dtype != Dtype::I32 || sizes != [inner]) {
+            return None;
+        }
         let added = u8::from(!(self.config)().has_whole_zeros);
         let weight = Weight {
             name: format!("{base}.weight"),
@@ -516,8 +573,8 @@ impl Tensors<'_> {
     }
 
     fn bitsandbytes(&self, name: &str, sizes: &[u64]) -> Option<Weight> {
-        let kinds = ["nf4", "fp4"].map(|kind| format!("{name}.quant_state.bitsandbytes__{kind}"));
-        let state_name = kinds.iter().find(|kind| self.find(kind).is_some())?;
+        let states = bitsandbytes_states(name);
+        let state_name = states.iter().find(|kind| self.find(kind).is_some())?;
         let state = quant_state(&(self.read)(state_name)?)?;
         let shape = Shape::new(&state.shape)?;
         let table = (self.read)(&format!("{name}.quant_map"))?;
@@ -532,6 +589,14 @@ impl Tensors<'_> {
         let scales = match (dtype, state.nested) {
             (Dtype::F32, None) => Scales::Plain,
             (Dtype::U8, Some((block, offset))) => {
+                let floats = |name: &str| {
+                    let (dtype, sizes) = self.find(name)?;
+                    (dtype == Dtype::F32).then(|| sizes.iter().product::<u64>())
+                };
+                let map = floats(&format!("{name}.nested_quant_map"));
+                if block == 0 || floats(&nested) != Some(blocks.div_ceil(block)) || map != Some(256) {
+                    return None;
+                }
                 Scales::Nested { table: format!("{name}.nested_quant_map"), scales: nested, block, offset }
             }
             _ => return None,
@@ -584,8 +649,9 @@ impl Tensors<'_> {
         let parts = 8 * word_bytes / state.bits.max(1);
         let stored: u64 = sizes.iter().product();
         let elements = shape.elements();
-        let (_, scale_sizes) = self.find(&scales_name)?;
-        let (_, zero_sizes) = self.find(&zeros_name)?;
+        let (scale_dtype, scale_sizes) = self.find(&scales_name)?;
+        let (zero_dtype, zero_sizes) = self.find(&zeros_name)?;
+        let is_float = |dtype| matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16);
         let groups: u64 = scale_sizes.iter().product();
         let group = elements.checked_div(groups)?;
         let (rows, columns, column_group, row_group) = match state.axis {
@@ -599,6 +665,8 @@ impl Tensors<'_> {
             || stored.checked_mul(parts)? < elements
             || group.checked_mul(groups)? != elements
             || zero_sizes != scale_sizes
+            || !is_float(scale_dtype)
+            || !is_float(zero_dtype)
         {
             return None;
         }
@@ -648,16 +716,24 @@ impl Weight {
     }
 }
 
-/// The rows of a block, of which a table has `count` for `all`. A part of a block may be at the end.
-fn block_size(all: u64, count: u64, known: Option<u64>) -> Option<u64> {
+/// The rows of a block, of which a table has `count` for `all`: the known number, or the only one that comes into question.
+/// A part of a block may be at the end if the number is known, or if `is_partial`.
+fn block_size(all: u64, count: u64, known: Option<u64>, is_partial: bool) -> Option<u64> {
     let fits = |size: &u64| *size > 0 && all.div_ceil(*size) == count;
     if count < 2 {
         return (count == 1).then_some(all.max(1));
     }
-    let whole = (all / count).max(1);
-    let usual = [128, 64, 32, 16, 256, 512, 1024].into_iter().find(fits);
-    let whole = Some(whole).filter(|whole| whole.checked_mul(count) == Some(all));
-    known.filter(fits).or(whole.filter(|whole| whole.is_power_of_two())).or(usual).or(whole)
+    if let Some(known) = known.filter(fits) {
+        return Some(known);
+    }
+    let exact = Some(all / count).filter(|exact| exact.checked_mul(count) == Some(all));
+    let mut usual =
+        [128, 64, 32, 16, 256, 512, 1024].into_iter().filter(fits).filter(|usual| Some(*usual) != exact);
+    match exact {
+        Some(exact) if !is_partial || exact.is_power_of_two() || usual.next().is_none() => Some(exact),
+        None if is_partial => usual.next().filter(|_| usual.next().is_none()),
+        _ => None,
+    }
 }
 
 /// Whether a tensor has codes by its name and type, whether or not they can be decoded.
@@ -678,6 +754,11 @@ fn is_codes(name: &str, dtype: Dtype) -> bool {
     ];
     let is_float8 = matches!(dtype, Dtype::F8E4M3 | Dtype::F8E5M2);
     is_integer && !is_float8 && suffixes.iter().any(|suffix| name.ends_with(suffix))
+}
+
+/// The names of the states that bitsandbytes keeps beside codes of four bits.
+fn bitsandbytes_states(name: &str) -> [String; 2] {
+    ["nf4", "fp4"].map(|kind| format!("{name}.quant_state.bitsandbytes__{kind}"))
 }
 
 /// The tensors to whose codes a tensor may belong.
