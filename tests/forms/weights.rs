@@ -77,3 +77,37 @@ fn a_weight_follows_writes_to_its_scales_and_has_its_size_while_its_codes_are_ab
     assert_eq!(fs::metadata(&weight).unwrap().len(), before.len() as u64);
     assert_eq!(fs::read(&weight).map_err(|error| error.raw_os_error()), Err(Some(libc::ENODATA)));
 }
+
+#[test]
+fn a_weight_follows_its_scales_in_another_shard_and_the_configuration() {
+    let place = Place::new();
+    let source = made(&place);
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&["--decoded-cache", "64M"]);
+    let (shards, form) = (mounted.path("t/c/shards"), mounted.path("t/c/.as/f32/shards"));
+    let weight = form.join(".tensors/model-00001-of-00002.safetensors/a.weight");
+    let container = form.join("model-00001-of-00002.safetensors");
+    let read = || (fs::read(&weight).unwrap(), fs::read(&container).unwrap());
+    let before = read();
+    assert!(before == read());
+    let scales = shards.join("model-00002-of-00002.safetensors");
+    let mut bytes = fs::read(&scales).unwrap();
+    let exact = bytes.clone();
+    bytes.iter_mut().rev().take(400).for_each(|byte| *byte = 0);
+    // Written over in place, and replaced.
+    fs::write(&scales, &bytes).unwrap();
+    let zeros = read();
+    assert!(zeros.0 != before.0 && zeros.1 != before.1, "old scales");
+    fs::write(shards.join("new"), &exact).unwrap();
+    fs::rename(shards.join("new"), &scales).unwrap();
+    assert!(read() == before, "new scales");
+    // The configuration of the model, when it comes and changes.
+    let other =
+        r#"{"quantization_config":{"weight_block_size":[1,1],"a":0},"b":{"quantization_config":{"bits":3}}}"#;
+    fs::write(shards.join("config.json"), other).unwrap();
+    assert!(get(&container, "why").contains("as they are stored"), "codes that are quantized in two ways");
+    assert!(fs::read(&container).unwrap() != before.1);
+    fs::write(shards.join("config.json"), "{}").unwrap();
+    assert!(read() == before, "the configuration");
+    mounted.unmount();
+}
