@@ -477,9 +477,8 @@ impl Tensors<'_> {
         }
         let scale = format!("{base}_scale");
         let (scale_dtype, scales) = self.find(&scale)?;
-        let group = columns
-            .checked_div(*scales.last()?)
-            .filter(|group| group * scales[scales.len() - 1] == columns)?;
+        let groups = *scales.last()?;
+        let group = columns.checked_div(groups).filter(|group| group * groups == columns)?;
         let shown: Vec<u64> = before.iter().copied().chain([columns]).collect();
         let weight = self.blocked(base, Codes::E2m1, &shown, scale)?;
         let is_one = |name: &str| {
