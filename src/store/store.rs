@@ -509,6 +509,14 @@ impl Store {
         self.upstream.snapshots().map(|snapshots| snapshots.traffic())
     }
 
+    /// Records what the cache of a remote keeps, for the next mount. Requests to the remote that nobody waits for keep the
+    /// store in memory until they end, so a mount that ends cannot leave this to its drop.
+    pub fn save_cache(&self) {
+        if let Some(snapshots) = self.upstream.snapshots() {
+            snapshots.save_cache();
+        }
+    }
+
     /// Shows the newest snapshots of a remote from now on. The paths of collections that differ. Open files
     /// stay those of the snapshot before. `NotSupported` for a store that is not a remote.
     pub fn refresh(&self) -> Result<Vec<String>> {

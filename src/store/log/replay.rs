@@ -146,7 +146,7 @@ fn follow(log: &mut LogReader<'_>, out: Replayed, refused: Option<&mut RefusedEn
 /// One step through the log.
 enum Step {
     /// A record, or a whole batch.
-    Taken,
+    Done,
     /// A slot that no batch has, with the reason.
     Bad(String),
 }
@@ -191,7 +191,7 @@ impl Follower<'_, '_> {
                     self.at += SLOT * (1 + record.payload_slots());
                     self.checksums.extend(checksum.to_le_bytes());
                     self.pending.push(record, sequence, self.log.payload());
-                    Step::Taken
+                    Step::Done
                 }
             },
             SlotContent::End if self.pending.is_empty() && self.log.is_zero_from(self.at)? => {
@@ -217,12 +217,12 @@ impl Follower<'_, '_> {
         }
         self.end_batch(ended)?;
         self.checksums.clear();
-        Ok(Step::Taken)
+        Ok(Step::Done)
     }
 
     /// Takes a batch that is one record.
     fn small(&mut self, record: &Record, sequence: u64, is_corrected: bool) -> Result<Step> {
-        let Record::Small { batch, unsynced, count, ref head, .. } = *record else { return Ok(Step::Taken) };
+        let Record::Small { batch, unsynced, count, ref head, .. } = *record else { return Ok(Step::Done) };
         if !self.pending.is_empty() || batch != self.out.end.batch + 1 {
             return Ok(Step::Bad(format!("the small batch {batch} is not the next one")));
         }
@@ -237,7 +237,7 @@ impl Follower<'_, '_> {
         let at = self.at + SLOT * (1 + record.payload_slots());
         let sequence = sequence + u64::from(count);
         self.end_batch(Ended { batch, unsynced, is_mark: false, sequence, at })?;
-        Ok(Step::Taken)
+        Ok(Step::Done)
     }
 
     /// Applies the records of a batch that has verified.
