@@ -128,7 +128,7 @@ if is_wanted arrivals; then
     cp "$source"/smollm2/*.gguf "$mnt/demo/copied/"
     cmp "$source"/smollm2/*.gguf "$mnt"/demo/copied/*.gguf
     timeout 300 "$python" "$here/load_gguf.py" "$source/smollm2" "$mnt/demo/copied" || fail "gguf, copied into the mount"
-    [ "$(getfattr --only-values --absolute-names -n user.tierfs.dtype "$mnt/demo/copied/blk.0.attn_q.weight")" = q4_1 ] ||
+    [ "$(getfattr --only-values --absolute-names -n user.tierfs.dtype "$mnt/demo/copied/.tensors/blk.0.attn_q.weight")" = q4_1 ] ||
         fail "tensors of a GGUF file copied into the mount"
     rm -rf "$mnt/demo/copied"
     echo "loaders: arrivals: the same"
