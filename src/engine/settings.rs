@@ -132,9 +132,13 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
     let is_cache = setting.name == POLICY.name && cache_bytes(value).is_some();
     if !is_cache && !setting.values.contains(&value) {
         let name = setting.name;
-        let values = match name == POLICY.name {
-            true => format!("{}, or cache BYTES, such as \"cache 50000000000\"", setting.values.join(", ")),
-            false => setting.values.join(" or "),
+        let values = match name {
+            _ if name == POLICY.name => {
+                "manual, auto, auto:TIER, such as auto:q5, or cache BYTES, such as \"cache 50000000000\""
+                    .to_owned()
+            }
+            _ if name == LOSSY.name => "deny, allow, or allow:TIER, such as allow:q8".to_owned(),
+            _ => setting.values.join(" or "),
         };
         return Err(Error::invalid(format!("invalid value {value:?} of {name}; expected {values}")));
     }
