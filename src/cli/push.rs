@@ -51,9 +51,13 @@ pub(super) struct Args {
     #[arg(long)]
     single_writer: bool,
     /// Also publish the collection in these tiers, for mounts with --tier: q8, q7, q5, q3x or q3. They are
-    /// encoded now; with :all, as in q5:all, every tensor of floats is
+    /// encoded now; with :all, as in q5:all, every tensor of floats is. Without this option, a push keeps the tiers of the
+    /// newest snapshot; none drops them
     #[arg(long, value_name = "TIER,...", value_delimiter = ',')]
-    variants: Vec<String>,
+    variants: Option<Vec<String>>,
+    /// Put this state over a snapshot that another store has pushed
+    #[arg(long)]
+    force: bool,
     /// Name the pieces of this collection of the remote again instead of sending them
     #[arg(long, value_name = "TENANT/COLLECTION")]
     dedup_with: Vec<String>,
@@ -95,7 +99,8 @@ impl Args {
             tag: self.tag,
             single_writer: self.single_writer,
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
-            variants: parse_variants(&self.variants)?,
+            variants: self.variants.as_deref().map(parse_variants).transpose()?,
+            force: self.force,
             jobs: usize::from(self.jobs),
             ..PushRequest::new(parse_place(local)?, &self.remote)
         };

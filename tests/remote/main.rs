@@ -18,6 +18,7 @@ mod kept;
 mod mounted;
 mod proxy;
 mod push;
+mod push_over;
 mod reading;
 mod rounds;
 mod seaweed;

@@ -22,6 +22,7 @@ pub(in crate::store) mod open;
 pub(in crate::store) mod open_object;
 pub(in crate::store) mod pinned_copies;
 pub(in crate::store) mod place;
+pub(in crate::store) mod push_file;
 pub(in crate::store) mod read_gate;
 pub(in crate::store) mod reclaim;
 pub(in crate::store) mod recover;
