@@ -109,7 +109,7 @@ impl Tensor {
         }
     }
 
-    /// The next tier up, if it has a source of that precision. What is encoded becomes exact, not packed.
+    /// The next tier up, if it has a source of that precision. An encoded tensor becomes exact, not packed.
     fn above(&self) -> Option<Tier> {
         if self.tier == Tier::Packed {
             return Some(Tier::Exact);

@@ -71,7 +71,7 @@ impl Store {
         self.collection(tenant, name).map(|_| ())
     }
 
-    /// Makes a clone one of another snapshot, durably. What it has of it stays here; all changes are lost.
+    /// Makes a clone one of another snapshot, durably. Pieces of that snapshot that it has stay; all changes are lost.
     /// `Busy` if it is in use, or others need it.
     pub fn replace_clone(&self, place: CollectionName<'_>, cloned: &Cloned) -> Result<()> {
         let CollectionName { tenant, name } = place;

@@ -43,7 +43,7 @@ pub(in crate::fs) struct SecondLooks {
 }
 
 impl SecondLooks {
-    /// Notes that a thread is told to look again. 0 is unknown: what it finds is not kept.
+    /// Notes that a thread is told to look again. 0 is an unknown thread, whose finding is not kept.
     pub fn sent(&self, thread: u32) {
         if thread != 0 {
             self.change(|threads| threads.insert(thread, (Instant::now(), None)));

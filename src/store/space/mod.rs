@@ -1,4 +1,4 @@
-//! Where bytes may go: the files, free space and reservations.
+//! The space that bytes may take: the files, free space and reservations.
 //!
 //! # The way of a slot
 //!

@@ -1,4 +1,4 @@
-//! How much memory is left, for the machine and for the daemon's control group, and when it becomes scarce.
+//! The memory that is left on the machine and in the daemon's control group, and the moment when it becomes scarce.
 
 use std::collections::VecDeque;
 use std::fs;
