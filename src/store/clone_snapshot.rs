@@ -109,7 +109,7 @@ impl Store {
         })
     }
 
-    /// The snapshot that a collection is a clone of; `None` if it is no clone.
+    /// The snapshot that a collection is a clone of; `None` if it is not a clone.
     pub fn clone_source(&self, tenant: &str, name: &str) -> Result<Option<CloneSource>> {
         let Some(clones) = self.upstream.clones() else { return Ok(None) };
         let path = format!("{tenant}/{name}");

@@ -319,7 +319,7 @@ fn a_pickle_describes_tensors_and_executes_nothing() {
     let by_text = [&b"\x80\x04"[..], &text("os"), &text("system"), b"\x93", &command, b"\x85R."].concat();
     assert_eq!(refused(pickled(&by_text), "os.system"), ErrorKind::Unsupported);
     assert!(!marker.exists());
-    // Other operations that call, and calls of what is no name.
+    // Other operations that call, and calls of values that are not names.
     for pickle in [
         &b"\x80\x02}}\x81."[..],
         b"}(R.",
@@ -400,7 +400,7 @@ fn arrays_of_an_archive_are_checked_as_numpy_files() {
     let objects = [&array[..10], objects.as_bytes(), &array[128..]].concat();
     let found = parse(&[stored("w.npy", &array), stored("o.npy", &objects)]).unwrap();
     assert_eq!((found.arrays.len(), &*found.others[0].0), (1, "o.npy"));
-    // What is no array, and one that is compressed, hide no other.
+    // Entries that are not arrays, and compressed ones, hide no other.
     let packed = Made { name: "p.npy", method: 8, data: &array, size: 9 };
     let found = parse(&[stored("w.npy", &array), stored("readme.txt", b"x"), packed]).unwrap();
     assert_eq!((found.arrays.len(), found.others.len()), (1, 2), "{found:?}");

@@ -127,7 +127,7 @@ pub fn layering(source: &Source) -> Vec<Finding> {
     };
     let Some(own_height) = height(own) else {
         let what = format!(
-            "`{own}` is no known layer; give it a height in tests/tidy/rules.rs and a place in docs/TOUR.md"
+            "`{own}` is not a known layer; give it a height in tests/tidy/rules.rs and a place in docs/TOUR.md"
         );
         return vec![source.finding(0, what)];
     };

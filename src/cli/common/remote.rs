@@ -70,7 +70,7 @@ pub(in crate::cli) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// Refuses these options for a store that is no remote.
+    /// Refuses these options for a store that is not a remote.
     pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
         let is_given = !self.at.is_empty()
             || self.tier.is_some()

@@ -10,7 +10,7 @@
 //!    batch named, renamed or changed, once for each name of a container, in the `DirectoryTensors` of that directory
 //!    (`tensor_names.rs`). These map escaped paths to tensors. Of several tensors with one path the first has it, in
 //!    this order: tensors that the index of a sharded model says are in their container (`sharded_models.rs`), tensors of
-//!    files that are no variant of another (`is_variant` in `model/name.rs`), then by name of the container, then by
+//!    files that are not a variant of another (`is_variant` in `model/name.rs`), then by name of the container, then by
 //!    name of the tensor. Of a tensor `a` and a tensor `a/b` of another container the first has its name.
 //! 3. `State::find` leads from a directory and a name to a node: an entry; `.tensors`; or, without an entry and where
 //!    the setting `plain` is on, the tensor of that path, of the containers in the directory or in the nearest one

@@ -444,7 +444,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// A text of a line, which is no text here if it has escapes.
+    /// A text of a line, which is not a text here if it has escapes.
     fn plain_text(&mut self, text: &'a str) -> Result<()> {
         if text.contains('\\') { self.push(Value::Other) } else { self.known_text(text) }
     }
