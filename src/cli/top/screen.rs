@@ -13,7 +13,7 @@ use crate::cli::common::jobs::Job;
 use crate::cli::common::output::{human, human_part};
 use crate::cli::top::feed::{Sample, Tensor, Times};
 use crate::cli::top::text::{
-    bar, counted, duration, ends_of, latency, number, shortened, spark, without_time,
+    bar, beginning, counted, duration, ends_of, latency, number, shortened, spark, without_time,
 };
 
 /// Samples to keep: the longest sparkline.
@@ -432,7 +432,7 @@ impl Screen {
             };
             Row::new([
                 right(job.number.to_string()),
-                Cell::from(ends_of(&job.request, request)),
+                Cell::from(beginning(&job.request, request)),
                 Cell::from(shortened(&job.path, path)),
                 Cell::from(state),
             ])

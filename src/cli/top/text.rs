@@ -57,6 +57,14 @@ pub(super) fn shortened(path: &str, columns: usize) -> String {
     ends_of(&parts.concat(), columns)
 }
 
+/// The beginning of a text, in at most this many columns.
+pub(super) fn beginning(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns {
+        return text.to_owned();
+    }
+    text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// The beginning and the end of a text, in at most this many columns.
 pub(super) fn ends_of(text: &str, columns: usize) -> String {
     let letters = text.chars().count();
@@ -100,7 +108,7 @@ pub(super) fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bar, latency, shortened, spark, without_time};
+    use super::{bar, beginning, latency, shortened, spark, without_time};
 
     #[test]
     fn parts_of_the_picture_have_the_length_that_they_should() {
@@ -112,6 +120,7 @@ mod tests {
         assert_eq!(spark(&[0, 1, 7, 14]), " ▂▅█");
         assert_eq!(without_time("at 1795750942: 8 blocks checked"), "8 blocks checked");
         assert_eq!(without_time("at rest: 8"), "at rest: 8");
+        assert_eq!(["tier=q8:all:lossy", "scrub"].map(|text| beginning(text, 11)), ["tier=q8:al…", "scrub"]);
         let tensor = "acme/minilm/encoder.layer.15.attention.self.value.weight";
         assert_eq!(shortened(tensor, 33), "acme/m/e.l.15.a.self.value.weight");
         assert_eq!(shortened(tensor, 22), "a/m/e.l…5.a.s.v.weight");
