@@ -504,7 +504,7 @@ fn hostile_protobufs_are_refused_within_bounds() {
 }
 
 #[test]
-fn what_a_model_gives_twice_counts_as_the_runtime_takes_it() {
+fn fields_that_a_model_gives_twice_count_as_in_the_runtime() {
     let initializer = |name: &str, rest: &[u8]| field(5, &[&field(8, name.as_bytes()), rest].concat());
     let rest = |value: u8| [&[2 << 3, 1, 1 << 3, 2][..], &field(9, &[value; 8])].concat();
     let graph = [initializer("w", &rest(1)), initializer("v", &rest(2)), initializer("w", &rest(3))].concat();
@@ -528,7 +528,7 @@ fn what_a_model_gives_twice_counts_as_the_runtime_takes_it() {
 }
 
 #[test]
-fn what_a_model_has_beside_its_initializers_is_named() {
+fn other_values_of_a_model_are_named() {
     let tensor =
         |name: &str| [&field(8, name.as_bytes())[..], &[2 << 3, 1, 1 << 3, 2], &field(9, &[1; 8])].concat();
     let constant = |output: &str| {

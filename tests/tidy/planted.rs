@@ -193,11 +193,12 @@ fn thrown_away_values_are_found() {
 }
 
 #[test]
-fn test_names_have_at_least_two_words() {
+fn test_names_have_at_least_two_words_and_a_subject() {
     let test = |name: &str| format!("#[test]\n#[should_panic]\nfn {name}() {{}}");
     assert_none("src/store/mod.rs", &test("a_torn_record_is_dropped"));
     assert_one("src/store/mod.rs", &test("works"), 2, "`works`");
     assert_one("tests/mounted.rs", &test("test_"), 2, "`test_`");
+    assert_one("tests/mounted.rs", &test("what_is_torn_is_dropped"), 2, "name the thing");
     assert_none("src/store/mod.rs", "fn works() {}");
 }
 

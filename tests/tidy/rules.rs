@@ -390,6 +390,11 @@ pub fn test_names(source: &Source) -> Vec<Finding> {
             let what = format!("the test `{name}` says little; name it with a sentence of what holds");
             findings.push(source.finding(at + attribute.len(), what));
         }
+        let first = name.split('_').next().unwrap_or_default();
+        if ["what", "who", "whose", "whatever", "whoever"].contains(&first) {
+            let what = format!("the test `{name}` has a clause as its subject; name the thing");
+            findings.push(source.finding(at + attribute.len(), what));
+        }
     }
     findings
 }

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_index_is_invalid() {
+    fn json_that_is_not_an_index_is_invalid() {
         let deep = [b"{\"a\":".repeat(100_000), b"1".to_vec()].concat();
         for json in [
             &b""[..],

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_finds_is_kept_for_it_and_for_no_other() {
+    fn a_finding_is_kept_for_its_thread_and_for_no_other() {
         let looks = SecondLooks::default();
         assert!(!looks.is_sent(7));
         looks.sent(7);
