@@ -415,10 +415,10 @@ impl Screen {
 
     fn draw_jobs(&self, frame: &mut Frame, area: Rect) {
         let jobs = self.jobs();
-        // Requests and paths take what they need, at most a third and half of their room.
+        // Requests and paths take what they need, at most a quarter and half of their room.
         let longest = |text: fn(&Job) -> &String| jobs.iter().map(|job| text(job).chars().count()).max();
         let room = usize::from(area.width.saturating_sub(2 + 2 + 4 + 3));
-        let request = longest(|job| &job.request).unwrap_or(0).clamp(7, (room / 3).max(11));
+        let request = longest(|job| &job.request).unwrap_or(0).clamp(7, (room / 4).max(11));
         let room = room.saturating_sub(request);
         let path = longest(|job| &job.path).unwrap_or(0).clamp(4, (room / 2).max(4));
         let room = room.saturating_sub(path);
