@@ -1,4 +1,4 @@
-//! Lineage: which objects are stored as differences to others, across all collections of a store.
+//! Lineage: the objects that are stored as differences to others, across all collections of a store.
 //!
 //! A child's block refers to its parent's block by object and epoch. So the parent's blocks must not change while a
 //! child needs them or a reader may use them: attempts to write, move or delete them fail with `Busy`.
