@@ -1,9 +1,9 @@
 //! The policy of moves between tiers: computes a plan from plain values.
 //!
-//! A tensor moves one step in a pass: down when it is not used and has been in its tier for a while,
-//! up when it is used and has a more precise source. The first step down packs it, which loses nothing;
-//! tensors that may not lose precision never move further. The coldest come first, ties by the key of the first block, so that the same history gives
-//! the same moves.
+//! A tensor moves one step in a pass: down when it is not used and has been in its tier for a while, up when it is used
+//! and has a more precise source. The first step down packs the tensor, which loses nothing; tensors that may not lose
+//! precision never move further. The coldest tensors come first, those of equal score by the key of their first block,
+//! so that the same history gives the same moves.
 
 use std::collections::BTreeMap;
 
@@ -121,8 +121,8 @@ impl Tensor {
         may_go.then_some(next)
     }
 
-    /// The next tier up that is not below the floor, if it has a source of that precision. What is encoded becomes exact, not
-    /// packed.
+    /// The next tier up that is not below the floor, if it has a source of that precision. An encoded tensor becomes exact,
+    /// not packed.
     fn above(&self) -> Option<Tier> {
         if self.tier == Tier::Packed {
             return Some(Tier::Exact);

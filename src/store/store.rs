@@ -455,8 +455,8 @@ impl Store {
         Ok(self.keep(&mut open, OwnedCollectionName::new(tenant, name), collection))
     }
 
-    /// Forgets an open collection, so that its next use opens it again. Who has it goes on with it. Only
-    /// for a store that is only read.
+    /// Forgets an open collection, so that its next use opens it again. Code that has the collection goes on with
+    /// it. Only for a store that is only read.
     pub fn forget(&self, tenant: &str, name: &str) {
         if self.access == Access::Read {
             let place = OwnedCollectionName::new(tenant, name);

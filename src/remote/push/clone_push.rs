@@ -60,8 +60,8 @@ impl PushedClone {
         canonical.set_clone_source(&self.source)
     }
 
-    /// Makes the clone one of the snapshot that it was pushed as. A failure costs space: what it has of its own
-    /// stays until the next push.
+    /// Makes the clone one of the snapshot that it was pushed as. A failure costs space: the clone's own
+    /// bytes stay until the next push.
     pub fn end(mut self, canonical: &Canonical, manifest: &Manifest) {
         if !self.is_under_its_name {
             return;

@@ -5,9 +5,9 @@
 //! 2. Nothing after a bad slot counts as part of its batch, unless correcting a single flipped bit
 //!    repairs the slot and the Commit then verifies.
 //! 3. A bad slot after which no later batch begins is a torn end: that batch is dropped and reported. A
-//!    bad slot before a later batch is damage: what the log says of blocks up to the end of the damaged
-//!    batch is not trusted. Batches that no later Commit records as durable may be lost in any order,
-//!    so the first lost one is a torn end too. What is readable of such an end is handed on, unless the
+//!    bad slot before a later batch is damage: records of blocks up to the end of the damaged batch
+//!    are not trusted. Batches that no later Commit records as durable may be lost in any order, so the
+//!    first lost one is a torn end too. The readable records of such an end are handed on, unless the
 //!    log simply ends there.
 
 use std::collections::VecDeque;

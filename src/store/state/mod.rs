@@ -10,7 +10,7 @@
 //!    batch named, renamed or changed, once for each name of a container, in the `DirectoryTensors` of that directory
 //!    (`tensor_names.rs`). These map escaped paths to tensors. Of several tensors with one path the first has it, in
 //!    this order: tensors that the index of a sharded model says are in their container (`sharded_models.rs`), tensors of
-//!    files that are no variant of another (`is_variant` in `model/name.rs`), then by name of the container, then by
+//!    files that are not a variant of another (`is_variant` in `model/name.rs`), then by name of the container, then by
 //!    name of the tensor. Of a tensor `a` and a tensor `a/b` of another container the first has its name.
 //! 3. `State::find` leads from a directory and a name to a node: an entry; `.tensors`; or, without an entry and where
 //!    the setting `plain` is on, the tensor of that path, of the containers in the directory or in the nearest one
@@ -92,8 +92,8 @@ struct ChangedSizes {
 ///
 /// `apply_entry` and `apply_record` are the only ways in which the state changes, for a replay and for a batch that was
 /// just appended, so both lead to the same state; the tests of histories compare the two. Entries of the catalog make
-/// and change nodes, names, settings, objects and pins. Records of blocks change objects. What a batch replaced or
-/// removed is collected in `freed`, from which the collection returns space once the batch is durable.
+/// and change nodes, names, settings, objects and pins. Records of blocks change objects. `freed` collects the space
+/// of replaced and removed blocks, which the collection returns once the batch is durable.
 ///
 /// Facts that follow from the log but are not in it are kept up to date here as well: names of tensors, sizes of files, counts
 /// for quotas, use of data files. During a replay some of these wait for its end, so that the work stays linear in the
@@ -228,9 +228,9 @@ impl State {
         }
     }
 
-    /// A state into which a log is replayed. What costs as much as a container has tensors, and follows from the state
-    /// alone, waits for [`end_replay`](Self::end_replay), so that a log with many changes of a large container takes no
-    /// longer than its bytes.
+    /// A state into which a log is replayed. Facts that take work for each tensor of a container, and follow from the
+    /// state alone, wait for [`end_replay`](Self::end_replay), so that a log with many changes of a large container
+    /// takes no longer than its bytes.
     pub(in crate::store) fn replayed() -> State {
         let sizes = ChangedSizes { files: Some(BTreeSet::new()), ..ChangedSizes::default() };
         State { sizes, ..State::default() }

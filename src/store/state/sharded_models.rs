@@ -35,7 +35,7 @@ impl State {
         indexes(one).any(|id| indexes(other).any(|other| other == id))
     }
 
-    /// Whether these are not the containers that a file is recorded to name. `None` for a file that is no index.
+    /// Whether these are not the containers that a file is recorded to name. `None` for a file that is not an index.
     pub fn has_other_shards(&self, id: EntryId, shards: Option<&str>) -> bool {
         self.setting(id, SHARDS) != shards
     }
@@ -93,7 +93,7 @@ impl State {
 }
 
 impl Batch {
-    /// Records the containers that an index names; `None` for a file that is no index. The batch also changes the bytes or
+    /// Records the containers that an index names; `None` for a file that is not an index. The batch also changes the bytes or
     /// the name of the file, or is the first after one that did.
     pub fn put_shards(&mut self, state: &State, node: EntryId, shards: Option<String>) {
         if state.has_other_shards(node, shards.as_deref()) {

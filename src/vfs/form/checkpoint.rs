@@ -7,13 +7,13 @@ use crate::format::log::catalog::Content;
 use crate::model::{EntryId, NameIn};
 use crate::store::{Node, State};
 
-/// The suffixes of pickles. A file of such a name that is no checkpoint is not shown.
+/// The suffixes of pickles. A file of such a name that is not a checkpoint is not shown.
 const PICKLES: [&str; 6] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"];
 
 /// The suffix of the files that show checkpoints.
 const SUFFIX: &str = ".safetensors";
 
-/// How the form `safetensors` shows a file that is no tensor.
+/// How the form `safetensors` shows a file that is not a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// A checkpoint, as a safetensors file.

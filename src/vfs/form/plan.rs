@@ -212,7 +212,7 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
 }
 
-/// A file of a collection with checkpoints that is no tensor, as the form `safetensors` shows it.
+/// A file of a collection with checkpoints that is not a tensor, as the form `safetensors` shows it.
 fn as_safetensors(
     collection: &Arc<Collection>,
     node: &Node,
@@ -244,7 +244,7 @@ fn as_safetensors(
             let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
             let mut json = vec![0; stream.bytes() as usize];
             stream.read_exact(0, &mut json)?;
-            // What is no index is shown as it is.
+            // A file that is not an index is shown as it is.
             let Ok((files, total_size)) = shard_index::parse_with_size(&json, &mut Budget::default()) else {
                 return Ok(parts());
             };

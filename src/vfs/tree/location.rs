@@ -1,4 +1,4 @@
-//! Where paths lead: tenants, nodes of collections, controls, forms.
+//! The targets of paths: tenants, nodes of collections, controls, forms.
 
 use std::sync::Arc;
 

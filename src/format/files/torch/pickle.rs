@@ -1,8 +1,8 @@
 //! Reads the pickle of a checkpoint as a description, executing nothing.
 //!
 //! Numbers, texts, tuples, lists and dictionaries become values, and so do tensors and storages, which the functions in
-//! `torch/names.rs` make. Whatever else a pickle makes becomes an object: its class or function, its arguments, its
-//! state and its items. Only what lies outside objects is shown.
+//! `torch/names.rs` make. Every other value of a pickle becomes an object: its class or function, its arguments, its
+//! state and its items. Only tensors outside of objects are shown.
 //!
 //! Each operation takes a bounded number of steps, or as many as it has items, which a [`Budget`] counts. Texts are
 //! compared once, when they are read, and are numbers from then on.
@@ -444,7 +444,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// A text of a line, which is no text here if it has escapes.
+    /// A text of a line, which is not a text here if it has escapes.
     fn plain_text(&mut self, text: &'a str) -> Result<()> {
         if text.contains('\\') { self.push(Value::Other) } else { self.known_text(text) }
     }
