@@ -38,7 +38,10 @@ def fp8(name, weight):
     blocks = weight.unflatten(1, (-1, 64)).unflatten(0, (-1, 64))
     scales = blocks.abs().amax((1, 3), keepdim=True) / 448
     codes = (blocks / scales).to(torch.float8_e4m3fn)
-    whole = lambda values: values.flatten(0, 1).flatten(1, 2)
+
+    def whole(values):
+        return values.flatten(0, 1).flatten(1, 2)
+
     stored = {name: whole(codes), f"{name}_scale_inv": scales[:, 0, :, 0].contiguous()}
     return stored, whole(codes.double() * scales.double())
 
