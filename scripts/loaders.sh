@@ -20,7 +20,7 @@ if [ "${1:-}" = --remote ]; then
 fi
 wanted=("$@")
 if [ $# = 0 ]; then
-    wanted=(numpy safetensors gguf llamacpp onnx tokenizers torch transformers pickle model2vec usearch faiss annoy arrow candle)
+    wanted=(numpy safetensors gguf llamacpp onnx tokenizers torch transformers pickle quantized model2vec usearch faiss annoy arrow candle)
     # tinygrad opens the files that it reads for writing.
     [ -n "$remote" ] || wanted+=(tinygrad arrivals backups)
 fi
@@ -46,6 +46,7 @@ trap clean EXIT
 for kind in arrays gguf onnx vectors tables; do "$python" "$here/make.py" "$kind" "$source/$kind"; done
 "$python" "$here/make.py" static "$source/static" target/models/minilm
 "$python" "$here/make.py" pickled "$source/pickled" target/models/minilm
+"$python" "$here/quantize.py" "$source/quantized"
 cp -rL target/models/minilm target/models-loaders/smollm2 "$source"
 for kind in "$source"/*; do "$tierfs" import "$place/store" "demo/$(basename "$kind")" "$kind" >"$place/import.log"; done
 # The loaders also find tensors beside their containers; the reference of the backups has none.
@@ -99,6 +100,16 @@ if is_wanted pickle; then
     timeout 300 "$python" "$here/load_transformers.py" "$source/minilm" "$mnt/demo/pickled/.as/safetensors" || fail "transformers on pickled"
     [ ! -e "$source/pickled.was-run" ] || fail "the pickle was run"
     echo "loaders: transformers on pickled: the same, and no pickle was run"
+fi
+
+# Quantized models open as models of bf16, without the libraries of the schemes.
+if is_wanted quantized; then
+    for scheme in fp8 mxfp4 gptq nf4; do
+        cold
+        timeout 300 "$python" "$here/load_causal.py" "$source/quantized/$scheme.plain" "$mnt/demo/quantized/.as/bf16/$scheme" ||
+            fail "transformers on $scheme"
+        echo "loaders: transformers on $scheme: the values of the codes"
+    done
 fi
 
 # candle maps the weights; its embedding equals that of tests/loaders/minilm.py except for rounding.

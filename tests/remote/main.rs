@@ -26,6 +26,7 @@ mod server;
 mod snapshots;
 mod through_http;
 mod variants;
+mod views;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

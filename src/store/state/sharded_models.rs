@@ -72,6 +72,11 @@ impl State {
         tensors.iter().map(mark).collect()
     }
 
+    /// The first shard that a file is recorded to name. `None` for a file that is no index.
+    pub fn first_shard(&self, id: EntryId) -> Option<&str> {
+        self.setting(id, SHARDS)?.lines().next()
+    }
+
     /// The names of the shards that an index names and that are not there, relative to its directory.
     pub fn missing_shards(&self, index: EntryId) -> Vec<String> {
         let Some((lines, (directory, _))) = self.setting(index, SHARDS).zip(self.links(index).first()) else {

@@ -262,15 +262,15 @@ fn as_safetensors(
 
 /// Tensors of a safetensors file: the name, the shape, the bytes, and the type in which they are shown.
 #[derive(Default)]
-struct Found {
+struct Found<'a> {
     tensors: Vec<(String, Shape, Source, Dtype)>,
     /// The objects of containers with views, by container.
-    places: HashMap<EntryId, Places>,
+    places: HashMap<EntryId, Places<'a>>,
 }
 
-impl Found {
+impl<'a> Found<'a> {
     /// Adds a tensor, quantized types of ggml decoded. Leaves one out that is not decoded.
-    fn add(&mut self, state: &State, node: &Node, name: String) -> Result<()> {
+    fn add(&mut self, state: &'a State, node: &Node, name: String) -> Result<()> {
         let Some(file) = node.file() else { return Ok(()) };
         let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
         let Some(tensor) = tensor else { return Ok(()) };
@@ -281,7 +281,7 @@ impl Found {
                     Slot::Vacant(slot) => {
                         let of = state.node(container).and_then(|node| node.file());
                         let of = of.ok_or_else(|| Error::corrupt("a view without its container"))?;
-                        slot.insert(Places::of(state, of)?)
+                        slot.insert(Places::of(state, of))
                     }
                 };
                 let (objects, elements) = places.under(view, tensor)?;
