@@ -10,6 +10,7 @@ mod checkpoints;
 mod content;
 mod export;
 mod gguf;
+mod gguf_model;
 mod listing;
 mod move_preview;
 mod paths;

@@ -50,6 +50,8 @@ pub struct Content {
     /// The file, and the form in which it is shown.
     pin: Pin,
     form: Option<(Form, Item)>,
+    /// Of the GGUF file of a model, which has the name of its directory, the path in the collection.
+    path: Option<Vec<u8>>,
     /// Its objects with their change counts.
     objects: Vec<(Arc<Object>, u32)>,
     tensor: Option<TensorEntry>,
@@ -60,6 +62,7 @@ pub struct Content {
 /// reclaimed.
 pub struct ContentVersion {
     pin: Pin,
+    path: Option<Vec<u8>>,
     objects: Vec<(Weak<Object>, u32)>,
     tensor: Option<TensorEntry>,
 }
@@ -68,6 +71,7 @@ impl ContentVersion {
     /// Whether a content is of this version.
     pub fn is_of(&self, content: &Content) -> bool {
         self.pin == content.pin
+            && self.path == content.path
             && self.tensor == content.tensor
             && self.objects.len() == content.objects.len()
             && self.objects.iter().zip(&content.objects).all(|((known, changes), (object, now))| {
@@ -80,7 +84,8 @@ impl Content {
     /// The version of the content.
     pub fn version(&self) -> ContentVersion {
         let objects = self.objects.iter().map(|(object, changes)| (Arc::downgrade(object), *changes));
-        ContentVersion { pin: self.pin, objects: objects.collect(), tensor: self.tensor.clone() }
+        let (path, tensor) = (self.path.clone(), self.tensor.clone());
+        ContentVersion { pin: self.pin, path, objects: objects.collect(), tensor }
     }
 
     /// Whether reading it takes more than a copy of stored bytes: it is a form, or some of its bytes are
@@ -172,7 +177,11 @@ impl Vfs {
                 if matches!(form.shows(), Shows::Moved(_)) || !matches!(item, Item::Node(_)) {
                     return None;
                 }
-                let pin = form::pin_of(&view.collection, form, &item).ok()?;
+                let pin = match (form.shows(), item.node()) {
+                    // It is not pinned, but kept decoded by this number.
+                    (Shows::Model(_), Some(node)) => Pin { node: node.entry.id, form: form.number() },
+                    _ => form::pin_of(&view.collection, form, &item).ok()?,
+                };
                 (view.collection, pin, Some((form, item)))
             }
             _ => return None,
@@ -188,7 +197,12 @@ impl Vfs {
         // A cast tensor of a safetensors file may have its scales in other tensors and files.
         let is_cast = form.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
         let node = collection.state().node(pin.node).filter(|_| is_cast).cloned();
-        let beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
+        let mut beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
+        let mut path = None;
+        if let Some((form, _)) = form.as_ref().filter(|(form, _)| matches!(form.shows(), Shows::Model(_))) {
+            beside.extend(form::inputs(&collection, *form, pin.node).1);
+            path = Some(collection.state().path(pin.node));
+        }
         let (objects, tensor, assembly) = {
             let state = collection.state();
             let file = state.node(pin.node)?.file()?;
@@ -202,7 +216,7 @@ impl Vfs {
             let objects: Option<Vec<_>> = objects.into_iter().map(object).collect();
             (objects?, file.tensor.clone(), assembly)
         };
-        Some(Content { collection, pin, form, objects, tensor, assembly })
+        Some(Content { collection, pin, form, path, objects, tensor, assembly })
     }
 }
 

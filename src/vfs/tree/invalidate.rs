@@ -6,7 +6,7 @@ use crate::format::log::catalog::Content;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::stream::index_beside;
-use crate::vfs::form::is_config;
+use crate::vfs::form::{anchors_of, is_config};
 use crate::vfs::open::Changes;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
@@ -120,7 +120,10 @@ impl Vfs {
                 parts.map(|part| part.entry.id).chain([node.entry.id])
             });
             let parts: Vec<EntryId> = parts.collect();
+            // The GGUF file of a model follows from most files of its directory.
+            let models = anchors_of(&state, &changed);
             drop(state);
+            changed.extend(models);
             changed.extend(parts);
         }
         let forms = self.forms.of(number, &changed);
