@@ -188,11 +188,13 @@ mod tests {
 
     #[test]
     fn one_is_added_in_the_type_of_the_source() {
-        let halves = [half::f16::from_f32(2.0_f32.powi(-11)), half::f16::from_f32(1.5), half::f16::from_f32(-0.25)];
+        let halves =
+            [half::f16::from_f32(2.0_f32.powi(-11)), half::f16::from_f32(1.5), half::f16::from_f32(-0.25)];
         let bytes: Vec<u8> = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
         let source = Stream::new(vec![Segment::literal(bytes)]).unwrap();
         let made = Incremented { source, from: Dtype::F16 };
-        let values: Vec<f32> = whole(&made).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let values: Vec<f32> =
+            whole(&made).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         assert_eq!(values, [1.0, 2.5, 0.75]);
         check_ranges(&made);
     }

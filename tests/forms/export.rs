@@ -8,7 +8,19 @@ use crate::with_many_types;
 use support::{Answer, Place, assert_same, files_below, names, run, shell};
 
 const FORMS: [&str; 14] = [
-    "npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256", "gguf", "gguf-q8_0",
+    "npy",
+    "safetensors",
+    "f32",
+    "f16",
+    "bf16",
+    "q8",
+    "q7",
+    "q5",
+    "q3",
+    "cgeb",
+    "sha256",
+    "gguf",
+    "gguf-q8_0",
     "gguf-q4_0",
 ];
 

@@ -6,10 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use support::{Mapping, Place, Random, assert_same, get, names, refused, repository, safetensors_file, set, set_mode};
+use support::{
+    Mapping, Place, Random, assert_same, get, names, refused, repository, run, safetensors_file, set,
+    set_mode,
+};
 
-const MODELS: [&str; 8] =
-    ["bert", "gemma3", "llama3", "llama_hf", "mistral", "nomic_bert", "qwen2", "qwen3"];
+const MODELS: [&str; 8] = ["bert", "gemma3", "llama3", "llama_hf", "mistral", "nomic_bert", "qwen2", "qwen3"];
 const FORMS: [(&str, &str); 3] = [("gguf", "auto"), ("gguf-q8_0", "q8_0"), ("gguf-q4_0", "q4_0")];
 
 fn golden(name: &str) -> PathBuf {
@@ -30,9 +32,8 @@ fn digest(bytes: &[u8]) -> String {
 
 /// The bytes of a tensor, by the formula of `make.py`.
 fn values(name: &str, dtype: &str, count: usize) -> Vec<u8> {
-    let seed = name
-        .bytes()
-        .fold(0x811c_9dc5_u32, |seed, byte| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let seed =
+        name.bytes().fold(0x811c_9dc5_u32, |seed, byte| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let number = |at: usize, bits: u32| {
         let mut mixed = (at as u32).wrapping_mul(0x9e37_79b1).wrapping_add(seed);
         mixed ^= mixed >> 15;
@@ -66,7 +67,8 @@ fn make(model: &str, into: &Path) {
         for (name, dtype, sizes) in tensors {
             let bytes = values(name, dtype, sizes.iter().product());
             let offsets = [data.len(), data.len() + bytes.len()];
-            let entry = serde_json::json!({"dtype": dtype.to_uppercase(), "shape": sizes, "data_offsets": offsets});
+            let entry =
+                serde_json::json!({"dtype": dtype.to_uppercase(), "shape": sizes, "data_offsets": offsets});
             header.insert((*name).to_owned(), entry);
             data.extend(bytes);
             map.insert((*name).to_owned(), (*shard).to_owned());
@@ -127,8 +129,16 @@ fn each_file_equals_that_of_the_converter() {
 fn an_export_of_a_model_equals_the_mounted_file() {
     let place = with_models(&["bert"], &[]);
     let to = place.path("to");
-    let (store, to_text) = (place.store(), to.to_str().unwrap().to_owned());
-    support::tierfs(["export", store.to_str().unwrap(), "t/c", &to_text, "--as", "gguf-q8_0"]).ok();
+    let (store, folder) = (place.store(), to.as_os_str());
+    run([
+        "export".as_ref(),
+        "--as".as_ref(),
+        "gguf-q8_0".as_ref(),
+        store.as_os_str(),
+        "t/c".as_ref(),
+        folder,
+    ])
+    .ok();
     assert_eq!(digest(&fs::read(to.join("bert/model.gguf")).unwrap()), expected("bert", "q8_0").1);
 }
 
@@ -223,7 +233,11 @@ fn a_model_that_is_encoded_is_made_of_the_values_that_it_reads_as() {
         }
     }
     assert_same(&fs::read(copy.join("model.safetensors")).unwrap(), &now, "the copy");
-    assert_same(&fs::read(mounted.path("t/c/.as/gguf/copies/qwen2/model.gguf")).unwrap(), &encoded, "its file");
+    assert_same(
+        &fs::read(mounted.path("t/c/.as/gguf/copies/qwen2/model.gguf")).unwrap(),
+        &encoded,
+        "its file",
+    );
     // Absent tensors change nothing about the size.
     set(&folder, "lossy", "allow").unwrap();
     set(&folder.join("model.safetensors"), "evict", "discard").unwrap();
@@ -237,7 +251,8 @@ fn a_model_is_for_those_who_may_read_all_of_its_files_and_cannot_be_pinned() {
     let place = with_models(&["bert"], &[]);
     let mounted = place.mount(&[]);
     let file = mounted.path("t/c/.as/gguf/bert/model.gguf");
-    let mode = || std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions()) & 0o777;
+    let mode =
+        || std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions()) & 0o777;
     assert_eq!(mode(), 0o444);
     set_mode(&mounted.path("t/c/bert/model.safetensors"), 0o640);
     assert_eq!(mode(), 0o440);
@@ -265,7 +280,12 @@ fn models_that_do_not_fit_a_table_are_not_shown_and_why_names_the_reason() {
     let deep = [b"{\"normalizer\": ".to_vec(), b"[".repeat(200_000)].concat();
     type Change<'a> = (&'a str, &'a str, &'a dyn Fn(&Path), &'a str);
     let changes: [Change<'_>; 14] = [
-        ("class", "qwen2", &|at| set_to(at, "architectures", serde_json::json!(["OddForCausalLM"])), "OddForCausalLM"),
+        (
+            "class",
+            "qwen2",
+            &|at| set_to(at, "architectures", serde_json::json!(["OddForCausalLM"])),
+            "OddForCausalLM",
+        ),
         ("none", "qwen2", &|at| config(at, &|all| drop(all.remove("architectures"))), "architecture"),
         ("broken", "qwen2", &|at| write(at, "config.json", b"{\"a\": "), "config.json"),
         ("list", "qwen2", &|at| write(at, "config.json", b"[]"), "config.json"),
@@ -276,7 +296,12 @@ fn models_that_do_not_fit_a_table_are_not_shown_and_why_names_the_reason() {
         ("wide", "llama3", &|at| set_to(at, "hidden_size", 128.into()), "shape"),
         ("tokens", "qwen2", &|at| set_to(at, "vocab_size", 4_000_000_000_u64.into()), "tokens"),
         ("deep", "qwen2", &|at| write(at, "tokenizer.json", &deep), "tokenizer.json"),
-        ("kind", "qwen2", &|at| drop(fs::copy(golden("bert/tokenizer.json"), at.join("tokenizer.json"))), "WordPiece"),
+        (
+            "kind",
+            "qwen2",
+            &|at| drop(fs::copy(golden("bert/tokenizer.json"), at.join("tokenizer.json"))),
+            "WordPiece",
+        ),
         (
             "words",
             "qwen2",
@@ -307,6 +332,8 @@ fn models_that_do_not_fit_a_table_are_not_shown_and_why_names_the_reason() {
         assert!(!names(&form.join(name)).contains(&"model.gguf".to_owned()), "{name}");
         refused(fs::metadata(form.join(name).join("model.gguf")), libc::ENOENT);
         let why = get(&form.join(name), "why");
+        assert!(why.contains(reason), "{name}: {why}");
+        let why = get(&mounted.path("t/c").join(name).join("config.json"), "why");
         assert!(why.contains(reason), "{name}: {why}");
     }
     assert!(get(&form.join("shards"), "why").contains("model-00002-of-00002.safetensors"));

@@ -19,7 +19,19 @@ fn forms_open_by_name_and_are_not_listed_beside_files() {
     assert!(!found.contains(".as"), "{found}");
     let forms = collection.join(".as");
     let wanted = [
-        "bf16", "cgeb", "f16", "f32", "gguf", "gguf-q4_0", "gguf-q8_0", "npy", "q3", "q5", "q7", "q8", "safetensors",
+        "bf16",
+        "cgeb",
+        "f16",
+        "f32",
+        "gguf",
+        "gguf-q4_0",
+        "gguf-q8_0",
+        "npy",
+        "q3",
+        "q5",
+        "q7",
+        "q8",
+        "safetensors",
         "sha256",
     ];
     assert_eq!(names(&forms), wanted);

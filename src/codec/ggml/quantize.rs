@@ -133,7 +133,8 @@ mod tests {
     fn expected(dtype: Dtype, values: &[f32]) -> Vec<u8> {
         let mut out = Vec::new();
         for block in values.chunks(32) {
-            let first = block.iter().copied().reduce(|one, other| if other.abs() > one.abs() { other } else { one });
+            let first =
+                block.iter().copied().reduce(|one, other| if other.abs() > one.abs() { other } else { one });
             let scale = match dtype {
                 Dtype::Q8_0 => first.unwrap().abs() / 127.0,
                 _ => first.unwrap() / -8.0,

@@ -33,7 +33,7 @@ mod sums;
 mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
-pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none};
+pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none, why_of_config};
 pub use kind::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, lists_tensors, names};
 pub use plan::{plan, published};

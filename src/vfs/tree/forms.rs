@@ -54,9 +54,8 @@ impl Vfs {
                     None => None,
                 };
                 drop(state);
-                let is_model = |node: &&Arc<Node>| {
-                    matches!(form.shows(), Shows::Model(_)) && node.file().is_some()
-                };
+                let is_model =
+                    |node: &&Arc<Node>| matches!(form.shows(), Shows::Model(_)) && node.file().is_some();
                 if let Some(node) = found.as_ref().and_then(|(item, _)| item.node()).filter(is_model)
                     && !form::is_model_shown(&view.collection, *form, node.entry.id)
                 {
@@ -199,9 +198,10 @@ impl Vfs {
 
     /// Lists the directory of forms, or one in it, after `after`. Each name comes with its place.
     pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
-        let is_cast = view.of.as_ref().is_some_and(|(form, _)| {
-            matches!(form.shows(), Shows::Cast(_) | Shows::Model(_))
-        });
+        let is_cast = view
+            .of
+            .as_ref()
+            .is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_) | Shows::Model(_)));
         let mut after = after;
         loop {
             let found = self.all_forms_after(view, after)?;

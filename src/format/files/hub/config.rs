@@ -81,7 +81,13 @@ impl Config {
         };
         fill(
             "rope_theta",
-            first(&["global_rope_theta", "rope_global_theta", "rope_theta_global", "rope_theta", "rotary_emb_base"]),
+            first(&[
+                "global_rope_theta",
+                "rope_global_theta",
+                "rope_theta_global",
+                "rope_theta",
+                "rotary_emb_base",
+            ]),
         );
         fill("rope_type", parameters.get("type").cloned());
         fill("original_max_position_embeddings", first(&["original_max_position_embeddings"]));
@@ -94,8 +100,13 @@ impl Config {
             }
         }
         let local = inner("sliding_attention").and_then(|map| map.get("rope_theta")).and_then(Value::as_f64);
-        let keys =
-            ["local_rope_theta", "rope_local_theta", "rope_theta_local", "swa_rope_theta", "rope_local_base_freq"];
+        let keys = [
+            "local_rope_theta",
+            "rope_local_theta",
+            "rope_theta_local",
+            "swa_rope_theta",
+            "rope_local_base_freq",
+        ];
         Positions { full, local_base: local.or_else(|| first(&keys)?.as_f64()) }
     }
 
@@ -162,7 +173,8 @@ mod tests {
 
     #[test]
     fn assumed_values_fill_missing_keys_and_positions_are_taken_apart() {
-        let json = br#"{"architectures": ["A"], "hidden_size": null, "rope_theta": 5, "text_config": {"layers": 3},
+        let json =
+            br#"{"architectures": ["A"], "hidden_size": null, "rope_theta": 5, "text_config": {"layers": 3},
             "rope_scaling": {"type": "yarn", "factor": 4}, "rope_local_base_freq": 9}"#;
         let mut config = Config::parse(json).unwrap();
         config.assume(&[("hidden_size", Assumed::Count(8)), ("max_position_embeddings", Assumed::Count(16))]);

@@ -159,8 +159,7 @@ mod tests {
         let tensors = [("one", Dtype::Q8_0), ("two", Dtype::F32)];
         let listed = tensors.map(|(name, dtype)| Listed { name, dtype, shape: &shape });
         let bytes = write(&entries, &listed).unwrap();
-        let header =
-            gguf::parse(&bytes, bytes.len() as u64 + 352, &mut Budget::default()).unwrap().unwrap();
+        let header = gguf::parse(&bytes, bytes.len() as u64 + 352, &mut Budget::default()).unwrap().unwrap();
         assert_eq!((header.metadata_count, header.data_start), (4, bytes.len() as u64));
         assert_eq!(header.tensors[1].offset, 96);
         assert_eq!(header.tensors[1].shape, shape);

@@ -24,7 +24,13 @@ const COUNTS: [(&str, &[&str]); 5] = [
     ("embedding_length", &["hidden_size", "n_embd", "dim"]),
     (
         "feed_forward_length",
-        &["prefix_dense_intermediate_size", "dense_intermediate_size", "intermediate_size", "n_inner", "hidden_dim"],
+        &[
+            "prefix_dense_intermediate_size",
+            "dense_intermediate_size",
+            "intermediate_size",
+            "n_inner",
+            "hidden_dim",
+        ],
     ),
     ("attention.head_count", HEADS),
     ("attention.head_count_kv", KEY_HEADS),

@@ -144,10 +144,8 @@ pub fn lay_out(
     hyperparameters::set(&mut out, architecture, &config, files, file_type(to))?;
     out.set("general.quantization_version", Entry::U32(QUANTIZATION_VERSION));
     tokens.set(&mut out);
-    let listed: Vec<Listed<'_>> = made
-        .iter()
-        .map(|(name, made)| Listed { name, dtype: made.dtype, shape: &made.shape })
-        .collect();
+    let listed: Vec<Listed<'_>> =
+        made.iter().map(|(name, made)| Listed { name, dtype: made.dtype, shape: &made.shape }).collect();
     let header = entries::write(&out, &listed)?;
     Ok(Layout { header, tensors: made.into_iter().map(|(_, made)| made).collect() })
 }
@@ -171,17 +169,10 @@ fn prepare(config: &mut Config, architecture: &Architecture) -> Result<()> {
             (2048, 2048) => config.replace("n_positions", 512),
             _ => return Err(Error::unsupported(format!("nomic-bert with n_positions {named}"))),
         }
-        let is = |key: &str, wanted: bool| {
-            config.value(key).is_none_or(|value| value.as_bool() == Some(wanted))
-        };
-        let falses = [
-            "causal",
-            "qkv_proj_bias",
-            "mlp_fc1_bias",
-            "mlp_fc2_bias",
-            "prenorm",
-            "rotary_emb_interleaved",
-        ];
+        let is =
+            |key: &str, wanted: bool| config.value(key).is_none_or(|value| value.as_bool() == Some(wanted));
+        let falses =
+            ["causal", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "rotary_emb_interleaved"];
         let activation = config.value("activation_function").and_then(serde_json::Value::as_str);
         if !falses.into_iter().all(|key| is(key, false)) || activation.is_none_or(|name| name != "swiglu") {
             return Err(Error::unsupported("a nomic-bert of another kind than nomic-embed-text"));
@@ -242,7 +233,11 @@ fn name_in_table(architecture: &Architecture, name: &str, is_inner: bool) -> Opt
         }
     }
     let is_short = ["layers.", "embed_tokens.", "norm."].iter().any(|part| name.starts_with(part));
-    Some(if is_inner || (architecture.prefixes.is_empty() && is_short) { format!("model.{name}") } else { name })
+    Some(if is_inner || (architecture.prefixes.is_empty() && is_short) {
+        format!("model.{name}")
+    } else {
+        name
+    })
 }
 
 /// The type of matrices in the file.
@@ -434,7 +429,8 @@ fn literal(name: &str, values: &[f32]) -> Result<(String, TensorLayout)> {
 /// Checks that all tensors are there that llama.cpp needs.
 fn check_complete(architecture: &Architecture, sizes: &Sizes, made: &[(String, TensorLayout)]) -> Result<()> {
     if sizes.layers > made.len() as u64 {
-        let text = format!("config.json names {} layers, and the model has {} tensors", sizes.layers, made.len());
+        let text =
+            format!("config.json names {} layers, and the model has {} tensors", sizes.layers, made.len());
         return Err(Error::invalid(text));
     }
     let mut names: HashSet<&str> = HashSet::with_capacity(made.len());

@@ -135,7 +135,8 @@ fn card_texts(card: &BTreeMap<String, Value>) -> BTreeMap<&'static str, String> 
         .into_iter()
         .filter_map(|(key, sources)| Some((key, sources.iter().find_map(|source| text(source))?)))
         .collect();
-    let licenses = [("license", "license"), ("license.name", "license_name"), ("license.link", "license_link")];
+    let licenses =
+        [("license", "license"), ("license.name", "license_name"), ("license.link", "license_link")];
     texts.extend(licenses.into_iter().filter_map(|(key, source)| Some((key, text(source)?))));
     texts
 }
@@ -196,7 +197,9 @@ fn parent(name: &str, parameters: u64) -> BTreeMap<String, String> {
         found.insert("repo_url".to_owned(), name.to_owned());
         let path = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
         let id = path.and_then(|path| path.strip_prefix("huggingface.co/"));
-        id.filter(|id| id.split('/').filter(|part| !part.is_empty()).count() == 2 && id.matches('/').count() == 1)
+        id.filter(|id| {
+            id.split('/').filter(|part| !part.is_empty()).count() == 2 && id.matches('/').count() == 1
+        })
     } else {
         Some(name)
     };
@@ -235,7 +238,14 @@ mod tests {
     /// The values are those of `model_weight_count_rounded_notation` of `gguf`.
     #[test]
     fn sizes_have_two_digits() {
-        let cases = [(102_920, "103K"), (1_540_000_000, "1.5B"), (999, "1.0K"), (22_713_216, "23M"), (70_553_706_496, "71B"), (400, "0.40K")];
+        let cases = [
+            (102_920, "103K"),
+            (1_540_000_000, "1.5B"),
+            (999, "1.0K"),
+            (22_713_216, "23M"),
+            (70_553_706_496, "71B"),
+            (400, "0.40K"),
+        ];
         for (count, label) in cases {
             assert_eq!(size_label(count), label, "{count}");
         }

@@ -87,8 +87,11 @@ fn list(inner: &[String]) -> Option<Value> {
         }
     }
     let item = |lines: Vec<&str>| {
-        let pairs: Vec<(String, String)> =
-            lines.iter().filter_map(|line| pair(line)).filter_map(|(key, value)| Some((key, text(value)?))).collect();
+        let pairs: Vec<(String, String)> = lines
+            .iter()
+            .filter_map(|line| pair(line))
+            .filter_map(|(key, value)| Some((key, text(value)?)))
+            .collect();
         let is_text = pairs.is_empty() || lines.first().is_some_and(|line| line.starts_with(['"', '\'']));
         match is_text {
             true => text(&lines.join(" ")).map(Value::Text),
@@ -131,7 +134,8 @@ mod tests {
         let card = "---\nlicense: mit # free\nlanguage:\n- en\n- no\ntags: [a, \"b c\"]\nmodel-index:\n- name: x\n  results:\n  - task: y\n\
             base_model:\n  - org/A\n  - org/B\ntitle: 'it''s'\nversion: 1.5\nempty:\nlink: >-\n  https://a\ndatasets:\n- name: n\n  url: u\n---\n# text: no\n";
         let found = parse(card);
-        let texts = |texts: &[&str]| Value::List(texts.iter().map(|text| Value::Text((*text).into())).collect());
+        let texts =
+            |texts: &[&str]| Value::List(texts.iter().map(|text| Value::Text((*text).into())).collect());
         assert_eq!(found["license"], Value::Text("mit".into()));
         assert_eq!(found["language"], texts(&["en", "no"]));
         assert_eq!(found["tags"], texts(&["a", "b c"]));

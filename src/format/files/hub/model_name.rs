@@ -137,9 +137,8 @@ fn is_type(text: &str) -> bool {
         let mut letters = rest.chars();
         let is_digit = letters.next().is_some_and(|letter| letter.is_ascii_digit());
         let rest: Vec<char> = letters.collect();
-        let is_pair = |pair: &[char]| {
-            matches!(pair, ['_', letter] if letter.is_alphanumeric() || *letter == '_')
-        };
+        let is_pair =
+            |pair: &[char]| matches!(pair, ['_', letter] if letter.is_alphanumeric() || *letter == '_');
         is_digit && rest.chunks(2).all(is_pair)
     });
     let float = text.strip_prefix('b').unwrap_or(text).strip_prefix('f');
@@ -239,17 +238,44 @@ mod tests {
         let parts = |name: &str, parameters: u64| {
             let parsed = parse(name, parameters);
             let part = |part: Option<String>| part.unwrap_or_else(|| "-".to_owned());
-            [parsed.full, parsed.organization, parsed.basename, parsed.finetune, parsed.version, parsed.size_label]
-                .map(part)
+            [
+                parsed.full,
+                parsed.organization,
+                parsed.basename,
+                parsed.finetune,
+                parsed.version,
+                parsed.size_label,
+            ]
+            .map(part)
         };
         let cases = [
-            ("Mistral/Mixtral-8x7B-Instruct-v0.1", 0, ["Mixtral-8x7B-Instruct-v0.1", "Mistral", "Mixtral", "Instruct", "v0.1", "8x7B"]),
+            (
+                "Mistral/Mixtral-8x7B-Instruct-v0.1",
+                0,
+                ["Mixtral-8x7B-Instruct-v0.1", "Mistral", "Mixtral", "Instruct", "v0.1", "8x7B"],
+            ),
             ("Mixtral", 0, ["Mixtral", "-", "-", "-", "-", "-"]),
-            ("Hermes-2-Theta-Llama-3-8B", 0, ["Hermes-2-Theta-Llama-3-8B", "-", "Hermes-2-Theta-Llama-3", "-", "-", "8B"]),
-            ("Phi-3-mini-4k-instruct", 4 * 1_000_000_000, ["Phi-3-mini-4k-instruct", "-", "Phi-3", "4k-instruct", "-", "mini"]),
-            ("bigscience/bloom-7b1-petals", 7_100_000_000, ["bloom-7b1-petals", "bigscience", "bloom", "petals", "-", "7.1B"]),
+            (
+                "Hermes-2-Theta-Llama-3-8B",
+                0,
+                ["Hermes-2-Theta-Llama-3-8B", "-", "Hermes-2-Theta-Llama-3", "-", "-", "8B"],
+            ),
+            (
+                "Phi-3-mini-4k-instruct",
+                4 * 1_000_000_000,
+                ["Phi-3-mini-4k-instruct", "-", "Phi-3", "4k-instruct", "-", "mini"],
+            ),
+            (
+                "bigscience/bloom-7b1-petals",
+                7_100_000_000,
+                ["bloom-7b1-petals", "bigscience", "bloom", "petals", "-", "7.1B"],
+            ),
             ("./Model-3B", 0, ["Model-3B", "-", "Model", "-", "-", "3B"]),
-            ("Qwen1.5-MoE-A2.7B-Chat", 14_300_000_000, ["Qwen1.5-MoE-A2.7B-Chat", "-", "Qwen1.5-MoE", "Chat", "-", "A2.7B"]),
+            (
+                "Qwen1.5-MoE-A2.7B-Chat",
+                14_300_000_000,
+                ["Qwen1.5-MoE-A2.7B-Chat", "-", "Qwen1.5-MoE", "Chat", "-", "A2.7B"],
+            ),
             ("a b", 0, ["a b", "-", "-", "-", "-", "-"]),
         ];
         for (name, parameters, expected) in cases {

@@ -235,7 +235,9 @@ impl Inputs {
                 parts.filter_map(|part| Some(&*part.file()?.tensor.as_ref()?.name)).collect();
             if let Some(missing) = tensors.iter().find(|tensor| !names.remove(tensor.as_str())) {
                 let name = quoted_name(missing);
-                return Err(Error::invalid(format!("{INDEX_NAME} names tensor {name:?}, which {file} lacks")));
+                return Err(Error::invalid(format!(
+                    "{INDEX_NAME} names tensor {name:?}, which {file} lacks"
+                )));
             }
             nodes.push(node.clone());
         }

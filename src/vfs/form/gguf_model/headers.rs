@@ -262,6 +262,17 @@ pub fn why_none(collection: &Arc<Collection>, form: Form, directory: EntryId) ->
     made.err().map(|error| format!("no model.gguf: {error}"))
 }
 
+/// Why the directory of a configuration has no GGUF file, though it has a model's containers.
+pub fn why_of_config(collection: &Arc<Collection>, node: EntryId) -> Option<String> {
+    let directory = {
+        let state = collection.state();
+        let mut named = state.links(node).iter().filter(|(_, name)| **name == *CONFIG_NAME.as_bytes());
+        let directory = named.next().map(|(directory, _)| *directory)?;
+        find(&state, directory, &name()).map(|_| directory)?
+    };
+    why_none(collection, Form::Gguf, directory)
+}
+
 /// The files that the file of a form follows from beside its node, and their objects. Of another form, none.
 pub fn inputs(collection: &Arc<Collection>, form: Form, node: EntryId) -> (Vec<EntryId>, Vec<Arc<Object>>) {
     let Shows::Model(element_type) = form.shows() else { return (Vec::new(), Vec::new()) };

@@ -11,6 +11,6 @@ mod plan;
 mod tensor;
 
 pub use directory::{anchors_of, find, is_anchor, name};
-pub use headers::{inputs, is_shown, why_none};
+pub use headers::{inputs, is_shown, why_none, why_of_config};
 pub(super) use plan::recipe;
 pub(super) use tensor::ModelTensor;

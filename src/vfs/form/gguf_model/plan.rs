@@ -45,9 +45,7 @@ fn model_tensor(
     let made = header.sources.get(place).ok_or_else(|| Error::invalid("a tensor without its source"))?;
     let (elements, from) = match made {
         Made::Tensor(id, dtype) => (stored(collection, *id)?, *dtype),
-        Made::Weight(weight) => {
-            (Elements::Weight(model.shown((**weight).clone(), Dtype::F32)?), Dtype::F32)
-        }
+        Made::Weight(weight) => (Elements::Weight(model.shown((**weight).clone(), Dtype::F32)?), Dtype::F32),
     };
     Ok(ModelTensor { elements, from, layout: layout.clone() })
 }

@@ -35,7 +35,11 @@ pub(super) static BERT: Architecture = Architecture {
         row("blk.{}.attn_v.bias", "encoder.layer.{}.attention.self.value.bias", &[Hidden]),
         row("blk.{}.attn_output.weight", "encoder.layer.{}.attention.output.dense.weight", &[Hidden, Hidden]),
         row("blk.{}.attn_output.bias", "encoder.layer.{}.attention.output.dense.bias", &[Hidden]),
-        row("blk.{}.attn_output_norm.weight", "encoder.layer.{}.attention.output.LayerNorm.weight", &[Hidden]),
+        row(
+            "blk.{}.attn_output_norm.weight",
+            "encoder.layer.{}.attention.output.LayerNorm.weight",
+            &[Hidden],
+        ),
         row("blk.{}.attn_output_norm.bias", "encoder.layer.{}.attention.output.LayerNorm.bias", &[Hidden]),
         row("blk.{}.ffn_up.weight", "encoder.layer.{}.intermediate.dense.weight", &[Inner, Hidden]),
         row("blk.{}.ffn_up.bias", "encoder.layer.{}.intermediate.dense.bias", &[Inner]),

@@ -93,9 +93,8 @@ fn pair_up(
     let mut parts: Vec<String> = word.chars().map(String::from).collect();
     loop {
         let pairs = parts.iter().zip(parts.iter().skip(1)).enumerate();
-        let ranked = pairs.filter_map(|(at, (left, right))| {
-            Some((*ranks.get(format!("{left} {right}").as_str())?, at))
-        });
+        let ranked = pairs
+            .filter_map(|(at, (left, right))| Some((*ranks.get(format!("{left} {right}").as_str())?, at)));
         let Some((_, at)) = ranked.min() else { break };
         let right = parts.remove(at + 1);
         parts.get_mut(at)?.push_str(&right);
@@ -147,7 +146,10 @@ mod tests {
 
     #[test]
     fn bytes_have_the_letters_of_gpt_2() {
-        assert_eq!([b' ', b'\n', b'a', 0x7f, 0xad].map(letter), ['\u{120}', '\u{10a}', 'a', '\u{121}', '\u{143}']);
+        assert_eq!(
+            [b' ', b'\n', b'a', 0x7f, 0xad].map(letter),
+            ['\u{120}', '\u{10a}', 'a', '\u{121}', '\u{143}']
+        );
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::Value;
 
 use crate::model::{Error, Result};
@@ -309,8 +311,15 @@ mod tests {
         assert_eq!(tokenizer.merges, ["a b", "a \u{120}b"]);
         assert_eq!((tokenizer.model.as_str(), tokenizer.falls_back_to_bytes), ("BPE", Some(true)));
         assert!(tokenizer.added[0].is_special && tokenizer.added[0].id == 2);
-        assert!(parse(br#"{"model": {"vocab": [["a", 0.5]], "merges": null}}"#).unwrap().vocabulary.is_empty());
-        for wrong in ["[]", "{\"model\": 1}", "{\"model\": {\"merges\": [[\"a\"]]}}", "{\"model\": {\"vocab\": {\"a\": -1}}}"] {
+        assert!(
+            parse(br#"{"model": {"vocab": [["a", 0.5]], "merges": null}}"#).unwrap().vocabulary.is_empty()
+        );
+        for wrong in [
+            "[]",
+            "{\"model\": 1}",
+            "{\"model\": {\"merges\": [[\"a\"]]}}",
+            "{\"model\": {\"vocab\": {\"a\": -1}}}",
+        ] {
             assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
         assert!(parse(&b"[".repeat(100_000)).is_err());

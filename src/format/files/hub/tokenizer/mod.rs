@@ -133,7 +133,11 @@ impl Parts<'_> {
             self.pieces()?
         } else {
             let tokenizer = self.tokenizer()?;
-            if tokenizer.is_pieces_of_llama() { self.pieces_of_json(&tokenizer)? } else { self.byte_pairs(tokenizer)? }
+            if tokenizer.is_pieces_of_llama() {
+                self.pieces_of_json(&tokenizer)?
+            } else {
+                self.byte_pairs(tokenizer)?
+            }
         };
         let adds_space = self.settings.and_then(|settings| settings.get("add_prefix_space"));
         if let Some(Value::Bool(adds_space)) = adds_space {
@@ -155,7 +159,12 @@ impl Parts<'_> {
     }
 
     /// The special tokens: without merges, and of numbers below that of tokens if it is given.
-    fn special(&self, tokenizer: Option<&Tokenizer>, merges: Vec<String>, most: Option<usize>) -> Result<Special> {
+    fn special(
+        &self,
+        tokenizer: Option<&Tokenizer>,
+        merges: Vec<String>,
+        most: Option<usize>,
+    ) -> Result<Special> {
         special::read(self.files, self.config, self.settings, tokenizer, merges, most)
     }
 
@@ -277,7 +286,9 @@ impl Parts<'_> {
 
     fn other_model(&self, tokenizer: &Tokenizer, wanted: &str) -> Error {
         let found = crate::model::quoted_name(&tokenizer.model);
-        Error::unsupported(format!("tokenizer.json has a tokenizer of the kind {found:?}; {wanted} is read for this architecture"))
+        Error::unsupported(format!(
+            "tokenizer.json has a tokenizer of the kind {found:?}; {wanted} is read for this architecture"
+        ))
     }
 
     /// The tokens of `tokenizer.json` by number, with the added ones.
@@ -295,7 +306,8 @@ impl Parts<'_> {
         });
         for (text, at, is_special) in plain.chain(added) {
             let place = usize::try_from(at).ok().and_then(|at| texts.get_mut(at));
-            let wrong = || Error::invalid(format!("tokenizer.json has a token {at}, config.json {size} tokens"));
+            let wrong =
+                || Error::invalid(format!("tokenizer.json has a token {at}, config.json {size} tokens"));
             *place.ok_or_else(wrong)? = Some((text, is_special));
         }
         let mut list = List::default();

@@ -48,7 +48,9 @@ pub(super) fn of_byte_pairs(tokenizer: &Tokenizer) -> Result<&'static str> {
     let unknown = || {
         let text = tokenizer.pre_tokenizer.to_string();
         let text = crate::model::beginning(&text, 300).to_owned();
-        Error::unsupported(format!("tokenizer.json cuts texts into words by a rule that is not known: {text}"))
+        Error::unsupported(format!(
+            "tokenizer.json cuts texts into words by a rule that is not known: {text}"
+        ))
     };
     let (name, lengths) = found.ok_or_else(unknown)?;
     Ok(fingerprint::name(tokenizer, Words::BytePairs(lengths)).unwrap_or(name))
@@ -96,7 +98,8 @@ mod tests {
         let bytes = |uses_regex: bool| json!({"type": "ByteLevel", "use_regex": uses_regex});
         for (pattern, name, _) in SPLITS {
             let split = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"});
-            let (found, lengths) = rule(&json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]})).unwrap();
+            let (found, lengths) =
+                rule(&json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]})).unwrap();
             assert_eq!(found, name);
             let sum: usize = lengths.iter().map(|length| usize::from(*length)).sum();
             assert_eq!(sum, super::test_text::TEXT.len());

@@ -53,7 +53,8 @@ fn one(bytes: &[u8]) -> Result<Piece> {
     while let Some((number, value)) = next(&mut fields)? {
         match (number, value) {
             (1, Value::Bytes(text)) => {
-                let text = std::str::from_utf8(text).map_err(|_| damaged("with a piece that is not UTF-8"))?;
+                let text =
+                    std::str::from_utf8(text).map_err(|_| damaged("with a piece that is not UTF-8"))?;
                 piece.text = text.to_owned();
             }
             (2, Value::Fixed(bits)) => piece.score = f32::from_bits(bits),
@@ -116,7 +117,11 @@ mod tests {
 
     #[test]
     fn pieces_have_texts_scores_and_types_and_other_bytes_are_refused() {
-        let bytes = [&[0x0a, 3, 0x0a, 1, b'a', 0x0a, 10, 0x0a, 1, b'b', 0x15][..], &(-1.5_f32).to_le_bytes(), &[0x18, 3, 0x12, 1, 0]];
+        let bytes = [
+            &[0x0a, 3, 0x0a, 1, b'a', 0x0a, 10, 0x0a, 1, b'b', 0x15][..],
+            &(-1.5_f32).to_le_bytes(),
+            &[0x18, 3, 0x12, 1, 0],
+        ];
         let bytes = bytes.concat();
         let piece = |text: &str, score, kind| Piece { text: text.into(), score, kind };
         assert_eq!(parse(&bytes).unwrap(), [piece("a", 0.0, 1), piece("b", -1.5, 3)]);
@@ -125,6 +130,10 @@ mod tests {
                 assert!(pieces.len() <= 2);
             }
         }
-        assert!(parse(b"").is_err() && parse(&[0xff; 11]).is_err() && parse(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xf]).is_err());
+        assert!(
+            parse(b"").is_err()
+                && parse(&[0xff; 11]).is_err()
+                && parse(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xf]).is_err()
+        );
     }
 }

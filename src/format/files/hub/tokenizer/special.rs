@@ -58,11 +58,8 @@ pub(super) fn named(settings: Option<&Map<String, Value>>) -> HashSet<String> {
     let Some(settings) = settings else { return found };
     let class = settings.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
     // What the class assumes where its configuration names none.
-    let assumed: &[(&str, &str)] = if class.starts_with("Llama") {
-        &[("unk", "<unk>"), ("bos", "<s>"), ("eos", "</s>")]
-    } else {
-        &[]
-    };
+    let assumed: &[(&str, &str)] =
+        if class.starts_with("Llama") { &[("unk", "<unk>"), ("bos", "<s>"), ("eos", "</s>")] } else { &[] };
     for kind in KINDS {
         let value = settings.get(&format!("{kind}_token"));
         let assumed = assumed.iter().find(|(known, _)| *known == kind && value.is_none());
@@ -338,9 +335,7 @@ impl Special {
         let text = |name: &str| files.get(name).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         let other = match text("chat_template.jinja") {
             Some(text) => Some(Value::from(text)),
-            None => files
-                .object("chat_template.json")?
-                .and_then(|mut all| all.remove("chat_template")),
+            None => files.object("chat_template.json")?.and_then(|mut all| all.remove("chat_template")),
         };
         match settings.get("chat_template").or(other.as_ref()) {
             Some(Value::String(text)) => self.templates.push(("default".to_owned(), text.clone())),
@@ -371,7 +366,8 @@ impl Special {
                 self.set_added(kind, is_added);
             }
             let Some(text) = settings.get(&format!("{kind}_token")).and_then(content) else { continue };
-            let added = tokenizer.and_then(|tokenizer| tokenizer.added.iter().find(|added| added.content == text));
+            let added =
+                tokenizer.and_then(|tokenizer| tokenizer.added.iter().find(|added| added.content == text));
             self.set_id(kind, added.map(|added| added.id));
         }
     }
