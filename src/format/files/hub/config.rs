@@ -17,7 +17,7 @@ pub(super) struct Config {
     pub(super) raw: Map<String, Value>,
     /// The file with the keys of its text model, and with assumed values.
     all: Map<String, Value>,
-    /// How positions are encoded.
+    /// The encoding of positions.
     pub(super) positions: Positions,
 }
 

@@ -193,7 +193,7 @@ pub(super) fn labels(config: &Config) -> Option<Vec<String>> {
     (!are_assumed).then(|| numbered.into_iter().map(|(_, label)| label).collect())
 }
 
-/// How a model of sentence-transformers makes one vector of those of its tokens.
+/// The number of the way in which a model of sentence-transformers makes one vector of those of its tokens.
 fn pooling(files: &Files) -> Result<Option<u32>> {
     let Some(directory) = files.get(MODULES_NAME).and_then(pooling_directory) else { return Ok(None) };
     let place = format!("{directory}/config.json");

@@ -59,7 +59,7 @@ pub struct SourceTensor {
     pub shape: Shape,
 }
 
-/// What a tensor is made of.
+/// The source of a tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Source {
     /// The tensor of a model with this place in the list.
@@ -71,7 +71,7 @@ pub enum Source {
 /// A tensor of the file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorLayout {
-    /// What it is made of.
+    /// The source of its values.
     pub source: Source,
     /// The type of its elements in the file.
     pub dtype: Dtype,

@@ -189,7 +189,7 @@ fn parents(out: &mut Entries, card: &BTreeMap<String, Value>, kind: &str, keys: 
     }
 }
 
-/// What the name or the address of a model says of it.
+/// The fields that follow from the name or the address of a model.
 fn parent(name: &str, parameters: u64) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let is_address = ["http://", "https://", "ssh://"].iter().any(|scheme| name.starts_with(scheme));

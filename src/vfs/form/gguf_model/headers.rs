@@ -23,7 +23,7 @@ const LAYOUTS_MAX: usize = 32;
 /// The most bytes of headers that are remembered, one excepted.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A layout, with what each tensor is made of.
+/// A layout, with the source of each tensor.
 pub(super) struct Header {
     pub(super) layout: Layout,
     /// The tensors that the layout numbers.
@@ -139,7 +139,7 @@ fn is_lasting(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unsupported | ErrorKind::Invalid | ErrorKind::Unreadable)
 }
 
-/// What is remembered of a model: the directory of its pooling, the stamp and the outcome.
+/// The memory of a model: the directory of its pooling, the stamp and the outcome.
 fn remembered(
     collection: &Arc<Collection>,
     directory: EntryId,

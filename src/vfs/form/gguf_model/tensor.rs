@@ -30,7 +30,7 @@ impl ModelTensor {
         self.layout.bytes
     }
 
-    /// What it is made of.
+    /// The tensors that it is made of.
     pub fn sources(&self) -> Vec<&Source> {
         match &self.elements {
             Elements::Stored(source) => vec![source],

@@ -31,13 +31,13 @@ pub(super) struct Architecture {
     pub(super) assumed: &'static [(&'static str, Assumed)],
     /// Heads have the width that the hidden size gives where the configuration has none.
     pub(super) implies_head: bool,
-    /// What the names of its tensors are stripped of at the beginning.
+    /// Prefixes that the names of its tensors lose.
     pub(super) prefixes: &'static [&'static str],
     /// Beginnings of names of tensors that llama.cpp does not need.
     pub(super) drops: &'static [&'static str],
     pub(super) tensors: &'static [Row],
     pub(super) vocabulary: Vocabulary,
-    /// What is set beside the hyperparameters of all architectures, in this order.
+    /// The hyperparameters that not all architectures have, in the order of a file.
     pub(super) extras: &'static [Extra],
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Size {
     Any,
 }
 
-/// What becomes of the values of a tensor, beside a cast.
+/// A change of the values of a tensor, beside a cast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     None,
@@ -90,7 +90,7 @@ pub(super) enum Change {
     Tokens,
 }
 
-/// How the tokens of an architecture are found.
+/// The way in which the tokens of an architecture are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Vocabulary {
     /// `tokenizer.model`; otherwise pieces of `tokenizer.json` with bytes as tokens; otherwise its byte pairs.

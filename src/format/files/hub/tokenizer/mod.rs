@@ -1,7 +1,7 @@
 //! The tokens of a model, as metadata of a GGUF file.
 //!
-//! Source: `TextModel` and the classes of models in the converter, `LlamaHfVocab` of the Python package `gguf`. What they ask of
-//! transformers follows from `tokenizer.json` and `tokenizer_config.json`.
+//! Source: `TextModel` and the classes of models in the converter, `LlamaHfVocab` of the Python package `gguf`. Answers of
+//! transformers follow from `tokenizer.json` and `tokenizer_config.json`.
 
 mod fingerprint;
 mod json;
@@ -39,13 +39,13 @@ const GRANITE: u32 = 49152;
 
 /// The tokens of a model.
 pub(super) struct Tokens {
-    /// What comes first.
+    /// The metadata before the tokens.
     before: Vec<(&'static str, Entry)>,
     model: &'static str,
     pre: String,
     list: List,
     special: Special,
-    /// What comes last.
+    /// The metadata after them.
     after: Vec<(&'static str, Entry)>,
 }
 

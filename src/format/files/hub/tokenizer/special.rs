@@ -57,7 +57,7 @@ pub(super) fn named(settings: Option<&Map<String, Value>>) -> HashSet<String> {
     let mut found = HashSet::new();
     let Some(settings) = settings else { return found };
     let class = settings.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
-    // What the class assumes where its configuration names none.
+    // The tokens that the class assumes where its configuration names none.
     let assumed: &[(&str, &str)] =
         if class.starts_with("Llama") { &[("unk", "<unk>"), ("bos", "<s>"), ("eos", "</s>")] } else { &[] };
     for kind in KINDS {
@@ -189,7 +189,7 @@ impl Special {
         }
     }
 
-    /// What the processors of a tokenizer add to a text. Completes the settings.
+    /// Notes the tokens that the processors of a tokenizer add to a text. Completes the settings.
     fn processors(&mut self, processor: &Value, settings: &mut Map<String, Value>) {
         let token = |settings: &Map<String, Value>, kind: &str| {
             settings.get(&format!("{kind}_token")).cloned().unwrap_or_default()
