@@ -1,11 +1,10 @@
 //! The names of tokenizers in GGUF files, by the begin of the SHA-256 of the tokens of a text.
 //!
-//! Source: `get_vocab_base_pre` of the converter.
+//! Source: `get_vocab_base_pre` of the converter. Of two names of one digest the last counts there.
 
 /// The first eight bytes of the digest, as a big-endian number, and the name.
-pub(super) const NAMES: [(u64, &str); 97] = [
+pub(super) const NAMES: [(u64, &str); 95] = [
     (0x049e_cf76_2987_1e30, "deepseek-llm"),
-    (0x0876_d13b_5074_4004, "bert-bge"),
     (0x0876_d13b_5074_4004, "jina-v2-en"),
     (0x0a76_6d03_4107_bc73, "spark2_5"),
     (0x0e94_33cb_bb16_1f89, "pixtral"),
@@ -76,7 +75,6 @@ pub(super) const NAMES: [(u64, &str); 97] = [
     (0xb3f4_99bb_4255_f8ca, "deepseek-r1-qwen"),
     (0xb4b8_ca1f_9769_494f, "joyai-llm"),
     (0xb538_02fb_28e2_6d64, "jais"),
-    (0xb6dc_8df9_98e1_cfbd, "mpt"),
     (0xb6dc_8df9_98e1_cfbd, "olmo"),
     (0xb6e8_e151_8dc4_305b, "chatglm-bpe"),
     (0xbba3_b336_6b64_6dbd, "hunyuan-dense"),
