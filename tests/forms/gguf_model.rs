@@ -249,18 +249,20 @@ fn a_model_that_is_encoded_is_made_of_the_values_that_it_reads_as() {
 
 #[test]
 fn a_model_is_for_those_who_may_read_all_of_its_files_and_cannot_be_pinned() {
-    let place = with_models(&["bert"], &[]);
+    let place = with_models(&["bert", "llama3", "qwen2"], &[]);
     let mounted = place.mount(&[]);
-    let file = mounted.path("t/c/.as/gguf/bert/model.gguf");
-    let mode =
-        || std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions()) & 0o777;
-    assert_eq!(mode(), 0o444);
-    set_mode(&mounted.path("t/c/bert/model.safetensors"), 0o640);
-    assert_eq!(mode(), 0o440);
-    set_mode(&mounted.path("t/c/bert/tokenizer.json"), 0o600);
-    assert_eq!(mode(), 0o400);
-    assert!(set(&file, "pin", "1").is_err());
-    refused(fs::write(&file, b"x"), libc::EROFS);
+    let file = |model: &str| mounted.path("t/c/.as/gguf").join(model).join("model.gguf");
+    // Each model is looked at once, since the kernel keeps modes in forms for a second.
+    let mode = |model: &str| {
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(file(model)).unwrap().permissions()) & 0o777
+    };
+    assert_eq!(mode("bert"), 0o444);
+    set_mode(&mounted.path("t/c/llama3/model-00002-of-00002.safetensors"), 0o640);
+    assert_eq!(mode("llama3"), 0o440);
+    set_mode(&mounted.path("t/c/qwen2/tokenizer.json"), 0o600);
+    assert_eq!(mode("qwen2"), 0o400);
+    assert!(set(&file("bert"), "pin", "1").is_err());
+    refused(fs::write(file("bert"), b"x"), libc::EROFS);
     mounted.unmount();
 }
 

@@ -88,7 +88,8 @@ impl Encoder<34> for Q8 {
         let (head, codes) = block.split_at_mut(2);
         head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
         for (code, value) in codes.iter_mut().zip(values) {
-            let scaled = value * inverse;
+            // Infinite where the scale is subnormal.
+            let scaled = (value * inverse).clamp(-128.0, 127.0);
             // Halves go away from zero: the sum is exact, and the conversion drops the fraction. Just below a half it would be
             // rounded up, so the whole part is compared.
             let whole = scaled as i32;
