@@ -11,7 +11,7 @@ PATH="$HOME/.cargo/bin:$PATH"
 export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 # The loaders tests/loaders/load_*.py with their input: a kind of tests/loaders/make.py, or a downloaded model.
-loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 llamacpp:smollm2 onnx:onnx tokenizers:minilm tinygrad:minilm
+loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 llamacpp:smollm2 hub:minilm onnx:onnx tokenizers:minilm tinygrad:minilm
     torch:minilm transformers:minilm model2vec:static usearch:vectors faiss:vectors annoy:vectors arrow:tables)
 remote=
 if [ "${1:-}" = --remote ]; then
@@ -20,7 +20,7 @@ if [ "${1:-}" = --remote ]; then
 fi
 wanted=("$@")
 if [ $# = 0 ]; then
-    wanted=(numpy safetensors gguf llamacpp onnx tokenizers torch transformers pickle quantized model2vec usearch faiss annoy arrow candle)
+    wanted=(numpy safetensors gguf llamacpp hub onnx tokenizers torch transformers pickle quantized model2vec usearch faiss annoy arrow candle)
     # tinygrad opens the files that it reads for writing.
     [ -n "$remote" ] || wanted+=(tinygrad arrivals backups)
 fi

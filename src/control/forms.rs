@@ -5,7 +5,7 @@ use crate::control::context::Mounted;
 use crate::control::jobs::Job;
 use crate::control::refusals::{Asker, Refusals};
 use crate::control::totals::why_unreadable;
-use crate::format::log::catalog::Content;
+use crate::format::log::catalog::{Content, NodeType};
 use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
 use crate::vfs::form::{self, Shows};
@@ -26,7 +26,8 @@ pub fn form_attribute(
                 view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
             let unreadable = unreadable.map(|found| why_unreadable(&found));
             let stored = why_stored(view).or_else(|| why_as_stored(view));
-            let lines = [refusals.text(asker), unreadable, why_computed(vfs, view)?, stored];
+            let lines =
+                [refusals.text(asker), unreadable, why_computed(vfs, view)?, stored, why_no_model(view)];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
@@ -47,6 +48,13 @@ fn why_stored(view: &FormView) -> Option<String> {
         return None;
     }
     form::why_stored(&view.collection, item.node()?)
+}
+
+/// Why a directory of a model has no GGUF file.
+fn why_no_model(view: &FormView) -> Option<String> {
+    let (form, item) = view.of.as_ref()?;
+    let node = item.node().filter(|node| node.entry.node_type == NodeType::Directory)?;
+    form::why_none(&view.collection, *form, node.entry.id)
 }
 
 /// On a remote, why a form that shows a move is computed: its bytes cost those of the collection.

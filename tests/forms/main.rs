@@ -11,6 +11,7 @@ mod compressed;
 mod content;
 mod export;
 mod gguf;
+mod gguf_model;
 mod listing;
 mod move_preview;
 mod paths;

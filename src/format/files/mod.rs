@@ -6,6 +6,7 @@ const CUT_OFF: &str = "it is cut off; download or copy it again";
 pub mod cgeb;
 pub mod cgei;
 pub mod gguf;
+pub mod hub;
 pub mod npy;
 pub mod npz;
 pub mod onnx;

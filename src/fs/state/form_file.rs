@@ -20,6 +20,8 @@ pub(in crate::fs) struct FormFile {
 struct Current {
     /// The node at that time.
     node: Option<Arc<Node>>,
+    /// The other files that it followed from.
+    inputs: Vec<Arc<Node>>,
     stream: Arc<Stream>,
 }
 
@@ -30,7 +32,8 @@ impl FormFile {
         let recipe = vfs.recipe(&view)?;
         let stream = Arc::new(vfs.open_form(&view, &recipe)?);
         recipe.count_use();
-        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, stream }) })
+        let inputs = recipe.inputs().to_vec();
+        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, inputs, stream }) })
     }
 
     /// The file that it shows.
@@ -54,6 +57,7 @@ impl FormFile {
                 // The node is gone: an open file keeps its last source.
                 _ => true,
             };
+            let is_current = is_current && are_same(&self.view, &current.inputs);
             if is_current { Some(current.stream.clone()) } else { None }
         };
         let stream = match stream {
@@ -61,7 +65,8 @@ impl FormFile {
             None => {
                 let recipe = self.vfs.recipe(&self.view)?;
                 let stream = Arc::new(self.vfs.open_form(&self.view, &recipe)?);
-                *self.current.write() = Current { node, stream: stream.clone() };
+                let inputs = recipe.inputs().to_vec();
+                *self.current.write() = Current { node, inputs, stream: stream.clone() };
                 stream
             }
         };
@@ -73,4 +78,13 @@ impl FormFile {
 fn node_now(view: &FormView) -> Option<Arc<Node>> {
     let (_, item) = view.of.as_ref()?;
     view.collection.state().node(item.node()?.entry.id).cloned()
+}
+
+/// Whether files are as the log now records them, or gone.
+fn are_same(view: &FormView, inputs: &[Arc<Node>]) -> bool {
+    if inputs.is_empty() {
+        return true;
+    }
+    let state = view.collection.state();
+    inputs.iter().all(|then| state.node(then.entry.id).is_none_or(|now| Arc::ptr_eq(now, then)))
 }

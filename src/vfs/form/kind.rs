@@ -1,5 +1,6 @@
 //! The forms and how each shows a file.
 
+use crate::format::files::hub::ElementType;
 use crate::model::{Dtype, Tier};
 
 /// A form: the same tensors as a tree of other files.
@@ -23,6 +24,12 @@ pub enum Form {
     /// Each matrix of floats as an embedding batch, with its index.
     Cgeb,
     Sha256,
+    /// Each model of the hub as a GGUF file, in bf16 or f16.
+    Gguf,
+    /// The same in Q8_0.
+    GgufQ8,
+    /// The same in Q4_0.
+    GgufQ4,
 }
 
 /// The number of the index files of `Cgeb`, the only form that has them.
@@ -39,11 +46,13 @@ pub enum Shows {
     Moved(Tier),
     /// One file that lists all digests.
     Digests,
+    /// One GGUF file for each directory that holds a model, with elements of this type.
+    Model(ElementType),
 }
 
 impl Form {
     /// All forms, in the order of their numbers, which are part of inode numbers.
-    pub const ALL: [Form; 11] = [
+    pub const ALL: [Form; 14] = [
         Form::Npy,
         Form::Safetensors,
         Form::F32,
@@ -55,11 +64,15 @@ impl Form {
         Form::Q3,
         Form::Cgeb,
         Form::Sha256,
+        Form::Gguf,
+        Form::GgufQ8,
+        Form::GgufQ4,
     ];
 
     /// The form's number, from 1.
     pub fn number(self) -> u8 {
-        (1..).zip(Form::ALL).find(|(_, form)| *form == self).map_or(0, |(number, _)| number)
+        let numbers = (1..).filter(|number| *number != INDEX_NUMBER);
+        numbers.zip(Form::ALL).find(|(_, form)| *form == self).map_or(0, |(number, _)| number)
     }
 
     /// The form with a number, and whether the number stands for its index files.
@@ -67,7 +80,8 @@ impl Form {
         if number == INDEX_NUMBER {
             return Some((Form::Cgeb, true));
         }
-        Form::ALL.get(usize::from(number).checked_sub(1)?).map(|form| (*form, false))
+        let skipped = if number > INDEX_NUMBER { 2 } else { 1 };
+        Form::ALL.get(usize::from(number).checked_sub(skipped)?).map(|form| (*form, false))
     }
 
     /// The name of its directory.
@@ -84,6 +98,9 @@ impl Form {
             Form::Q3 => "q3",
             Form::Cgeb => "cgeb",
             Form::Sha256 => "sha256",
+            Form::Gguf => "gguf",
+            Form::GgufQ8 => "gguf-q8_0",
+            Form::GgufQ4 => "gguf-q4_0",
         }
     }
 
@@ -106,6 +123,9 @@ impl Form {
             Form::Q3 => Shows::Moved(Tier::Q3),
             Form::Cgeb => Shows::Wrapped(".cgeb"),
             Form::Sha256 => Shows::Digests,
+            Form::Gguf => Shows::Model(ElementType::Automatic),
+            Form::GgufQ8 => Shows::Model(ElementType::Q8_0),
+            Form::GgufQ4 => Shows::Model(ElementType::Q4_0),
         }
     }
 
@@ -136,6 +156,7 @@ mod tests {
         }
         assert_eq!(Form::from_number(0), None);
         assert_eq!(Form::from_number(INDEX_NUMBER), Some((Form::Cgeb, true)));
-        assert_eq!(Form::from_number(13), None);
+        assert_eq!(Form::from_number(13), Some((Form::Gguf, false)));
+        assert_eq!(Form::from_number(16), None);
     }
 }

@@ -16,13 +16,14 @@
 //!    kernel must invalidate.
 //!
 //! To add a form: a variant of `Form` in `kind.rs`, at the end of `Form::ALL`. Numbers are parts of inode numbers and
-//! of pins, at most 15; 12 is `INDEX_NUMBER`, so `Form::number` and `Form::from_number` must skip it. Then
+//! of pins, at most 15, and all are taken; 12 is `INDEX_NUMBER`, which `Form::number` and `Form::from_number` skip. Then
 //! `Form::name`, `Form::shows`, `is_shown` in `names.rs`, an arm in `plan.rs`, perhaps a `Part` in `recipe.rs`.
 
 mod batch;
 mod checkpoint;
 mod form_pins;
 mod gguf;
+mod gguf_model;
 mod kind;
 mod names;
 mod plan;
@@ -32,6 +33,7 @@ mod sums;
 mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
+pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none, why_of_config};
 pub use kind::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};

@@ -8,6 +8,7 @@ use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::vfs::form::checkpoint;
+use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
 
 /// The source of a file or directory in a form.
@@ -40,6 +41,13 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         && let Some(found) = checkpoint::find(state, directory, name)
     {
         return state.node(found).cloned().map(Item::Node);
+    }
+    if matches!(form.shows(), Shows::Model(_)) {
+        let below = || {
+            let node = state.node(state.directory(directory)?.get(name)?)?;
+            (node.entry.node_type == NodeType::Directory).then(|| node.clone())
+        };
+        return gguf_model::find(state, directory, name).or_else(below).map(Item::Node);
     }
     let node = |name: &[u8]| state.shown(state.find_any(directory, name)?);
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
@@ -80,6 +88,13 @@ pub fn names(
     NameIn { directory, name }: NameIn<'_>,
     node: &Arc<Node>,
 ) -> Vec<(Vec<u8>, Item)> {
+    if matches!(form.shows(), Shows::Model(_)) {
+        let shown = match node.entry.node_type {
+            NodeType::Directory => Some(name.to_vec()),
+            _ => gguf_model::is_anchor(state, directory, name, node).then(gguf_model::name),
+        };
+        return shown.into_iter().map(|name| (name, Item::Node(node.clone()))).collect();
+    }
     let is_tensor = node.file().is_none_or(|file| file.tensor.is_some());
     if form == Form::Safetensors && !is_tensor {
         let shown = checkpoint::name_of(state, NameIn { directory, name }, node);

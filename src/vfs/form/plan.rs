@@ -18,6 +18,7 @@ use crate::store::{OpenObject, Settings, Store, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::checkpoint::{Role, safetensors_name};
 use crate::vfs::form::gguf;
+use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::{Item, wrapped_dtype};
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View, source};
@@ -59,6 +60,9 @@ pub fn plan(
     form: Form,
     item: &Item,
 ) -> Result<Recipe> {
+    if let (Item::Node(node), Shows::Model(element_type)) = (item, form.shows()) {
+        return gguf_model::recipe(collection, node, element_type);
+    }
     let own = collection;
     let collection = published.unwrap_or(own);
     let parts = match (item, form.shows()) {
@@ -102,7 +106,7 @@ pub fn plan(
     };
     let created_at =
         item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
-    Ok(Recipe { collection: collection.clone(), created_at, parts })
+    Ok(Recipe { collection: collection.clone(), created_at, parts, inputs: Vec::new() })
 }
 
 /// The collection as after the move that a form shows, if it is one of a remote that has this variant.

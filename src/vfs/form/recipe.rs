@@ -8,10 +8,12 @@ use crate::format::files::safetensors::Weight;
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
+use crate::store::Node;
 use crate::store::Object;
 use crate::store::{OpenObject, StridedElements, Verify};
 use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, Strided, Zeros, batch_index};
 use crate::vfs::form::batch::{self, Rows};
+use crate::vfs::form::gguf_model::ModelTensor;
 use crate::vfs::form::sums::{self, Summed};
 
 /// How the bytes of a tensor are shown.
@@ -79,6 +81,8 @@ pub(super) enum Part {
     Sums(Vec<Summed>),
     /// A weight that is stored as codes, as elements of a type.
     Weight(ShownWeight),
+    /// A tensor of a model in its GGUF file.
+    ModelTensor(ModelTensor),
 }
 
 /// A weight and the tensors that it consists of, by name.
@@ -94,6 +98,8 @@ pub struct Recipe {
     /// Creation time of the source in Unix seconds.
     pub(super) created_at: u64,
     pub(super) parts: Vec<Part>,
+    /// The files that it follows from, beside the file that it shows, where these are others.
+    pub(super) inputs: Vec<Arc<Node>>,
 }
 
 impl Source {
@@ -105,7 +111,7 @@ impl Source {
         }
     }
 
-    fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
+    pub(super) fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
         let found: u64 = self.objects.iter().map(|object| object.bytes()).sum();
         if found != self.bytes && self.view.is_none() {
             let text = "it is being written to, and its size does not match its header";
@@ -150,6 +156,7 @@ impl Part {
             Part::BatchIndex { runs, .. } => batch::index_bytes(runs.records()),
             Part::Sums(files) => Some(sums::bytes(files)),
             Part::Weight(shown) => shown.weight.shape.elements().checked_mul(shown.to.bytes()),
+            Part::ModelTensor(tensor) => Some(tensor.bytes()),
         }
     }
 
@@ -180,18 +187,29 @@ impl Part {
                 Ok(Segment::Computed(Arc::new(index.ok_or_else(gone)?)))
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
-            Part::Weight(ShownWeight { weight, sources, to }) => {
-                let open = |(name, source): &(String, Source)| {
-                    Ok((name.clone(), (source.stream(collection, verify)?, source.dtype)))
-                };
-                let parts: Parts = sources.iter().map(open).collect::<Result<_>>()?;
-                Ok(Segment::Computed(Arc::new(Dequantized::new(weight.clone(), parts, *to))))
-            }
+            Part::Weight(shown) => shown.segment(collection, verify),
+            Part::ModelTensor(tensor) => tensor.segment(collection, verify),
         }
     }
 }
 
+impl ShownWeight {
+    /// Its elements.
+    pub(super) fn segment(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Segment> {
+        let open = |(name, source): &(String, Source)| {
+            Ok((name.clone(), (source.stream(collection, verify)?, source.dtype)))
+        };
+        let parts: Parts = self.sources.iter().map(open).collect::<Result<_>>()?;
+        Ok(Segment::Computed(Arc::new(Dequantized::new(self.weight.clone(), parts, self.to))))
+    }
+}
+
 impl Recipe {
+    /// The files that it follows from, beside the file that it shows, where these are others.
+    pub fn inputs(&self) -> &[Arc<Node>] {
+        &self.inputs
+    }
+
     /// Size of the file. Fails with `Corrupt` above 2^63 - 1 bytes.
     pub fn bytes(&self) -> Result<u64> {
         let mut sum = 0_u64;
@@ -213,6 +231,7 @@ impl Recipe {
                 Part::Source(source) | Part::Rows { source, .. } => vec![source],
                 Part::Batch { parts, .. } => parts.iter().collect(),
                 Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
+                Part::ModelTensor(tensor) => tensor.sources(),
                 _ => continue,
             };
             for object in sources.into_iter().flat_map(|source| &source.objects) {

@@ -50,6 +50,8 @@ pub struct Content {
     /// The file, and the form in which it is shown.
     pin: Pin,
     form: Option<(Form, Item)>,
+    /// Of the GGUF file of a model, which has the name of its directory, the path in the collection.
+    path: Option<Vec<u8>>,
     /// Its objects with their change counts.
     objects: Vec<(Arc<Object>, u32)>,
     tensor: Option<TensorEntry>,
@@ -60,6 +62,7 @@ pub struct Content {
 /// reclaimed.
 pub struct ContentVersion {
     pin: Pin,
+    path: Option<Vec<u8>>,
     objects: Vec<(Weak<Object>, u32)>,
     tensor: Option<TensorEntry>,
     assembly: Option<Assembly>,
@@ -69,6 +72,7 @@ impl ContentVersion {
     /// Whether a content is of this version.
     pub fn is_of(&self, content: &Content) -> bool {
         self.pin == content.pin
+            && self.path == content.path
             && self.tensor == content.tensor
             && self.assembly == content.assembly
             && self.objects.len() == content.objects.len()
@@ -84,6 +88,7 @@ impl Content {
         let objects = self.objects.iter().map(|(object, changes)| (Arc::downgrade(object), *changes));
         ContentVersion {
             pin: self.pin,
+            path: self.path.clone(),
             objects: objects.collect(),
             tensor: self.tensor.clone(),
             assembly: self.assembly.clone(),
@@ -179,7 +184,11 @@ impl Vfs {
                 if matches!(form.shows(), Shows::Moved(_)) || !matches!(item, Item::Node(_)) {
                     return None;
                 }
-                let pin = form::pin_of(&view.collection, form, &item).ok()?;
+                let pin = match (form.shows(), item.node()) {
+                    // It is not pinned, but kept decoded by this number.
+                    (Shows::Model(_), Some(node)) => Pin { node: node.entry.id, form: form.number() },
+                    _ => form::pin_of(&view.collection, form, &item).ok()?,
+                };
                 (view.collection, pin, Some((form, item)))
             }
             _ => return None,
@@ -195,7 +204,12 @@ impl Vfs {
         // A cast tensor of a safetensors file may have its scales in other tensors and files.
         let is_cast = form.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
         let node = collection.state().node(pin.node).filter(|_| is_cast).cloned();
-        let beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
+        let mut beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
+        let mut path = None;
+        if let Some((form, _)) = form.as_ref().filter(|(form, _)| matches!(form.shows(), Shows::Model(_))) {
+            beside.extend(form::inputs(&collection, *form, pin.node).1);
+            path = Some(collection.state().path(pin.node));
+        }
         let (objects, tensor, assembly) = {
             let state = collection.state();
             let file = state.node(pin.node)?.file()?;
@@ -209,7 +223,7 @@ impl Vfs {
             let objects: Option<Vec<_>> = objects.into_iter().map(object).collect();
             (objects?, file.tensor.clone(), assembly)
         };
-        Some(Content { collection, pin, form, objects, tensor, assembly })
+        Some(Content { collection, pin, form, path, objects, tensor, assembly })
     }
 }
 

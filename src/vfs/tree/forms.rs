@@ -52,6 +52,13 @@ impl Vfs {
                     items.extend(form::names_of_codes(name).filter_map(|codes| Some((find(&codes)?, codes))));
                 }
                 drop(state);
+                let is_model =
+                    |node: &&Arc<Node>| matches!(form.shows(), Shows::Model(_)) && node.file().is_some();
+                if let Some(node) = items.first().and_then(|(item, _)| item.node()).filter(is_model)
+                    && !form::is_model_shown(&view.collection, *form, node.entry.id)
+                {
+                    return Err(no_name(name));
+                }
                 let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| is_cast) {
                     Some(node) => {
                         form::name_in_cast(&view.collection, node, own).is_some_and(|shown| shown == name)
@@ -91,12 +98,16 @@ impl Vfs {
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         match (&view.of, &entry.node_type) {
             (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {
-                let recipe = self.recipe(view).and_then(|recipe| recipe.bytes());
+                let recipe = self.recipe(view);
+                let inputs = recipe.as_ref().map(|recipe| recipe.inputs().to_vec()).unwrap_or_default();
+                let recipe = recipe.and_then(|recipe| recipe.bytes());
                 let recipe = recipe.inspect_err(|error| log::debug!("{}: {error}", view.path()));
+                let of_all = |bits: u32, input: &Arc<Node>| bits & allowed(entry, &input.entry, READ_CLASSES);
                 let mode = match &view.of {
                     Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
-                    _ => entry.mode & READ_BITS,
+                    _ => inputs.iter().fold(entry.mode & READ_BITS, of_all),
                 };
+                let mtime = inputs.iter().map(|input| input.entry.mtime).fold(entry.mtime, Ord::max);
                 let of_container = node.file().is_some_and(|file| file.container.is_some());
                 Attr {
                     kind: Kind::File,
@@ -105,6 +116,7 @@ impl Vfs {
                     of_container,
                     // The kernel asks again: it may be gone.
                     is_unlogged: recipe.is_err(),
+                    mtime,
                     ..directory
                 }
                 .of_bytes(recipe.unwrap_or_default())
@@ -140,8 +152,14 @@ impl Vfs {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
         let number = view.collection.state().number();
-        let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
-        for ino in [ino].into_iter().chain(self.sharing(ino)) {
+        let inputs = match &view.of {
+            Some((form, _)) => form::inputs(&view.collection, *form, node).0,
+            None => Vec::new(),
+        };
+        let inos = [node].into_iter().chain(inputs);
+        let inos: Vec<Ino> =
+            inos.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
+        for ino in inos.iter().copied().chain(inos.iter().flat_map(|ino| self.sharing(*ino))) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
                 match self.flush_and_queue(&open_file) {
                     // The log has no room for these writes. The form reads them where they lie, if the size is the logged one.
@@ -178,7 +196,10 @@ impl Vfs {
 
     /// Lists the directory of forms, or one in it, after `after`. Each name comes with its place.
     pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
-        let is_cast = view.of.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
+        let is_cast = view
+            .of
+            .as_ref()
+            .is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_) | Shows::Model(_)));
         let mut after = after;
         loop {
             let found = self.all_forms_after(view, after)?;
@@ -186,9 +207,14 @@ impl Vfs {
             after = *last;
             // The names of weights depend on small tensors, which are read while the state is not locked.
             let named = |(place, name, view): (u64, Vec<u8>, FormView)| {
-                let node = view.of.as_ref().and_then(|(_, item)| item.node()).cloned();
-                let name = match node {
-                    Some(node) => form::name_in_cast(&view.collection, &node, &name)?,
+                let of = view.of.as_ref().and_then(|(form, item)| Some((*form, item.node()?.clone())));
+                let name = match of {
+                    Some((form, node)) if matches!(form.shows(), Shows::Model(_)) => {
+                        let is_shown = node.file().is_none()
+                            || form::is_model_shown(&view.collection, form, node.entry.id);
+                        is_shown.then_some(name)?
+                    }
+                    Some((_, node)) => form::name_in_cast(&view.collection, &node, &name)?,
                     None => name,
                 };
                 Some((place, name, view))

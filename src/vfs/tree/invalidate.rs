@@ -8,7 +8,7 @@ use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, NameIn, Result};
 use crate::store::{Collection, State};
 use crate::stream::index_beside;
-use crate::vfs::form::is_config;
+use crate::vfs::form::{anchors_of, is_config};
 use crate::vfs::open::Changes;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
@@ -111,7 +111,10 @@ impl Vfs {
                 directories.extend(links.map(|(directory, _)| *directory));
             }
             let models: Vec<EntryId> = directories.iter().flat_map(|id| models(&state, *id)).collect();
+            // The GGUF file of a model follows from most files of its directory.
+            let anchors = anchors_of(&state, &changed);
             drop(state);
+            changed.extend(anchors);
             changed.extend(models);
         }
         let forms = self.forms.of(number, &changed);
