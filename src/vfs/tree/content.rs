@@ -47,7 +47,7 @@ impl CacheMode {
 /// The content of a file, and the objects that it is made of.
 pub struct Content {
     collection: Arc<Collection>,
-    /// The file, and the form in which it is shown.
+    /// The file, and the form in which it is shown, if it has a number.
     pin: Pin,
     form: Option<(Form, Item)>,
     /// Its objects with their change counts.
@@ -60,6 +60,7 @@ pub struct Content {
 /// reclaimed.
 pub struct ContentVersion {
     pin: Pin,
+    form: Option<Form>,
     objects: Vec<(Weak<Object>, u32)>,
     tensor: Option<TensorEntry>,
 }
@@ -68,6 +69,7 @@ impl ContentVersion {
     /// Whether a content is of this version.
     pub fn is_of(&self, content: &Content) -> bool {
         self.pin == content.pin
+            && self.form == content.form.as_ref().map(|(form, _)| *form)
             && self.tensor == content.tensor
             && self.objects.len() == content.objects.len()
             && self.objects.iter().zip(&content.objects).all(|((known, changes), (object, now))| {
@@ -80,7 +82,8 @@ impl Content {
     /// The version of the content.
     pub fn version(&self) -> ContentVersion {
         let objects = self.objects.iter().map(|(object, changes)| (Arc::downgrade(object), *changes));
-        ContentVersion { pin: self.pin, objects: objects.collect(), tensor: self.tensor.clone() }
+        let form = self.form.as_ref().map(|(form, _)| *form);
+        ContentVersion { pin: self.pin, form, objects: objects.collect(), tensor: self.tensor.clone() }
     }
 
     /// Whether reading it takes more than a copy of stored bytes: it is a form, or some of its bytes are
@@ -169,10 +172,13 @@ impl Vfs {
             Located::Form(view) => {
                 let (form, item) = view.of?;
                 // The result of a move depends on more than the file.
-                if matches!(form.shows(), Shows::Moved(_)) || !matches!(item, Item::Node(_)) {
+                if matches!(form.shows(), Shows::Moved(_) | Shows::Values) || !matches!(item, Item::Node(_)) {
                     return None;
                 }
-                let pin = form::pin_of(&view.collection, form, &item).ok()?;
+                let pin = match form.number() {
+                    Some(_) => form::pin_of(&view.collection, form, &item).ok()?,
+                    None => Pin::file(item.node().filter(|node| node.file().is_some())?.entry.id),
+                };
                 (view.collection, pin, Some((form, item)))
             }
             _ => return None,
@@ -186,9 +192,13 @@ impl Vfs {
             return None;
         }
         // A cast tensor of a safetensors file may have its scales in other tensors and files.
-        let is_cast = form.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
-        let node = collection.state().node(pin.node).filter(|_| is_cast).cloned();
-        let beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
+        let node = collection.state().node(pin.node).cloned();
+        let beside = match form.as_ref().map(|(form, _)| form.shows()) {
+            Some(Shows::Cast(_)) => node.map(|node| form::objects_beside(&collection, &node)),
+            Some(Shows::Split(_)) => node.map(|node| form::config_objects(&collection, &node)),
+            _ => None,
+        };
+        let beside = beside.unwrap_or_default();
         let (objects, tensor, assembly) = {
             let state = collection.state();
             let file = state.node(pin.node)?.file()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::{Collection, Node};
-use crate::vfs::form::{self, Form, Item};
+use crate::vfs::form::{Form, Item};
 use crate::vfs::tree::ino::{Ino, Owner, Place};
 
 /// The control directory of the mount, of each tenant and of each collection. Listings hide it, as they
@@ -74,17 +74,6 @@ pub struct FormView {
 }
 
 impl FormView {
-    pub(super) fn number(&self) -> Place {
-        let collection = self.collection.state().number();
-        let (form, node) = match &self.of {
-            None => (0, EntryId(0)),
-            Some((form, Item::Node(node))) => (form.number(), node.entry.id),
-            Some((_, Item::Index(node))) => (form::INDEX_NUMBER, node.entry.id),
-            Some((form, Item::Whole)) => (form.number(), WHOLE),
-        };
-        Place::Form { collection, form, node }
-    }
-
     /// The path of its source in the mount.
     pub fn path(&self) -> String {
         match self.of.as_ref().and_then(|(_, item)| item.node()) {
