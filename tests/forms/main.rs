@@ -8,6 +8,7 @@
 mod changes;
 mod checkpoints;
 mod content;
+mod experts;
 mod export;
 mod gguf;
 mod listing;
@@ -15,6 +16,7 @@ mod move_preview;
 mod paths;
 mod pinned;
 mod quantized;
+mod ranks;
 mod weights;
 
 use std::path::Path;

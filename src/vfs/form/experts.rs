@@ -1,7 +1,7 @@
 //! The experts of a tensor that has them all: its parts along the first dimension, each a file.
 
 use crate::format::log::catalog::TensorEntry;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result, Shape};
 use crate::store::{Node, StridedElements};
 use crate::vfs::form::recipe::{Part, Source};
 
@@ -32,6 +32,13 @@ pub(super) fn of(node: &Node) -> u32 {
 pub(super) fn named(node: &Node, name: &[u8]) -> Option<u32> {
     let index: u32 = std::str::from_utf8(name).ok()?.parse().ok()?;
     (index < of(node) && index.to_string().as_bytes() == name).then_some(index)
+}
+
+/// One of the experts of a tensor.
+pub(super) fn one_of(tensor: &TensorEntry) -> Option<TensorEntry> {
+    count(tensor)?;
+    let shape = Shape::new(tensor.shape.dimensions().get(1..)?)?;
+    Some(TensorEntry { shape, ..tensor.clone() })
 }
 
 /// The bytes of an expert: a range of those of its tensor.

@@ -5,14 +5,13 @@
 //! A model is a directory with its safetensors files and its configuration. A number of ranks exists where at least one
 //! model of the collection can be split so; the files of the others have `why`.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::format::budget::Budget;
 use crate::format::files::safetensors::{Entry, Other, entry, write_entries};
 use crate::format::files::shard_index;
-use crate::format::files::tensor_parallel::{Config, Model as Split, Rank, Share, experts_in};
+use crate::format::files::tensor_parallel::{Config, Model as Split, Rank, Share};
 use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
 use crate::store::{Collection, Node, Object, ROOT, StridedElements, Walk};
@@ -25,6 +24,8 @@ use crate::vfs::form::weights::{self, Model};
 
 /// The most ranks that a listing shows.
 const LISTED_RANKS_MAX: u16 = 16;
+/// Larger numbers of ranks of which `why` tells too.
+const USUAL_RANKS: [u16; 4] = [24, 32, 64, 128];
 /// Longest list of the sizes of a weight, in bytes.
 const SIZES_BYTES_MAX: u64 = 64;
 /// The configurations of a model, the first that is there counts.
@@ -34,7 +35,6 @@ const CONFIG_NAMES: [&str; 2] = [weights::CONFIG_NAME, weights::PARAMS_NAME];
 struct Splitter {
     model: Model,
     config: Config,
-    experts: OnceCell<u64>,
 }
 
 /// The parts of a tensor in a rank, and its shape there.
@@ -47,14 +47,12 @@ impl Splitter {
     fn new(model: Model) -> Splitter {
         let text = CONFIG_NAMES.into_iter().find_map(|name| model.file(name));
         let config = text.map(|text| Config::parse(&text)).unwrap_or_default();
-        Splitter { model, config, experts: OnceCell::new() }
+        Splitter { model, config }
     }
 
     fn share(&self, rank: Rank, name: &str, shape: &Shape) -> Result<Share> {
         let shape_of = |name: &str| self.model.find(name).map(|known| known.tensor.shape);
-        let count = || experts_in(self.model.names().iter().map(|(name, _)| &**name));
-        let experts = || *self.experts.get_or_init(count);
-        let split = Split { config: &self.config, shape: &shape_of, experts: &experts };
+        let split = Split { config: &self.config, shape: &shape_of };
         split.share(rank, name, shape).map_err(Error::unsupported)
     }
 
@@ -85,33 +83,31 @@ impl Splitter {
 
     /// A list of the sizes of a weight, with the size in a rank in one place.
     fn sizes(&self, rank: Rank, whole: &Source, tensor: &TensorEntry, place: usize) -> Result<Vec<u8>> {
-        let each = tensor.dtype.bytes() as usize;
-        let mut bytes = self.model.bytes(&whole.objects, SIZES_BYTES_MAX)?;
         let other = || Error::unsupported(format!("{}: not a list of sizes", tensor.name));
-        let value = bytes.get_mut(place * each..(place + 1) * each).ok_or_else(other)?;
-        if !matches!(tensor.dtype, Dtype::I32 | Dtype::I64) {
-            return Err(other());
-        }
-        let mut wide = [0; 8];
-        wide[..each].copy_from_slice(value);
-        let shape_of = |_: &str| None;
-        let split = Split { config: &self.config, shape: &shape_of, experts: &|| 0 };
-        let size = split.size_in(rank, &tensor.name, u64::from_le_bytes(wide)).map_err(Error::unsupported)?;
-        value.copy_from_slice(&size.to_le_bytes()[..each]);
+        let each = match tensor.dtype {
+            Dtype::I32 => 4,
+            Dtype::I64 => 8,
+            _ => return Err(other()),
+        };
+        let mut bytes = self.model.bytes(&whole.objects, SIZES_BYTES_MAX)?;
+        let value = bytes.chunks_exact_mut(each).nth(place).ok_or_else(other)?;
+        let size = value.iter().rev().fold(0, |size, byte| size << 8 | u64::from(*byte));
+        let split = Split { config: &self.config, shape: &|_| None };
+        let size = split.size_in(rank, &tensor.name, size).map_err(Error::unsupported)?;
+        value.iter_mut().zip(size.to_le_bytes()).for_each(|(to, from)| *to = from);
         Ok(bytes)
     }
 
-    /// The bytes of a tensor in a rank, by its shape there.
-    fn bytes_of(&self, rank: Rank, tensor: &TensorEntry) -> Result<Option<u64>> {
-        let shape = match self.share(rank, &tensor.name, &tensor.shape)? {
-            Share::Absent => return Ok(None),
-            Share::Whole | Share::Sizes { .. } => tensor.shape.clone(),
+    /// The shape of a tensor in a rank. `None` for one that it does not have.
+    fn shape(&self, rank: Rank, tensor: &TensorEntry) -> Result<Option<Shape>> {
+        match self.share(rank, &tensor.name, &tensor.shape)? {
+            Share::Absent => Ok(None),
+            Share::Whole | Share::Sizes { .. } => Ok(Some(tensor.shape.clone())),
             Share::Slice { dimension, ranges } => {
                 let size = ranges.iter().map(|range| range.end - range.start).sum();
-                with_size(&tensor.shape, dimension, size)?
+                with_size(&tensor.shape, dimension, size).map(Some)
             }
-        };
-        Ok(tensor.dtype.bytes_of(shape.elements()))
+        }
     }
 }
 
@@ -259,8 +255,11 @@ fn index(
     let (mut bytes, mut failed) = (0_u64, None);
     let shown = shard_index::renamed(&json, |name| {
         let Some(known) = splitter.model.find(name) else { return Some(name.to_owned()) };
-        match splitter.bytes_of(rank, &known.tensor) {
-            Ok(Some(own)) => bytes = bytes.saturating_add(own),
+        match splitter.shape(rank, &known.tensor) {
+            Ok(Some(shape)) => {
+                let own = known.tensor.dtype.bytes_of(shape.elements());
+                bytes = bytes.saturating_add(own.unwrap_or_default());
+            }
             Ok(None) => return None,
             Err(error) => failed = Some(error),
         }
@@ -284,6 +283,20 @@ pub(super) fn is_there(collection: &Arc<Collection>, node: &Node, rank: Rank) ->
     !matches!(splitter.share(rank, &tensor.name, &tensor.shape), Ok(Share::Absent))
 }
 
+/// A tensor as a rank has it.
+pub(super) fn tensor_in(
+    collection: &Arc<Collection>,
+    node: &Node,
+    tensor: &TensorEntry,
+    rank: Rank,
+) -> Option<TensorEntry> {
+    if !weights::is_of_safetensors(collection, node) {
+        return Some(tensor.clone());
+    }
+    let shape = Splitter::new(Model::of(collection, node)).shape(rank, tensor).ok()??;
+    Some(TensorEntry { shape, ..tensor.clone() })
+}
+
 /// The tensors of a model, with their shapes.
 struct Tensors {
     splitter: Splitter,
@@ -294,9 +307,7 @@ impl Tensors {
     /// The part of a tensor that a rank has.
     fn share(&self, rank: Rank, name: &str, shape: &Shape) -> Result<Share, String> {
         let shape_of = |name: &str| self.shapes.get(name).cloned();
-        let count = || experts_in(self.shapes.keys().map(|name| &**name));
-        let experts = || *self.splitter.experts.get_or_init(count);
-        let split = Split { config: &self.splitter.config, shape: &shape_of, experts: &experts };
+        let split = Split { config: &self.splitter.config, shape: &shape_of };
         split.share(rank, name, shape)
     }
 
@@ -360,12 +371,12 @@ pub(super) fn ranks(collection: &Arc<Collection>) -> Vec<Rank> {
 }
 
 /// Why numbers of ranks are missing in the directory of ranks, or why a file has no bytes in a rank.
-pub fn why_not_split(collection: &Arc<Collection>, (form, item): &(Form, Item)) -> Option<String> {
+pub fn why_not_split(collection: &Arc<Collection>, form: Form, item: &Item) -> Option<String> {
     match form.shows() {
-        Shows::Values if *form == Form::Ranks => {
+        Shows::Values if form == Form::Ranks => {
             let models = models(collection);
             let is_split = |ranks: u16| models.iter().any(|model| model.is_split(Rank { rank: 0, ranks }));
-            let missing = (2..=LISTED_RANKS_MAX).filter(|ranks| !is_split(*ranks));
+            let missing = (2..=LISTED_RANKS_MAX).chain(USUAL_RANKS).filter(|ranks| !is_split(*ranks));
             let why = |ranks| {
                 let why = models.iter().find_map(|model| model.why_not(ranks));
                 why.map(|why| format!("{ranks} ranks: {why}"))

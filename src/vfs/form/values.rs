@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use crate::format::log::catalog::TensorEntry;
 use crate::model::EntryId;
 use crate::store::{Collection, Node, ROOT};
 use crate::vfs::form::experts;
@@ -20,7 +21,7 @@ use crate::vfs::form::split;
 use crate::vfs::form::weights;
 
 /// Whether an item of a form is a directory of values.
-pub fn has_values((form, item): &(Form, Item)) -> bool {
+pub fn has_values(form: Form, item: &Item) -> bool {
     match form {
         Form::Ranks => true,
         Form::Experts => item.node().is_some_and(|node| node.file().is_some()),
@@ -51,6 +52,17 @@ pub fn family_above(form: Form, node: EntryId) -> Option<Form> {
     match form {
         Form::Rank(_) if node == ROOT => Some(Form::Ranks),
         Form::Expert(_) => Some(Form::Experts),
+        _ => None,
+    }
+}
+
+/// The tensor that a file of a value is.
+pub fn tensor_of_value(collection: &Arc<Collection>, form: Form, item: &Item) -> Option<TensorEntry> {
+    let node = collection.state().node(item.node()?.entry.id)?.clone();
+    let tensor = node.file()?.tensor.as_ref()?;
+    match form {
+        Form::Rank(rank) => split::tensor_in(collection, &node, tensor, rank),
+        Form::Expert(_) => experts::one_of(tensor),
         _ => None,
     }
 }

@@ -183,7 +183,7 @@ impl Model {
     }
 
     /// The tensors of the directory: each name, and whether it is a part of a weight of any layout.
-    pub(super) fn names(&self) -> Vec<(Box<str>, bool)> {
+    fn names(&self) -> Vec<(Box<str>, bool)> {
         let state = self.collection.state();
         let Some(directory) = self.directory.and_then(|id| state.directory(id)) else { return Vec::new() };
         let nodes = directory.after(EntryId(0)).filter_map(|(.., id)| state.node(id));

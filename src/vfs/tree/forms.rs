@@ -45,7 +45,9 @@ impl Vfs {
 
     /// Looks up a name in a directory of forms.
     pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
-        if let Some((form, Item::Node(node))) = view.of.as_ref().filter(|of| form::has_values(of)) {
+        if let Some((form, Item::Node(node))) =
+            view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
+        {
             let found = form::value_named(&view.collection, *form, node, name);
             let of = |form| FormView {
                 collection: view.collection.clone(),
@@ -110,7 +112,8 @@ impl Vfs {
         );
         let directory = Attr { atime: entry.atime, ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
-        if view.of.as_ref().is_some_and(form::has_values) && node.file().is_some() {
+        if view.of.as_ref().is_some_and(|(form, item)| form::has_values(*form, item)) && node.file().is_some()
+        {
             // Users who may read the tensor may list its parts.
             let read = entry.mode & READ_BITS;
             return Attr { mode: directory.mode | read | read >> 2, ..directory };
@@ -234,7 +237,9 @@ impl Vfs {
     /// The same, with the tensors that a form hides.
     fn all_forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
         let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
-        if let Some((form, Item::Node(node))) = view.of.as_ref().filter(|of| form::has_values(of)) {
+        if let Some((form, Item::Node(node))) =
+            view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
+        {
             let values = form::values(&view.collection, *form, node).into_iter();
             let named = values.filter_map(|form| Some((form, form.value()?)));
             let placed = (1..).zip(named).filter(|(place, _)| *place > after).take(LISTED);

@@ -113,8 +113,11 @@ impl Vfs {
             let files = directories.iter().filter_map(|directory| state.directory(*directory));
             let files =
                 files.flat_map(|directory| directory.after(EntryId(0))).filter_map(|(.., id)| state.node(id));
-            let containers =
-                files.filter(|node| node.file().is_some_and(|file| file.content == Content::Safetensors));
+            // Their indexes list the tensors that a form shows.
+            let containers = files.filter(|node| {
+                node.file().is_some_and(|file| file.content == Content::Safetensors)
+                    || state.is_shard_index(node.entry.id)
+            });
             let parts = containers.flat_map(|node| {
                 let parts = node.file().into_iter().flat_map(|file| state.parts(file));
                 parts.map(|part| part.entry.id).chain([node.entry.id])

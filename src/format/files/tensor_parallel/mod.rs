@@ -7,7 +7,7 @@
 //! | tensors of a matrix `m` | dimension of `out` | of `in` |
 //! |---|---|---|
 //! | `m.weight`, `m.weight_packed`, `m.weight_scale`, `m.weight_scale_inv`, `m.weight_zero_point` | 0 | 1 |
-//! | `m.bias`; `m` itself | 0 | |
+//! | `m.bias`, `m.SCB`; `m` itself | 0 | |
 //! | `m.qweight`, `m.qzeros`, `m.scales` | 1 | 0 |
 //! | `m.g_idx`, `m.weight_g_idx` | | 0 |
 //!
@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::format::files::tensor_parallel::table::{Place, Rule, Unit};
+use crate::format::files::tensor_parallel::table::{Expert, Place, Rule, Unit};
 use crate::model::Shape;
 
 pub use config::Config;
@@ -85,8 +85,6 @@ pub struct Model<'a> {
     pub config: &'a Config,
     /// The shape of each of its tensors.
     pub shape: &'a dyn Fn(&str) -> Option<Shape>,
-    /// One more than the highest number of an expert in a name. For a configuration without their number.
-    pub experts: &'a dyn Fn() -> u64,
 }
 
 /// A tensor that belongs to a matrix.
@@ -112,10 +110,12 @@ enum Part {
 }
 
 /// The tensors of a matrix by the last part of their names.
-const PARTS: [(&str, Part); 14] = [
+const PARTS: [(&str, Part); 15] = [
     ("weight", Part::Weight),
     ("bias", Part::Bias),
     ("", Part::Bias),
+    // The scales of rows of bitsandbytes.
+    ("SCB", Part::Bias),
     ("weight_packed", Part::Packed),
     ("weight_scale", Part::Scale),
     ("weight_scale_inv", Part::Scale),
@@ -138,7 +138,7 @@ impl Model<'_> {
         let why = |text: String| format!("{name}: {text}");
         match table::find(name, shape.dimensions().len(), &self.config.model_type) {
             None => Ok(Share::Whole),
-            Some(Place::Expert(index)) => self.share_of_expert(rank, index).map_err(why),
+            Some(Place::Expert(expert)) => self.share_of_expert(rank, expert).map_err(why),
             Some(Place::Experts) => self.share_of_experts(rank, shape).map_err(why),
             Some(Place::Matrix { rule, stem, part }) => {
                 let part = PARTS.iter().find(|(name, _)| *name == part).map(|(_, part)| *part);
@@ -164,13 +164,35 @@ impl Model<'_> {
         Ok(ranges.iter().map(|range| range.end - range.start).sum())
     }
 
-    fn share_of_expert(&self, Rank { rank, ranks }: Rank, index: u64) -> Result<Share, String> {
-        let experts = self.config.experts.unwrap_or_else(|| (self.experts)());
+    fn share_of_expert(&self, Rank { rank, ranks }: Rank, expert: Expert<'_>) -> Result<Share, String> {
+        let index = expert.index;
+        let experts = self.config.experts.unwrap_or_else(|| self.count_experts(expert));
         let each = share_out(experts, ranks, "experts")?;
         if index >= experts {
             return Err(format!("config.json has {experts} experts"));
         }
         Ok(if index / each.max(1) == u64::from(rank) { Share::Whole } else { Share::Absent })
+    }
+
+    /// The number of experts that have a tensor of this name. They are numbered without gaps.
+    fn count_experts(&self, Expert { before, index, after }: Expert<'_>) -> u64 {
+        let is_there = |index: u64| (self.shape)(&format!("{before}{index}{after}")).is_some();
+        let (mut last, mut step) = (index, 1_u64);
+        let mut end = last.saturating_add(step);
+        while is_there(end) {
+            last = end;
+            step = step.saturating_mul(2);
+            end = last.saturating_add(step);
+        }
+        while end - last > 1 {
+            let middle = last + (end - last) / 2;
+            if is_there(middle) {
+                last = middle;
+            } else {
+                end = middle;
+            }
+        }
+        end
     }
 
     fn share_of_experts(&self, Rank { rank, ranks }: Rank, shape: &Shape) -> Result<Share, String> {
@@ -186,7 +208,7 @@ impl Model<'_> {
         }
         let each = share_out(size, ranks, "rows")?;
         let begin = each * u64::from(rank);
-        Ok(Share::Slice { dimension: 0, ranges: Ranges::from_iter([begin..begin + each]) })
+        Ok(Share::Slice { dimension: 0, ranges: one(begin..begin + each) })
     }
 
     fn share_of(&self, matrix: Matrix<'_>, rank: Rank, shape: &Shape) -> Result<Share, String> {
@@ -239,6 +261,10 @@ impl Model<'_> {
         let units = match rule {
             Rule::Column(unit) | Rule::Row(unit) => return self.range(unit, rank, 0..size).map(one),
             Rule::Joined(units) => units,
+            Rule::Unknown => {
+                let kind = &self.config.model_type;
+                return Err(format!("the order of its rows is not known for the model_type {kind:?}"));
+            }
         };
         let none = || "config.json lacks the numbers of heads".to_owned();
         let sizes: Option<Vec<u64>> = units.iter().map(|unit| self.weight_of(*unit)).collect();
@@ -293,15 +319,6 @@ impl Model<'_> {
     }
 }
 
-/// One more than the highest number of an expert in names of tensors, 0 without any.
-pub fn experts_in<'a>(names: impl Iterator<Item = &'a str>) -> u64 {
-    let expert = |name| match table::find(name, 1, "") {
-        Some(Place::Expert(index)) => index.saturating_add(1),
-        _ => 0,
-    };
-    names.map(expert).max().unwrap_or_default()
-}
-
 /// A tensor of a matrix, with the name of the matrix and the rule for it.
 #[derive(Clone, Copy)]
 struct Matrix<'a> {
@@ -321,4 +338,148 @@ fn share_out(count: u64, ranks: u16, things: &str) -> Result<u64, String> {
         return Err(format!("{ranks} ranks cannot share {count} {things}"));
     }
     Ok(count / ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{Config, Model, Rank, Share};
+    use crate::model::Shape;
+
+    /// The share of a rank, as text: `0: 1..2 3..4`.
+    fn share(config: &str, tensors: &[(&str, &[u64])], at: usize, rank: &str) -> Result<String, String> {
+        let shapes: HashMap<&str, Shape> =
+            tensors.iter().map(|(name, sizes)| (*name, Shape::new(sizes).unwrap())).collect();
+        let (name, _) = tensors[at];
+        let config = Config::parse(config.as_bytes());
+        let model = Model { config: &config, shape: &|name| shapes.get(name).cloned() };
+        let rank = Rank::from_name(rank.as_bytes()).unwrap();
+        Ok(match model.share(rank, name, &shapes[name])? {
+            Share::Whole => "whole".to_owned(),
+            Share::Absent => "absent".to_owned(),
+            Share::Sizes { place } => format!("sizes {place}"),
+            Share::Slice { dimension, ranges } => {
+                let ranges: Vec<String> = ranges.iter().map(|range| format!("{range:?}")).collect();
+                format!("{dimension}: {}", ranges.join(" "))
+            }
+        })
+    }
+
+    #[test]
+    fn names_of_ranks_are_read_in_one_way_only() {
+        for name in ["0-of-1", "1-of-2", "1023-of-1024"] {
+            assert_eq!(Rank::from_name(name.as_bytes()).unwrap().to_string(), name);
+        }
+        for name in
+            ["", "0-of-0", "1-of-1", "0-of-1025", "+0-of-2", "00-of-2", "0-of-2\n", "0_of_2", "0-of-70000"]
+        {
+            assert_eq!(Rank::from_name(name.as_bytes()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn heads_are_cut_as_wholes_and_shared_where_they_are_few() {
+        let config = r#"{"num_attention_heads":8,"num_key_value_heads":2,"model_type":"llama"}"#;
+        let of = |name: &str, sizes: &[u64], rank: &str| {
+            share(config, &[(&format!("model.layers.3.self_attn.{name}"), sizes)], 0, rank)
+        };
+        assert_eq!(of("q_proj.weight", &[64, 5], "1-of-4").unwrap(), "0: 16..32");
+        assert_eq!(of("k_proj.weight", &[16, 5], "1-of-2").unwrap(), "0: 8..16");
+        assert_eq!(of("k_proj.weight", &[16, 5], "1-of-4").unwrap(), "0: 0..8");
+        assert_eq!(of("v_proj.bias", &[16], "6-of-8").unwrap(), "0: 8..16");
+        assert_eq!(of("o_proj.weight", &[5, 64], "7-of-8").unwrap(), "1: 56..64");
+        assert_eq!(of("o_proj.bias", &[5], "7-of-8").unwrap(), "whole");
+        assert_eq!(of("q_proj.lora_A.weight", &[4, 5], "7-of-8").unwrap(), "whole");
+        assert!(
+            of("q_proj.weight", &[64, 5], "1-of-16").unwrap_err().contains("cannot share 8 attention heads")
+        );
+        assert!(of("k_proj.weight", &[15, 5], "1-of-4").unwrap_err().contains("a dimension of 15"));
+        let three = config.replace(":2", ":3");
+        let why = share(&three, &[("layers.0.self_attn.k_proj.weight", &[12, 2])], 0, "0-of-2").unwrap_err();
+        assert_eq!(why, "layers.0.self_attn.k_proj.weight: 2 ranks cannot share 3 heads of keys and values");
+    }
+
+    #[test]
+    fn each_of_the_matrices_in_one_is_cut() {
+        let config =
+            r#"{"text_config":{"num_attention_heads":4,"num_key_value_heads":2},"model_type":"phi3"}"#;
+        let of = |name: &str, sizes: &[u64], rank: &str| share(config, &[(name, sizes)], 0, rank);
+        let qkv = "model.layers.0.self_attn.qkv_proj.weight";
+        assert_eq!(of(qkv, &[16, 3], "1-of-2").unwrap(), "0: 4..8 10..12 14..16");
+        assert_eq!(of(qkv, &[16, 3], "3-of-4").unwrap(), "0: 6..8 10..12 14..16");
+        let gates = "model.layers.0.mlp.gate_up_proj.weight";
+        assert_eq!(of(gates, &[8, 3], "1-of-4").unwrap(), "0: 1..2 5..6");
+        assert!(of(gates, &[7, 3], "1-of-4").is_err());
+        assert!(of("model.layers.0.mlp.gate_up_proj.qweight", &[8, 16], "0-of-2").is_err());
+        assert!(share("{}", &[(qkv, &[16, 3])], 0, "0-of-2").is_err());
+    }
+
+    #[test]
+    fn experts_are_shared_out_also_without_a_configuration() {
+        let names: Vec<String> =
+            (0..12).map(|index| format!("layers.0.mlp.experts.{index}.up_proj.weight")).collect();
+        let tensors: Vec<(&str, &[u64])> = names.iter().map(|name| (name.as_str(), &[4, 4][..])).collect();
+        for (config, is_known) in [("{}", false), (r#"{"num_experts":24}"#, true)] {
+            let of = |at, rank: &str| share(config, &tensors, at, rank).unwrap();
+            let all = if is_known { 24 } else { 12 };
+            for ranks in [1, 2, 3, 4, 6, 12] {
+                for (at, rank) in (0..12).flat_map(|at| (0..ranks).map(move |rank| (at, rank))) {
+                    let wanted = if at * ranks / all == rank { "whole" } else { "absent" };
+                    assert_eq!(of(at, &format!("{rank}-of-{ranks}")), wanted);
+                }
+            }
+        }
+        assert!(share("{}", &tensors, 3, "0-of-5").is_err());
+        assert!(share(r#"{"num_experts":2}"#, &tensors, 3, "0-of-2").is_err());
+        let stacked = |sizes: &[u64], rank: &str| {
+            share(r#"{"num_experts":4}"#, &[("layers.0.mlp.experts.gate_up_proj", sizes)], 0, rank)
+        };
+        assert_eq!(stacked(&[4, 2, 2], "1-of-2").unwrap(), "0: 2..4");
+        assert_eq!(stacked(&[12, 2], "1-of-2").unwrap(), "0: 6..12");
+        assert_eq!(stacked(&[1], "1-of-2").unwrap(), "whole");
+        assert!(stacked(&[6, 2], "1-of-2").is_err());
+    }
+
+    #[test]
+    fn scales_are_cut_only_where_their_blocks_end() {
+        let name = "layers.0.mlp.up_proj";
+        let of = |weight: &[u64], scale: &[u64], rank: &str| {
+            let (codes, scales) = (format!("{name}.weight"), format!("{name}.weight_scale_inv"));
+            share("{}", &[(&scales, scale), (&codes, weight)], 0, rank)
+        };
+        assert_eq!(of(&[512, 100], &[4, 1], "1-of-2").unwrap(), "0: 2..4");
+        assert_eq!(of(&[512, 100], &[1, 1], "1-of-2").unwrap(), "whole");
+        assert_eq!(of(&[512, 100], &[512, 1], "1-of-2").unwrap(), "0: 256..512");
+        assert!(of(&[1000, 100], &[8, 1], "1-of-2").is_err());
+        assert!(of(&[512, 100], &[4, 1], "1-of-8").is_err());
+        assert!(share("{}", &[("layers.0.mlp.up_proj.weight_scale", &[4, 4])], 0, "1-of-2").is_err());
+        assert!(share("{}", &[("layers.0.mlp.up_proj.W_q", &[4, 4])], 0, "1-of-2").is_err());
+        assert_eq!(share("{}", &[("layers.0.mlp.up_proj.input_scale", &[1])], 0, "1-of-2").unwrap(), "whole");
+        let bits = r#"{"quantization_config":{"bits":3}}"#;
+        assert!(share(bits, &[("layers.0.mlp.up_proj.qweight", &[12, 64])], 0, "1-of-2").is_err());
+        let order = r#"{"quantization_config":{"desc_act":true}}"#;
+        assert_eq!(share(order, &[("layers.0.mlp.w2.scales", &[8, 64])], 0, "1-of-2").unwrap(), "whole");
+        assert_eq!(share("{}", &[("layers.0.mlp.w2.weight_shape", &[2])], 0, "1-of-2").unwrap(), "sizes 1");
+    }
+
+    #[test]
+    fn configurations_of_any_bytes_are_read() {
+        for json in
+            ["", "[]", "{", r#"{"num_attention_heads":-1}"#, r#"{"num_attention_heads":0}"#, "{\"moe\":1}"]
+        {
+            assert_eq!(Config::parse(json.as_bytes()), Config::default(), "{json}");
+        }
+        let falcon = r#"{"model_type":"falcon","num_attention_heads":8,"num_kv_heads":2,"new_decoder_architecture":true}"#;
+        let known = Config::parse(falcon.as_bytes());
+        assert_eq!((known.model_type.as_str(), known.kv_heads), ("falcon_groups", Some(2)));
+        let known = Config::parse(falcon.replace("true", "false").as_bytes());
+        assert_eq!((known.model_type.as_str(), known.kv_heads), ("falcon_one", Some(1)));
+        let mistral = r#"{"n_heads":8,"n_kv_heads":4,"moe":{"num_experts":16}}"#;
+        let known = Config::parse(mistral.as_bytes());
+        assert_eq!((known.heads, known.kv_heads, known.experts), (Some(8), Some(4), Some(16)));
+        let dbrx = r#"{"n_heads":8,"attn_config":{"kv_n_heads":2},"ffn_config":{"moe_num_experts":4}}"#;
+        let known = Config::parse(dbrx.as_bytes());
+        assert_eq!((known.heads, known.kv_heads, known.experts), (Some(8), Some(2), Some(4)));
+    }
 }
