@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use support::{Mapping, Place, Random, assert_same, errno, get, names, safetensors_file, set, try_get};
+use support::{Mapping, Place, Random, assert_same, errno, get, names, safetensors_file, set};
 
 const NAME: &str = "model.layers.0.mlp.experts.gate_up_proj";
 
@@ -20,8 +20,7 @@ fn with_experts(place: &Place) -> std::path::PathBuf {
 
 #[test]
 fn each_expert_is_a_range_of_its_tensor() {
-    for options in [&[][..], &["--in-place"], &["--block-bytes", "4096"], &["--tier", "q8", "--keep", "none"]]
-    {
+    for options in [&[][..], &["--in-place"], &["--block-bytes", "4096"], &["--tier", "q8:all"]] {
         let place = Place::new();
         let source = with_experts(&place);
         place.import("t/c", &[source.parent().unwrap()], options);
@@ -78,8 +77,8 @@ fn an_expert_follows_its_tensor_and_takes_no_writes() {
     assert_eq!(fs::read(folder.join("8")).unwrap()[..100], [2; 100]);
     assert_eq!(map.bytes()[5..105], [1; 100]);
     assert_eq!(errno(fs::OpenOptions::new().write(true).open(&expert)), libc::EROFS);
-    assert!(get(&expert, "refusal").contains("forms") || try_get(&expert, "why").is_err());
-    assert_eq!(errno(fs::write(folder.join("12"), b"x")), libc::EROFS);
+    let made = errno(fs::write(folder.join("12"), b"x"));
+    assert!(matches!(made, libc::EROFS | libc::EPERM), "{made}");
     assert_eq!(set(&expert, "pin", "1"), Err(rustix::io::Errno::PERM));
     assert_eq!((get(&expert, "dtype"), get(&expert, "shape")), ("f32".to_owned(), "48x50".to_owned()));
     let directory = fs::metadata(&folder).unwrap();

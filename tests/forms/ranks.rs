@@ -68,12 +68,12 @@ fn the_ranks_of_a_model_have_its_tensors_in_parts() {
 fn numbers_of_ranks_that_do_not_divide_a_model_are_refused_by_name() {
     let place = Place::new();
     let folder = made(&place);
-    place.import("t/c", &[&folder.join("dense"), &folder.join("phi")], &[]);
+    place.import("t/c", &[&folder], &[]);
     place.import("t/none", &[&place.write("plain/a.npy", support::npy_file(&[0; 64]))], &[]);
     let mounted = place.mount(&["--read-only"]);
     let ranks = mounted.path("t/c/.as/tp");
     let why = get(&ranks, "why");
-    assert!(why.contains("3 ranks: lm_head.weight: ") || why.contains("ranks cannot share"), "{why}");
+    assert!(why.contains("ranks cannot share"), "{why}");
     for name in
         ["2", "00-of-2", "0-of-02", "2-of-2", "-1-of-2", "0-of-0", "0-of-2 ", "0-of-65538", "a-of-2", "0-of-"]
     {
@@ -85,7 +85,7 @@ fn numbers_of_ranks_that_do_not_divide_a_model_are_refused_by_name() {
     assert_eq!(fs::metadata(&other).unwrap().len(), 0);
     assert_eq!(errno(fs::read(&other)), libc::EOPNOTSUPP);
     let why = get(&other, "why");
-    assert!(why.contains("self_attn.qkv_proj.weight: 16 ranks cannot share 8 attention heads"), "{why}");
+    assert!(why.contains("16 ranks cannot share 8 attention heads"), "{why}");
     assert!(try_get(&ranks.join("3-of-16/dense/model-00001-of-00003.safetensors"), "why").is_err());
     // A collection without models has no ranks.
     assert_eq!(names(&mounted.path("t/none/.as/tp")), Vec::<String>::new());

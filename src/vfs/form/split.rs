@@ -53,7 +53,7 @@ impl Splitter {
     fn share(&self, rank: Rank, name: &str, shape: &Shape) -> Result<Share> {
         let shape_of = |name: &str| self.model.find(name).map(|known| known.tensor.shape);
         let split = Split { config: &self.config, shape: &shape_of };
-        split.share(rank, name, shape).map_err(Error::unsupported)
+        split.share(rank, name, shape).map_err(refused)
     }
 
     /// The parts of a tensor in a rank. `None` for one that it does not have.
@@ -83,7 +83,7 @@ impl Splitter {
 
     /// A list of the sizes of a weight, with the size in a rank in one place.
     fn sizes(&self, rank: Rank, whole: &Source, tensor: &TensorEntry, place: usize) -> Result<Vec<u8>> {
-        let other = || Error::unsupported(format!("{}: not a list of sizes", tensor.name));
+        let other = || refused(format!("{}: not a list of sizes", tensor.name));
         let each = match tensor.dtype {
             Dtype::I32 => 4,
             Dtype::I64 => 8,
@@ -93,7 +93,7 @@ impl Splitter {
         let value = bytes.chunks_exact_mut(each).nth(place).ok_or_else(other)?;
         let size = value.iter().rev().fold(0, |size, byte| size << 8 | u64::from(*byte));
         let split = Split { config: &self.config, shape: &|_| None };
-        let size = split.size_in(rank, &tensor.name, size).map_err(Error::unsupported)?;
+        let size = split.size_in(rank, &tensor.name, size).map_err(refused)?;
         value.iter_mut().zip(size.to_le_bytes()).for_each(|(to, from)| *to = from);
         Ok(bytes)
     }
@@ -109,6 +109,11 @@ impl Splitter {
             }
         }
     }
+}
+
+/// The error of a tensor that so many ranks cannot share.
+fn refused(text: String) -> Error {
+    Error::new(ErrorKind::NotSupported, text)
 }
 
 fn with_size(shape: &Shape, dimension: usize, size: u64) -> Result<Shape> {
@@ -134,7 +139,7 @@ impl Cut<'_> {
         let size = sizes.get(self.dimension).copied().unwrap_or_default();
         let bytes = |indices: u64| {
             let bytes = indices.checked_mul(inner).and_then(|elements| self.dtype.bytes_of(elements));
-            bytes.ok_or_else(|| Error::unsupported(format!("{}: a part without whole bytes", self.name)))
+            bytes.ok_or_else(|| refused(format!("{}: a part without whole bytes", self.name)))
         };
         let (from, len) = (bytes(begin)?, bytes(end - begin)?);
         Ok(match before {
@@ -226,7 +231,7 @@ impl Splitter {
         if self.share(rank, &other.name, &shape)? == Share::Whole {
             return Ok(());
         }
-        Err(Error::unsupported(format!("{}: elements of type {} are not split", other.name, other.type_name)))
+        Err(refused(format!("{}: elements of type {} are not split", other.name, other.type_name)))
     }
 }
 
