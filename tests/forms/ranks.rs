@@ -174,7 +174,7 @@ fn a_rank_reads_its_share_of_the_stored_bytes_of_rows() {
     let source = large(&place);
     place.import("t/c", &[source.parent().unwrap()], &[]);
     place.import("t/q", &[source.parent().unwrap()], &["--tier", "q8"]);
-    let mounted = place.mount(&["--read-only", "--decoded-cache", "0"]);
+    let mounted = place.mount(&["--read-only", "--decoded-cache", "off"]);
     let matrix = 4096 * 2048 * 4;
     // Exact, then in q8: a byte and a little an element.
     for (collection, stored) in [("c", matrix), ("q", matrix * 9 / 32)] {
