@@ -76,6 +76,7 @@ fn an_expert_follows_its_tensor_and_takes_no_writes() {
     assert_eq!(fs::read(&expert).unwrap()[5..105], [1; 100]);
     assert_eq!(fs::read(folder.join("8")).unwrap()[..100], [2; 100]);
     assert_eq!(map.bytes()[5..105], [1; 100]);
+    drop((map, open));
     assert_eq!(errno(fs::OpenOptions::new().write(true).open(&expert)), libc::EROFS);
     let made = errno(fs::write(folder.join("12"), b"x"));
     assert!(matches!(made, libc::EROFS | libc::EPERM), "{made}");

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::with_many_types;
 use support::{Answer, Place, assert_same, files_below, names, run, shell};
 
-const FORMS: [&str; 13] =
-    ["npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256", "tp", "experts"];
+const FORMS: [&str; 12] =
+    ["npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256", "experts"];
 
 /// A store with files of all element types, and a copy of `.as` of it.
 fn stored() -> (Place, PathBuf) {

@@ -127,6 +127,7 @@ fn the_files_of_a_rank_have_one_number_and_are_read_only() {
         open.read_exact_at(&mut found, at as u64).unwrap();
         assert_same(&found, &whole[at..at + found.len()], "a range");
     }
+    drop(open);
     assert_eq!(errno(fs::OpenOptions::new().write(true).open(&file)), libc::EROFS);
     assert_eq!(set(&file, "pin", "1"), Err(rustix::io::Errno::PERM));
     assert!(get(&file, "why").contains("cannot be pinned"));

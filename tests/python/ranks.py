@@ -13,11 +13,25 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 random = np.random.default_rng(12)
 TYPES = {"f4": np.float32, "f2": np.float16, "bf": ml_dtypes.bfloat16, "f8": ml_dtypes.float8_e4m3fn, "u1": np.uint8,
          "i4": np.int32, "i8": np.int64}
+
+
+def load_file(path):
+    """The tensors of a file. NumPy has no floats of 8 bits, so `safetensors.numpy` cannot load them."""
+    found = {}
+    raw = path.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    names = {"F32": "f4", "F16": "f2", "BF16": "bf", "F8_E4M3": "f8", "U8": "u1", "I32": "i4", "I64": "i8"}
+    for name, entry in json.loads(raw[8:start]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            tensor = np.frombuffer(raw[start + begin:start + end], np.uint8).view(TYPES[names[entry["dtype"]]])
+            found[name] = tensor.reshape(entry["shape"])
+    return found
 
 
 class Model:
@@ -29,7 +43,8 @@ class Model:
 
     def add(self, name, shape, dimension=None, parts=None, kind="bf", **more):
         raw = random.integers(0, 256, int(np.prod(shape)) * np.dtype(TYPES[kind]).itemsize, np.uint8)
-        self.tensors[name] = raw.view(TYPES[kind]).reshape(shape)
+        numbers = random.standard_normal(shape).astype(np.float32) if kind == "f4" else raw.view(TYPES[kind])
+        self.tensors[name] = numbers.reshape(shape)
         self.expected[name] = {"dimension": dimension, "parts": parts or [1], **more}
 
     def save(self):
@@ -226,6 +241,7 @@ def tensors_of(folder):
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="np") as file:
             assert file.metadata()["format"] == "pt", path
+            assert sorted(file.keys()) == sorted(load_file(path))
         for name, tensor in load_file(path).items():
             assert name not in found, name
             found[name], places[name] = tensor, path.name
