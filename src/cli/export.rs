@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -17,6 +17,7 @@ use crate::cli::Outcome;
 use crate::cli::common::folder::{Draft, Folder};
 use crate::cli::common::output::{human, print};
 use crate::cli::common::tree::Tree;
+use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::without_zeros;
 use crate::vfs::form::{Form, Shows};
@@ -40,6 +41,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Example: tierfs export /srv/tensors acme/llama ./llama
 ///
 /// Example: tierfs export --as f16 /srv/tensors acme/llama/model.safetensors ./half
+///
+/// Example: tierfs export --as tp/0-of-2 /srv/tensors acme/llama ./rank0
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store, or a remote
@@ -49,15 +52,43 @@ pub(super) struct Args {
     /// A directory, created if it does not exist; for a single file, also its new name
     destination: PathBuf,
     /// Convert to this form
-    #[arg(long = "as", value_name = "FORM", value_parser = form_parser())]
+    #[arg(long = "as", value_name = "FORM", value_parser = FormParser)]
     form: Option<Form>,
 }
 
-fn form_parser() -> impl TypedValueParser<Value = Form> {
-    PossibleValuesParser::new(Form::ALL.map(Form::name)).try_map(|name| {
-        let form = Form::from_name(name.as_bytes());
-        form.ok_or_else(|| Error::invalid("unknown form"))
-    })
+/// Parses the name of a form, or `tp/R-of-N`.
+#[derive(Clone)]
+struct FormParser;
+
+impl FormParser {
+    fn names(&self) -> PossibleValuesParser {
+        PossibleValuesParser::new(Form::ALL.map(Form::name))
+    }
+}
+
+impl TypedValueParser for FormParser {
+    type Value = Form;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> std::result::Result<Form, clap::Error> {
+        if let Some(rank) = value.as_bytes().strip_prefix(b"tp/").and_then(Rank::from_name) {
+            return Ok(Form::Rank(rank));
+        }
+        let known = self.names().try_map(|name| {
+            let form = Form::from_name(name.as_bytes());
+            form.ok_or_else(|| Error::invalid("unknown form"))
+        });
+        known.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values: Vec<PossibleValue> = self.names().possible_values()?.collect();
+        Some(Box::new(values.into_iter()))
+    }
 }
 
 /// The path of a file or directory below `.as/FORM`.
@@ -68,7 +99,7 @@ fn path_in_form(path: &str, form: Form) -> Result<String> {
         return Err(Error::invalid(text));
     };
     let below = names.next().map(|below| format!("/{below}")).unwrap_or_default();
-    Ok(format!("{tenant}/{collection}/{FORMS_NAME}/{}{below}", form.name()))
+    Ok(format!("{tenant}/{collection}/{FORMS_NAME}/{}{below}", form.path()))
 }
 
 /// Looks up a path. In a form a file may have a suffix that it lacks in its collection, which is tried
@@ -95,7 +126,7 @@ fn found<'a>(root: &Source<'a>, path: &[u8], form: Option<Form>) -> Result<(Vec<
         ErrorKind::NotFound => {
             let text = format!(
                 "{error}: it is not in the collection, or the form {} does not include it",
-                form.name()
+                form.path()
             );
             Error::new(ErrorKind::NotFound, text)
         }

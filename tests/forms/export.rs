@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::with_many_types;
 use support::{Answer, Place, assert_same, files_below, names, run, shell};
 
-const FORMS: [&str; 14] = [
+const FORMS: [&str; 15] = [
     "npy",
     "safetensors",
     "f32",
@@ -22,6 +22,7 @@ const FORMS: [&str; 14] = [
     "gguf",
     "gguf-q8_0",
     "gguf-q4_0",
+    "experts",
 ];
 
 /// A store with files of all element types, and a copy of `.as` of it.

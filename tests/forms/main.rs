@@ -9,6 +9,7 @@ mod changes;
 mod checkpoints;
 mod compressed;
 mod content;
+mod experts;
 mod export;
 mod gguf;
 mod gguf_model;
@@ -17,6 +18,7 @@ mod move_preview;
 mod paths;
 mod pinned;
 mod quantized;
+mod ranks;
 mod two_models;
 mod weights;
 

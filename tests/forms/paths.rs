@@ -21,6 +21,7 @@ fn forms_open_by_name_and_are_not_listed_beside_files() {
     let wanted = [
         "bf16",
         "cgeb",
+        "experts",
         "f16",
         "f32",
         "gguf",
@@ -33,6 +34,7 @@ fn forms_open_by_name_and_are_not_listed_beside_files() {
         "q8",
         "safetensors",
         "sha256",
+        "tp",
     ];
     assert_eq!(names(&forms), wanted);
     assert_eq!(names(&forms.join("npy")), ["a.npy", "deep", "norm.npy", "nothing.npy", "sub", "x.npy"]);

@@ -13,6 +13,7 @@ pub mod onnx;
 pub mod quantization_config;
 pub mod safetensors;
 pub mod shard_index;
+pub mod tensor_parallel;
 pub mod torch;
 mod view;
 pub mod zip;

@@ -59,6 +59,22 @@ impl StridedElements {
         let dimensions = shape.dimensions().iter().copied().zip(steps).collect();
         StridedElements { begin: view.begin.saturating_sub(start), element_bytes, dimensions }
     }
+
+    /// A range of bytes.
+    pub fn range(begin: u64, bytes: u64) -> StridedElements {
+        StridedElements { begin, element_bytes: 1, dimensions: SmallVec::from_slice(&[(bytes, 1)]) }
+    }
+
+    /// A range of bytes of each of several rows, which have `row_bytes` bytes each.
+    pub fn columns(begin: u64, bytes: u64, rows: u64, row_bytes: u64) -> StridedElements {
+        let dimensions = SmallVec::from_slice(&[(rows, row_bytes), (bytes, 1)]);
+        StridedElements { begin, element_bytes: 1, dimensions }
+    }
+
+    /// The bytes of all elements.
+    pub fn bytes(&self) -> u64 {
+        self.dimensions.iter().fold(self.element_bytes, |bytes, (count, _)| bytes.saturating_mul(*count))
+    }
 }
 
 /// The objects of a container that have bytes, by their places in it: as many as were asked for so far.

@@ -15,12 +15,14 @@
 //! 5. After each change of a node `vfs/tree/invalidate.rs` adds the forms of it that were opened to the inodes that the
 //!    kernel must invalidate.
 //!
-//! To add a form: a variant of `Form` in `kind.rs`, at the end of `Form::ALL`. Numbers are parts of inode numbers and
-//! of pins, at most 15, and all are taken; 12 is `INDEX_NUMBER`, which `Form::number` and `Form::from_number` skip. Then
-//! `Form::name`, `Form::shows`, `is_shown` in `names.rs`, an arm in `plan.rs`, perhaps a `Part` in `recipe.rs`.
+//! To add a form: a variant of `Form` in `kind.rs`, at the end of `Form::ALL`. Then `Form::name`, `Form::shows`,
+//! `is_shown` in `names.rs`, an arm in `plan.rs`, perhaps a `Part` in `recipe.rs`. The first forms have numbers, which
+//! are parts of inode numbers and of pins, at most 14; 12 is `INDEX_NUMBER`. Each mount numbers the others itself
+//! (`vfs/tree/form_numbers.rs`), and their files cannot be pinned. `values.rs` has forms with parameters.
 
 mod batch;
 mod checkpoint;
+mod experts;
 mod form_pins;
 mod gguf;
 mod gguf_model;
@@ -29,13 +31,17 @@ mod names;
 mod plan;
 mod recipe;
 mod safetensors;
+mod split;
 mod sums;
+mod values;
 mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
 pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none, why_of_config};
-pub use kind::{Form, INDEX_NUMBER, Shows};
+pub use kind::{Form, Shows};
 pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
-pub use weights::{is_config, name_in_cast, names_of_codes, objects_beside, why_stored};
+pub use split::{config_objects, why_not_split};
+pub use values::{family_above, has_values, hides_tensors, name_shown, tensor_of_value, value_named, values};
+pub use weights::{is_config, names_of_codes, objects_beside, why_stored};

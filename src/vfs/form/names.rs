@@ -8,6 +8,7 @@ use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::vfs::form::checkpoint;
+use crate::vfs::form::experts;
 use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
 
@@ -77,7 +78,7 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
 /// Whether the tensors in the containers of a directory are listed there too, and not only below `.tensors`. A directory
 /// with a checkpoint lists the files that loaders ask for, and programs open all files with the suffix of containers.
 pub fn lists_tensors(form: Form, state: &State, directory: EntryId) -> bool {
-    matches!(form.shows(), Shows::Wrapped(_))
+    (form == Form::Experts || matches!(form.shows(), Shows::Wrapped(_)))
         && (form != Form::Safetensors || !checkpoint::is_in(state, directory))
 }
 
@@ -148,12 +149,10 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
 fn is_shown(form: Form, state: &State, node: &Node) -> bool {
     let file = match &node.entry.node_type {
         NodeType::Directory => return form != Form::Sha256,
-        NodeType::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
+        NodeType::Symlink(_) => return shows_all(form),
         NodeType::File(file) => file,
     };
-    let Some(tensor) = &file.tensor else {
-        return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_));
-    };
+    let Some(tensor) = &file.tensor else { return shows_all(form) };
     match form {
         Form::Npy => tensor.dtype != Dtype::F4 && wrapped_dtype(tensor.dtype).is_some(),
         Form::Safetensors => wrapped_dtype(tensor.dtype).is_some(),
@@ -164,7 +163,13 @@ fn is_shown(form: Form, state: &State, node: &Node) -> bool {
             let has_numbers = is_castable(tensor.dtype) && !state.is_part_of_weight(node.entry.id);
             has_numbers && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
         }
-        Form::Sha256 => false,
+        Form::Sha256 | Form::Ranks => false,
+        Form::Experts | Form::Expert(_) => experts::count(tensor).is_some(),
         _ => true,
     }
+}
+
+/// Whether a form shows files that are no tensors, and symbolic links.
+fn shows_all(form: Form) -> bool {
+    matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_) | Shows::Split(_))
 }

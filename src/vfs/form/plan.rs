@@ -17,12 +17,14 @@ use crate::store::{Assembly, Node, Places, ROOT, State, StridedElements, TENSORS
 use crate::store::{OpenObject, Settings, Store, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::checkpoint::{Role, safetensors_name};
+use crate::vfs::form::experts;
 use crate::vfs::form::gguf;
 use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::{Item, wrapped_dtype};
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View, source};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
+use crate::vfs::form::split;
 use crate::vfs::form::sums;
 use crate::vfs::form::weights::{self, Model};
 
@@ -75,6 +77,7 @@ pub fn plan(
                 vec![Part::Index { source, rows, dimension }]
             }
         },
+        (Item::Node(_), Shows::Values) => return Err(Error::new(ErrorKind::IsDirectory, "not a file")),
         (Item::Node(node), shows) => {
             // Look the file up again: the item may be older.
             let (node, own) = pieces(collection, node)?;
@@ -95,6 +98,8 @@ pub fn plan(
                 }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
                 Shows::Cast(to) => cast(collection, &node, pieces, to)?,
+                Shows::Split(rank) => split::parts(collection, &node, pieces, rank)?,
+                Shows::Part => vec![expert(form, &pieces)?],
                 _ if published.is_some() => match file.view {
                     Some(_) => vec![Part::Source(tensor(&pieces)?.0)],
                     None => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
@@ -162,8 +167,17 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
     Ok((node.clone(), pieces))
 }
 
+/// One expert of a tensor.
+fn expert(form: Form, pieces: &[Piece]) -> Result<Part> {
+    let (source, tensor) = tensor(pieces)?;
+    match form {
+        Form::Expert(index) => experts::part(index, source, &tensor),
+        _ => Err(Error::new(ErrorKind::NotFound, "not an expert")),
+    }
+}
+
 /// A tensor that is a file, with all its shards.
-fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
+pub(super) fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
     let entry = pieces.first().and_then(|piece| piece.tensor.clone());
     let (_, entry) = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "not a tensor"))?;
     if let Some((objects, elements)) = pieces.first().and_then(|piece| piece.view.clone()) {

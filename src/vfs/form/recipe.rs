@@ -1,5 +1,6 @@
 //! The recipe of a file in a form: the parts that it consists of.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::engine::MovePreview;
@@ -56,6 +57,11 @@ pub(super) enum Part {
     Zeros(u64),
     /// A tensor, or bytes between tensors.
     Source(Source),
+    /// Some of the bytes that a source shows.
+    Slice {
+        source: Source,
+        elements: Arc<StridedElements>,
+    },
     /// Rows of a matrix as records.
     Rows {
         source: Source,
@@ -111,6 +117,30 @@ impl Source {
         }
     }
 
+    /// The bytes of a block that is decoded as a whole; 0 where all bytes are stored as they are.
+    fn decoded_block_bytes(&self) -> u64 {
+        let encoded = self.objects.iter().filter(|object| object.stored() != object.bytes());
+        encoded.map(|object| u64::from(object.entry.block_bytes)).max().unwrap_or_default()
+    }
+
+    /// Counts an access to some of the bytes of the objects, or to all.
+    fn count_use(&self, of: Option<Range<u64>>, created: u32, now: u32) {
+        let mut begin = 0;
+        for object in &self.objects {
+            let (layout, end) = (object.layout(), begin + object.bytes());
+            let range = of.clone().unwrap_or(begin..end);
+            let (from, until) = (range.start.max(begin), range.end.min(end));
+            if from < until {
+                object.count_use(
+                    layout.index(from - begin)..layout.index(until - 1 - begin) + 1,
+                    created,
+                    now,
+                );
+            }
+            begin = end;
+        }
+    }
+
     pub(super) fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
         let found: u64 = self.objects.iter().map(|object| object.bytes()).sum();
         if found != self.bytes && self.view.is_none() {
@@ -145,11 +175,17 @@ impl Source {
 }
 
 impl Part {
+    /// Some of the bytes of a source.
+    pub(super) fn slice(source: Source, elements: StridedElements) -> Part {
+        Part::Slice { source, elements: Arc::new(elements) }
+    }
+
     fn bytes(&self) -> Option<u64> {
         match self {
             Part::Literal(bytes) => Some(bytes.len() as u64),
             Part::Zeros(bytes) => Some(*bytes),
             Part::Source(source) => source.shown_bytes(),
+            Part::Slice { elements, .. } => Some(elements.bytes()),
             Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
             Part::Index { rows, .. } => batch::index_bytes(*rows),
             Part::Batch { runs, .. } => Some(runs.bytes()),
@@ -170,6 +206,10 @@ impl Part {
             Part::Zeros(bytes) => Ok(Segment::Computed(Arc::new(Zeros(*bytes)))),
             Part::Source(source) => {
                 source.stream(collection, verify).map(|stream| Segment::Computed(Arc::new(stream)))
+            }
+            Part::Slice { source, elements } => {
+                let strided = Strided::new(elements.clone(), source.stream(collection, verify)?);
+                Ok(Segment::Computed(Arc::new(strided.with_blocks(source.decoded_block_bytes()))))
             }
             Part::Rows { source, rows: count, dimension } => rows(source, *count, *dimension),
             Part::Index { source, rows: count, dimension } => {
@@ -232,11 +272,15 @@ impl Recipe {
                 Part::Batch { parts, .. } => parts.iter().collect(),
                 Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
                 Part::ModelTensor(tensor) => tensor.sources(),
+                Part::Slice { source, elements } => {
+                    let is_range = elements.dimensions.len() == 1 && source.view.is_none();
+                    let range = is_range.then(|| elements.begin..elements.begin + elements.bytes());
+                    source.count_use(range, created, ticks.now());
+                    continue;
+                }
                 _ => continue,
             };
-            for object in sources.into_iter().flat_map(|source| &source.objects) {
-                object.count_use(0..object.layout().blocks(), created, ticks.now());
-            }
+            sources.into_iter().for_each(|source| source.count_use(None, created, ticks.now()));
         }
         self.collection.note_use();
     }

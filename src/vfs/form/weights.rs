@@ -18,7 +18,9 @@ use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::recipe::{Shown, ShownWeight, source};
 
 /// The name of a model's configuration.
-const CONFIG_NAME: &str = "config.json";
+pub(super) const CONFIG_NAME: &str = "config.json";
+/// The name of the same of models in the format of Mistral.
+pub(super) const PARAMS_NAME: &str = "params.json";
 /// Files that say how weights are quantized, the first that does so counts.
 const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
 
@@ -50,15 +52,15 @@ fn tensors(state: &State, container: &FileEntry) -> HashMap<Box<str>, EntryId> {
 }
 
 /// A tensor of a model.
-struct Known {
-    tensor: TensorEntry,
-    objects: Vec<Arc<Object>>,
+pub(super) struct Known {
+    pub tensor: TensorEntry,
+    pub objects: Vec<Arc<Object>>,
 }
 
 /// The tensors of a directory.
 pub struct Model {
     collection: Arc<Collection>,
-    directory: Option<EntryId>,
+    pub(super) directory: Option<EntryId>,
     /// The name of one container, whose tensors come first.
     container: Option<Arc<[u8]>>,
     /// Its tensors, by name, where they are all needed.
@@ -116,7 +118,7 @@ impl Model {
     }
 
     /// The content of a small file of the directory.
-    fn file(&self, name: &str) -> Option<Vec<u8>> {
+    pub(super) fn file(&self, name: &str) -> Option<Vec<u8>> {
         let objects = {
             let state = self.collection.state();
             let node = state.node(state.directory(self.directory?)?.get(name.as_bytes())?)?;
@@ -128,7 +130,7 @@ impl Model {
     }
 
     /// The bytes of objects, at most so many.
-    fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
+    pub(super) fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
         let open = |object| OpenObject::open(&self.collection, object, Verify::First).map(Segment::Object);
         let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
         if stream.bytes() > most {
@@ -140,7 +142,7 @@ impl Model {
     }
 
     /// A tensor by name: of the container, or of another container of the directory.
-    fn find(&self, name: &str) -> Option<Known> {
+    pub(super) fn find(&self, name: &str) -> Option<Known> {
         let state = self.collection.state();
         let path = TensorNames::new([name]).ok()?.path(name);
         let below = |container: Option<&Arc<[u8]>>| {
@@ -355,7 +357,7 @@ pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
 }
 
 /// The name of a tensor in a directory of a form that casts, where its name is `name`. `None` for one that the form hides.
-pub fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
     let file = node.file().filter(|file| file.container.is_some());
     let tensor = file.and_then(|file| file.tensor.as_ref());
     let Some(tensor) = tensor.filter(|_| is_of_safetensors(collection, node)) else {
@@ -422,7 +424,7 @@ pub fn objects_beside(collection: &Arc<Collection>, node: &Node) -> Vec<Arc<Obje
     found
 }
 
-/// Whether files of a directory follow from a file in forms that cast: it says how weights are quantized.
+/// Whether files of a directory follow from a file in forms that cast or split: it describes the model.
 pub fn is_config(name: &[u8]) -> bool {
-    CONFIG_NAMES.iter().any(|config| config.as_bytes() == name)
+    CONFIG_NAMES.iter().chain([&PARAMS_NAME]).any(|config| config.as_bytes() == name)
 }

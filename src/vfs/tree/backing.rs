@@ -11,6 +11,7 @@ use crate::store::{Backing, Unchecked};
 use crate::stream::may_show_other_hash;
 use crate::vfs::form;
 use crate::vfs::open::OpenFile;
+use crate::vfs::tree::form_numbers::ShownNode;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::{FileView, Located};
 use crate::vfs::tree::vfs::Vfs;
@@ -135,7 +136,7 @@ impl Vfs {
     /// The other files that share bytes with a file: the tensors of a container, the container of a tensor, and its
     /// views. For a form, also the files that it is made of.
     pub fn sharing(&self, ino: Ino) -> Vec<Ino> {
-        if let Place::Form { collection, node, .. } = ino.place() {
+        if let Some(ShownNode { collection, node }) = self.shown_by(ino) {
             let own = Ino::of(Place::Node { collection, node });
             return own.into_iter().flat_map(|own| self.sharing(own).into_iter().chain([own])).collect();
         }

@@ -85,7 +85,7 @@ impl Vfs {
     pub fn forget_inode(&self, number: Ino) {
         if !number.is_backed() {
             // Under the passthrough number the kernel caches no pages.
-            self.forms.forget(number);
+            self.forms.forget(number, self.shown_by(number));
         }
         let ino = number.own();
         if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {

@@ -47,7 +47,7 @@ impl CacheMode {
 /// The content of a file, and the objects that it is made of.
 pub struct Content {
     collection: Arc<Collection>,
-    /// The file, and the form in which it is shown.
+    /// The file, and the form in which it is shown, if it has a number.
     pin: Pin,
     form: Option<(Form, Item)>,
     /// Of the GGUF file of a model, which has the name of its directory, the path in the collection.
@@ -63,6 +63,7 @@ pub struct Content {
 pub struct ContentVersion {
     pin: Pin,
     path: Option<Vec<u8>>,
+    form: Option<Form>,
     objects: Vec<(Weak<Object>, u32)>,
     tensor: Option<TensorEntry>,
     assembly: Option<Assembly>,
@@ -73,6 +74,7 @@ impl ContentVersion {
     pub fn is_of(&self, content: &Content) -> bool {
         self.pin == content.pin
             && self.path == content.path
+            && self.form == content.form.as_ref().map(|(form, _)| *form)
             && self.tensor == content.tensor
             && self.assembly == content.assembly
             && self.objects.len() == content.objects.len()
@@ -89,6 +91,7 @@ impl Content {
         ContentVersion {
             pin: self.pin,
             path: self.path.clone(),
+            form: self.form.as_ref().map(|(form, _)| *form),
             objects: objects.collect(),
             tensor: self.tensor.clone(),
             assembly: self.assembly.clone(),
@@ -181,13 +184,12 @@ impl Vfs {
             Located::Form(view) => {
                 let (form, item) = view.of?;
                 // The result of a move depends on more than the file.
-                if matches!(form.shows(), Shows::Moved(_)) || !matches!(item, Item::Node(_)) {
+                if matches!(form.shows(), Shows::Moved(_) | Shows::Values) || !matches!(item, Item::Node(_)) {
                     return None;
                 }
-                let pin = match (form.shows(), item.node()) {
-                    // It is not pinned, but kept decoded by this number.
-                    (Shows::Model(_), Some(node)) => Pin { node: node.entry.id, form: form.number() },
-                    _ => form::pin_of(&view.collection, form, &item).ok()?,
+                let pin = match form.number() {
+                    Some(_) => form::pin_of(&view.collection, form, &item).ok()?,
+                    None => Pin::file(item.node().filter(|node| node.file().is_some())?.entry.id),
                 };
                 (view.collection, pin, Some((form, item)))
             }
@@ -202,14 +204,18 @@ impl Vfs {
             return None;
         }
         // A cast tensor of a safetensors file may have its scales in other tensors and files.
-        let is_cast = form.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
-        let node = collection.state().node(pin.node).filter(|_| is_cast).cloned();
-        let mut beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
+        let node = collection.state().node(pin.node).cloned();
         let mut path = None;
-        if let Some((form, _)) = form.as_ref().filter(|(form, _)| matches!(form.shows(), Shows::Model(_))) {
-            beside.extend(form::inputs(&collection, *form, pin.node).1);
-            path = Some(collection.state().path(pin.node));
-        }
+        let beside = match form.as_ref().map(|(form, _)| (*form, form.shows())) {
+            Some((_, Shows::Cast(_))) => node.map(|node| form::objects_beside(&collection, &node)),
+            Some((_, Shows::Split(_))) => node.map(|node| form::config_objects(&collection, &node)),
+            Some((form, Shows::Model(_))) => {
+                path = Some(collection.state().path(pin.node));
+                Some(form::inputs(&collection, form, pin.node).1)
+            }
+            _ => None,
+        };
+        let beside = beside.unwrap_or_default();
         let (objects, tensor, assembly) = {
             let state = collection.state();
             let file = state.node(pin.node)?.file()?;

@@ -8,6 +8,7 @@ use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
 use crate::vfs::form::{self, Form, Item, Recipe, Shows};
 use crate::vfs::tree::attr::{Attr, Kind};
+use crate::vfs::tree::form_numbers::{FormOf, ShownNode};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::list::LISTED;
 use crate::vfs::tree::list_mode::ListMode;
@@ -34,8 +35,26 @@ impl Vfs {
         Some(FormView { collection, of })
     }
 
+    /// The same of a form with parameters.
+    pub(super) fn numbered_form(&self, number: u32, node: EntryId) -> Option<FormView> {
+        let FormOf { collection, form } = self.form_numbers.form(number)?;
+        let collection = self.numbered(collection).ok()??;
+        let node = collection.state().shown(node)?;
+        Some(FormView { collection, of: Some((form, Item::Node(node))) })
+    }
+
     /// Looks up a name in a directory of forms.
     pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
+        if let Some((form, Item::Node(node))) =
+            view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
+        {
+            let found = form::value_named(&view.collection, *form, node, name);
+            let of = |form| FormView {
+                collection: view.collection.clone(),
+                of: Some((form, Item::Node(node.clone()))),
+            };
+            return found.map(of).ok_or_else(|| no_name(name));
+        }
         let state = view.collection.state();
         let of = match &view.of {
             None => {
@@ -59,9 +78,11 @@ impl Vfs {
                 {
                     return Err(no_name(name));
                 }
-                let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| is_cast) {
+                let hides_tensors = form::hides_tensors(*form);
+                let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| hides_tensors) {
                     Some(node) => {
-                        form::name_in_cast(&view.collection, node, own).is_some_and(|shown| shown == name)
+                        let shown = form::name_shown(&view.collection, *form, node, own);
+                        shown.is_some_and(|shown| shown == name)
                     }
                     None => true,
                 };
@@ -96,6 +117,12 @@ impl Vfs {
         );
         let directory = Attr { atime: entry.atime, ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
+        if view.of.as_ref().is_some_and(|(form, item)| form::has_values(*form, item)) && node.file().is_some()
+        {
+            // Users who may read the tensor may list its parts.
+            let read = entry.mode & READ_BITS;
+            return Attr { mode: directory.mode | read | read >> 2, ..directory };
+        }
         match (&view.of, &entry.node_type) {
             (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {
                 let recipe = self.recipe(view);
@@ -174,7 +201,9 @@ impl Vfs {
     /// Opens a file of a form as a stream of its current bytes. Notes that the kernel may cache its
     /// pages.
     pub fn open_form(&self, view: &FormView, recipe: &Recipe) -> Result<Stream> {
-        if let (Place::Form { collection, node, .. }, Some(ino)) = (view.number(), Ino::of(view.number())) {
+        if let Some(ino) = self.form_place(view).and_then(Ino::of)
+            && let Some(ShownNode { collection, node }) = self.shown_by(ino)
+        {
             self.forms.note(collection, node, ino);
         }
         recipe.stream(self.verify)
@@ -186,6 +215,9 @@ impl Vfs {
         let of = |of| Ok(Located::Form(FormView { collection: view.collection.clone(), of }));
         match &view.of {
             None => Ok(Located::Node(FileView { collection: view.collection.clone(), node: node(ROOT)? })),
+            Some((form, Item::Node(node))) if let Some(family) = form::family_above(*form, node.entry.id) => {
+                of(Some((family, Item::Node(node.clone()))))
+            }
             Some((_, Item::Node(directory))) if directory.entry.id == ROOT => of(None),
             Some((form, item)) => {
                 let parent = item.node().and_then(|node| state.above(node.entry.id)).unwrap_or(ROOT);
@@ -196,25 +228,24 @@ impl Vfs {
 
     /// Lists the directory of forms, or one in it, after `after`. Each name comes with its place.
     pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
-        let is_cast = view
-            .of
-            .as_ref()
-            .is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_) | Shows::Model(_)));
+        let form = view.of.as_ref().map(|(form, _)| *form);
+        let is_model = form.is_some_and(|form| matches!(form.shows(), Shows::Model(_)));
+        let form = form.filter(|form| is_model || form::hides_tensors(*form));
         let mut after = after;
         loop {
             let found = self.all_forms_after(view, after)?;
-            let Some((last, ..)) = found.last().filter(|_| is_cast) else { return Ok(found) };
+            let Some(((last, ..), form)) = found.last().zip(form) else { return Ok(found) };
             after = *last;
             // The names of weights depend on small tensors, which are read while the state is not locked.
             let named = |(place, name, view): (u64, Vec<u8>, FormView)| {
-                let of = view.of.as_ref().and_then(|(form, item)| Some((*form, item.node()?.clone())));
+                let of = view.of.as_ref().and_then(|(_, item)| item.node()).cloned();
                 let name = match of {
-                    Some((form, node)) if matches!(form.shows(), Shows::Model(_)) => {
+                    Some(node) if is_model => {
                         let is_shown = node.file().is_none()
                             || form::is_model_shown(&view.collection, form, node.entry.id);
                         is_shown.then_some(name)?
                     }
-                    Some((_, node)) => form::name_in_cast(&view.collection, &node, &name)?,
+                    Some(node) => form::name_shown(&view.collection, form, &node, &name)?,
                     None => name,
                 };
                 Some((place, name, view))
@@ -228,8 +259,19 @@ impl Vfs {
 
     /// The same, with the tensors that a form hides.
     fn all_forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
-        let state = view.collection.state();
         let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
+        if let Some((form, Item::Node(node))) =
+            view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
+        {
+            let values = form::values(&view.collection, *form, node).into_iter();
+            let named = values.filter_map(|form| Some((form, form.value()?)));
+            let placed = (1..).zip(named).filter(|(place, _)| *place > after).take(LISTED);
+            let view = |(place, (form, name)): (u64, (Form, String))| {
+                (place, name.into_bytes(), of(form, Item::Node(node.clone())))
+            };
+            return Ok(placed.map(view).collect());
+        }
+        let state = view.collection.state();
         let root = || {
             let root = state.node(ROOT).cloned();
             root.ok_or_else(|| Error::corrupt("a collection without a node"))
@@ -237,9 +279,9 @@ impl Vfs {
         match &view.of {
             None => {
                 let root = root()?;
-                let forms = Form::ALL.into_iter().map(|form| {
+                let forms = (1..).zip(Form::ALL).map(|(place, form)| {
                     let view = of(form, Item::Node(root.clone()));
-                    (u64::from(form.number()), form.name().as_bytes().to_vec(), view)
+                    (place, form.name().as_bytes().to_vec(), view)
                 });
                 Ok(forms.filter(|(place, ..)| *place > after).collect())
             }

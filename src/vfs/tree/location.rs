@@ -80,17 +80,6 @@ impl FormView {
         form::link_target(*form, &self.collection.state(), item.node()?)
     }
 
-    pub(super) fn number(&self) -> Place {
-        let collection = self.collection.state().number();
-        let (form, node) = match &self.of {
-            None => (0, EntryId(0)),
-            Some((form, Item::Node(node))) => (form.number(), node.entry.id),
-            Some((_, Item::Index(node))) => (form::INDEX_NUMBER, node.entry.id),
-            Some((form, Item::Whole)) => (form.number(), WHOLE),
-        };
-        Place::Form { collection, form, node }
-    }
-
     /// The path of its source in the mount.
     pub fn path(&self) -> String {
         match self.of.as_ref().and_then(|(_, item)| item.node()) {

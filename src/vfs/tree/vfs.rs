@@ -15,6 +15,7 @@ use crate::store::{Node, ROOT, State};
 use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
+use crate::vfs::tree::form_numbers::FormNumbers;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::list_mode::ListMode;
@@ -50,6 +51,7 @@ pub struct Vfs {
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
+    pub(super) form_numbers: FormNumbers,
     looked_up: LookedUp,
 }
 
@@ -105,6 +107,7 @@ impl Vfs {
             mounted: Mounted { by: owner, at: now_nanoseconds() },
             controls,
             forms: OpenedForms::default(),
+            form_numbers: FormNumbers::default(),
             looked_up: LookedUp::default(),
         }
     }
@@ -134,6 +137,9 @@ impl Vfs {
             }
             Place::Form { collection, form, node } => {
                 self.form(collection, form, node).map(Located::Form).ok_or_else(|| gone(ino))
+            }
+            Place::Numbered { form, node } => {
+                self.numbered_form(form, node).map(Located::Form).ok_or_else(|| gone(ino))
             }
         }
     }
@@ -210,7 +216,10 @@ impl Vfs {
                 Place::Node { collection: collection.state().number(), node: node.entry.id }
             }
             Located::Control(view) => view.number(),
-            Located::Form(view) => view.number(),
+            Located::Form(view) => match self.form_place(view) {
+                Some(place) => place,
+                None => return Err(Error::unsupported("more than 2^23 forms with parameters")),
+            },
         };
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^38 files in one"))
     }
@@ -328,8 +337,10 @@ impl Vfs {
 
     /// Whether the collection of an inode is open; otherwise nobody uses it, and nothing in it changes.
     pub fn is_open(&self, ino: Ino) -> bool {
-        let (Place::Node { collection, .. } | Place::Form { collection, .. }) = ino.place() else {
-            return true;
+        let collection = match (ino.place(), self.shown_by(ino)) {
+            (Place::Node { collection, .. }, _) => collection,
+            (_, Some(shown)) => shown.collection,
+            _ => return true,
         };
         let collections = self.looked_up.collections.read();
         collections.get(&collection).is_some_and(|known| known.collection.strong_count() > 0)
@@ -347,6 +358,7 @@ impl Vfs {
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
+        self.form_numbers.forget(number);
     }
 
     /// The tenant with a hash, if it was looked up before.
