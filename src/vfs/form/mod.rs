@@ -28,6 +28,7 @@ mod gguf;
 mod gguf_model;
 mod kind;
 mod names;
+mod pieces;
 mod plan;
 mod recipe;
 mod safetensors;

@@ -51,7 +51,6 @@ pub struct Vfs {
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
-    pub(super) form_numbers: FormNumbers,
     looked_up: LookedUp,
 }
 
@@ -61,6 +60,7 @@ struct LookedUp {
     collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
     /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
+    form_numbers: FormNumbers,
 }
 
 /// A collection that was looked up.
@@ -107,9 +107,13 @@ impl Vfs {
             mounted: Mounted { by: owner, at: now_nanoseconds() },
             controls,
             forms: OpenedForms::default(),
-            form_numbers: FormNumbers::default(),
             looked_up: LookedUp::default(),
         }
+    }
+
+    /// The numbers of forms with parameters.
+    pub(super) fn form_numbers(&self) -> &FormNumbers {
+        &self.looked_up.form_numbers
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -358,7 +362,7 @@ impl Vfs {
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
-        self.form_numbers.forget(number);
+        self.looked_up.form_numbers.forget(number);
     }
 
     /// The tenant with a hash, if it was looked up before.
