@@ -21,7 +21,7 @@ pub const LOSSY: Setting = Setting { name: crate::store::LOSSY, values: &["deny"
 /// Whether the engine moves it by policy.
 pub const POLICY: Setting = Setting { name: crate::store::POLICY, values: &["manual", "auto", "cache"] };
 /// How scales are chosen.
-pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "absmax"] };
+pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "least", "absmax"] };
 /// How small writes into an encoded tensor are stored.
 pub const WRITES: Setting = Setting { name: "writes", values: &["exact", "delta"] };
 /// Whether listings of a directory show the tensors of its containers. The mount option has the default.
