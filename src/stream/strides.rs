@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::model::{DIMENSIONS_MAX, Error, Result};
+use crate::model::{DIMENSIONS_MAX, Error, ErrorKind, Result};
 use crate::store::StridedElements;
 use crate::stream::Stream;
 use crate::stream::byte_source::Computed;
@@ -48,22 +48,31 @@ impl Strided {
         Strided { elements, source }
     }
 
+    /// Fills `out` from a byte of the source. Fails with `Busy` if the source has become shorter.
+    fn fill(&self, source: u64, out: &mut [u8]) -> Result<()> {
+        match self.source.read(source, out) {
+            Ok(bytes) if bytes == out.len() => Ok(()),
+            Err(error) if error.kind() != ErrorKind::Invalid => Err(error),
+            _ => Err(Error::new(ErrorKind::Busy, "its elements were cut off; open it again")),
+        }
+    }
+
     /// Fetches the elements of a grid into `out`.
     fn fetch(&self, grid: &Grid, fetched: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
         let size = self.elements.element_bytes;
         let Grid { source, result, axes } = grid;
         let whole = span(axes, size);
         let Some((first, rest)) = axes.split_first() else {
-            return self.source.read_exact(*source, part(out, *result, size)?);
+            return self.fill(*source, part(out, *result, size)?);
         };
         if rest.is_empty() && (first.source, first.result) == (size, size) {
-            return self.source.read_exact(*source, part(out, *result, whole)?);
+            return self.fill(*source, part(out, *result, whole)?);
         }
         let inner = span(rest, size);
         let each = inner.saturating_add(READ_COST_BYTES);
         if whole <= FETCH_BYTES_MAX && whole <= first.count.saturating_mul(each) {
             fetched.resize(whole as usize, 0);
-            self.source.read_exact(*source, fetched)?;
+            self.fill(*source, fetched)?;
             return put(fetched, axes, size, part(out, *result, result_span(axes, size))?);
         }
         // As many indices as one fetch is worth.

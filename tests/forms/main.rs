@@ -7,6 +7,7 @@
 
 mod changes;
 mod checkpoints;
+mod compressed;
 mod content;
 mod export;
 mod gguf;
@@ -15,6 +16,7 @@ mod move_preview;
 mod paths;
 mod pinned;
 mod quantized;
+mod two_models;
 mod weights;
 
 use std::path::Path;

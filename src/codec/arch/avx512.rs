@@ -141,6 +141,7 @@ impl<const BF16: bool> Avx512<BF16> {
 
 impl<const BF16: bool> Kernel for Avx512<BF16> {
     type Lanes = __m512;
+    const HAS_FUSED: bool = true;
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {

@@ -17,6 +17,9 @@ pub(in crate::codec) trait Kernel: Cells {
     /// Sixteen f32 values.
     type Lanes: Copy;
 
+    /// Whether `f32::mul_add` is one instruction in a job.
+    const HAS_FUSED: bool;
+
     /// Runs `job` compiled for this set.
     fn run<J: Job>(self, job: J) -> J::Output;
 

@@ -1,4 +1,4 @@
-//! Opens: which files the kernel reads itself, and how a thread is led to the number for that
+//! Opens: the choice of files that the kernel reads itself, and the way of a thread to the number for that
 //! (`fs/state/passthrough.rs`).
 
 use std::sync::Arc;

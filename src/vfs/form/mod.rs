@@ -33,7 +33,7 @@ mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
 pub use kind::{Form, INDEX_NUMBER, Shows};
-pub use names::{Item, find, lists_tensors, names};
+pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
 pub use weights::{is_config, name_in_cast, names_of_codes, objects_beside, why_stored};

@@ -57,7 +57,8 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         && state.has_checkpoints()
         && let Some(link) = node(name).filter(|node| matches!(node.entry.node_type, NodeType::Symlink(_)))
     {
-        return Some(link).filter(|_| !checkpoint::is_pickle(name)).map(Item::Node);
+        let shown = checkpoint::name_of(state, NameIn { directory, name }, &link);
+        return shown.filter(|shown| shown == name).map(|_| Item::Node(link));
     }
     let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
     let other =
@@ -88,8 +89,10 @@ pub fn names(
     if form == Form::Safetensors
         && let NodeType::Symlink(_) = node.entry.node_type
     {
-        let shown = state.has_checkpoints() && !checkpoint::is_pickle(name);
-        return if shown { vec![(name.to_vec(), Item::Node(node.clone()))] } else { Vec::new() };
+        let shown =
+            state.has_checkpoints().then(|| checkpoint::name_of(state, NameIn { directory, name }, node));
+        let shown = shown.flatten().filter(|name| name.len() <= NAME_BYTES_MAX);
+        return shown.into_iter().map(|name| (name, Item::Node(node.clone()))).collect();
     }
     if !is_shown(form, state, node) {
         return Vec::new();
@@ -108,6 +111,13 @@ pub fn names(
     };
     found.retain(|(name, _)| name.len() <= NAME_BYTES_MAX && !is_taken(name));
     found
+}
+
+/// The target of a symbolic link in a form.
+pub fn link_target(form: Form, state: &State, node: &Node) -> Option<Vec<u8>> {
+    let NodeType::Symlink(own) = &node.entry.node_type else { return None };
+    let shown = (form == Form::Safetensors).then(|| checkpoint::link_target(state, node)).flatten();
+    Some(shown.unwrap_or_else(|| own.clone()))
 }
 
 /// The type of a tensor's elements in a file of a format of its own: f32 for quantized types of ggml. `None` for

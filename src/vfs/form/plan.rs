@@ -212,7 +212,7 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
 }
 
-/// A file of a collection with checkpoints that is no tensor, as the form `safetensors` shows it.
+/// A file of a collection with checkpoints that is not a tensor, as the form `safetensors` shows it.
 fn as_safetensors(
     collection: &Arc<Collection>,
     node: &Node,
@@ -244,7 +244,7 @@ fn as_safetensors(
             let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
             let mut json = vec![0; stream.bytes() as usize];
             stream.read_exact(0, &mut json)?;
-            // What is no index is shown as it is.
+            // A file that is not an index is shown as it is.
             let Ok((files, total_size)) = shard_index::parse_with_size(&json, &mut Budget::default()) else {
                 return Ok(parts());
             };
@@ -262,15 +262,15 @@ fn as_safetensors(
 
 /// Tensors of a safetensors file: the name, the shape, the bytes, and the type in which they are shown.
 #[derive(Default)]
-struct Found {
+struct Found<'a> {
     tensors: Vec<(String, Shape, Source, Dtype)>,
     /// The objects of containers with views, by container.
-    places: HashMap<EntryId, Places>,
+    places: HashMap<EntryId, Places<'a>>,
 }
 
-impl Found {
+impl<'a> Found<'a> {
     /// Adds a tensor, quantized types of ggml decoded. Leaves one out that is not decoded.
-    fn add(&mut self, state: &State, node: &Node, name: String) -> Result<()> {
+    fn add(&mut self, state: &'a State, node: &Node, name: String) -> Result<()> {
         let Some(file) = node.file() else { return Ok(()) };
         let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
         let Some(tensor) = tensor else { return Ok(()) };
@@ -281,7 +281,7 @@ impl Found {
                     Slot::Vacant(slot) => {
                         let of = state.node(container).and_then(|node| node.file());
                         let of = of.ok_or_else(|| Error::corrupt("a view without its container"))?;
-                        slot.insert(Places::of(state, of)?)
+                        slot.insert(Places::of(state, of))
                     }
                 };
                 let (objects, elements) = places.under(view, tensor)?;

@@ -1,4 +1,4 @@
-//! Which files the kernel may read by passthrough, without the daemon.
+//! The choice of files that the kernel may read by passthrough, without the daemon.
 
 use std::sync::Arc;
 

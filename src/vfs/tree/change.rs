@@ -299,7 +299,11 @@ impl Vfs {
             unlinked => unlinked?,
         };
         changes.merge(self.keep(last));
-        Ok(self.forget(&directory.collection, changes, None))
+        let mut forget = self.forget(&directory.collection, changes, None);
+        forget.nodes.extend(
+            self.forget_name(&directory.collection, NameIn { directory: directory.node, name }).nodes,
+        );
+        Ok(forget)
     }
 
     /// Removes an empty directory, or an empty collection or tenant.
@@ -382,6 +386,7 @@ impl Vfs {
             Ok(())
         };
         let finished = finish();
+        self.queue_invalidation(self.forget_name(collection, from));
         self.forget_or_queue(collection, changes, None, finished)
     }
 

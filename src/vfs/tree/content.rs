@@ -62,6 +62,7 @@ pub struct ContentVersion {
     pin: Pin,
     objects: Vec<(Weak<Object>, u32)>,
     tensor: Option<TensorEntry>,
+    assembly: Option<Assembly>,
 }
 
 impl ContentVersion {
@@ -69,6 +70,7 @@ impl ContentVersion {
     pub fn is_of(&self, content: &Content) -> bool {
         self.pin == content.pin
             && self.tensor == content.tensor
+            && self.assembly == content.assembly
             && self.objects.len() == content.objects.len()
             && self.objects.iter().zip(&content.objects).all(|((known, changes), (object, now))| {
                 std::ptr::eq(known.as_ptr(), Arc::as_ptr(object)) && changes == now
@@ -80,7 +82,12 @@ impl Content {
     /// The version of the content.
     pub fn version(&self) -> ContentVersion {
         let objects = self.objects.iter().map(|(object, changes)| (Arc::downgrade(object), *changes));
-        ContentVersion { pin: self.pin, objects: objects.collect(), tensor: self.tensor.clone() }
+        ContentVersion {
+            pin: self.pin,
+            objects: objects.collect(),
+            tensor: self.tensor.clone(),
+            assembly: self.assembly.clone(),
+        }
     }
 
     /// Whether reading it takes more than a copy of stored bytes: it is a form, or some of its bytes are

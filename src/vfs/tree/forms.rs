@@ -45,14 +45,12 @@ impl Vfs {
             Some((form, Item::Node(directory))) if directory.entry.node_type == NodeType::Directory => {
                 let find = |name: &[u8]| form::find(*form, &state, directory.entry.id, name);
                 let is_cast = matches!(form.shows(), Shows::Cast(_));
-                let item = find(name);
-                // Without a file of the name, the codes of a weight that is shown under it.
-                let of_codes = || form::names_of_codes(name).find_map(|codes| Some((find(&codes)?, codes)));
-                let found = match item {
-                    Some(item) => Some((item, name.to_vec())),
-                    None if is_cast => of_codes(),
-                    None => None,
-                };
+                let mut items: Vec<(Item, Vec<u8>)> =
+                    find(name).map(|item| (item, name.to_vec())).into_iter().collect();
+                if items.is_empty() && is_cast {
+                    // Without a file of the name, the codes of a weight that is shown under it: of one scheme or another.
+                    items.extend(form::names_of_codes(name).filter_map(|codes| Some((find(&codes)?, codes))));
+                }
                 drop(state);
                 let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| is_cast) {
                     Some(node) => {
@@ -60,7 +58,7 @@ impl Vfs {
                     }
                     None => true,
                 };
-                let found = found.filter(is_shown).map(|(item, _)| (*form, item));
+                let found = items.into_iter().find(is_shown).map(|(item, _)| (*form, item));
                 return found
                     .map(|of| FormView { collection: view.collection.clone(), of: Some(of) })
                     .ok_or_else(|| no_name(name));
@@ -111,8 +109,8 @@ impl Vfs {
                 }
                 .of_bytes(recipe.unwrap_or_default())
             }
-            (Some(_), NodeType::Symlink(target)) => {
-                let bytes = target.len() as u64;
+            (Some(_), NodeType::Symlink(_)) => {
+                let bytes = view.link_target().map_or(0, |target| target.len() as u64);
                 Attr { kind: Kind::Symlink, links, mode: entry.mode, bytes, blocks: 1, ..directory }
             }
             _ => directory,

@@ -1,4 +1,4 @@
-//! Inode numbers: which node of which collection.
+//! Inode numbers, each of a node of a collection.
 //!
 //! | bits | meaning |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Where paths lead: tenants, nodes of collections, controls, forms.
+//! The targets of paths: tenants, nodes of collections, controls, forms.
 
 use std::sync::Arc;
 
@@ -35,14 +35,14 @@ pub enum Located {
 impl Located {
     /// The target of a symbolic link.
     pub fn link_target(&self) -> Result<Vec<u8>> {
-        let node = match self {
-            Located::Node(view) => Some(&view.node),
-            Located::Form(view) => view.of.as_ref().and_then(|(_, item)| item.node()),
-            _ => None,
-        };
-        match node.map(|node| &node.entry.node_type) {
-            Some(NodeType::Symlink(target)) => Ok(target.clone()),
-            _ => Err(Error::invalid("not a symbolic link")),
+        let none = || Error::invalid("not a symbolic link");
+        match self {
+            Located::Node(view) => match &view.node.entry.node_type {
+                NodeType::Symlink(target) => Ok(target.clone()),
+                _ => Err(none()),
+            },
+            Located::Form(view) => view.link_target().ok_or_else(none),
+            _ => Err(none()),
         }
     }
 }
@@ -74,6 +74,12 @@ pub struct FormView {
 }
 
 impl FormView {
+    /// The target of a symbolic link, as the form shows it.
+    pub(super) fn link_target(&self) -> Option<Vec<u8>> {
+        let (form, item) = self.of.as_ref()?;
+        form::link_target(*form, &self.collection.state(), item.node()?)
+    }
+
     pub(super) fn number(&self) -> Place {
         let collection = self.collection.state().number();
         let (form, node) = match &self.of {
