@@ -4,7 +4,7 @@
 //! ([`Scales`]). That is the bound of 3 bits with one scale, so `absmax` always counts.
 
 use super::arch::{Group, Job, Kernel};
-use super::best::{Limits, Scaled, Scales, best_scale};
+use super::best::{Scaled, Scales, best_scale, error_limit};
 use super::element::Element;
 use super::encode::{Encoded, Loss, NotEncodable, Source, append_codes, nearest_code};
 use super::payload::code_range;
@@ -88,11 +88,11 @@ fn choose<K: Kernel>(source: &Source<K>, scales: Scales) -> Result<Candidate<K>,
         return Ok(best);
     }
     let scaled = Scaled::of(source);
-    let limits = Limits::of(&scaled, BITS, scales);
-    let Some(single) = best_scale(&scaled, BITS, &limits) else {
+    let Some(single) = best_scale(&scaled, BITS, scales) else {
         return Ok(best);
     };
-    let mut pair = Fit { error: f32::INFINITY, error_max: limits.error, scales: [single; 2] };
+    let limit = error_limit(scaled.max, BITS, scales);
+    let mut pair = Fit { error: f32::INFINITY, limit, scales: [single; 2] };
     for (divisor, part) in TRIALS {
         let secondary = scaled.max / divisor;
         pair.take_better(&scaled, [part * secondary, secondary], TRIAL_REFITS);
@@ -149,7 +149,7 @@ impl<K: Kernel> Nearest<K> {
 struct Fit {
     error: f32,
     /// The largest error of a value that counts.
-    error_max: f32,
+    limit: f32,
     scales: [f32; 2],
 }
 
@@ -159,8 +159,8 @@ impl Fit {
     fn take_better<K: Kernel>(&mut self, scaled: &Scaled<K>, scales: [f32; 2], refits: u8) {
         let mut scales = scales;
         for _ in 0..refits {
-            let Refit { error, error_max, refitted } = refit(scaled, scales);
-            if error < self.error && error_max <= self.error_max {
+            let Refit { error, fails, refitted } = refit(scaled, scales, self.limit);
+            if error < self.error && !fails {
                 (self.error, self.scales) = (error, scales);
             }
             scales = refitted;
@@ -172,14 +172,14 @@ impl Fit {
 struct Refit {
     /// The squared error.
     error: f32,
-    /// The largest error of a value.
-    error_max: f32,
+    /// Whether a value errs by more than the limit.
+    fails: bool,
     /// The best scales for the resulting codes: `sum(x c) / sum(c c)` each.
     refitted: [f32; 2],
 }
 
 #[inline(always)]
-fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2]) -> Refit {
+fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2], limit: f32) -> Refit {
     let kernel = scaled.kernel;
     let zero = kernel.splat(0.0);
     let inverses = [kernel.splat(1.0 / scales[0]), kernel.splat(1.0 / scales[1])];
@@ -206,5 +206,6 @@ fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2]) -> Refit {
             *scale = product / square;
         }
     }
-    Refit { error: kernel.sum(errors), error_max: kernel.largest(largest), refitted }
+    let fails = kernel.less(kernel.splat(limit), largest) != 0;
+    Refit { error: kernel.sum(errors), fails, refitted }
 }

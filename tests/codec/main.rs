@@ -331,9 +331,11 @@ fn rms(tier: Tier, encoder: Encoder) -> f64 {
 
 #[test]
 fn the_encoders_meet_their_figures_on_normal_values() {
-    for (tier, absmax, best, least) in
-        [(Tier::Q3, 0.2525, 0.1822, 0.180), (Tier::Q5, 0.0505, 0.046, 0.046), (Tier::Q7, 0.0120, 0.0115, 0.0115)]
-    {
+    for (tier, absmax, best, least) in [
+        (Tier::Q3, 0.2525, 0.1822, 0.180),
+        (Tier::Q5, 0.0505, 0.046, 0.046),
+        (Tier::Q7, 0.0120, 0.0115, 0.0115),
+    ] {
         let measured = rms(tier, Encoder::Absmax);
         assert!((measured / absmax - 1.0).abs() < 0.01, "{tier} absmax {measured}");
         for (encoder, most) in [(Encoder::Best, best), (Encoder::Least, least)] {
