@@ -11,6 +11,7 @@ mod content;
 mod export;
 mod gguf;
 mod listing;
+mod merged;
 mod move_preview;
 mod paths;
 mod pinned;

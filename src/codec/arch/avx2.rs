@@ -1,4 +1,4 @@
-//! AVX2 with F16C: Haswell, Zen and later.
+//! AVX2 with FMA and F16C: Haswell, Zen and later.
 
 use std::arch::x86_64::*;
 
@@ -14,6 +14,7 @@ impl Avx2 {
     /// The proof, if the processor and the operating system support the whole set.
     pub(super) fn detect() -> Option<Avx2> {
         let has_all = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("popcnt");
         has_all.then_some(Avx2(()))
@@ -105,7 +106,7 @@ impl Kernel for Avx2 {
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {
-        #[target_feature(enable = "avx2,f16c,popcnt")]
+        #[target_feature(enable = "avx2,fma,f16c,popcnt")]
         fn compiled<J: Job>(kernel: Avx2, job: J) -> J::Output {
             job.run(kernel)
         }
@@ -191,6 +192,11 @@ impl Kernel for Avx2 {
     #[inline(always)]
     fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         with_proof!(self, [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        with_proof!(self, [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! The forms and how each shows a file.
 
 use crate::model::{Dtype, Tier};
+use crate::vfs::form::merged::Merge;
 
 /// A form: the same tensors as a tree of other files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -23,7 +24,14 @@ pub enum Form {
     /// Each matrix of floats as an embedding batch, with its index.
     Cgeb,
     Sha256,
+    /// With the adapter of another directory added; without one, the directory of these forms.
+    Merged(Merge),
 }
+
+/// The number of forms with an adapter. In their inode numbers the number of the pair takes the place of the collection's.
+pub const MERGED_NUMBER: u8 = 15;
+/// The name of the directory of forms with an adapter.
+pub const MERGED_NAME: &str = "merged";
 
 /// The number of the index files of `Cgeb`, the only form that has them.
 pub const INDEX_NUMBER: u8 = 12;
@@ -39,10 +47,12 @@ pub enum Shows {
     Moved(Tier),
     /// One file that lists all digests.
     Digests,
+    /// All files, with an adapter added to their tensors.
+    Merged,
 }
 
 impl Form {
-    /// All forms, in the order of their numbers, which are part of inode numbers.
+    /// All forms of a collection alone, in the order of their numbers, which are part of inode numbers.
     pub const ALL: [Form; 11] = [
         Form::Npy,
         Form::Safetensors,
@@ -59,6 +69,9 @@ impl Form {
 
     /// The form's number, from 1.
     pub fn number(self) -> u8 {
+        if matches!(self, Form::Merged(_)) {
+            return MERGED_NUMBER;
+        }
         (1..).zip(Form::ALL).find(|(_, form)| *form == self).map_or(0, |(number, _)| number)
     }
 
@@ -84,6 +97,7 @@ impl Form {
             Form::Q3 => "q3",
             Form::Cgeb => "cgeb",
             Form::Sha256 => "sha256",
+            Form::Merged(_) => MERGED_NAME,
         }
     }
 
@@ -106,6 +120,7 @@ impl Form {
             Form::Q3 => Shows::Moved(Tier::Q3),
             Form::Cgeb => Shows::Wrapped(".cgeb"),
             Form::Sha256 => Shows::Digests,
+            Form::Merged(_) => Shows::Merged,
         }
     }
 

@@ -16,7 +16,8 @@
 //!    kernel must invalidate.
 //!
 //! To add a form: a variant of `Form` in `kind.rs`, at the end of `Form::ALL`. Numbers are parts of inode numbers and
-//! of pins, at most 15; 12 is `INDEX_NUMBER`, so `Form::number` and `Form::from_number` must skip it. Then
+//! of pins, at most 14; 12 is `INDEX_NUMBER`, so `Form::number` and `Form::from_number` must skip it; 15 is
+//! `MERGED_NUMBER`, of the forms in `merged/`, which a name in the path makes. Then
 //! `Form::name`, `Form::shows`, `is_shown` in `names.rs`, an arm in `plan.rs`, perhaps a `Part` in `recipe.rs`.
 
 mod batch;
@@ -24,6 +25,7 @@ mod checkpoint;
 mod form_pins;
 mod gguf;
 mod kind;
+mod merged;
 mod names;
 mod plan;
 mod recipe;
@@ -32,7 +34,8 @@ mod sums;
 mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
-pub use kind::{Form, INDEX_NUMBER, Shows};
+pub use kind::{Form, INDEX_NUMBER, MERGED_NAME, MERGED_NUMBER, Shows};
+pub use merged::{Adapter, AdapterFiles, Merge, files_in, fits, plan as plan_merged};
 pub use names::{Item, find, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;

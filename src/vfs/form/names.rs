@@ -9,6 +9,7 @@ use crate::stream::is_castable;
 use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::vfs::form::checkpoint;
 use crate::vfs::form::kind::{Form, Shows};
+use crate::vfs::form::merged::Merge;
 
 /// The source of a file or directory in a form.
 #[derive(Clone)]
@@ -119,15 +120,27 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
     }
 }
 
+/// Whether a form shows all files under their own names.
+fn shows_all(form: Form) -> bool {
+    matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_) | Shows::Merged)
+}
+
 /// Whether a form shows a node. Embedding batches have numbers, which codes and scales are not.
 fn is_shown(form: Form, state: &State, node: &Node) -> bool {
+    // Loaders would add an adapter beside the base again.
+    if let Form::Merged(Merge { adapter: Some(files), .. }) = form
+        && files.collection == state.number()
+        && [files.config, files.weights].contains(&node.entry.id)
+    {
+        return false;
+    }
     let file = match &node.entry.node_type {
         NodeType::Directory => return form != Form::Sha256,
-        NodeType::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
+        NodeType::Symlink(_) => return shows_all(form),
         NodeType::File(file) => file,
     };
     let Some(tensor) = &file.tensor else {
-        return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_));
+        return shows_all(form);
     };
     match form {
         Form::Npy => tensor.dtype != Dtype::F4 && wrapped_dtype(tensor.dtype).is_some(),

@@ -91,6 +91,7 @@ pub fn plan(
                 }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
                 Shows::Cast(to) => cast(collection, &node, pieces, to)?,
+                Shows::Merged => return Err(Error::new(ErrorKind::NotFound, "a base without an adapter")),
                 _ if published.is_some() => match file.view {
                     Some(_) => vec![Part::Source(tensor(&pieces)?.0)],
                     None => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
@@ -114,7 +115,7 @@ pub fn published(store: &Store, collection: &Arc<Collection>, form: Form) -> Res
 }
 
 /// Assembles the parts of an embedding batch to the batch file. Without records, returns the parts unchanged.
-fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
+pub(super) fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
     let Some(runs) = records else { return parts };
     let source = |part| match part {
         Part::Source(source) => Some(source),
@@ -134,7 +135,7 @@ fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs
 }
 
 /// The current node of a file, and its objects in order. The objects of a sharded tensor are not joined.
-fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
+pub(super) fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
     let state = collection.state();
     let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
@@ -159,7 +160,7 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
 }
 
 /// A tensor that is a file, with all its shards.
-fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
+pub(super) fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
     let entry = pieces.first().and_then(|piece| piece.tensor.clone());
     let (_, entry) = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "not a tensor"))?;
     if let Some((objects, elements)) = pieces.first().and_then(|piece| piece.view.clone()) {
@@ -170,7 +171,7 @@ fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
 }
 
 /// A tensor whose elements lie in these objects of others.
-fn viewed(objects: Vec<Arc<Object>>, elements: Arc<StridedElements>, tensor: &TensorEntry) -> Result<Source> {
+pub(super) fn viewed(objects: Vec<Arc<Object>>, elements: Arc<StridedElements>, tensor: &TensorEntry) -> Result<Source> {
     let view = Some(View { elements, moves: Vec::new() });
     Ok(Source { view, ..source(objects, tensor, Shown::Plain)? })
 }

@@ -12,6 +12,7 @@ use crate::store::Object;
 use crate::store::{OpenObject, StridedElements, Verify};
 use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, Strided, Zeros, batch_index};
 use crate::vfs::form::batch::{self, Rows};
+use crate::vfs::form::merged::MergedTensor;
 use crate::vfs::form::sums::{self, Summed};
 
 /// How the bytes of a tensor are shown.
@@ -79,6 +80,8 @@ pub(super) enum Part {
     Sums(Vec<Summed>),
     /// A weight that is stored as codes, as elements of a type.
     Weight(ShownWeight),
+    /// A tensor that an adapter changes.
+    Merged(MergedTensor),
 }
 
 /// A weight and the tensors that it consists of, by name.
@@ -105,7 +108,7 @@ impl Source {
         }
     }
 
-    fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
+    pub(super) fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
         let found: u64 = self.objects.iter().map(|object| object.bytes()).sum();
         if found != self.bytes && self.view.is_none() {
             let text = "it is being written to, and its size does not match its header";
@@ -150,6 +153,7 @@ impl Part {
             Part::BatchIndex { runs, .. } => batch::index_bytes(runs.records()),
             Part::Sums(files) => Some(sums::bytes(files)),
             Part::Weight(shown) => shown.weight.shape.elements().checked_mul(shown.to.bytes()),
+            Part::Merged(tensor) => tensor.bytes(),
         }
     }
 
@@ -180,6 +184,7 @@ impl Part {
                 Ok(Segment::Computed(Arc::new(index.ok_or_else(gone)?)))
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
+            Part::Merged(tensor) => tensor.segment(collection, verify),
             Part::Weight(ShownWeight { weight, sources, to }) => {
                 let open = |(name, source): &(String, Source)| {
                     Ok((name.clone(), (source.stream(collection, verify)?, source.dtype)))
@@ -213,6 +218,10 @@ impl Recipe {
                 Part::Source(source) | Part::Rows { source, .. } => vec![source],
                 Part::Batch { parts, .. } => parts.iter().collect(),
                 Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
+                Part::Merged(tensor) => {
+                    tensor.count_use_of_adapter();
+                    tensor.sources().0
+                }
                 _ => continue,
             };
             for object in sources.into_iter().flat_map(|source| &source.objects) {

@@ -9,7 +9,7 @@ use crate::store::Pin;
 use crate::store::Verify;
 use crate::store::{Backing, Unchecked};
 use crate::stream::may_show_other_hash;
-use crate::vfs::form;
+use crate::vfs::form::{self, MERGED_NUMBER};
 use crate::vfs::open::OpenFile;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::{FileView, Located};
@@ -135,6 +135,10 @@ impl Vfs {
     /// The other files that share bytes with a file: the tensors of a container, the container of a tensor, and its
     /// views. For a form, also the files that it is made of.
     pub fn sharing(&self, ino: Ino) -> Vec<Ino> {
+        if matches!(ino.place(), Place::Form { form: MERGED_NUMBER, .. }) {
+            let sources = self.sources_of_merged(ino.place()).into_iter();
+            return sources.flat_map(|source| self.sharing(source).into_iter().chain([source])).collect();
+        }
         if let Place::Form { collection, node, .. } = ino.place() {
             let own = Ino::of(Place::Node { collection, node });
             return own.into_iter().flat_map(|own| self.sharing(own).into_iter().chain([own])).collect();

@@ -86,6 +86,7 @@ impl Vfs {
         if !number.is_backed() {
             // Under the passthrough number the kernel caches no pages.
             self.forms.forget(number);
+            self.forget_merged(number);
         }
         let ino = number.own();
         if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {

@@ -6,7 +6,7 @@ use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, NameIn, Owner, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
-use crate::vfs::form::{self, Form, Item, Recipe, Shows};
+use crate::vfs::form::{self, Form, Item, MERGED_NUMBER, Recipe, Shows};
 use crate::vfs::tree::attr::{Attr, Kind};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::list::LISTED;
@@ -15,13 +15,16 @@ use crate::vfs::tree::location::{FileView, FormView, Located, WHOLE, no_name};
 use crate::vfs::tree::vfs::Vfs;
 
 /// The read permissions of the owner, the group and all others.
-const READ_CLASSES: [u32; 3] = [0o400, 0o040, 0o004];
+pub(super) const READ_CLASSES: [u32; 3] = [0o400, 0o040, 0o004];
 /// Their search permissions for directories.
-const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
+pub(super) const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
 
 impl Vfs {
     /// The view of an inode number: the directory of forms, or an item in it.
     pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
+        if form == MERGED_NUMBER {
+            return self.merged_view(collection, node);
+        }
         let collection = self.numbered(collection).ok()??;
         let of = match Form::from_number(form) {
             None => None,
@@ -36,6 +39,9 @@ impl Vfs {
 
     /// Looks up a name in a directory of forms.
     pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
+        if let Some(found) = self.merge_named(view, name) {
+            return found;
+        }
         let state = view.collection.state();
         let of = match &view.of {
             None => {
@@ -89,7 +95,7 @@ impl Vfs {
             entry.mtime,
             Owner { uid: entry.uid, gid: entry.gid },
         );
-        let directory = Attr { atime: entry.atime, ..directory };
+        let directory = Attr { atime: entry.atime, mode: self.merged_mode(view, directory.mode), ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         match (&view.of, &entry.node_type) {
             (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {
@@ -97,7 +103,7 @@ impl Vfs {
                 let recipe = recipe.inspect_err(|error| log::debug!("{}: {error}", view.path()));
                 let mode = match &view.of {
                     Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
-                    _ => entry.mode & READ_BITS,
+                    _ => self.merged_mode(view, entry.mode & READ_BITS),
                 };
                 let of_container = node.file().is_some_and(|file| file.container.is_some());
                 Attr {
@@ -124,6 +130,9 @@ impl Vfs {
         let Some((form, item)) = &view.of else {
             return Err(Error::new(ErrorKind::IsDirectory, "not a file"));
         };
+        if let Some(merged) = self.merged_recipe(view) {
+            return merged;
+        }
         let published = self.published(view)?;
         form::plan(&view.collection, published.as_ref(), self.store().settings(), *form, item)
     }
@@ -141,6 +150,7 @@ impl Vfs {
     pub fn flush_for_form(&self, view: &FormView) -> Result<()> {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
+        self.flush_adapter(view)?;
         let number = view.collection.state().number();
         let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
         for ino in [ino].into_iter().chain(self.sharing(ino)) {
@@ -158,13 +168,18 @@ impl Vfs {
     /// Opens a file of a form as a stream of its current bytes. Notes that the kernel may cache its
     /// pages.
     pub fn open_form(&self, view: &FormView, recipe: &Recipe) -> Result<Stream> {
-        if let (Place::Form { collection, node, .. }, Some(ino)) = (view.number(), Ino::of(view.number())) {
-            self.forms.note(collection, node, ino);
+        match (view.number(), Ino::of(view.number())) {
+            (place @ Place::Form { form: MERGED_NUMBER, .. }, Some(ino)) => self.note_merged(place, ino),
+            (Place::Form { collection, node, .. }, Some(ino)) => self.forms.note(collection, node, ino),
+            _ => {}
         }
         recipe.stream(self.verify)
     }
 
     pub(super) fn above_form(&self, view: &FormView) -> Result<Located> {
+        if let Some(above) = self.above_merged(view) {
+            return above;
+        }
         let state = view.collection.state();
         let node = |id| state.shown(id).ok_or_else(|| Error::corrupt("a directory without a node"));
         let of = |of| Ok(Located::Form(FormView { collection: view.collection.clone(), of }));
@@ -180,6 +195,9 @@ impl Vfs {
 
     /// Lists the directory of forms, or one in it, after `after`. Each name comes with its place.
     pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
+        if let Some(merges) = self.merges_after(view, after)? {
+            return Ok(merges);
+        }
         let is_cast = view.of.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
         let mut after = after;
         loop {
@@ -204,6 +222,10 @@ impl Vfs {
 
     /// The same, with the tensors that a form hides.
     fn all_forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
+        let merges = match &view.of {
+            None => Some(self.merges_entry(&view.collection)?),
+            Some(_) => None,
+        };
         let state = view.collection.state();
         let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
         let root = || {
@@ -217,7 +239,7 @@ impl Vfs {
                     let view = of(form, Item::Node(root.clone()));
                     (u64::from(form.number()), form.name().as_bytes().to_vec(), view)
                 });
-                Ok(forms.filter(|(place, ..)| *place > after).collect())
+                Ok(forms.chain(merges).filter(|(place, ..)| *place > after).collect())
             }
             Some((form, Item::Node(node))) => self.listed_of(&state, *form, node.entry.id, after, &of),
             Some(_) => Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
@@ -290,7 +312,7 @@ fn read_bits_of_all(state: &State) -> u32 {
 
 /// The classes of `root` that have the permission `asked` of an entry, as read bits. A class whose
 /// owner or group differs there counts as others.
-fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
+pub(super) fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
     let [owner, group, others] = asked.map(|bit| entry.mode & bit != 0);
     let by_owner = if entry.uid == root.uid { owner } else { others };
     let by_group = if entry.gid == root.gid { group } else { others };

@@ -76,7 +76,8 @@ pub enum Place {
     /// The directory of a collection's forms, or something in it.
     Form {
         collection: u32,
-        /// The number of the form, or of its indexes, at most 15; 0: the directory of forms.
+        /// The number of the form, or of its indexes, at most 15; 0: the directory of forms. With 15 the place of the
+        /// collection has the number of a base with an adapter (`merges.rs`).
         form: u8,
         /// The node that it shows; 0: the whole collection.
         node: EntryId,

@@ -75,7 +75,10 @@ pub struct FormView {
 
 impl FormView {
     pub(super) fn number(&self) -> Place {
-        let collection = self.collection.state().number();
+        let collection = match &self.of {
+            Some((Form::Merged(merge), _)) => merge.number,
+            _ => self.collection.state().number(),
+        };
         let (form, node) = match &self.of {
             None => (0, EntryId(0)),
             Some((form, Item::Node(node))) => (form.number(), node.entry.id),

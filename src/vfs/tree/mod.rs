@@ -22,6 +22,7 @@ pub(in crate::vfs) mod invalidation;
 pub(in crate::vfs) mod list;
 pub(in crate::vfs) mod list_mode;
 pub(in crate::vfs) mod location;
+mod merges;
 pub(in crate::vfs) mod opened_forms;
 pub(in crate::vfs) mod relocation;
 pub(in crate::vfs) mod tenant;

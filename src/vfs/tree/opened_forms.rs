@@ -29,11 +29,15 @@ impl OpenedForms {
     /// Handles a forget of the kernel for an inode number. The kernel drops the pages of an inode that it
     /// forgets; where it may have opened the file again since, the note stays.
     pub fn forget(&self, ino: Ino) {
-        let (collection, node) = match ino.place() {
-            Place::Form { collection, node, .. } => (collection, node),
-            Place::Node { collection, node } if ino.is_plain() => (collection, node),
-            _ => return,
-        };
+        match ino.place() {
+            Place::Form { collection, node, .. } => self.forget_at(collection, node, ino),
+            Place::Node { collection, node } if ino.is_plain() => self.forget_at(collection, node, ino),
+            _ => {}
+        }
+    }
+
+    /// Does so for a file that shows a node.
+    pub fn forget_at(&self, collection: u32, node: EntryId, ino: Ino) {
         let mut opened = self.0.lock();
         let Some(nodes) = opened.get_mut(&collection) else { return };
         if let Some(inos) = nodes.get_mut(&node) {

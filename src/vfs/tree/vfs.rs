@@ -12,7 +12,7 @@ use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
 use crate::store::{Node, ROOT, State};
-use crate::vfs::form::PinnedForms;
+use crate::vfs::form::{MERGED_NUMBER, PinnedForms};
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
 use crate::vfs::tree::ino::{Ino, Place};
@@ -21,6 +21,7 @@ use crate::vfs::tree::list_mode::ListMode;
 use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
+use crate::vfs::tree::merges::Merges;
 use crate::vfs::tree::opened_forms::OpenedForms;
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
@@ -50,6 +51,7 @@ pub struct Vfs {
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
+    pub(super) merges: Merges,
     looked_up: LookedUp,
 }
 
@@ -105,6 +107,7 @@ impl Vfs {
             mounted: Mounted { by: owner, at: now_nanoseconds() },
             controls,
             forms: OpenedForms::default(),
+            merges: Merges::default(),
             looked_up: LookedUp::default(),
         }
     }
@@ -328,6 +331,9 @@ impl Vfs {
 
     /// Whether the collection of an inode is open; otherwise nobody uses it, and nothing in it changes.
     pub fn is_open(&self, ino: Ino) -> bool {
+        if matches!(ino.place(), Place::Form { form: MERGED_NUMBER, .. }) {
+            return self.sources_of_merged(ino.place()).into_iter().any(|source| self.is_open(source));
+        }
         let (Place::Node { collection, .. } | Place::Form { collection, .. }) = ino.place() else {
             return true;
         };
