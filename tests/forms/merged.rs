@@ -233,10 +233,11 @@ fn an_adapter_that_does_not_fit_shows_no_sum_and_says_why() {
     let adapter = mounted.path("t/adapter");
     fs::create_dir(&adapter).unwrap();
     let script = r#"
-import sys, json, numpy as np
+import os, sys, json, numpy as np
 from safetensors.numpy import save_file
 folder, shapes, names = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 save_file({n: np.ones(s, "<f4") for n, s in zip(names, shapes)}, folder + "/adapter_model.safetensors")
+os.chmod(folder + "/adapter_model.safetensors", 0o644)
 json.dump({"peft_type": "LORA"}, open(folder + "/adapter_config.json", "w"))
 "#;
     let prefix = "base_model.model.layers";

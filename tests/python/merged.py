@@ -60,6 +60,8 @@ def scale_of(config: dict, module: str, rank: int) -> float:
 def merged(base: Tensors, adapter: Tensors, config: dict) -> Tensors:
     found = dict(base)
     wide = {name.removeprefix("base_model.model."): value.astype(np.float32) for name, value in adapter.items()}
+    if next(iter(wide)).startswith("layers.") and not any(name.startswith("layers.") for name in base):
+        wide = {f"model.{name}": value for name, value in wide.items()}
     for name, value in wide.items():
         if ".lora_" not in name:
             plain = name.replace(".base_layer", "")
@@ -172,6 +174,8 @@ def make(folder: Path) -> None:
     adapter("wide", 130, ["q_proj", "down_proj"], ml_dtypes.bfloat16, model, use_rslora=True)
     adapter("tokens", 7, ["k_proj"], np.float16, model, embedding=True)
     adapter("inner", 3, ["up_proj"], np.float32)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o644)  # The library makes files that the owner alone may read.
 
 
 if __name__ == "__main__":
