@@ -85,7 +85,8 @@ impl Product<'_> {
     pub fn add_with(&self, set: InstructionSet, dtype: Dtype, rows: &mut [&mut [u8]]) -> Result<()> {
         let bytes = rows.first().map_or(0, |row| row.len());
         let columns = bytes / dtype.bytes().max(1) as usize;
-        let are_whole = rows.iter().all(|row| row.len() == bytes) && columns * dtype.bytes() as usize == bytes;
+        let are_whole =
+            rows.iter().all(|row| row.len() == bytes) && columns * dtype.bytes() as usize == bytes;
         let has_numbers = self.left.len() == rows.len() * self.right.rank
             && self.first_column + columns <= self.right.columns;
         if !are_whole || !has_numbers {
@@ -136,7 +137,9 @@ impl Element for F32 {
 
     #[inline(always)]
     fn put(self, value: f32, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&(if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value }).to_le_bytes());
+        bytes.copy_from_slice(
+            &(if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value }).to_le_bytes(),
+        );
     }
 }
 
@@ -311,13 +314,7 @@ fn add<K: Kernel, E: Element>(
 
 /// Adds sums to less than sixteen elements, or to some that become a NaN.
 #[inline(always)]
-fn add_some<K: Kernel, E: Element>(
-    kernel: K,
-    element: E,
-    place: &mut [u8],
-    skip: usize,
-    scaled: Scaled<K>,
-) {
+fn add_some<K: Kernel, E: Element>(kernel: K, element: E, place: &mut [u8], skip: usize, scaled: Scaled<K>) {
     let (mut elements, mut wide) = ([0; VECTOR_BYTES], [0; VECTOR_BYTES]);
     if let Some(own) = elements.get_mut(skip * E::BYTES..skip * E::BYTES + place.len()) {
         own.copy_from_slice(place);

@@ -26,8 +26,13 @@ pub fn form_attribute(
                 view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
             let unreadable = unreadable.map(|found| why_unreadable(&found));
             let stored = why_stored(view).or_else(|| why_as_stored(view));
-            let lines =
-                [refusals.text(asker), unreadable, why_computed(vfs, view)?, stored, vfs.why_not_merged(view)];
+            let lines = [
+                refusals.text(asker),
+                unreadable,
+                why_computed(vfs, view)?,
+                stored,
+                vfs.why_not_merged(view),
+            ];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };

@@ -228,7 +228,8 @@ impl Factors {
                 let begin = column / wide * wide;
                 let end = (begin + wide).min(columns.end);
                 let panels = self.tile(begin)?;
-                let bytes = ((column - columns.start) * each) as usize..((end - columns.start) * each) as usize;
+                let bytes =
+                    ((column - columns.start) * each) as usize..((end - columns.start) * each) as usize;
                 let mut rows: Vec<&mut [u8]> =
                     part.chunks_mut(row_bytes).filter_map(|row| row.get_mut(bytes.clone())).collect();
                 let first_column = (column - begin) as usize;

@@ -33,11 +33,16 @@ fn tensors_have_the_names_that_peft_writes() {
 
 #[test]
 fn scales_follow_alpha_rank_and_patterns() {
-    let json = br#"{"peft_type": "LORA", "lora_alpha": 32, "alpha_pattern": {"q_proj": 8, "^model.k_proj": 4}}"#;
+    let json =
+        br#"{"peft_type": "LORA", "lora_alpha": 32, "alpha_pattern": {"q_proj": 8, "^model.k_proj": 4}}"#;
     let config = AdapterConfig::parse(json).unwrap();
-    for (module, scale) in
-        [("a.q_proj", 0.5), ("q_proj", 0.5), ("aq_proj", 2.0), ("model.k_proj", 0.25), ("a.model.k_proj", 2.0)]
-    {
+    for (module, scale) in [
+        ("a.q_proj", 0.5),
+        ("q_proj", 0.5),
+        ("aq_proj", 2.0),
+        ("model.k_proj", 0.25),
+        ("a.model.k_proj", 2.0),
+    ] {
         assert_eq!(config.scale(module, 16).unwrap(), scale, "{module}");
     }
     let json = br#"{"peft_type": "LORA", "lora_alpha": 32, "use_rslora": true, "use_dora": false}"#;

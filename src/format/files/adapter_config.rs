@@ -148,7 +148,9 @@ impl Pattern {
     /// Whether the pattern is the end of a name, from a dot on, or all of it.
     fn matches(&self, module: &str) -> bool {
         let start = module.len().checked_sub(self.text.len());
-        let Some((before, end)) = start.and_then(|start| module.split_at_checked(start)) else { return false };
+        let Some((before, end)) = start.and_then(|start| module.split_at_checked(start)) else {
+            return false;
+        };
         let is_start = before.is_empty() || (before.ends_with('.') && !self.is_whole);
         is_start && end.bytes().zip(self.text.bytes()).all(|(one, other)| one == other || other == b'.')
     }
@@ -188,8 +190,8 @@ pub fn part_of(name: &str) -> Result<(String, AdapterPart)> {
     let of = |marker: &str, end: &str| {
         let (module, after) = rest.split_once(marker)?;
         let after = after.strip_suffix(end)?;
-        let is_adapter =
-            after.is_empty() || after.strip_prefix('.').is_some_and(|name| !name.contains('.') && !name.is_empty());
+        let is_adapter = after.is_empty()
+            || after.strip_prefix('.').is_some_and(|name| !name.contains('.') && !name.is_empty());
         (is_adapter && !module.is_empty()).then(|| without_base_layer(module))
     };
     let parts = [

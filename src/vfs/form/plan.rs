@@ -171,7 +171,11 @@ pub(super) fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
 }
 
 /// A tensor whose elements lie in these objects of others.
-pub(super) fn viewed(objects: Vec<Arc<Object>>, elements: Arc<StridedElements>, tensor: &TensorEntry) -> Result<Source> {
+pub(super) fn viewed(
+    objects: Vec<Arc<Object>>,
+    elements: Arc<StridedElements>,
+    tensor: &TensorEntry,
+) -> Result<Source> {
     let view = Some(View { elements, moves: Vec::new() });
     Ok(Source { view, ..source(objects, tensor, Shown::Plain)? })
 }

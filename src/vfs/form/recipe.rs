@@ -81,7 +81,7 @@ pub(super) enum Part {
     /// A weight that is stored as codes, as elements of a type.
     Weight(ShownWeight),
     /// A tensor that an adapter changes.
-    Merged(MergedTensor),
+    Merged(Box<MergedTensor>),
 }
 
 /// A weight and the tensors that it consists of, by name.

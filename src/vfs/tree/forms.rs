@@ -95,7 +95,8 @@ impl Vfs {
             entry.mtime,
             Owner { uid: entry.uid, gid: entry.gid },
         );
-        let directory = Attr { atime: entry.atime, mode: self.merged_mode(view, directory.mode), ..directory };
+        let directory =
+            Attr { atime: entry.atime, mode: self.merged_mode(view, directory.mode), ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         match (&view.of, &entry.node_type) {
             (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {

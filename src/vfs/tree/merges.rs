@@ -32,6 +32,9 @@ const NUMBER_END: u32 = (1 << 23) - 16;
 /// Adapters that are kept open.
 const KEPT_MAX: usize = 8;
 
+/// A name in a directory of forms: its place, the name and the view.
+type ListedForm = (u64, Vec<u8>, FormView);
+
 /// A base, by the number of its collection, and the adapter that is added. Without an adapter, the directory of all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Pair {
@@ -63,7 +66,9 @@ impl Merges {
         let mut number = u32::from_le_bytes(*first) % (NUMBER_END - 1) + 1;
         let mut pairs = self.pairs.lock();
         if pairs.len() >= NUMBER_END as usize / 2 {
-            return Err(Error::unsupported("more than 2^22 bases with an adapter were looked up; mount again"));
+            return Err(Error::unsupported(
+                "more than 2^22 bases with an adapter were looked up; mount again",
+            ));
         }
         while pairs.get(&number).is_some_and(|known| *known != pair) {
             number = number % (NUMBER_END - 1) + 1;
@@ -174,11 +179,7 @@ impl Vfs {
     }
 
     /// Lists the adapters that fit a base after a place, each with its place. Opens the collections of the tenant.
-    pub(super) fn merges_after(
-        &self,
-        view: &FormView,
-        after: u64,
-    ) -> Result<Option<Vec<(u64, Vec<u8>, FormView)>>> {
+    pub(super) fn merges_after(&self, view: &FormView, after: u64) -> Result<Option<Vec<ListedForm>>> {
         let Some((Form::Merged(Merge { adapter: None, .. }), Item::Node(root))) = &view.of else {
             return Ok(None);
         };
@@ -202,9 +203,9 @@ impl Vfs {
                 if name.len() > NAME_BYTES_MAX || path.iter().any(|part| part.contains(&SEPARATOR)) {
                     continue;
                 }
-                // Those that not everybody who may enter the base may read have no place in its listing.
+                // Directories that not everybody who may enter the base may enter have no place in its listing.
                 let all = allowed(&root.entry, &root.entry, ENTER_CLASSES);
-                let is_open = self.bits_of_adapter(files, root) & all == all;
+                let is_open = self.bits_above_adapter(files, root) & all == all;
                 let fits = || self.adapter_of(files).and_then(|adapter| form::fits(base, &adapter));
                 if is_open && fits().is_ok() {
                     let view = self.merged(base, files, root.clone())?;
@@ -305,12 +306,20 @@ impl Vfs {
     /// The permissions that an adapter leaves to the owner, the group and all others of a node of the base, as read bits. A class
     /// that cannot read both files of the adapter, or enter a directory above them, has none.
     pub(super) fn bits_of_adapter(&self, files: AdapterFiles, node: &Node) -> u32 {
+        let mut bits = self.bits_above_adapter(files, node);
         let Ok(collection) = self.collection_of(files) else { return 0 };
         let state = collection.state();
-        let mut bits = READ_CLASSES.into_iter().fold(0, |bits, bit| bits | bit);
         for id in [files.config, files.weights] {
             bits &= state.node(id).map_or(0, |file| allowed(&node.entry, &file.entry, READ_CLASSES));
         }
+        bits
+    }
+
+    /// The classes that may enter each directory above an adapter, as read bits.
+    fn bits_above_adapter(&self, files: AdapterFiles, node: &Node) -> u32 {
+        let Ok(collection) = self.collection_of(files) else { return 0 };
+        let state = collection.state();
+        let mut bits = READ_CLASSES.into_iter().fold(0, |bits, bit| bits | bit);
         let mut at = Some(files.directory);
         while let Some(directory) = at {
             let entry = state.node(directory).map(|directory| &directory.entry);

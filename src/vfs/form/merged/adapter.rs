@@ -205,8 +205,7 @@ fn products(
     let rank = a.tensor.shape.dimensions().first().copied().unwrap_or_default();
     let scale = if rank == 0 { 0.0 } else { config.scale(module, rank)? };
     let bias = parts.remove(&AdapterPart::Bias);
-    let bias =
-        bias.map(|a| ("bias", LowRankProduct { a, b: None, is_embedding: false, scale }));
+    let bias = bias.map(|a| ("bias", LowRankProduct { a, b: None, is_embedding: false, scale }));
     let product = LowRankProduct { a, b: Some(b), is_embedding, scale };
     Ok([("weight", product)].into_iter().chain(bias).collect())
 }

@@ -39,8 +39,11 @@ impl Names {
         if let Some((before, _)) = longer.into_iter().find(|(_, rest)| changes.contains_key(*rest)) {
             return Names::Longer(before.to_owned());
         }
-        let rests: HashMap<&str, &str> =
-            changes.keys().filter_map(|name| name.split_once('.')).map(|(before, rest)| (rest, before)).collect();
+        let rests: HashMap<&str, &str> = changes
+            .keys()
+            .filter_map(|name| name.split_once('.'))
+            .map(|(before, rest)| (rest, before))
+            .collect();
         let shorter = own.iter().find_map(|name| rests.get(name));
         shorter.map_or(Names::Same, |before| Names::Shorter((*before).to_owned()))
     }
@@ -142,7 +145,8 @@ fn parts(
         let state = collection.state();
         let directory = state.links(container).first().map(|(directory, _)| *directory);
         let names = Names::of(&adapter, &state, directory, &own);
-        let changed = |name: &&&str| names.in_adapter(name).is_some_and(|name| adapter.changes.contains_key(&name));
+        let changed =
+            |name: &&&str| names.in_adapter(name).is_some_and(|name| adapter.changes.contains_key(&name));
         if !own.iter().any(|name| changed(&name)) && content != Some(Content::Gguf) {
             drop(state);
             return Ok((0, stored(pieces)?));
@@ -171,7 +175,7 @@ fn parts(
         let Some(change) = change_of(&own.name) else { return Ok((0, stored(pieces)?)) };
         let tensor = Named { name: &own.name, shape: &own.shape, is_part_of_weight };
         let merged = merged(&adapter, tensor, base, change, Place { tiles: &tiles, number: 0 })?;
-        return Ok((1, vec![Part::Merged(merged)]));
+        return Ok((1, vec![Part::Merged(Box::new(merged))]));
     }
     let (mut count, mut found) = (0, Vec::with_capacity(pieces.len()));
     for piece in pieces {
@@ -187,7 +191,7 @@ fn parts(
         let named =
             Named { name: &tensor.name, shape: &tensor.shape, is_part_of_weight: piece.is_part_of_weight };
         let place = Place { tiles: &tiles, number: count };
-        found.push(Part::Merged(merged(&adapter, named, base, change, place)?));
+        found.push(Part::Merged(Box::new(merged(&adapter, named, base, change, place)?)));
         count += 1;
     }
     Ok((count, found))
@@ -228,7 +232,9 @@ fn merged(
     let (base, is_base_of_adapter) = match &change.whole {
         None => (base, false),
         Some(whole) if whole.tensor.shape != *shape => {
-            return Err(not_merged(format!("{name}: a tensor of another shape, as after a change of the vocabulary,")));
+            return Err(not_merged(format!(
+                "{name}: a tensor of another shape, as after a change of the vocabulary,"
+            )));
         }
         Some(whole) if whole.tensor.dtype != to && !(is_number(whole.tensor.dtype) && is_number(to)) => {
             return Err(not_merged(format!("{name}: {} in the place of {to}", whole.tensor.dtype)));
@@ -238,7 +244,7 @@ fn merged(
     let product = match &change.product {
         None => None,
         Some(product) => {
-            let no = || not_merged(format!("{name}: a product of another shape or type"));
+            let no = || not_merged(format!("{name}: a product of another shape, rank or type"));
             Some(product_of(adapter, product, shape)?.ok_or_else(no)?)
         }
     };
