@@ -11,7 +11,7 @@ PATH="$HOME/.cargo/bin:$PATH"
 export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 # The loaders tests/loaders/load_*.py with their input: a kind of tests/loaders/make.py, or a downloaded model.
-loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 llamacpp:smollm2 onnx:onnx tokenizers:minilm tinygrad:minilm
+loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 llamacpp:smollm2 hub:minilm onnx:onnx tokenizers:minilm tinygrad:minilm
     torch:minilm transformers:minilm model2vec:static usearch:vectors faiss:vectors annoy:vectors arrow:tables)
 remote=
 if [ "${1:-}" = --remote ]; then
@@ -20,7 +20,7 @@ if [ "${1:-}" = --remote ]; then
 fi
 wanted=("$@")
 if [ $# = 0 ]; then
-    wanted=(numpy safetensors gguf llamacpp onnx tokenizers torch transformers pickle model2vec usearch faiss annoy arrow candle)
+    wanted=(numpy safetensors gguf llamacpp hub onnx tokenizers torch transformers pickle quantized model2vec usearch faiss annoy arrow candle)
     # tinygrad opens the files that it reads for writing.
     [ -n "$remote" ] || wanted+=(tinygrad arrivals backups)
 fi
@@ -46,6 +46,7 @@ trap clean EXIT
 for kind in arrays gguf onnx vectors tables; do "$python" "$here/make.py" "$kind" "$source/$kind"; done
 "$python" "$here/make.py" static "$source/static" target/models/minilm
 "$python" "$here/make.py" pickled "$source/pickled" target/models/minilm
+"$python" "$here/quantize.py" "$source/quantized"
 cp -rL target/models/minilm target/models-loaders/smollm2 "$source"
 for kind in "$source"/*; do "$tierfs" import "$place/store" "demo/$(basename "$kind")" "$kind" >"$place/import.log"; done
 # The loaders also find tensors beside their containers; the reference of the backups has none.
@@ -101,6 +102,16 @@ if is_wanted pickle; then
     echo "loaders: transformers on pickled: the same, and no pickle was run"
 fi
 
+# Quantized models open as models of bf16, without the libraries of the schemes.
+if is_wanted quantized; then
+    for scheme in fp8 mxfp4 gptq nf4; do
+        cold
+        timeout 300 "$python" "$here/load_causal.py" "$source/quantized/$scheme.plain" "$mnt/demo/quantized/.as/bf16/$scheme" ||
+            fail "transformers on $scheme"
+        echo "loaders: transformers on $scheme: the values of the codes"
+    done
+fi
+
 # candle maps the weights; its embedding equals that of tests/loaders/minilm.py except for rounding.
 if is_wanted candle; then
     CARGO_TARGET_DIR=target/loaders timeout 3000 cargo build --release --locked --quiet --manifest-path "$here/candle/Cargo.toml"
@@ -128,7 +139,7 @@ if is_wanted arrivals; then
     cp "$source"/smollm2/*.gguf "$mnt/demo/copied/"
     cmp "$source"/smollm2/*.gguf "$mnt"/demo/copied/*.gguf
     timeout 300 "$python" "$here/load_gguf.py" "$source/smollm2" "$mnt/demo/copied" || fail "gguf, copied into the mount"
-    [ "$(getfattr --only-values --absolute-names -n user.tierfs.dtype "$mnt/demo/copied/blk.0.attn_q.weight")" = q4_1 ] ||
+    [ "$(getfattr --only-values --absolute-names -n user.tierfs.dtype "$mnt/demo/copied/.tensors/blk.0.attn_q.weight")" = q4_1 ] ||
         fail "tensors of a GGUF file copied into the mount"
     rm -rf "$mnt/demo/copied"
     echo "loaders: arrivals: the same"

@@ -59,7 +59,7 @@ def tokens_of(text: str, vocabulary: dict[str, int]) -> list[int]:
 
 
 class Judge:
-    """What the models say, compared with what they say as they came."""
+    """The answers of the models, compared with those of the models as they came."""
 
     def __init__(self):
         vocabulary = {line: number for number, line in enumerate((MINILM / "vocab.txt").read_text().splitlines())}
@@ -93,7 +93,7 @@ class Judge:
 
 
 def kept(name: str, measure) -> dict:
-    """What was measured under this name, now or by an earlier run."""
+    """The result that was measured under this name, now or by an earlier run."""
     path = KEPT / f"{name}.json"
     if not path.exists():
         found = measure()

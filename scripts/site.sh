@@ -34,12 +34,14 @@ page() { # indent, path
     for name in names reading writing tiers import controls mounting forms; do
         page '  ' "docs/manual/$name.md"
     done
-    for name in CONTROL REMOTE TIERS LOADERS PYTHON GPU BENCHMARKS CHANGELOG TOUR CHANGING LOCKS DECISIONS FORMAT; do
+    for name in CONTROL REMOTE TIERS LOADERS PYTHON GPU BENCHMARKS; do
         page '' "docs/$name.md"
     done
-    page '' tests/bench/results/table.md
-    for name in remote io_uring scale experiments; do
+    for name in table remote io_uring scale experiments; do
         page '  ' "tests/bench/results/$name.md"
+    done
+    for name in CHANGELOG TOUR CHANGING LOCKS DECISIONS FORMAT; do
+        page '' "docs/$name.md"
     done
 } >"$source/SUMMARY.md"
 listed=$(grep -c '](.*\.md)' "$source/SUMMARY.md")
@@ -49,6 +51,16 @@ if [ "$listed" != "$found" ]; then
     exit 1
 fi
 
+# Sessions and layouts have lines of up to 120 letters.
+cat >"$source/wide.css" <<'CSS'
+:root { --content-max-width: 1000px; }
+@media (max-width: 700px) {
+    table { font-size: 0.85em; }
+    table td, table th { padding: 3px 8px; }
+    td code { overflow-wrap: anywhere; }
+    pre > code { font-size: 0.75em; }
+}
+CSS
 cat >"$source/book.toml" <<'BOOK'
 [book]
 title = "tierfs"
@@ -60,6 +72,7 @@ build-dir = "../site"
 create-missing = false
 
 [output.html]
+additional-css = ["wide.css"]
 smart-punctuation = false
 no-section-label = true
 BOOK

@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// List its files: bytes, hours since the last use, name
     #[arg(long)]
     list: bool,
-    /// Compare all cached bytes with their BLAKE3, and drop what differs
+    /// Compare all cached bytes with their BLAKE3, and drop those that differ
     #[arg(long)]
     verify: bool,
     /// Remove the files that were used longest ago until at most this is left, for example 50G or 0

@@ -37,10 +37,10 @@ pub(super) struct Clone {
     json: bool,
 }
 
-/// Make a clone one of the newest snapshot of its collection.
+/// Bring a clone to the newest snapshot of its collection.
 ///
 /// A clone that was changed since it was cloned, pulled or pushed is refused: push it under another name, or
-/// discard the changes with --theirs. What is here of the new snapshot stays here. The store must not be
+/// discard the changes with --theirs. Pieces of the new snapshot that are here stay. The store must not be
 /// mounted.
 ///
 /// Example: tierfs pull /srv/tensors acme/llama

@@ -179,6 +179,7 @@ fn is_store(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::model::LOSSES;
     use std::ffi::OsStr;
 
     use super::{COMPLETERS, command, settings, tiers};
@@ -204,7 +205,7 @@ mod tests {
         };
         assert_eq!(names(tiers(OsStr::new("q8"))), ["q8", "q8:all"]);
         assert_eq!(names(settings(OsStr::new("los"))), ["lossy="]);
-        assert_eq!(names(settings(OsStr::new("lossy="))), ["lossy=deny", "lossy=allow"]);
+        assert_eq!(names(settings(OsStr::new("lossy="))), LOSSES.map(|value| format!("lossy={value}")));
         assert!(names(settings(OsStr::new("blake"))).is_empty());
     }
 }

@@ -26,7 +26,7 @@ const BYTES_AT_ONCE: u64 = 1 << 20;
 
 /// Compare tensors: whether their bytes are the same, and the largest and RMS difference of their values.
 ///
-/// Each of the two is a tensor, a container (.safetensors, .gguf, .npy) or a directory, on a mount or
+/// Each of the two is a tensor, a container (.safetensors, .gguf, .npy and others) or a directory, on a mount or
 /// elsewhere. Compares tensors with those of the same name in the same directory, in any container, and
 /// plain files by their bytes. Compares two single tensors with any names.
 ///

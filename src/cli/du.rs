@@ -18,8 +18,8 @@ pub(super) struct Args {
     path: PathBuf,
     /// A path below PATH, such as TENANT/COLLECTION
     below: Option<String>,
-    /// Of a collection of a remote, sum up the collection itself and each of its variants: all bytes that it stores
-    /// there, those that another of them needs too, and its own
+    /// For a collection of a remote, print the collection itself and each of its variants: all its bytes, bytes that it
+    /// shares with the others, and bytes of its own
     #[cfg(feature = "remote")]
     #[arg(long, requires = "below")]
     variants: bool,

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -17,6 +17,7 @@ use crate::cli::Outcome;
 use crate::cli::common::folder::{Draft, Folder};
 use crate::cli::common::output::{human, print};
 use crate::cli::common::tree::Tree;
+use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::without_zeros;
 use crate::vfs::form::{Form, MERGED_NAME, Shows};
@@ -44,6 +45,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Example: tierfs export --as f16 /srv/tensors acme/llama/model.safetensors ./half
 ///
 /// Example: tierfs export --adapter my-lora /srv/tensors acme/llama ./merged
+///
+/// Example: tierfs export --as tp/0-of-2 /srv/tensors acme/llama ./rank0
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store, or a remote
@@ -53,18 +56,46 @@ pub(super) struct Args {
     /// A directory, created if it does not exist; for a single file, also its new name
     destination: PathBuf,
     /// Convert to this form
-    #[arg(long = "as", value_name = "FORM", value_parser = form_parser())]
+    #[arg(long = "as", value_name = "FORM", value_parser = FormParser)]
     form: Option<Form>,
     /// Add this adapter of the tenant: a collection, or COLLECTION:DIRECTORY
     #[arg(long, value_name = "ADAPTER", conflicts_with = "form")]
     adapter: Option<String>,
 }
 
-fn form_parser() -> impl TypedValueParser<Value = Form> {
-    PossibleValuesParser::new(Form::ALL.map(Form::name)).try_map(|name| {
-        let form = Form::from_name(name.as_bytes());
-        form.ok_or_else(|| Error::invalid("unknown form"))
-    })
+/// Parses the name of a form, or `tp/R-of-N`.
+#[derive(Clone)]
+struct FormParser;
+
+impl FormParser {
+    fn names(&self) -> PossibleValuesParser {
+        PossibleValuesParser::new(Form::ALL.map(Form::name))
+    }
+}
+
+impl TypedValueParser for FormParser {
+    type Value = Form;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> std::result::Result<Form, clap::Error> {
+        if let Some(rank) = value.as_bytes().strip_prefix(b"tp/").and_then(Rank::from_name) {
+            return Ok(Form::Rank(rank));
+        }
+        let known = self.names().try_map(|name| {
+            let form = Form::from_name(name.as_bytes());
+            form.ok_or_else(|| Error::invalid("unknown form"))
+        });
+        known.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values: Vec<PossibleValue> = self.names().possible_values()?.collect();
+        Some(Box::new(values.into_iter()))
+    }
 }
 
 /// The path of a file or directory below `.as/FORM`.
@@ -102,7 +133,7 @@ fn found<'a>(root: &Source<'a>, path: &[u8], form: Option<Form>) -> Result<(Vec<
         ErrorKind::NotFound => {
             let text = format!(
                 "{error}: it is not in the collection, or the form {} does not include it",
-                form.name()
+                form.path()
             );
             Error::new(ErrorKind::NotFound, text)
         }
@@ -113,7 +144,7 @@ fn found<'a>(root: &Source<'a>, path: &[u8], form: Option<Form>) -> Result<(Vec<
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let path = match (self.form, &self.adapter) {
-            (Some(form), _) => path_in_form(&self.path, form.name())?,
+            (Some(form), _) => path_in_form(&self.path, &form.path())?,
             (None, Some(adapter)) => path_in_form(&self.path, &format!("{MERGED_NAME}/{adapter}"))?,
             (None, None) => self.path.clone(),
         };

@@ -15,8 +15,8 @@ const DAY: u64 = 24 * 3600;
 
 /// Remove old snapshots of a remote, and pieces that no snapshot needs.
 ///
-/// Takes two runs: the first plans what to remove, and one that is at least the grace later removes what
-/// nobody needs then. Run it once a day. It needs the right to delete, and nobody else does.
+/// Takes two runs: the first plans the removal; a second, at least the grace later, removes what no snapshot
+/// needs by then. Run it once a day, with keys that may delete objects.
 ///
 /// Example: tierfs gc s3://models/prefix --keep-last 3 --keep-days 7
 #[derive(clap::Args)]

@@ -28,7 +28,7 @@ use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store, Verify};
 use crate::vfs::open::{OpenFiles, finish_renames};
 
-/// Import files into a collection; tensors in .safetensors, .gguf and .npy files become files too.
+/// Import files into a collection; the tensors of model files (.safetensors, .gguf, .npy and others) become files too.
 ///
 /// The contents of a directory keep their relative paths in the collection. Symbolic links are followed.
 /// If a file fails, none of it appears, and the import goes on with the others. The daemon imports into a

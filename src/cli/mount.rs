@@ -53,16 +53,16 @@ pub(super) struct Args {
     /// Read unrecoverable blocks as zeros instead of failing
     #[arg(long)]
     zero_fill: bool,
-    /// Show this user as the owner of all files; of a read-only mount
+    /// On a read-only mount, show this user as the owner of all files
     #[arg(long, value_name = "NUMBER")]
     uid: Option<u32>,
-    /// Show this group as that of all files; of a read-only mount
+    /// On a read-only mount, show this group as that of all files
     #[arg(long, value_name = "NUMBER")]
     gid: Option<u32>,
-    /// Hide these permission bits of all files, in octal; of a read-only mount
+    /// On a read-only mount, hide these permission bits of all files, in octal
     #[arg(long, value_name = "BITS", value_parser = parse_umask)]
     umask: Option<u32>,
-    /// Number of threads that answer requests [default: number of cores]
+    /// Number of threads that answer requests [default: number of cores; 64 for a remote]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
     /// When to verify stored bytes: first (on first use) or always (on every read)

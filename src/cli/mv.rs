@@ -17,8 +17,8 @@ use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result
 /// Rename a collection or a tenant, or give a collection to another tenant.
 ///
 /// Files keep their owners, tiers and inode numbers; nothing is copied. The other tenant's quota must have
-/// room. On a mount, mv(1) does the same. While a file of it is open, or others are stored as differences to
-/// it, or it to others, it keeps its name.
+/// room. On a mount, mv(1) does the same. Refused while a file of the collection is open, a job works in it, or
+/// differences tie it to another collection.
 ///
 /// Example: tierfs mv /srv/tensors acme/llama acme/llama-2
 #[derive(clap::Args)]

@@ -21,7 +21,7 @@ const THREADS: usize = 4;
 /// Bytes of a read.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Read files of a mount, so that later reads need not wait: of a remote, they are in its cache then.
+/// Read files of a mount in advance: into memory and, of a remote, into its cache.
 ///
 /// Example: tierfs prefetch /mnt/acme/llama
 #[derive(clap::Args)]

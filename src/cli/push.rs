@@ -25,8 +25,8 @@ use crate::store::{Access, Store};
 
 /// Publish a collection in an object storage, where other machines can mount it.
 ///
-/// A push sends the pieces that the remote lacks and then creates a snapshot, all of it or nothing. A push
-/// that was interrupted is repeated, and finds the pieces that it has sent. The daemon pushes from a mounted
+/// A push sends the pieces that the remote lacks and then creates a snapshot, all of it or nothing. To
+/// resume an interrupted push, repeat it: it finds the pieces that were sent. The daemon pushes from a mounted
 /// store. Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
 /// AWS_ENDPOINT), for a mounted store from that of its daemon.
 ///
@@ -50,11 +50,15 @@ pub(super) struct Args {
     /// Push without conditional PUT, where the object storage lacks it. Nobody else may push meanwhile
     #[arg(long)]
     single_writer: bool,
-    /// Also publish the collection in these tiers, for mounts with --tier: q8, q7, q5, q3x or q3. They are
-    /// encoded now; with :all, as in q5:all, every tensor of floats is
+    /// Also publish the collection in these tiers, for mounts with --tier: q8, q7, q5, q3x or q3. The push encodes float
+    /// matrices; with :all, as in q5:all, every float tensor. Without this option, a push keeps the tiers of the newest
+    /// snapshot; none drops them
     #[arg(long, value_name = "TIER,...", value_delimiter = ',')]
-    variants: Vec<String>,
-    /// Name the pieces of this collection of the remote again instead of sending them
+    variants: Option<Vec<String>>,
+    /// Put this state over a snapshot that another store has pushed
+    #[arg(long)]
+    force: bool,
+    /// Refer to equal pieces of this collection of the remote instead of sending them
     #[arg(long, value_name = "TENANT/COLLECTION")]
     dedup_with: Vec<String>,
     /// Pieces sent at the same time; each takes up to 16 MiB of memory
@@ -95,7 +99,8 @@ impl Args {
             tag: self.tag,
             single_writer: self.single_writer,
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
-            variants: parse_variants(&self.variants)?,
+            variants: self.variants.as_deref().map(parse_variants).transpose()?,
+            force: self.force,
             jobs: usize::from(self.jobs),
             ..PushRequest::new(parse_place(local)?, &self.remote)
         };

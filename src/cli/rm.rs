@@ -17,7 +17,8 @@ use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 /// Remove a collection with everything in it.
 ///
 /// Source files that were imported in place stay. The daemon removes from a mounted store, while nobody
-/// has a file of the collection open. A collection that others are stored as differences to is refused.
+/// has a file of the collection open. Refuses a collection to which others are stored as
+/// differences.
 ///
 /// Example: tierfs rm /srv/tensors acme/llama
 #[derive(clap::Args)]

@@ -20,7 +20,9 @@ pub(super) struct Args {
     remote: String,
     /// TENANT/COLLECTION, for its newest snapshot; with =N for snapshot N
     collection: String,
+    /// The tag to set
     name: Option<String>,
+    /// Remove the tag
     #[arg(long, requires = "name")]
     remove: bool,
     #[arg(long)]

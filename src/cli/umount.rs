@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long)]
     lazy: bool,
     /// End the mount though programs use it, here or in another mount namespace, or its daemon does not answer: their
-    /// requests fail. What was written stays
+    /// requests fail. Answered writes stay
     #[arg(long, conflicts_with = "lazy")]
     force: bool,
 }
@@ -37,7 +37,7 @@ pub(super) struct Args {
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After so long the user is told what is waited for. A mount that is to end by force is aborted.
 const SILENCE: Duration = Duration::from_secs(1);
-/// After so long by force a daemon is killed. What it has answered is in the log.
+/// After so long by force a daemon is killed. Writes that it has answered are in the log.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// How long to retry while the mount is busy: programs such as `df` use each mount for a moment.

@@ -73,7 +73,7 @@ pub fn encode_difference_on(
 
 /// Turns `block`, which holds the base, into the version that a difference from it encodes.
 ///
-/// Errors: [`Corrupt`](crate::model::ErrorKind::Corrupt) if `payload` is no difference of such a block;
+/// Errors: [`Corrupt`](crate::model::ErrorKind::Corrupt) if `payload` is not a difference of such a block;
 /// `block` is unchanged then.
 pub fn add_difference(dtype: Dtype, payload: &[u8], block: &mut [u8], scratch: &mut Scratch) -> Result<()> {
     add_difference_on(InstructionSet::detected(), dtype, payload, block, scratch)

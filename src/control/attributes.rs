@@ -10,6 +10,7 @@ use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::model::{Error, ErrorKind, Result, TensorId, hex, quoted_name};
 use crate::store::{ROOT, TENSORS_NAME};
+use crate::vfs::form::why_of_config;
 use crate::vfs::{FileView, Vfs};
 
 /// `why` of a container lists at most this many tensors whose names are taken.
@@ -265,7 +266,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
             let unrecorded = view.collection.unrecorded(view.node.entry.id);
             let unreadable = view.collection.unreadable_in(view.node.entry.id);
             let unreadable = unreadable.map(|found| why_unreadable(&found));
-            let lines = [refused, unrecorded, unreadable, event.or_else(|| taken_names(view))];
+            let no_model = why_of_config(&view.collection, view.node.entry.id);
+            let lines = [refused, unrecorded, unreadable, event.or_else(|| taken_names(view)), no_model];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             Ok((!lines.is_empty()).then(|| lines.join("\n")))
         },

@@ -5,7 +5,7 @@ use crate::control::context::Mounted;
 use crate::control::jobs::Job;
 use crate::control::refusals::{Asker, Refusals};
 use crate::control::totals::why_unreadable;
-use crate::format::log::catalog::Content;
+use crate::format::log::catalog::{Content, NodeType, TensorEntry};
 use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
 use crate::vfs::form::{self, Shows};
@@ -26,24 +26,33 @@ pub fn form_attribute(
                 view.of.as_ref().and_then(|(_, item)| view.collection.unreadable_in(item.node()?.entry.id));
             let unreadable = unreadable.map(|found| why_unreadable(&found));
             let stored = why_stored(view).or_else(|| why_as_stored(view));
-            let lines = [
-                refusals.text(asker),
-                unreadable,
-                why_computed(vfs, view)?,
-                stored,
-                vfs.why_not_merged(view),
-            ];
+            let of = view.of.as_ref();
+            let split = of.and_then(|(form, item)| form::why_not_split(&view.collection, *form, item));
+            let computed = why_computed(vfs, view)?;
+            let model = why_no_model(view);
+            let merged = vfs.why_not_merged(view);
+            let lines = [refusals.text(asker), unreadable, computed, stored, model, split, merged];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
         }
         "refusal" => return refusal_attribute(refusals, asker, name),
+        "dtype" | "shape" if let Some(tensor) = tensor_of_value(view) => {
+            let is_shape = attribute(name)?.name == "shape";
+            return Ok(if is_shape { tensor.shape.to_string() } else { tensor.dtype.name().to_owned() });
+        }
         _ => {}
     }
     check_name(name)?;
     let pin = pin_of(view)?;
     let is_pinned = view.collection.state().pins_of(pin.node).any(|known| known == pin);
     Ok(u8::from(is_pinned).to_string())
+}
+
+/// The tensor that a file of a rank or an expert is.
+fn tensor_of_value(view: &FormView) -> Option<TensorEntry> {
+    let (form, item) = view.of.as_ref()?;
+    form::tensor_of_value(&view.collection, *form, item)
 }
 
 /// Which tensors a cast shows as they are stored.
@@ -53,6 +62,13 @@ fn why_stored(view: &FormView) -> Option<String> {
         return None;
     }
     form::why_stored(&view.collection, item.node()?)
+}
+
+/// Why a directory of a model has no GGUF file.
+fn why_no_model(view: &FormView) -> Option<String> {
+    let (form, item) = view.of.as_ref()?;
+    let node = item.node().filter(|node| node.entry.node_type == NodeType::Directory)?;
+    form::why_none(&view.collection, *form, node.entry.id)
 }
 
 /// On a remote, why a form that shows a move is computed: its bytes cost those of the collection.

@@ -1,4 +1,4 @@
-//! The control file `quota`: usage and limits of a tenant or collection, and who may change the limits.
+//! The control file `quota`: usage and limits of a tenant or collection, and the users who may change the limits.
 
 use crate::control::context::{Context, no_file};
 use crate::model::{Error, ErrorKind, Result};

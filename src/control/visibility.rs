@@ -1,4 +1,4 @@
-//! Which users may see the names of a collection where texts name collections.
+//! The rule that decides which users see the name of a collection in texts.
 
 use crate::control::context::Mounted;
 use crate::store::{Collection, ROOT};

@@ -14,13 +14,13 @@ use crate::engine::reconstruct::{Gives, WAYS};
 use crate::engine::refuse::refuse_pinned;
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
-use crate::engine::settings::{Consent, POLICY, is_lossy_allowed};
+use crate::engine::settings::{Consent, POLICY, allowed_loss, is_automatic, policy_floor};
 use crate::engine::work::Engine;
 use crate::model::{Aim, ErrorKind, MoveTo, Progress, Result, Tier, packs};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::ROOT;
-use crate::store::{OpenObject, Verify};
+use crate::store::{OpenObject, State, Verify};
 
 /// Seconds between two passes that reduce q7 to its cap.
 const COOL_EVERY: u64 = 60;
@@ -56,11 +56,16 @@ impl Progress for Yielding<'_> {
     }
 }
 
+/// Whether some node of a collection has the policy.
+fn has_policy(state: &State) -> bool {
+    state.set_nodes(POLICY.name).any(|(_, value)| is_automatic(value))
+}
+
 impl Engine {
     /// Whether there may be work: an open collection has the policy.
     pub fn has_automatic(&self) -> bool {
         let collections = self.store.open_collections();
-        collections.iter().any(|collection| collection.state().has_setting(POLICY.name, "auto"))
+        collections.iter().any(|collection| has_policy(&collection.state()))
     }
 
     /// Moves the tensors that the plan selects, in open collections with the policy `auto`. Passes to
@@ -168,8 +173,7 @@ impl Engine {
     fn candidates(&self) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
         for collection in self.store.open_collections() {
-            let has_policy = collection.state().has_setting(POLICY.name, "auto");
-            if has_policy && collection.check_writable().is_ok() {
+            if has_policy(&collection.state()) && collection.check_writable().is_ok() {
                 for target in targets(&collection, ROOT)? {
                     found.extend(self.candidate(&collection, target)?);
                 }
@@ -184,18 +188,12 @@ impl Engine {
     /// A tensor, if it may be moved by policy.
     fn candidate(&self, collection: &Arc<Collection>, target: Target) -> Result<Option<Candidate>> {
         let to = MoveTo { aim: Aim::Tier(Tier::Q8), all: false };
-        let (number, policy, is_lossy_allowed, how, created_at) = {
+        let (number, floor, loss, how, created_at) = {
             let state = collection.state();
             let node = target.node;
             let created_at = state.node(node).map_or(0, |node| node.entry.created_at);
-            let policy = POLICY.of(&state, node) == "auto";
-            (
-                state.number(),
-                policy,
-                is_lossy_allowed(&state, node),
-                Reconstruct::of(&state, node),
-                created_at,
-            )
+            let Some(floor) = policy_floor(&state, node) else { return Ok(None) };
+            (state.number(), floor, allowed_loss(&state, node), Reconstruct::of(&state, node), created_at)
         };
         let can_be_encoded = target.kept_by(to, self.store.settings()).is_none();
         let is_busy = |object: &Arc<crate::store::Object>| {
@@ -204,7 +202,7 @@ impl Engine {
         let Some(first) = target.objects.first().map(|object| object.entry.id) else { return Ok(None) };
         let can_be_packed = packs(target.dtype) && target.has_blocks_to_pack();
         let is_fixed = refuse_pinned(collection, &target).is_err() || target.objects.iter().any(is_busy);
-        if !policy || !(can_be_encoded || can_be_packed) || is_fixed {
+        if !(can_be_encoded || can_be_packed) || is_fixed {
             return Ok(None);
         }
         let mut tiers: HashMap<Tier, u64> = HashMap::new();
@@ -239,7 +237,8 @@ impl Engine {
             // A tensor that packing does not make smaller counts as packed: the next step is a lower tier.
             can_be_packed: can_be_packed && !self.is_stuck(key, Tier::Packed, epoch),
             can_be_encoded,
-            is_lossy_allowed,
+            loss,
+            floor,
             has_exact_source,
             can_be_absent: how.way().is_some_and(|way| match way.gives {
                 Gives::Exact => has_exact_source,

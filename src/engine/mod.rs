@@ -2,7 +2,7 @@
 //! them.
 //!
 //! Invariants:
-//! 1. The last exact copy of a block is dropped only where `lossy` allows it.
+//! 1. The last exact copy of a block is dropped only where `lossy` allows it, and only to the tier that it allows.
 //! 2. A rejected request changes nothing but `why`.
 //! 3. A move takes the most precise bytes available, and never records a block as more precise than these.
 //! 4. A reader sees each block as it was either before a move or after it.

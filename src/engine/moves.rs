@@ -172,7 +172,7 @@ fn elements(
         return Err(refused_for(collection, target, ErrorKind::Invalid, text));
     }
     // Nobody writes to the object now. An earlier write has ended the consent of an import.
-    if to != Tier::Exact && !target.is_lossy_allowed(&collection.state()) {
+    if to != Tier::Exact && !target.allows(&collection.state(), to) {
         return Err(refused(collection, target, Cause::LastExactCopy));
     }
     open.read(layout.start(index), out).map(|()| Elements::Other)

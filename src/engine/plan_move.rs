@@ -184,7 +184,7 @@ pub(super) fn concerned(
         return refused(Cause::Other(ErrorKind::Denied, text));
     }
     refuse_needed(collection, target)?;
-    let is_lossy = target.is_lossy_allowed(&collection.state());
+    let is_lossy = target.allows(&collection.state(), to);
     let (mut found, mut is_kept) = (Concerned::default(), true);
     for object in &target.objects {
         let layout = object.layout();

@@ -1,14 +1,14 @@
 //! The policy of moves between tiers: computes a plan from plain values.
 //!
-//! A tensor moves one step in a pass: down when it is not used and has been in its tier for a while,
-//! up when it is used and has a more precise source. The first step down packs it, which loses nothing;
-//! tensors that may not lose precision never move further. The coldest come first, ties by the key of the first block, so that the same history gives
-//! the same moves.
+//! A tensor moves one step in a pass: down when it is not used and has been in its tier for a while, up when it is used
+//! and has a more precise source. The first step down packs the tensor, which loses nothing; tensors that may not lose
+//! precision never move further. The coldest tensors come first, those of equal score by the key of their first block,
+//! so that the same history gives the same moves.
 
 use std::collections::BTreeMap;
 
 use crate::codec;
-use crate::model::{GROUP_LEN, ObjectId, Tier};
+use crate::model::{GROUP_LEN, Loss, ObjectId, Tier};
 use crate::store::Rules;
 
 /// Tensors with a lower score move down.
@@ -54,8 +54,10 @@ pub struct Tensor {
     pub can_be_packed: bool,
     /// Whether it is one that may lose precision at all.
     pub can_be_encoded: bool,
-    /// Whether a permanent loss of precision is allowed.
-    pub is_lossy_allowed: bool,
+    /// The permanent loss of precision that is allowed.
+    pub loss: Loss,
+    /// The lowest tier that it may be encoded in.
+    pub floor: Tier,
     /// Whether it has an exact source besides the payloads.
     pub has_exact_source: bool,
     /// Whether it stays readable when it becomes absent.
@@ -96,26 +98,37 @@ impl Tensor {
         STEPS.iter().position(|step| *step == tier).unwrap_or(0)
     }
 
-    /// The next tier down, if it may ever move there. Tensors that are not packed skip that step.
+    /// The next tier down, if it may ever move there. Tensors that are not packed skip that step, and all skip the tiers
+    /// below their floor.
     fn below(&self, rules: &Rules) -> Option<Tier> {
         let packs = rules.pack_idle > 0 && self.can_be_packed;
-        let next =
-            STEPS.iter().skip(self.place() + 1).find(|step| packs || **step != Tier::Packed).copied()?;
-        let may_go = self.can_be_encoded && (self.is_lossy_allowed || self.has_exact_source);
-        match next {
-            Tier::Packed => Some(next),
-            Tier::Absent if !self.can_be_absent => None,
-            _ => may_go.then_some(next),
-        }
+        let is_step = |step: &Tier| match step {
+            Tier::Packed => packs,
+            Tier::Absent => true,
+            step => !self.floor.finer_than(*step),
+        };
+        let next = STEPS.iter().skip(self.place() + 1).copied().find(is_step)?;
+        let may_go = match next {
+            Tier::Packed => true,
+            // The eviction itself needs a consent where it is not exact.
+            Tier::Absent => {
+                self.can_be_absent
+                    && self.can_be_encoded
+                    && (self.loss != Loss::Deny || self.has_exact_source)
+            }
+            _ => self.can_be_encoded && (self.loss.allows(next) || self.has_exact_source),
+        };
+        may_go.then_some(next)
     }
 
-    /// The next tier up, if it has a source of that precision. What is encoded becomes exact, not packed.
+    /// The next tier up that is not below the floor, if it has a source of that precision. An encoded tensor becomes exact,
+    /// not packed.
     fn above(&self) -> Option<Tier> {
         if self.tier == Tier::Packed {
             return Some(Tier::Exact);
         }
-        let steps = STEPS.iter().take(self.place()).rev();
-        let next = steps.copied().find(|step| *step != Tier::Packed)?;
+        let mut steps = STEPS.iter().take(self.place()).rev().copied();
+        let next = steps.find(|step| *step != Tier::Packed && !self.floor.finer_than(*step))?;
         self.has_exact_source.then_some(next)
     }
 
@@ -234,7 +247,7 @@ impl Pass<'_> {
             if cap == 0 || self.bytes(Tier::Q7) <= cap {
                 break;
             }
-            if self.tensors.get(place).is_some_and(|tensor| tensor.below(self.rules).is_some()) {
+            if self.tensors.get(place).is_some_and(|tensor| tensor.below(self.rules) == Some(Tier::Q5)) {
                 self.go(place, Tier::Q5, "q7 is over its cap");
             }
         }
@@ -245,7 +258,7 @@ impl Pass<'_> {
         let cap = u128::from(self.rules.warm_byte_cap) * WARM_PERCENT / 100;
         for place in self.by_last_access(Tier::Q5).into_iter().rev() {
             let Some(tensor) = self.tensors.get(place) else { continue };
-            let is_wanted = tensor.last_access > tensor.since && tensor.above().is_some();
+            let is_wanted = tensor.last_access > tensor.since && tensor.above() == Some(Tier::Q7);
             let after = u128::from(self.bytes(Tier::Q7)) + u128::from(tensor.bytes_in(Tier::Q7));
             if is_wanted && after < cap && self.has_room(tensor, Tier::Q7) {
                 self.go(place, Tier::Q7, "it is used, and q7 has room");

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::engine::settings::{Consent, is_lossy_allowed};
+use crate::engine::settings::{Consent, allowed_loss};
 use crate::format::log::catalog::{Content, NodeType};
 use crate::model::{
-    Aim, Cause, Dtype, EntryId, Error, ErrorKind, Kept, KeptBy, MoveTo, Refusal, Result, Shape,
+    Aim, Cause, Dtype, EntryId, Error, ErrorKind, Kept, KeptBy, MoveTo, Refusal, Result, Shape, Tier,
     packs_blocks_of,
 };
 use crate::store::Collection;
@@ -37,9 +37,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether loss of precision is allowed, by the request or by the setting `lossy`.
-    pub(super) fn is_lossy_allowed(&self, state: &State) -> bool {
-        self.consent == Consent::Given || is_lossy_allowed(state, self.node)
+    /// Whether loss of precision down to a tier is allowed, by the request or by the setting `lossy`.
+    pub(super) fn allows(&self, state: &State, tier: Tier) -> bool {
+        self.consent == Consent::Given || allowed_loss(state, self.node).allows(tier)
     }
 
     /// Whether its blocks are long enough to be packed.

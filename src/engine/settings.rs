@@ -1,7 +1,7 @@
 //! Settings of files and directories: their storage in the log, and their meaning.
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
+use crate::model::{Encoder, EntryId, Error, ErrorKind, LOSSES, Loss, Result, Tier};
 use crate::store::Collection;
 use crate::store::State;
 use crate::store::Touched;
@@ -16,10 +16,17 @@ pub struct Setting {
     pub values: &'static [&'static str],
 }
 
-/// Whether precision may be lost where no exact source remains.
-pub const LOSSY: Setting = Setting { name: crate::store::LOSSY, values: &["deny", "allow"] };
+/// How far precision may be lost where no exact source remains.
+pub const LOSSY: Setting = Setting { name: crate::store::LOSSY, values: &LOSSES };
 /// Whether the engine moves it by policy.
-pub const POLICY: Setting = Setting { name: crate::store::POLICY, values: &["manual", "auto", "cache"] };
+pub const POLICY: Setting = Setting {
+    name: crate::store::POLICY,
+    values: &["manual", AUTO, "auto:q8", "auto:q7", "auto:q5", "auto:q3x", "auto:q3", "cache"],
+};
+/// The value by which the engine moves a tensor, to no tier below a floor: `auto:TIER`, or that of the tensor's consent.
+const AUTO: &str = "auto";
+/// The floor where nobody has named one.
+const FLOOR: Tier = Tier::Q8;
 /// How scales are chosen.
 pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "absmax"] };
 /// How small writes into an encoded tensor are stored.
@@ -72,9 +79,24 @@ impl Consent {
     }
 }
 
-/// Whether loss of precision is allowed.
-pub fn is_lossy_allowed(state: &State, node: EntryId) -> bool {
-    LOSSY.of(state, node) == "allow"
+/// The loss of precision that is allowed.
+pub fn allowed_loss(state: &State, node: EntryId) -> Loss {
+    Loss::parse(LOSSY.of(state, node))
+}
+
+/// Whether a value of `policy` is one by which the engine moves tensors.
+pub(super) fn is_automatic(value: &str) -> bool {
+    value.split(':').next() == Some(AUTO)
+}
+
+/// The lowest tier that the policy may move a tensor to. `None` if the engine does not move it by policy.
+pub(super) fn policy_floor(state: &State, node: EntryId) -> Option<Tier> {
+    let value = POLICY.of(state, node);
+    let named = value.split_once(':').and_then(|(_, tier)| Tier::from_name(tier));
+    is_automatic(value).then(|| match (named, allowed_loss(state, node)) {
+        (Some(tier), _) | (None, Loss::DownTo(tier)) => tier,
+        (None, Loss::Deny | Loss::Any) => FLOOR,
+    })
 }
 
 /// Whether small writes into an encoded tensor are quantized. A user must have allowed this
@@ -87,7 +109,7 @@ pub fn quantizes_writes(state: &State, node: EntryId) -> bool {
 #[cfg(feature = "mount")]
 pub(super) fn allow_loss_until_written(collection: &Collection, node: EntryId) -> Result<()> {
     collection.record(Touched::default(), |batch, _| {
-        batch.entry(allow_until_written(node));
+        batch.entry(allow_until_written(node, None));
         Ok(())
     })
 }
@@ -110,15 +132,19 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
     let is_cache = setting.name == POLICY.name && cache_bytes(value).is_some();
     if !is_cache && !setting.values.contains(&value) {
         let name = setting.name;
-        let values = match name == POLICY.name {
-            true => format!("{}, or cache BYTES, such as \"cache 50000000000\"", setting.values.join(", ")),
-            false => setting.values.join(" or "),
+        let values = match name {
+            _ if name == POLICY.name => {
+                "manual, auto, auto:TIER, such as auto:q5, or cache BYTES, such as \"cache 50000000000\""
+                    .to_owned()
+            }
+            _ if name == LOSSY.name => "deny, allow, or allow:TIER, such as allow:q8".to_owned(),
+            _ => setting.values.join(" or "),
         };
         return Err(Error::invalid(format!("invalid value {value:?} of {name}; expected {values}")));
     }
     collection.record(Touched::default(), |batch, state| {
         let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
-        if setting.name == WRITES.name && value == "delta" && !is_lossy_allowed(state, node) {
+        if setting.name == WRITES.name && value == "delta" && allowed_loss(state, node) == Loss::Deny {
             let text = "writes=delta rounds written values; set lossy=allow first";
             return Err(Error::new(ErrorKind::Denied, text));
         }
@@ -134,7 +160,7 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
         };
         if setting.name == WRITES.name && value == "delta" && !state.is_loss_asked_for(node) {
             // A request for quantized writes allows the loss, where only an import did so far.
-            set(LOSSY.name, "allow");
+            set(LOSSY.name, LOSSY.of(state, node));
         }
         set(setting.name, value);
         let ctime = crate::store::now_nanoseconds();

@@ -130,7 +130,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of `elements` elements. `None` if they exceed 2^64, or are no whole blocks.
+    /// Bytes of `elements` elements. `None` if they exceed 2^64, or are not whole blocks.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         let (each, bytes) = self.block();
         if elements.is_multiple_of(each) { (elements / each).checked_mul(bytes) } else { None }

@@ -1,7 +1,7 @@
 //! Tells by its name whether a tensor is on the list of those that stay exact.
 //!
 //! An entry of the list is one word or several in a row. The words of a name are its parts between `.`, `_`, `-`, `/` (or
-//! another character that is no letter or digit) and changes of case, without the digits at their ends: `LayerNorm1` has
+//! another character that is not a letter or digit) and changes of case, without the digits at their ends: `LayerNorm1` has
 //! `layer` and `norm`. A word of an entry matches itself and its plural, ignoring case.
 //!
 //! The entry `gate` means routers. The gate projection of an MLP is one of its large matrices, so that word does not

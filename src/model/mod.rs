@@ -10,6 +10,7 @@ mod error;
 mod exact_reason;
 mod id;
 mod keep_list;
+mod loss;
 mod mode;
 mod move_to;
 mod name;
@@ -26,6 +27,7 @@ pub use error::{Error, ErrorKind, Result, beginning, plain};
 pub use exact_reason::{Kept, KeptBy};
 pub use id::{EntryId, ObjectId, SeedId, StoreId, TensorId};
 pub use keep_list::{KEEP, keeps};
+pub use loss::{LOSSES, Loss};
 pub use mode::{
     ENTER_BITS, GROUP_EXECUTES, MODE_BITS, OWNER_BITS, OWNER_WRITES, PERMISSIONS, READ_BITS, SET_GROUP_ID,
     SET_USER_ID,

@@ -7,8 +7,8 @@
 //! A push freezes a collection, stores the pieces that the remote lacks and creates the manifest with the next number
 //! as its last step. Two pushes of the same number are told apart by the conditional PUT. A mount of a remote looks up
 //! the newest manifest of a collection, opens its log as `store::snapshot` wants it, and fetches pieces when their
-//! bytes are read: through a cache on disk, or through a few pieces in memory. A clone is a local collection of which
-//! pieces are still there. A collection of garbage takes two runs: the first plans, the second removes what the plan
+//! bytes are read: through a cache on disk, or through a few pieces in memory. A clone is a local collection;
+//! some of its pieces are in the remote only. A collection of garbage takes two runs: the first plans, the second removes what the plan
 //! named a day before.
 //!
 //! The rooms, each of which may name those before it:

@@ -71,7 +71,7 @@ impl Store {
         self.collection(tenant, name).map(|_| ())
     }
 
-    /// Makes a clone one of another snapshot, durably. What it has of it stays here; all changes are lost.
+    /// Makes a clone one of another snapshot, durably. Pieces of that snapshot that it has stay; all changes are lost.
     /// `Busy` if it is in use, or others need it.
     pub fn replace_clone(&self, place: CollectionName<'_>, cloned: &Cloned) -> Result<()> {
         let CollectionName { tenant, name } = place;
@@ -109,7 +109,7 @@ impl Store {
         })
     }
 
-    /// The snapshot that a collection is a clone of; `None` if it is no clone.
+    /// The snapshot that a collection is a clone of; `None` if it is not a clone.
     pub fn clone_source(&self, tenant: &str, name: &str) -> Result<Option<CloneSource>> {
         let Some(clones) = self.upstream.clones() else { return Ok(None) };
         let path = format!("{tenant}/{name}");

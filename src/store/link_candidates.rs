@@ -7,7 +7,7 @@
 //! 1. A data file with more than one name is never changed in place. Code that changes one holds [`Sharing::changing`]
 //!    from before it looks at the number of names until the change is complete; names are added while it is not held.
 //!
-//! How a file comes to share one:
+//! A file comes to share a data file in these steps:
 //!
 //! 1. `Collection::alike` picks the data files of the same length whose bytes agree at 16 places.
 //! 2. `Collection::link_data_file` gives one of them a name with a new number of the collection. The name comes before

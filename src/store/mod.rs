@@ -59,6 +59,7 @@ pub use collection::identity::Access;
 pub use collection::lineage::{ParentHold, broken};
 pub use collection::open_object::{MEMORY_FILE, OpenObject, Rebuild, Verify};
 pub use collection::place::PlaceOfObject;
+pub use collection::push_file::PushPlace;
 pub use collection::state_lock::StateGuard;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};

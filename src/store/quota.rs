@@ -344,7 +344,7 @@ mod tests {
         one.check(Use::FILE).unwrap();
         one.set_used(Use::default());
         assert_eq!(tenant.used(), other.used());
-        // What is left here is at most what is left above.
+        // The room here is at most the room above.
         assert_eq!(one.room(), Room { bytes: Some((100, 0)), files: None });
         other.set_limits(Limits { stored: Some(9), files: Some(3), ..Limits::default() });
         assert_eq!(other.room(), Room { bytes: Some((2, 7)), files: Some((2, 1)) });

@@ -455,8 +455,8 @@ impl Store {
         Ok(self.keep(&mut open, OwnedCollectionName::new(tenant, name), collection))
     }
 
-    /// Forgets an open collection, so that its next use opens it again. Who has it goes on with it. Only
-    /// for a store that is only read.
+    /// Forgets an open collection, so that its next use opens it again. Code that has the collection goes on with
+    /// it. Only for a store that is only read.
     pub fn forget(&self, tenant: &str, name: &str) {
         if self.access == Access::Read {
             let place = OwnedCollectionName::new(tenant, name);
@@ -507,6 +507,14 @@ impl Store {
     /// The traffic with the remote whose snapshots it shows; `None` of another store.
     pub fn traffic(&self) -> Option<Traffic> {
         self.upstream.snapshots().map(|snapshots| snapshots.traffic())
+    }
+
+    /// Records what the cache of a remote keeps, for the next mount. Requests to the remote that nobody waits for keep the
+    /// store in memory until they end, so a mount that ends cannot leave this to its drop.
+    pub fn save_cache(&self) {
+        if let Some(snapshots) = self.upstream.snapshots() {
+            snapshots.save_cache();
+        }
     }
 
     /// Shows the newest snapshots of a remote from now on. The paths of collections that differ. Open files

@@ -43,6 +43,9 @@ pub trait ShownSnapshots: Send + Sync {
 
     /// The traffic with the remote.
     fn traffic(&self) -> Traffic;
+
+    /// Records what a cache keeps, for the next mount.
+    fn save_cache(&self);
 }
 
 /// One snapshot: a disk on which its collection stands alone, and the remote behind it.

@@ -16,6 +16,7 @@ mod computed_bytes;
 mod dequantize;
 mod digest;
 mod embedding_index;
+mod ggml_tensor;
 mod low_rank;
 mod plan;
 mod strides;
@@ -31,6 +32,7 @@ pub use embedding_index::{
     HASH, batch_beside, batch_hash, batch_index, batch_stream, index_beside, may_show_other_hash, put_hash,
     shown_hash,
 };
+pub use ggml_tensor::{Incremented, Interleaved, Quantized};
 pub use low_rank::{Factor, Factors, LowRank, Tiles};
 pub use plan::{Piece, Plan};
 pub use strides::Strided;

@@ -9,20 +9,22 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::model::{DIMENSIONS_MAX, Error, Result};
+use crate::model::{DIMENSIONS_MAX, Error, ErrorKind, Result};
 use crate::store::StridedElements;
 use crate::stream::Stream;
 use crate::stream::byte_source::Computed;
 
 /// Longest stretch of the source that is fetched to put its elements elsewhere.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
-/// Bytes that are read in about the time that one more read takes.
+/// Bytes that are read in about the time that one more read of exact bytes takes.
 const READ_COST_BYTES: u64 = 4096;
 
 /// The elements of a tensor, read from a stream in which they lie.
 pub struct Strided {
     elements: Arc<StridedElements>,
     source: Stream,
+    /// Bytes that are read in about the time that one more read takes.
+    read_cost_bytes: u64,
 }
 
 /// A dimension of a box: the number of indices, and the bytes from one to the next in the source and in the result.
@@ -45,7 +47,21 @@ struct Grid {
 impl Strided {
     /// The elements in `source`.
     pub fn new(elements: Arc<StridedElements>, source: Stream) -> Strided {
-        Strided { elements, source }
+        Strided { elements, source, read_cost_bytes: READ_COST_BYTES }
+    }
+
+    /// The same in a source with blocks of so many bytes, each of which a read of a part of it decodes.
+    pub fn with_blocks(self, block_bytes: u64) -> Strided {
+        Strided { read_cost_bytes: block_bytes.max(READ_COST_BYTES), ..self }
+    }
+
+    /// Fills `out` from a byte of the source. Fails with `Busy` if the source has become shorter.
+    fn fill(&self, source: u64, out: &mut [u8]) -> Result<()> {
+        match self.source.read(source, out) {
+            Ok(bytes) if bytes == out.len() => Ok(()),
+            Err(error) if error.kind() != ErrorKind::Invalid => Err(error),
+            _ => Err(Error::new(ErrorKind::Busy, "its elements were cut off; open it again")),
+        }
     }
 
     /// Fetches the elements of a grid into `out`.
@@ -54,16 +70,16 @@ impl Strided {
         let Grid { source, result, axes } = grid;
         let whole = span(axes, size);
         let Some((first, rest)) = axes.split_first() else {
-            return self.source.read_exact(*source, part(out, *result, size)?);
+            return self.fill(*source, part(out, *result, size)?);
         };
         if rest.is_empty() && (first.source, first.result) == (size, size) {
-            return self.source.read_exact(*source, part(out, *result, whole)?);
+            return self.fill(*source, part(out, *result, whole)?);
         }
         let inner = span(rest, size);
-        let each = inner.saturating_add(READ_COST_BYTES);
+        let each = inner.saturating_add(self.read_cost_bytes);
         if whole <= FETCH_BYTES_MAX && whole <= first.count.saturating_mul(each) {
             fetched.resize(whole as usize, 0);
-            self.source.read_exact(*source, fetched)?;
+            self.fill(*source, fetched)?;
             return put(fetched, axes, size, part(out, *result, result_span(axes, size))?);
         }
         // As many indices as one fetch is worth.
@@ -88,8 +104,7 @@ impl Strided {
 
 impl Computed for Strided {
     fn bytes(&self) -> u64 {
-        let sizes = self.elements.dimensions.iter().map(|(size, _)| *size);
-        sizes.fold(self.elements.element_bytes, u64::saturating_mul)
+        self.elements.bytes()
     }
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {

@@ -20,7 +20,8 @@ const HEADLINE_END: &str = "<!-- end of headline -->";
 const TABLE_HEAD: &str = "| row | what | ours | reference | ratio | target |\n|---|---|---|---|---|---|";
 
 /// The kept tables: file, title, and the beginning of the names of its rows. The last one has all other rows.
-const TABLES: [(&str, &str, &str); 3] = [
+const TABLES: [(&str, &str, &str); 4] = [
+    ("forms.md", "Forms", "form"),
     ("remote.md", "Remotes", "remote"),
     ("io_uring.md", "Requests over io_uring", "mount-uring"),
     ("table.md", "Mount and process", ""),

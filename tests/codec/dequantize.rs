@@ -96,6 +96,13 @@ fn rows_of_every_alphabet_are_products_that_are_rounded_once() {
     let full: Vec<f32> = (0..4096).map(|i| f32::from_bits(0x3a00_0000 + random() + i)).collect();
     let mut short: Vec<f32> =
         full.iter().map(|scale| f32::from_bits(scale.to_bits() & 0xffff_0000)).collect();
+    let clean = short.clone();
+    let of_exponents =
+        |first: u32, count: u32, bits: u32| f32::from_bits(bits & 0x7f_ffff | (first + bits % count) << 23);
+    let tiny: Vec<f32> = (0..4096).map(|_| of_exponents(0, 40, random())).collect();
+    let huge: Vec<f32> = (0..4096).map(|_| of_exponents(220, 35, random())).collect();
+    let parts: Vec<f32> =
+        full.iter().map(|number| f32::from((number.to_bits() % 4099) as u16) / 16_384.0 + 7.0).collect();
     short[..5].copy_from_slice(&[0.0, -0.0, f32::INFINITY, f32::NAN, 1e-40]);
     let whole: Vec<f32> = (0..4096).map(|i| f32::from((i % 19) as u8) - 4.0).collect();
     let broken: Vec<f32> = (0..4096).map(|i| f32::from((i % 23) as u8) * 0.37).collect();
@@ -110,6 +117,15 @@ fn rows_of_every_alphabet_are_products_that_are_rounded_once() {
                 (&full, Some(&broken), 1.0, 1.0),
                 (&short, None, 0.123_456_f32, 1.0),
                 (&full, None, 1.0, 127.0),
+                (&clean, None, 0.123_456, 1.0),
+                (&clean, Some(&whole), 0.7, 1.0),
+                (&clean, Some(&parts), 1.0, 1.0),
+                (&full, Some(&parts), 1.0, 1.0),
+                (&full, Some(&whole), 1.0, 1.0),
+                (&tiny, None, 1.0, 1.0),
+                (&tiny, Some(&whole), 1.0, 1.0),
+                (&huge, None, 1.0, 1.0),
+                (&huge, Some(&parts), 1.0, 1.0),
             ] {
                 for groups in [None, Some((64, 64)), Some((24, 5))] {
                     let spread = |numbers| match groups {

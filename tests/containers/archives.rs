@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use support::{Fixture, Place, assert_same, get, python_line, repository, set, tierfs};
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "state.pt",
+    "old.pt",
     "training.ckpt",
     "types.pth",
     "only.pt",
@@ -31,26 +32,39 @@ pub fn loaded(name: &str) -> Vec<(String, String, String, String)> {
     serde_json::from_value(all[name].take()).unwrap()
 }
 
-/// Makes a checkpoint as `torch.save` writes it, with a matrix of f32 and the transposed matrix of the same storage.
-pub fn transposed(path: &Path, rows: u16, columns: u16) {
+/// Makes a checkpoint as `torch.save` writes it, of tensors of f32 of one storage, which counts from 0. The tensors are a
+/// Python expression: by name their offset, sizes and strides.
+fn saved(path: &Path, count: usize, tensors: &str) {
     const SCRIPT: &str = r#"
-import struct, sys, zipfile
-path, rows, columns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+import array, struct, sys, zipfile
+path, count, tensors = sys.argv[1], int(sys.argv[2]), eval(sys.argv[3])
 text = lambda value: b"X" + struct.pack("<I", len(value)) + value.encode()
-pair = lambda one, two: b"M" + struct.pack("<H", one) + b"M" + struct.pack("<H", two) + b"\x86"
-count = b"J" + struct.pack("<i", rows * columns)
-storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + count + b"tQ"
-tensor = lambda sizes, strides: (b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\0" + sizes + strides
-                                 + b"\x89ccollections\nOrderedDict\n)RtR")
-entries = text("matrix") + tensor(pair(rows, columns), pair(columns, 1))
-entries += text("turned") + tensor(pair(columns, rows), pair(1, columns))
+number = lambda value: b"J" + struct.pack("<i", value)
+numbers = lambda values: b"(" + b"".join(map(number, values)) + b"t"
+storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + number(count) + b"tQ"
+tensor = lambda offset, sizes, strides: (b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + number(offset)
+    + numbers(sizes) + numbers(strides) + b"\x89ccollections\nOrderedDict\n)RtR")
+entries = b"".join(text(name) + tensor(*found) for name, found in tensors.items())
 with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
     archive.writestr("x/data.pkl", b"\x80\x02}(" + entries + b"u.")
     archive.writestr("x/version", "3")
-    archive.writestr("x/data/0", b"".join(struct.pack("<f", place) for place in range(rows * columns)))
+    archive.writestr("x/data/0", array.array("f", range(count)).tobytes())
 "#;
-    let (rows, columns) = (rows.to_string(), columns.to_string());
-    python_line(SCRIPT, [path.as_os_str(), rows.as_ref(), columns.as_ref()]);
+    python_line(SCRIPT, [path.as_os_str(), count.to_string().as_ref(), tensors.as_ref()]);
+}
+
+/// A checkpoint with a matrix of f32 and the transposed matrix of the same storage.
+pub fn transposed(path: &Path, rows: usize, columns: usize) {
+    let matrix = format!("(0, ({rows}, {columns}), ({columns}, 1))");
+    let turned = format!("(0, ({columns}, {rows}), (1, {columns}))");
+    saved(path, rows * columns, &format!("{{'matrix': {matrix}, 'turned': {turned}}}"));
+}
+
+/// A checkpoint with a tensor of f32, and windows of 4 x 2 of its elements: one from each.
+pub fn windows(path: &Path, count: usize) {
+    let windows = format!("{{f'w{{at:05}}': (at, (4, 2), (1, 4)) for at in range({count})}}");
+    let all = count + 8;
+    saved(path, all, &format!("{{'all': (0, ({all},), (1,)), **{windows}}}"));
 }
 
 /// The file in a directory of a mount, and the files of its tensors.
@@ -87,9 +101,7 @@ fn checkpoints_and_models_show_the_tensors_that_their_libraries_load() {
 #[test]
 fn files_that_only_python_can_load_stay_plain_and_say_why() {
     let fixture = Fixture::new();
-    for (name, words) in
-        [("class.pt", "__main__.Net"), ("scripted.pt", "scripted model"), ("old.pt", "since PyTorch 1.6")]
-    {
+    for (name, words) in [("class.pt", "__main__.Net"), ("scripted.pt", "scripted model")] {
         fs::copy(golden(name), fixture.path(name)).unwrap();
         assert_same(&fixture.read(name), &fs::read(golden(name)).unwrap(), name);
         let why = fixture.attribute(name, "why");

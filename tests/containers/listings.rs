@@ -50,7 +50,7 @@ fn a_directory_and_those_below_list_tensors_where_the_setting_says_so() {
 }
 
 #[test]
-fn what_lists_tensors_is_removed_by_the_usual_tools() {
+fn directories_that_list_tensors_are_removed_by_the_usual_tools() {
     let mut fixture = Fixture::new();
     for is_mounted_so in [false, true] {
         if is_mounted_so {

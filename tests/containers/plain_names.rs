@@ -153,7 +153,7 @@ fn the_first_name_that_a_program_makes_ends_the_plain_names_of_that_directory() 
     check_plain(&mounted, &bytes, &["blk/0/q"]);
     assert_eq!(fs::read(path(&mounted, "w")).unwrap(), b"new\n");
     gone(&mounted, "sub/x");
-    // What a program makes at the place of a directory of tensors makes that directory.
+    // A file at the place of a directory of tensors makes that directory.
     fs::write(path(&mounted, "blk/0/new"), b"new").unwrap();
     assert_eq!(names(&path(&mounted, "blk/0")), ["new"]);
     gone(&mounted, "blk/0/q");

@@ -191,3 +191,133 @@ fn a_large_view_reads_the_same_again_and_again() {
     }
     mounted.unmount();
 }
+
+/// The peak of the daemon's memory, in KiB.
+fn peak(fixture: &Fixture) -> u64 {
+    let process = fixture.mounted().daemon().unwrap();
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_write_below_many_views_takes_no_memory_for_each_pair_of_them() {
+    const VIEWS: usize = 20_000;
+    let fixture = Fixture::new();
+    let path = fixture.path("m.pt");
+    crate::archives::windows(&path, VIEWS);
+    let names = fs::read_dir(fixture.path(".tensors")).unwrap().count();
+    assert_eq!(names, VIEWS + 1);
+    let read = |place: usize| fixture.read(&tensor(&format!("w{place:05}")));
+    let number = |bytes: &[u8], place: usize| f32::from_le_bytes(bytes[place * 4..][..4].try_into().unwrap());
+    assert_eq!((number(&read(VIEWS - 1), 3), read(0).len()), (VIEWS as f32 + 4.0, 32));
+    let before = peak(&fixture);
+    let bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(32).rposition(|window| window == &fixture.read(".tensors/all")[4..36]).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&9_f32.to_le_bytes(), at as u64).unwrap();
+    drop(file);
+    assert_eq!((number(&read(1), 0), number(&read(0), 2)), (9.0, 9.0));
+    let grown = peak(&fixture) - before;
+    assert!(grown < 200 << 10, "{grown} KiB for {VIEWS} views");
+    fixture.check();
+}
+
+#[test]
+fn views_go_with_every_name_of_their_container_and_outlive_them_while_they_are_open() {
+    let mut fixture = with_views();
+    fs::create_dir(fixture.path("sub")).unwrap();
+    fs::hard_link(fixture.path("m.pt"), fixture.path("sub/linked.pt")).unwrap();
+    fs::rename(fixture.path("m.pt"), fixture.path("other.pt")).unwrap();
+    check(&fixture);
+    let cube = fixture.read(&tensor("cube"));
+    assert_same(&fixture.read("sub/.tensors/permuted"), &permuted(&cube), "of the link");
+    fs::remove_file(fixture.path("other.pt")).unwrap();
+    assert!(fs::read(fixture.path(&tensor("permuted"))).is_err());
+    let at = fixture.path("sub/.tensors/permuted");
+    let (open, mapping) = (fs::File::open(&at).unwrap(), Mapping::of(&at, libc::MAP_SHARED));
+    fixture.mounted().job(".ctl/compact", "start");
+    let file = fs::OpenOptions::new().write(true).open(fixture.path("sub/.tensors/cube")).unwrap();
+    file.write_all_at(&[3; 100], 12).unwrap();
+    drop(file);
+    let cube = fixture.read("sub/.tensors/cube");
+    fs::remove_file(fixture.path("sub/linked.pt")).unwrap();
+    fs::write(fixture.path("filler"), vec![1; 100_000]).unwrap();
+    let mut read = vec![0; 840];
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert_same(&read, &permuted(&cube), "a descriptor after the last name");
+    assert_same(&mapping.bytes()[..840], &permuted(&cube), "a mapping after the last name");
+    drop((open, mapping));
+    fixture.crash();
+    fixture.check();
+}
+
+#[test]
+fn a_view_whose_elements_are_cut_off_is_busy_and_other_strides_show_in_files_that_are_opened_later() {
+    let fixture = Fixture::new();
+    let path = fixture.path("m.pt");
+    crate::archives::transposed(&path, 70, 90);
+    let matrix = fixture.read(&tensor("matrix"));
+    let turned = |rows: usize, columns: usize| -> Vec<u8> {
+        let places = (0..columns).flat_map(|column| (0..rows).map(move |row| (row * columns + column) * 4));
+        places.flat_map(|at| matrix[at..at + 4].to_vec()).collect()
+    };
+    assert_same(&fixture.read(&tensor("turned")), &turned(70, 90), "turned");
+    // The same bytes in the same place, with other strides.
+    let place = Place::new();
+    let other = place.path("other.pt");
+    crate::archives::transposed(&other, 90, 70);
+    let bytes = fs::read(&other).unwrap();
+    assert_eq!(bytes.len() as u64, fs::metadata(&path).unwrap().len());
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&bytes, 0).unwrap();
+    drop(file);
+    for _ in 0..3 {
+        assert_same(&fixture.read(&tensor("turned")), &turned(90, 70), "turned otherwise");
+    }
+    let open = fs::File::open(fixture.path(&tensor("turned"))).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(9000).unwrap();
+    // The kernel keeps pages of what was read until the file is closed.
+    rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let error = open.read_exact_at(&mut [0; 100], 20_000).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "{error}");
+    drop((file, open));
+    assert!(fs::metadata(fixture.path(&tensor("turned"))).is_err());
+    fixture.check();
+}
+
+#[test]
+fn a_view_reads_tensors_that_are_evicted_and_made_again() {
+    let place = Place::new();
+    let (base, child) = (place.path("base/m.pt"), place.path("child/m.pt"));
+    for path in [&base, &child] {
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        crate::archives::transposed(path, 300, 200);
+    }
+    // A few numbers differ.
+    let bytes = fs::read(&child).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&child).unwrap();
+    file.write_all_at(&[1; 40], bytes.len() as u64 / 2).unwrap();
+    drop(file);
+    place.import("t/base", &[&base], &[]);
+    place.import("t/child", &[&child], &["--parent", "t/base"]);
+    let mounted = place.mount(&[]);
+    let at = |name: &str| mounted.path(Path::new("t/child/.tensors").join(name));
+    let wanted = fs::read(at("turned")).unwrap();
+    let matrix = fs::read(at("matrix")).unwrap();
+    set(&mounted.path("t/child"), "reconstruct", "delta").unwrap();
+    set(&at("matrix"), "evict", "1").unwrap();
+    assert_eq!(get(&at("matrix"), "tier"), "absent");
+    assert_same(&fs::read(at("matrix")).unwrap(), &matrix, "matrix");
+    assert_same(&fs::read(at("turned")).unwrap(), &wanted, "turned");
+    set(&at("turned"), "pin", "1").unwrap();
+    assert_same(&fs::read(at("turned")).unwrap(), &wanted, "a pinned view of absent bytes");
+    set(&at("turned"), "pin", "0").unwrap();
+    set(&mounted.path("t/child"), "lossy", "allow").unwrap();
+    set(&at("matrix"), "evict", "discard").unwrap();
+    let error = fs::read(at("turned")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENODATA), "{error}");
+    mounted.unmount();
+    support::fsck(&place.store());
+}

@@ -12,6 +12,7 @@
 
 mod block_checksums;
 mod daemon_survival;
+mod damaged_views;
 mod dead_mounts;
 mod durability_marks;
 mod failing_calls;

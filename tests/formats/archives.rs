@@ -319,7 +319,7 @@ fn a_pickle_describes_tensors_and_executes_nothing() {
     let by_text = [&b"\x80\x04"[..], &text("os"), &text("system"), b"\x93", &command, b"\x85R."].concat();
     assert_eq!(refused(pickled(&by_text), "os.system"), ErrorKind::Unsupported);
     assert!(!marker.exists());
-    // Other operations that call, and calls of what is no name.
+    // Other operations that call, and calls of values that are not names.
     for pickle in [
         &b"\x80\x02}}\x81."[..],
         b"}(R.",
@@ -400,7 +400,7 @@ fn arrays_of_an_archive_are_checked_as_numpy_files() {
     let objects = [&array[..10], objects.as_bytes(), &array[128..]].concat();
     let found = parse(&[stored("w.npy", &array), stored("o.npy", &objects)]).unwrap();
     assert_eq!((found.arrays.len(), &*found.others[0].0), (1, "o.npy"));
-    // What is no array, and one that is compressed, hide no other.
+    // Entries that are not arrays, and compressed ones, hide no other.
     let packed = Made { name: "p.npy", method: 8, data: &array, size: 9 };
     let found = parse(&[stored("w.npy", &array), stored("readme.txt", b"x"), packed]).unwrap();
     assert_eq!((found.arrays.len(), found.others.len()), (1, 2), "{found:?}");
@@ -504,7 +504,7 @@ fn hostile_protobufs_are_refused_within_bounds() {
 }
 
 #[test]
-fn what_a_model_gives_twice_counts_as_the_runtime_takes_it() {
+fn fields_that_a_model_gives_twice_count_as_in_the_runtime() {
     let initializer = |name: &str, rest: &[u8]| field(5, &[&field(8, name.as_bytes()), rest].concat());
     let rest = |value: u8| [&[2 << 3, 1, 1 << 3, 2][..], &field(9, &[value; 8])].concat();
     let graph = [initializer("w", &rest(1)), initializer("v", &rest(2)), initializer("w", &rest(3))].concat();
@@ -528,7 +528,7 @@ fn what_a_model_gives_twice_counts_as_the_runtime_takes_it() {
 }
 
 #[test]
-fn what_a_model_has_beside_its_initializers_is_named() {
+fn other_values_of_a_model_are_named() {
     let tensor =
         |name: &str| [&field(8, name.as_bytes())[..], &[2 << 3, 1, 1 << 3, 2], &field(9, &[1; 8])].concat();
     let constant = |output: &str| {

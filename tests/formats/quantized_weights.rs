@@ -1,4 +1,4 @@
-//! Which tensors of quantized models are decoded: those whose tables can be read in one way only.
+//! Tensors of quantized models are decoded only where their tables can be read in one way.
 
 use std::collections::BTreeMap;
 

@@ -186,3 +186,49 @@ fn a_pickle_that_runs_a_command_runs_nothing() {
     assert!(!marker.exists());
     mounted.unmount();
 }
+
+#[test]
+fn links_to_checkpoints_lead_to_the_names_that_the_form_shows() {
+    let place = Place::new();
+    let folder = place.path("hub/models--a--b");
+    let (blobs, snapshot) = (folder.join("blobs"), folder.join("snapshots/abc"));
+    fs::create_dir_all(&blobs).unwrap();
+    fs::create_dir_all(&snapshot).unwrap();
+    let link = |name: &str, digest: char, bytes: &[u8]| {
+        let blob = digest.to_string().repeat(40);
+        fs::write(blobs.join(&blob), bytes).unwrap();
+        std::os::unix::fs::symlink(format!("../../blobs/{blob}"), snapshot.join(name)).unwrap();
+    };
+    let index = r#"{"metadata":{"total_size":9},"weight_map":{"w":"pytorch_model.bin"}}"#;
+    link("config.json", 'c', b"{}");
+    link("pytorch_model.bin", 'e', &fs::read(golden("strided.pt")).unwrap());
+    link("pytorch_model.bin.index.json", 'd', index.as_bytes());
+    let marker = place.path("was-run");
+    link("training_args.bin", 'f', &pickle_that_writes(&marker));
+    fs::write(place.path("in"), b"").unwrap();
+    place.import("t/c", &[&place.path("in")], &[]);
+    let mounted = place.mount(&[]);
+    let own = mounted.path("t/c");
+    support::script(Path::new("/"), &format!("cp -a {} {}", place.path("hub").display(), own.display())).ok();
+    // A link to a link, and one that leads nowhere.
+    std::os::unix::fs::symlink("hub/models--a--b/snapshots/abc/pytorch_model.bin", own.join("other.bin"))
+        .unwrap();
+    std::os::unix::fs::symlink("nothing", own.join("broken.txt")).unwrap();
+    let form = mounted.path("t/c/.as/safetensors");
+    let shown = form.join("hub/models--a--b/snapshots/abc");
+    assert_eq!(names(&shown), ["config.json", "model.safetensors", "model.safetensors.index.json"]);
+    assert_eq!(read(&shown.join("model.safetensors")), loaded("strided.pt"));
+    let target = fs::read_link(shown.join("model.safetensors")).unwrap();
+    assert_eq!(target, Path::new(&format!("../../blobs/{}.safetensors", "e".repeat(40))));
+    let length = fs::symlink_metadata(shown.join("model.safetensors")).unwrap().len();
+    assert_eq!(length as usize, target.as_os_str().len());
+    assert_eq!(json(&shown.join("model.safetensors.index.json"))["weight_map"]["w"], "model.safetensors");
+    assert_eq!(fs::read(shown.join("config.json")).unwrap(), b"{}");
+    assert_eq!(read(&form.join("other.safetensors")), loaded("strided.pt"));
+    assert!(fs::symlink_metadata(form.join("broken.txt")).is_ok());
+    for hidden in ["pytorch_model.bin", "training_args.bin", "training_args.safetensors"] {
+        assert!(fs::symlink_metadata(shown.join(hidden)).is_err(), "{hidden}");
+    }
+    assert!(fs::symlink_metadata(form.join("other.bin")).is_err());
+    mounted.unmount();
+}

@@ -7,8 +7,23 @@ use std::path::{Path, PathBuf};
 use crate::with_many_types;
 use support::{Answer, Place, assert_same, files_below, names, run, shell};
 
-const FORMS: [&str; 11] =
-    ["npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256"];
+const FORMS: [&str; 15] = [
+    "npy",
+    "safetensors",
+    "f32",
+    "f16",
+    "bf16",
+    "q8",
+    "q7",
+    "q5",
+    "q3",
+    "cgeb",
+    "sha256",
+    "gguf",
+    "gguf-q8_0",
+    "gguf-q4_0",
+    "experts",
+];
 
 /// A store with files of all element types, and a copy of `.as` of it.
 fn stored() -> (Place, PathBuf) {
@@ -42,7 +57,8 @@ fn assert_same_file(got: &Path, wanted: &Path) {
 #[test]
 fn an_export_of_a_form_equals_the_mounted_form_byte_for_byte() {
     let (place, shown) = stored();
-    for form in FORMS {
+    // The collection has no model that the forms of GGUF show.
+    for form in FORMS.into_iter().filter(|form| !form.starts_with("gguf")) {
         let (to, shown) = (place.path("to").join(form), shown.join(form));
         export(&place, "t/c", &to, form).ok();
         let wanted = files_below(&shown);

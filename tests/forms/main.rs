@@ -7,15 +7,20 @@
 
 mod changes;
 mod checkpoints;
+mod compressed;
 mod content;
+mod experts;
 mod export;
 mod gguf;
+mod gguf_model;
 mod listing;
 mod merged;
 mod move_preview;
 mod paths;
 mod pinned;
 mod quantized;
+mod ranks;
+mod two_models;
 mod weights;
 
 use std::path::Path;

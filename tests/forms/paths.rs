@@ -18,7 +18,24 @@ fn forms_open_by_name_and_are_not_listed_beside_files() {
     let found = text(&shell(&collection, "find . -name '*as*' | sort").stdout);
     assert!(!found.contains(".as"), "{found}");
     let forms = collection.join(".as");
-    let wanted = ["bf16", "cgeb", "f16", "f32", "npy", "q3", "q5", "q7", "q8", "safetensors", "sha256"];
+    let wanted = [
+        "bf16",
+        "cgeb",
+        "experts",
+        "f16",
+        "f32",
+        "gguf",
+        "gguf-q4_0",
+        "gguf-q8_0",
+        "npy",
+        "q3",
+        "q5",
+        "q7",
+        "q8",
+        "safetensors",
+        "sha256",
+        "tp",
+    ];
     assert_eq!(names(&forms), wanted);
     assert_eq!(names(&forms.join("npy")), ["a.npy", "deep", "norm.npy", "nothing.npy", "sub", "x.npy"]);
     assert_eq!(names(&forms.join("npy/deep/er")), ["b.npy"]);

@@ -289,7 +289,7 @@ fn a_change_of_the_header_copies_no_tensor() {
 }
 
 #[test]
-fn what_a_full_log_refused_is_recorded_at_the_unmount() {
+fn writes_that_a_full_log_refused_are_recorded_at_the_unmount() {
     let mut small = Small::new();
     let mut random = Random(28);
     let (old, new) = (random.bytes(300_000), random.bytes(300_000));

@@ -194,8 +194,10 @@ def ladders():
 
 def archives():
     for path in (GOLDEN / "models").iterdir():
-        if path.suffix in (".pt", ".pth", ".ckpt", ".bin") and path.name != "old.pt":
+        if path.suffix in (".pt", ".pth", ".ckpt", ".bin"):
             put("torch", path.name, path.read_bytes())
+            if not zipfile.is_zipfile(path):
+                continue
             with zipfile.ZipFile(path) as archive:
                 for name in archive.namelist():
                     if name.endswith("/data.pkl"):

@@ -76,9 +76,10 @@ save("strided.pt", {
     "image": torch.arange(48, dtype=torch.uint8).view(1, 3, 4, 4).to(memory_format=torch.channels_last),
     "imaginary": torch.randn(6, dtype=torch.complex64).imag, "none": cube[:, 3:3, ::2], "far": torch.randn(60, 90).half().t(),
 })
+save("old.pt", {**net.state_dict(), "row": rows[:10], "turned": rows.view(10, 10).t(), "head": net.last.weight},
+     _use_new_zipfile_serialization=False)
 # Contents that stay a plain file.
 torch.save(net, FOLDER / "class.pt")
-torch.save(net.state_dict(), FOLDER / "old.pt", _use_new_zipfile_serialization=False)
 torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), FOLDER / "scripted.pt")
 
 rng = np.random.default_rng(3)

@@ -98,7 +98,7 @@ pub fn stored(place: &Place) -> BTreeMap<PathBuf, (Vec<u8>, i64)> {
 }
 
 #[test]
-fn what_cannot_be_imported_from_a_directory_is_named_and_the_rest_comes_in() {
+fn entries_that_cannot_be_imported_are_named_and_the_rest_comes_in() {
     each_way(|way| {
         let folder = way.place.path("folder");
         way.place.write("folder/config.json", b"{}");

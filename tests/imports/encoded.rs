@@ -79,7 +79,8 @@ fn encoded_tensors_and_their_container_read_as_the_codec_decodes() {
                     whole[at..at + right.len()].copy_from_slice(&right);
                     let node = find(&collection, &name).unwrap();
                     let state = collection.state();
-                    assert_eq!(state.setting(node.entry.id, "lossy"), Some("allow"), "{name}");
+                    let allowed = format!("allow:{tier}");
+                    assert_eq!(state.setting(node.entry.id, "lossy"), Some(&*allowed), "{name}");
                 }
                 assert!(read(&collection, &path).unwrap() == whole, "{path}");
                 let stream = stream(&collection, &path, Verify::First);

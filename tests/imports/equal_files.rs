@@ -193,7 +193,7 @@ fn a_data_file_with_a_foreign_name_is_never_changed_in_place() {
 }
 
 #[test]
-fn what_a_moved_file_left_is_given_back_by_a_compaction_once_the_other_is_gone() {
+fn a_compaction_gives_back_the_space_of_a_moved_file_once_the_other_is_gone() {
     let (place, bytes) = two(99);
     let mounted = place.mount(&[]);
     let moved = mounted.path("t/b/m.safetensors");
@@ -379,7 +379,7 @@ impl Side {
 }
 
 #[test]
-fn whatever_happens_to_one_file_the_other_stays_intact() {
+fn a_change_of_one_equal_file_leaves_the_other_intact() {
     for seed in 0..4 * u64::from(scale()) {
         let (place, source) = two(200 + seed);
         let mut random = Random(300 + seed);

@@ -207,7 +207,7 @@ fn revisions_of_a_model_share_their_blobs() {
 }
 
 #[test]
-fn what_is_no_cache_or_is_incomplete_is_said() {
+fn a_directory_that_is_not_a_cache_or_is_incomplete_is_named() {
     each_way(|way| {
         let (hub, tiny) = cache(&way.place);
         way.import("acme/all", &hub, &[]).failed(

@@ -34,7 +34,7 @@ def same(one, other, what):
 
 
 def compare(load):
-    """What a loader does for both directories of the command line."""
+    """Runs a loader on both directories of the command line and compares the results."""
     if len(sys.argv) != 3:
         sys.exit(f"usage: {sys.argv[0]} SOURCE MOUNT")
     source, mount = (load(folder) for folder in sys.argv[1:])

@@ -243,7 +243,7 @@ impl<'a> Cell<'a> {
                 assert_same(&seen(), &expected(), context);
                 drop(seen);
                 if holder == Holder::Sharing {
-                    // What was left to the other name goes with a compaction.
+                    // A compaction frees the bytes that were left to the other name.
                     return wait_until(context, || {
                         self.compact();
                         self.is_done(change, before)

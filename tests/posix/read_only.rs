@@ -94,7 +94,7 @@ fn every_call_that_writes_is_refused_and_changes_nothing() {
     );
     shell(&mounted.mountpoint, &script);
     assert_eq!(picture(&mounted), before);
-    assert_eq!(mounted.stats()["errors"], 0, "a refusal is no error of the store");
+    assert_eq!(mounted.stats()["errors"], 0, "a refusal is not an error of the store");
 }
 
 #[test]

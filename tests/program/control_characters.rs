@@ -125,7 +125,7 @@ fn no_command_prints_the_control_characters_of_names() {
         (format!("in/{NAME}.npy"), npy_file(&Random(44).floats(20_000))),
         (format!("in/{NAME}/{NAME}.npy"), npy_file(&data)),
         (format!("in/{NAME}.txt"), b"text".to_vec()),
-        // What is wrong with it names a tensor.
+        // The message about its fault names a tensor.
         (
             format!("in/bad-{NAME}.safetensors"),
             safetensors_file(&header.to_string().replace("80000", "79999"), &data),

@@ -1,4 +1,4 @@
-//! How requests arrive: over io_uring where the kernel offers it, from the device elsewhere.
+//! Requests arrive over io_uring where the kernel offers it, from the device elsewhere.
 
 use std::fs::{self, File};
 use std::io;

@@ -29,7 +29,7 @@ ERROR_SLACK = 1e-6
 
 
 def decoded(x: np.ndarray, bits: int, block_elements: int) -> np.ndarray:
-    """What the array reads as after absmax encoding, for blocks of block_elements (a multiple of the group).
+    """The array after absmax encoding and decoding, for blocks of block_elements (a multiple of the group).
 
     Blocks with a non-finite value or a subnormal scale stay exact.
     """
@@ -71,7 +71,7 @@ def reference_decoded(x: np.ndarray, dtype: str, bits: int, block_elements: int)
 
 
 def check_against_reference() -> int:
-    """Random small arrays: lengths that are no whole group or block, zeros, outliers, non-finite values, subnormal scales."""
+    """Random small arrays: lengths that do not fill a group or block, zeros, outliers, non-finite values, subnormal scales."""
     rng = np.random.default_rng(5)
     cases = 0
     for dtype, numpy_type in reference.DTYPES.items():

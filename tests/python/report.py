@@ -7,7 +7,7 @@ import json
 import sys
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "br", "input", "rect"}
+VOID = {"meta", "link", "br", "wbr", "input", "rect"}
 
 
 class Page(HTMLParser):
@@ -33,6 +33,8 @@ class Page(HTMLParser):
         if tag == "table":
             self.tables.append([])
             self.owners.append(self.owner)
+        elif tag == "summary":
+            self.owner = ""
         elif tag == "tr":
             self.row = []
         elif tag in ("td", "th"):
@@ -58,7 +60,7 @@ class Page(HTMLParser):
         elif self.cell is not None:
             self.cell += data
         elif self.open and self.open[-1] == "summary":
-            self.owner = data
+            self.owner += data
         else:
             self.texts.append(data)
 

@@ -46,7 +46,7 @@ def write_source(path: Path) -> None:
 
 
 def lay_out(source: Path, folder: Path, bits: int = 0, only_large: bool = False) -> None:
-    """What a mount would show, made with reference.py; 0 bits: exact."""
+    """Writes the files that a mount would show, made with reference.py; 0 bits: exact."""
     whole = bytearray(source.read_bytes())
     for tensor in header(source).values():
         touched = tensor.dtype in FLOATS and bits != 0 and (not only_large or tensor.name in ("a.weight", "deep/er.weight"))

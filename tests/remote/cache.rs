@@ -109,6 +109,24 @@ fn a_cache_without_room_keeps_its_limit_and_reads_go_on() {
 }
 
 #[test]
+fn a_cache_is_saved_at_the_end_of_a_mount_though_something_keeps_it_open() {
+    let (bucket, wanted, _) = bucket(|_| Fault::None);
+    let folder = TempDir::new().unwrap();
+    let store = opened(&bucket, folder.path(), Size::default());
+    assert!(files_of(&store, "acme", "m") == wanted);
+    let maps = || {
+        let names = support::names(&folder.path().join("blob"));
+        let (maps, blobs): (Vec<String>, Vec<String>) =
+            names.into_iter().partition(|name| name.ends_with(".map"));
+        assert!(!blobs.is_empty());
+        maps.len() == blobs.len()
+    };
+    assert!(!maps());
+    store.save_cache();
+    assert!(maps());
+}
+
+#[test]
 fn files_that_a_killed_process_left_without_a_map_are_removed() {
     let folder = TempDir::new().unwrap();
     drop(Cache::open(folder.path(), Size::default()).unwrap());

@@ -22,7 +22,7 @@ use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
 
 use crate::faulty::{Call, Clock, Fault, Faulty};
-use crate::push::{quiet, remote, request};
+use crate::push::{quiet, remote};
 
 const HOUR: u64 = 3600;
 const KEEP: Keep = Keep { last: 1, younger: Duration::ZERO, grace: Duration::from_secs(24 * HOUR) };
@@ -55,6 +55,11 @@ fn push_timed(
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
     let collection = store.collection("acme", "m").unwrap();
     push_within(&remote(bucket)?, &collection, request, &Silent, elapsed)
+}
+
+/// A push, over that of anybody else.
+fn request(push: u128) -> Parameters {
+    Parameters { is_forced: true, ..crate::push::request(push) }
 }
 
 fn named(collection: &str, push: u128) -> Parameters {

@@ -18,6 +18,7 @@ mod kept;
 mod mounted;
 mod proxy;
 mod push;
+mod push_over;
 mod reading;
 mod rounds;
 mod seaweed;
@@ -25,6 +26,7 @@ mod server;
 mod snapshots;
 mod through_http;
 mod variants;
+mod views;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

@@ -45,7 +45,7 @@ struct Shared {
     /// The pause after each part of an answer, in milliseconds.
     pause: AtomicU64,
     keeps: AtomicBool,
-    /// Answers by request and range. Who asks for one that is on its way waits for it.
+    /// Answers by request and range. A request for an answer that is on its way waits for it.
     kept: Mutex<HashMap<String, Kept>>,
     is_over: AtomicBool,
 }

@@ -11,7 +11,7 @@ use tierfs::format::snapshot::manifest::OwnerAndMode;
 use tierfs::model::{ErrorKind, Result, Silent, StoreId};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
-use tierfs::remote::push::parameters::Parameters;
+use tierfs::remote::push::parameters::{Parameters, Variants};
 use tierfs::remote::push::publish::push;
 use tierfs::remote::read::files::Source;
 use tierfs::remote::read::published_collections::Published;
@@ -48,7 +48,8 @@ pub fn request(push: u128) -> Parameters {
         created_at: CREATED,
         is_single_writer: false,
         dedup_with: Vec::new(),
-        variants: Vec::new(),
+        variants: Variants::These(Vec::new()),
+        is_forced: false,
     }
 }
 
@@ -57,8 +58,12 @@ pub fn remote(bucket: &Arc<Faulty>) -> Result<Remote> {
 }
 
 pub fn pushed(place: &Place, bucket: &Arc<Faulty>, number: u128) -> Result<Pushed> {
+    pushed_as(place, bucket, &request(number))
+}
+
+fn pushed_as(place: &Place, bucket: &Arc<Faulty>, request: &Parameters) -> Result<Pushed> {
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test")?;
-    push(&remote(bucket)?, &store.collection("acme", "m")?, &request(number), &Silent)
+    push(&remote(bucket)?, &store.collection("acme", "m")?, request, &Silent)
 }
 
 pub fn quiet(objects: &Arc<InMemory>) -> Arc<Faulty> {
@@ -231,8 +236,10 @@ fn one_of_two_pushers_wins_and_the_other_is_told() {
     assert_eq!(error.kind(), ErrorKind::Exists);
     assert!(error.to_string().contains("another machine has pushed snapshot 1 of acme/m"), "{error}");
     assert_eq!(seen(&objects).unwrap().1.keys().collect::<Vec<_>>(), ["note.txt"]);
+    assert_eq!(pushed(&place, &quiet(&objects), 10).unwrap_err().kind(), ErrorKind::Exists);
     // The next push of the loser finds the pieces that it has sent.
-    assert_eq!(pushed(&place, &quiet(&objects), 10).unwrap().number, 2);
+    let forced = Parameters { is_forced: true, ..request(11) };
+    assert_eq!(pushed_as(&place, &quiet(&objects), &forced).unwrap().number, 2);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tierfs::model::{MoveTo, Progress, Result, Silent};
 use tierfs::remote::place::garbage::{Keep, collect};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
-use tierfs::remote::push::parameters::Parameters;
+use tierfs::remote::push::parameters::{Parameters, Variants};
 use tierfs::remote::push::publish::push;
 use tierfs::remote::read::files::Source;
 use tierfs::remote::read::published_collections::Published;
@@ -36,7 +36,7 @@ fn pushed_in(
 ) -> Result<Pushed> {
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test")?;
     let variants = tiers.iter().map(|tier| variant(MoveTo::parse_variant(tier).unwrap(), store.settings()));
-    let request = Parameters { variants: variants.collect(), ..request(number) };
+    let request = Parameters { variants: Variants::These(variants.collect()), ..request(number) };
     push(&remote(bucket)?, &store.collection("acme", "m")?, &request, progress)
 }
 

@@ -1,5 +1,5 @@
-"""What is written to an encoded tensor is what is read: random operations against a model that begins as what a reader
-sees. fsx begins with zeros; this begins with values that a tier has rounded.
+"""Reads of an encoded tensor return the written bytes: random operations against a model that begins with the bytes that a
+reader sees. fsx begins with zeros; this begins with values that a tier has rounded.
 
     lossy.py CONTAINER TENSOR OPERATIONS SEED
 

@@ -48,7 +48,7 @@ def make(path):
 
 
 def quiet(is_killed):
-    """What fails when its daemon is killed need not be told."""
+    """Hides the errors of a process whose daemon was killed."""
     if is_killed:
         sys.stderr = open(os.devnull, "w")
 

@@ -1,4 +1,4 @@
-"""What the suites in Python share: a store that is mounted, killed and mounted again."""
+"""A store that is mounted, killed and mounted again, for the suites in Python."""
 import os
 import signal
 import subprocess

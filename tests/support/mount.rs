@@ -260,7 +260,7 @@ impl Mounted {
         let file = fs::File::open(self.path(".ctl/stats.json")).unwrap();
         let len = crate::read_at(&file, &mut text, 0);
         let stats: serde_json::Value = serde_json::from_slice(&text[..len]).unwrap();
-        stats[name].as_u64().unwrap_or_else(|| panic!("{name} is no counter"))
+        stats[name].as_u64().unwrap_or_else(|| panic!("{name} is not a counter"))
     }
 
     /// `.ctl/stats.json`.

@@ -9,6 +9,7 @@ use source::{Finding, Source};
 
 mod binaries;
 mod docs;
+mod figures;
 mod planted;
 mod rules;
 mod source;

@@ -65,8 +65,8 @@ fn an_import_of_a_higher_layer_by_super_is_found() {
 
 #[test]
 fn an_unknown_layer_is_a_finding() {
-    assert_one("src/helpers.rs", "", 1, "no known layer");
-    assert_one("src/extra/mod.rs", "use crate::store::Store;", 1, "no known layer");
+    assert_one("src/helpers.rs", "", 1, "not a known layer");
+    assert_one("src/extra/mod.rs", "use crate::store::Store;", 1, "not a known layer");
 }
 
 #[test]
@@ -193,11 +193,12 @@ fn thrown_away_values_are_found() {
 }
 
 #[test]
-fn test_names_have_at_least_two_words() {
+fn test_names_have_at_least_two_words_and_a_subject() {
     let test = |name: &str| format!("#[test]\n#[should_panic]\nfn {name}() {{}}");
     assert_none("src/store/mod.rs", &test("a_torn_record_is_dropped"));
     assert_one("src/store/mod.rs", &test("works"), 2, "`works`");
     assert_one("tests/mounted.rs", &test("test_"), 2, "`test_`");
+    assert_one("tests/mounted.rs", &test("what_is_torn_is_dropped"), 2, "name the thing");
     assert_none("src/store/mod.rs", "fn works() {}");
 }
 
@@ -255,7 +256,7 @@ fn rooms_import_downwards_only() {
     assert_one_in_all(&[inside], "src/store/log/scan.rs:1: ", "`io`");
     let by_face = ("src/store/io/read.rs", "use crate::store::Collection;");
     assert_one_in_all(&[by_face], "src/store/io/read.rs:1: ", "name the file that defines it");
-    assert_one_in_all(&[("src/store/attic.rs", "")], "src/store/attic.rs:1: ", "no known room");
+    assert_one_in_all(&[("src/store/attic.rs", "")], "src/store/attic.rs:1: ", "not a known room");
     assert_none_in_all(&[("src/store/log/scan.rs", "#[cfg(test)]\nmod tests { use crate::store::io; }")]);
 }
 

@@ -127,7 +127,7 @@ pub fn layering(source: &Source) -> Vec<Finding> {
     };
     let Some(own_height) = height(own) else {
         let what = format!(
-            "`{own}` is no known layer; give it a height in tests/tidy/rules.rs and a place in docs/TOUR.md"
+            "`{own}` is not a known layer; give it a height in tests/tidy/rules.rs and a place in docs/TOUR.md"
         );
         return vec![source.finding(0, what)];
     };
@@ -388,6 +388,11 @@ pub fn test_names(source: &Source) -> Vec<Finding> {
         let name = word_at(&source.code, name_at);
         if name.split('_').filter(|word| !word.is_empty()).count() < 2 {
             let what = format!("the test `{name}` says little; name it with a sentence of what holds");
+            findings.push(source.finding(at + attribute.len(), what));
+        }
+        let first = name.split('_').next().unwrap_or_default();
+        if ["what", "who", "whose", "whatever", "whoever"].contains(&first) {
+            let what = format!("the test `{name}` has a clause as its subject; name the thing");
             findings.push(source.finding(at + attribute.len(), what));
         }
     }

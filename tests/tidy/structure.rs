@@ -249,7 +249,7 @@ fn heights(file: &File) -> Vec<Finding> {
     let height = |room: &str| rooms.iter().find(|(name, _)| *name == room).map(|(_, height)| *height);
     let Some(own_height) = height(own) else {
         let what =
-            format!("`{own}` is no known room of `{layer}`; give it a height in tests/tidy/structure.rs");
+            format!("`{own}` is not a known room of `{layer}`; give it a height in tests/tidy/structure.rs");
         return vec![file.source.finding(0, what)];
     };
     let mut findings = Vec::new();
@@ -425,7 +425,7 @@ fn tuple_parameters(file: &File) -> Vec<Finding> {
         }
         let list = &code[open + 1..open + bracketed(&code[open..]) - 1];
         for parameter in split(list, ',') {
-            // `::` is no end of a pattern.
+            // `::` is not an end of a pattern.
             let without_paths = parameter.replace("::", "  ");
             if split(&without_paths, ':').get(1).is_some_and(|of_type| is_tuple(of_type)) {
                 let parameter = parameter.split_whitespace().collect::<Vec<_>>().join(" ");

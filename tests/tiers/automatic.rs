@@ -61,7 +61,7 @@ fn an_unread_tensor_is_demoted_step_by_step_and_a_constantly_read_one_stays() {
         });
         wait_until("it is used", || get(&busy, "score").parse::<f64>().unwrap() > 512.0);
         set(&mounted.path("t/c"), "lossy", "allow").unwrap();
-        fs::write(mounted.path("t/c/.ctl/policy"), "auto\n").unwrap();
+        fs::write(mounted.path("t/c/.ctl/policy"), "auto:q3\n").unwrap();
         wait_until("it is cold", || get(&idle, "tier") == "q3");
         is_done.store(true, Ordering::Relaxed);
         reader.join().unwrap();
@@ -177,7 +177,7 @@ fn a_tensor_in_place_is_demoted_automatically_and_restored_exactly_and_a_pinned_
     assert!(source("moving.npy").ends_with(&exact));
     set(&pinned, "pin", "1").unwrap();
     assert_eq!(get(&moving, "lossy"), "deny", "the source alone allows it");
-    fs::write(mounted.path("t/c/.ctl/policy"), "auto\n").unwrap();
+    fs::write(mounted.path("t/c/.ctl/policy"), "auto:q3\n").unwrap();
     wait_until("it is cold", || get(&moving, "tier") == "q3");
     assert_eq!(get(&pinned, "tier"), "exact");
     refused_set(&pinned, "tier", "q8", Errno::BUSY);

@@ -1,4 +1,4 @@
-//! The setting `lossy=allow` of an import covers the imported bytes, because the user has their source. Bytes that are
+//! The consent of an import, `lossy=allow:TIER`, covers the imported bytes, because the user has their source. Bytes that are
 //! written over them have no other source.
 
 use std::fs;
@@ -37,7 +37,7 @@ fn check_kept(path: &Path) {
 fn a_copy_over_an_imported_file_ends_the_consent_of_the_import() {
     let (place, mounted, other) = imported(&[]);
     let names = ["m.safetensors", "v", "w"];
-    assert_eq!(lossy(&mounted, names), ["allow"; 3]);
+    assert_eq!(lossy(&mounted, names), ["allow:q8"; 3]);
     fs::write(mounted.path("t/c/m.safetensors"), &other).unwrap();
     assert_eq!(lossy(&mounted, names), ["deny"; 3]);
     for tensor in ["v", "w"] {
@@ -59,13 +59,13 @@ fn a_write_to_a_tensor_ends_the_consent_of_the_import_for_it_and_for_its_contain
     let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
     file.write_all_at(&1.5_f32.to_le_bytes(), 400).unwrap();
     drop(file);
-    assert_eq!(lossy(&mounted, ["m.safetensors", "v", "w"]), ["deny", "allow", "deny"]);
+    assert_eq!(lossy(&mounted, ["m.safetensors", "v", "w"]), ["deny", "allow:q8", "deny"]);
     check_kept(&w);
     mounted.unmount();
     let mounted = place.mount(&[]);
-    assert_eq!(lossy(&mounted, ["m.safetensors", "v", "w"]), ["deny", "allow", "deny"]);
-    // Unwritten tensors still have their source.
-    set(&mounted.path("t/c/v"), "tier", "q3").unwrap();
+    assert_eq!(lossy(&mounted, ["m.safetensors", "v", "w"]), ["deny", "allow:q8", "deny"]);
+    // The import has agreed to q8, not to less.
+    assert!(refused_set(&mounted.path("t/c/v"), "tier", "q3", Errno::PERM).contains("lossy"));
     // Through the container.
     let container = mounted.path("t/c/m.safetensors");
     let at = fs::metadata(&container).unwrap().len() - 280_000 - 4;
@@ -84,7 +84,7 @@ fn the_origin_of_consent_survives_a_truncation_and_a_log_rewrite() {
     place.import("t/c", &[&source], &["--tier", "q8:all"]);
     let mounted = place.mount(&[]);
     mounted.job("t/c/.ctl/compact", "start");
-    assert_eq!(lossy(&mounted, ["x.npy", "x"]), ["allow"; 2]);
+    assert_eq!(lossy(&mounted, ["x.npy", "x"]), ["allow:q8"; 2]);
     let file = fs::OpenOptions::new().write(true).open(mounted.path("t/c/x.npy")).unwrap();
     file.set_len(100_000).unwrap();
     drop(file);
@@ -109,6 +109,26 @@ fn consent_given_by_a_user_stays_after_writes() {
     // A refusal by the user stays.
     set(&mounted.path("t/c/v"), "lossy", "deny").unwrap();
     assert!(refused_set(&mounted.path("t/c/v"), "tier", "q3", Errno::PERM).contains("lossy"));
+}
+
+#[test]
+fn consent_reaches_down_to_the_tier_that_it_names() {
+    let place = Place::new();
+    let source = place.write("m.safetensors", container_of(&mut Random(85), &TENSORS));
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let w = mounted.path("t/c/w");
+    set(&mounted.path("t/c"), "lossy", "allow:q5").unwrap();
+    assert_eq!(get(&w, "lossy"), "allow:q5");
+    set(&w, "tier", "q8").unwrap();
+    set(&w, "tier", "q5").unwrap();
+    for tier in ["q3x", "q3"] {
+        assert!(refused_set(&w, "tier", tier, Errno::PERM).contains("lossy"));
+    }
+    assert!(refused_set(&w, "evict", "discard", Errno::PERM).contains("lossy"));
+    set(&w, "tier", "q3:lossy").unwrap();
+    set(&mounted.path("t/c"), "lossy", "allow").unwrap();
+    set(&w, "evict", "discard").unwrap();
 }
 
 #[test]
@@ -150,7 +170,7 @@ fn setting_rounded_writes_counts_as_consent_of_the_user() {
     let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
     file.write_all_at(&0.25_f32.to_le_bytes(), 400).unwrap();
     drop(file);
-    assert_eq!(lossy(&mounted, ["m.safetensors", "w", "v"]), ["deny", "allow", "allow"]);
+    assert_eq!(lossy(&mounted, ["m.safetensors", "w", "v"]), ["deny", "allow:q8", "allow:q8"]);
     // A directory that once had the setting and no longer allows it does not move tensors.
     let v = mounted.path("t/c/v");
     set(&mounted.path("t/c"), "lossy", "allow").unwrap();

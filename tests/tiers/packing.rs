@@ -175,7 +175,7 @@ fn packing_and_unpacking_change_no_byte_no_time_and_no_digest() {
 }
 
 #[test]
-fn what_arrives_where_pack_is_set_is_packed() {
+fn files_that_arrive_where_pack_is_set_are_packed() {
     let place = Place::new();
     let bytes = container(&mut Random(2));
     let source = place.write("m.safetensors", &bytes);

@@ -1,4 +1,4 @@
-//! Where messages go: to standard error or, once a daemon has detached, to a file or the system log.
+//! The target of messages: standard error or, once a daemon has detached, a file or the system log.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,4 +1,4 @@
-//! Printing of text and JSON. What programs have named or written reaches a terminal only through here, with its
+//! Printing of text and JSON. Names and texts of other programs reach a terminal only through here, with their
 //! control characters escaped.
 
 use std::borrow::Cow;

@@ -101,19 +101,39 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// The start time of a process; `None` if it does not exist or is a zombie.
+/// The start time of a process; `None` if it does not exist or has ended.
 fn began(number: u32) -> Option<String> {
     let stat = fs::read(format!("/proc/{number}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat).into_owned();
-    // The second field, the name, may contain spaces and parentheses: see proc_pid_stat(5).
+    start_time(&String::from_utf8_lossy(&stat)).map(str::to_owned)
+}
+
+/// The start time in the text of `/proc/PID/stat`, see proc_pid_stat(5). `None` for a zombie, except for one with threads
+/// that have not ended: they hold its files, and its locks.
+fn start_time(stat: &str) -> Option<&str> {
+    // The second field, the name, may contain spaces and parentheses.
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?;
-    (!matches!(state, "Z" | "X")).then(|| fields.nth(18).map(str::to_owned)).flatten()
+    let threads: u32 = fields.nth(16)?.parse().ok()?;
+    (!matches!(state, "Z" | "X") || threads > 1).then(|| fields.nth(1)).flatten()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Process, began};
+    use super::{Process, began, start_time};
+
+    #[test]
+    fn a_zombie_whose_threads_run_has_not_ended() {
+        let stat = |state: char, threads: u32| {
+            format!(
+                "7 (a) b) {state} 1 7 7 0 -1 4 9 9 9 9 1 2 3 4 20 0 {threads} 0 4711 900 12 18446744073709551615"
+            )
+        };
+        assert_eq!(start_time(&stat('S', 1)), Some("4711"));
+        assert_eq!(start_time(&stat('Z', 1)), None);
+        assert_eq!(start_time(&stat('Z', 0)), None);
+        assert_eq!(start_time(&stat('Z', 3)), Some("4711"));
+        assert_eq!(start_time("7 (a"), None);
+    }
 
     #[test]
     fn a_process_has_ended_when_its_number_is_unused_or_reused() {

@@ -49,13 +49,13 @@ pub(in crate::cli) struct RemoteArgs {
     /// Show this snapshot of a collection of a remote: its number, or a tag
     #[arg(long, value_name = "TENANT/COLLECTION=N")]
     pub at: Vec<String>,
-    /// Show collections of a remote in this tier, where tierfs push --variants has published them in it
+    /// Show collections of a remote in this tier, if tierfs push --variants has published that
     #[arg(long, value_name = "TIER", value_parser = parse_tier)]
     pub tier: Option<String>,
     /// Directory that keeps what was read from a remote [default: below ~/.cache/tierfs]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
-    /// How much the cache may take, for example 200G, or 80% of its file system
+    /// Maximum size of the cache, for example 200G, or 80% of its file system
     #[arg(long, value_name = "SIZE")]
     pub cache_size: Option<String>,
     /// Ask this mirror of a remote for pieces first; again for further mirrors
@@ -70,7 +70,7 @@ pub(in crate::cli) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// Refuses these options for a store that is no remote.
+    /// Refuses these options for a store that is not a remote.
     pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
         let is_given = !self.at.is_empty()
             || self.tier.is_some()

@@ -80,6 +80,16 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
+    /// Whether exact elements are stored in fewer bytes.
+    pub fn is_packed(&self) -> bool {
+        self.tier == "exact" && (1..self.bytes).contains(&self.stored)
+    }
+
+    /// The tier whose colour the tensor has: packed ones, which are exact, differ from the others.
+    pub fn colour(&self) -> &str {
+        if self.is_packed() { "packed" } else { &self.tier }
+    }
+
     /// The RMS error relative to the RMS of the values, if both are known.
     pub fn relative_error(&self) -> Option<f64> {
         if self.error == 0.0 {

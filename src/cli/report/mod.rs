@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// The file to write; an existing one is replaced
     #[arg(short = 'o', long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
-    /// Read no bytes of tensors: without entropy, savings and cosines
+    /// Read no bytes of tensors; the page then lacks entropy, savings and cosines
     #[arg(long)]
     no_samples: bool,
 }

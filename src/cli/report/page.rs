@@ -27,6 +27,7 @@ pub(super) fn page(feed: &Feed) -> String {
     let mut out = String::with_capacity(64 << 10);
     let tensors: usize = feed.models.iter().map(|model| model.tensors.len()).sum();
     let (all, title) = (sum(&feed.tiers), escaped(&feed.place));
+    let heading = breakable(&feed.place);
     let mut put = |text: &str| out.push_str(text);
     put("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     put(
@@ -35,7 +36,7 @@ pub(super) fn page(feed: &Feed) -> String {
     put("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
     put("<meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"data:,\">");
     put(&format!("<title>tierfs: {title}</title>\n<style>{STYLE}</style></head><body>\n"));
-    put(&format!("<header><h1>{title}</h1><p>Store {}</p></header>\n", escaped(&feed.store)));
+    put(&format!("<header><h1>{heading}</h1><p>Store {}</p></header>\n", escaped(&feed.store)));
     put("<section class=\"facts\">");
     for (name, value) in [
         ("stored", human(all.stored)),
@@ -73,6 +74,18 @@ fn escaped(text: &str) -> String {
             '\'' => out.push_str("&#39;"),
             letter if letter.is_control() => out.push('\u{fffd}'),
             letter => out.push(letter),
+        }
+    }
+    out
+}
+
+/// A name in HTML, with places at which a narrow column may break it.
+fn breakable(name: &str) -> String {
+    let mut out = String::new();
+    for part in name.split_inclusive(['/', '.', '_']) {
+        out.push_str(&escaped(part));
+        if part.ends_with(['/', '.', '_']) {
+            out.push_str("<wbr>");
         }
     }
     out
@@ -166,7 +179,8 @@ fn treemap(feed: &Feed) -> String {
                     "<rect class=\"frame\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/><g class=\"head\">{}</g>",
                     label(
                         &format!("{}  {}", collection.path, human(sum(&collection.tiers).stored)),
-                        area,
+                        // Bold letters are wider.
+                        Area { width: width * 0.88, ..area },
                         0.95
                     )
                 ),
@@ -233,7 +247,7 @@ fn savings(feed: &Feed) -> String {
                 format_args!(
                     "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td><i class=\"{}\"></i>{name}</td><td class=\"n\">{}</td>\
                  <td class=\"n\">{} ({})</td><td class=\"n\">{}</td><td class=\"n\">{error}</td><td class=\"n\">{cosine}</td></tr>\n",
-                    escaped(&model.path),
+                    breakable(&model.path),
                     human(now),
                     class(name),
                     human(would.stored as u64),
@@ -257,14 +271,16 @@ fn savings(feed: &Feed) -> String {
     out
 }
 
-/// The moves that would save bytes of these tensors, with the sums after them.
+/// The moves that would save bytes of these tensors, with the sums after them. Moves that save least come first.
 fn moves_of(tensors: &[&Tensor]) -> Vec<(&'static str, Would)> {
     let now: u64 = tensors.iter().map(|tensor| tensor.stored).sum();
     let first = tensors.iter().map(|tensor| rank(&tensor.tier)).min().unwrap_or(0);
     let moves = Tier::ENCODED.into_iter().filter(|tier| rank(tier.name()) > first);
     let moves = moves.map(|tier| (tier.name(), moved(tensors, tier)));
     let all = std::iter::once(("packed", pack(tensors))).chain(moves);
-    all.filter(|(_, would)| would.tensors > 0 && would.stored < now as f64).collect()
+    let mut all: Vec<_> = all.filter(|(_, would)| would.tensors > 0 && would.stored < now as f64).collect();
+    all.sort_by(|one, other| other.1.stored.total_cmp(&one.1.stored));
+    all
 }
 
 /// The tensors of a model by their names without the layer, a row each, with the bytes that these moves would leave.
@@ -285,7 +301,7 @@ fn groups_of(model: &Model, names: &[&str]) -> String {
     let mut out = format!(
         "<details><summary>{}: {count} groups of tensors</summary>\n<div class=\"wide\"><table><thead><tr>\
          <th>tensor group</th><th class=\"n\">tensors</th><th class=\"n\">now</th>{heads}</tr></thead><tbody>\n",
-        escaped(&model.path)
+        breakable(&model.path)
     );
     let mut row = |class: &str, name: &str, tensors: &[&Tensor]| {
         let moves = moves_of(tensors);
@@ -299,7 +315,7 @@ fn groups_of(model: &Model, names: &[&str]) -> String {
             &mut out,
             format_args!(
                 "<tr{class}><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>{cells}</tr>\n",
-                escaped(name),
+                breakable(name),
                 tensors.len(),
                 human(stored(tensors))
             ),
@@ -316,7 +332,7 @@ fn groups_of(model: &Model, names: &[&str]) -> String {
 fn pack(tensors: &[&Tensor]) -> Would {
     let mut would = Would::default();
     for tensor in tensors {
-        let measured = tensor.measured.as_ref().filter(|_| tensor.tier == "exact");
+        let measured = tensor.measured.as_ref().filter(|_| tensor.tier == "exact" && !tensor.is_packed());
         let then =
             measured.map(|sample| tensor.bytes as f64 * sample.packed as f64 / sample.bytes.max(1) as f64);
         add(&mut would, tensor, then);
@@ -424,7 +440,7 @@ fn heat_map(place: usize, model: &Model, shown: &BTreeSet<(usize, usize)>) -> St
     let columns = layers.len().max(1);
     let (width, height) =
         (left + columns as f64 * CELL + 4.0, (layered.len() + single.len() + 1) as f64 * CELL + 4.0);
-    let path = escaped(&model.path);
+    let path = breakable(&model.path);
     let mut out = format!("<section class=\"heat\"><h2>{path}</h2>\n<p class=\"modes\">Colour by ");
     for (mode, name) in [("t", "tier"), ("e", "error"), ("a", "access"), ("n", "entropy")] {
         let checked = if mode == "t" { " checked" } else { "" };
@@ -438,7 +454,9 @@ fn heat_map(place: usize, model: &Model, shown: &BTreeSet<(usize, usize)>) -> St
     put(
         &mut out,
         format_args!(
-            "</p>\n<div class=\"wide\"><svg class=\"cells\" role=\"img\" aria-label=\"Heat map of tensors\" viewBox=\"0 0 {width} {height}\" style=\"width:{width}px;min-width:min({width}px,640px)\">"
+            "</p>\n<div class=\"wide\"><svg class=\"cells\" role=\"img\" aria-label=\"Heat map of tensors\" viewBox=\"0 0 {width} {height}\" style=\"width:{width}px;min-width:{:.0}px\">",
+            // A narrower picture would have letters of less than 8 pixels.
+            width * 0.75
         ),
     );
     for (layer, at) in &column {
@@ -474,7 +492,7 @@ fn heat_map(place: usize, model: &Model, shown: &BTreeSet<(usize, usize)>) -> St
                 &mut out,
                 format_args!(
                     "<rect class=\"{} e{error} a{access} n{entropy}\" x=\"{x:.0}\" y=\"{y:.0}\" width=\"20\" height=\"20\"><title>{}</title></rect>",
-                    class(&tensor.tier),
+                    class(tensor.colour()),
                     escaped(&told(tensor))
                 ),
             );
@@ -513,16 +531,17 @@ fn table(feed: &Feed, shown: &BTreeSet<(usize, usize)>) -> String {
             &mut out,
             format_args!(
                 "<details{}><summary>{} ({} tensors)</summary>\n<div class=\"wide\"><table class=\"tensors\"><thead><tr><th>tensor</th><th>type</th><th>shape</th><th>tier</th><th class=\"n\">bits</th>\
-             <th class=\"n\">stored</th><th class=\"n\">RMS error</th><th class=\"n\">cosine of weights</th><th class=\"n\">entropy</th><th class=\"n\">access</th>\
+             <th class=\"n\">stored bytes</th><th class=\"n\">RMS error</th><th class=\"n\">cosine of weights</th><th class=\"n\">entropy</th><th class=\"n\">access</th>\
              <th class=\"n\">score</th><th>why</th></tr></thead><tbody>\n",
                 if place == 0 { " open" } else { "" },
-                escaped(&model.path),
+                breakable(&model.path),
                 model.tensors.len()
             ),
         );
         for (_, tensor) in model.tensors.iter().enumerate().filter(|(at, _)| shown.contains(&(place, *at))) {
             let shape = if tensor.shape.is_empty() { "scalar" } else { &tensor.shape };
             let cosine = tensor.cosine().map_or("-".to_owned(), |cosine| format!("{cosine:.6}"));
+            let error = if tensor.error == 0.0 { "0".to_owned() } else { format!("{:.3e}", tensor.error) };
             let entropy =
                 tensor.measured.as_ref().map_or("-".to_owned(), |sample| format!("{:.2}", sample.entropy()));
             let why = [tensor.why.as_str(), tensor.unread.as_deref().unwrap_or_default()].join(" ");
@@ -530,15 +549,14 @@ fn table(feed: &Feed, shown: &BTreeSet<(usize, usize)>) -> String {
                 &mut out,
                 format_args!(
                     "<tr><td class=\"name\">{}</td><td>{}</td><td>{}</td><td><i class=\"{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-                 <td class=\"n\">{:.3e}</td><td class=\"n\">{cosine}</td><td class=\"n\">{entropy}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}</td></tr>\n",
-                    escaped(&tensor.name),
+                 <td class=\"n\">{error}</td><td class=\"n\">{cosine}</td><td class=\"n\">{entropy}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}</td></tr>\n",
+                    breakable(&tensor.name),
                     escaped(&tensor.dtype),
                     escaped(shape),
-                    class(&tensor.tier),
+                    class(tensor.colour()),
                     escaped(&tensor.tier),
                     tensor.bits,
                     tensor.stored,
-                    tensor.error,
                     tensor.accesses,
                     tensor.score,
                     escaped(why.trim())
@@ -571,7 +589,7 @@ fn health(feed: &Feed) -> String {
             &mut out,
             format_args!(
                 "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}</td></tr>\n",
-                escaped(&collection.path),
+                breakable(&collection.path),
                 collection.files,
                 human(sum(&collection.tiers).stored),
                 human(collection.shared),

@@ -2,6 +2,7 @@
 
 mod feed;
 mod screen;
+mod text;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -56,8 +57,9 @@ impl Args {
             );
             Error::new(ErrorKind::NotFound, text)
         })?;
-        let title = format!("{} ({})", mounted.mountpoint.display(), mounted.store.display());
-        let mut screen = Screen::new(title);
+        let [mountpoint, store] =
+            [&mounted.mountpoint, &mounted.store].map(|path| path.display().to_string());
+        let mut screen = Screen::new(mountpoint, store);
         let began = Instant::now();
         screen.add(Sample::read(&mounted.mountpoint, 0.0)?);
         if self.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {

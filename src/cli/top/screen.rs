@@ -12,6 +12,9 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 use crate::cli::common::jobs::Job;
 use crate::cli::common::output::{human, human_part};
 use crate::cli::top::feed::{Sample, Tensor, Times};
+use crate::cli::top::text::{
+    bar, beginning, counted, duration, ends_of, latency, number, shortened, spark, without_time,
+};
 
 /// Samples to keep: the longest sparkline.
 const SAMPLES_MAX: usize = 121;
@@ -19,7 +22,6 @@ const SAMPLES_MAX: usize = 121;
 const WINDOW: usize = 10;
 /// Lines about the daemon, with those of decoded copies.
 const DAEMON_LINES: usize = 7;
-const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const HELP: &str = " q quit   s sort requests   h sort tensors   ↑↓ choose a job   c cancel it";
 
 /// The order of requests.
@@ -58,7 +60,8 @@ pub(super) enum Key {
 
 /// The state of the view.
 pub(super) struct Screen {
-    title: String,
+    mountpoint: String,
+    store: String,
     samples: VecDeque<Sample>,
     requests: RequestOrder,
     tensors: TensorOrder,
@@ -72,9 +75,10 @@ pub(super) struct Screen {
 
 impl Screen {
     /// A view of a mount.
-    pub fn new(title: String) -> Screen {
+    pub fn new(mountpoint: String, store: String) -> Screen {
         Screen {
-            title,
+            mountpoint,
+            store,
             samples: VecDeque::new(),
             requests: RequestOrder::Rate,
             tensors: TensorOrder::Score,
@@ -161,11 +165,17 @@ impl Screen {
 
     pub fn draw(&self, frame: &mut Frame) {
         let area = frame.area();
-        let tiers = self.samples.back().map_or(0, |sample| sample.tiers.len());
-        let middle = if area.height >= 36 { tiers.clamp(DAEMON_LINES, 8) as u16 + 2 } else { 6 };
+        let last = self.samples.back();
+        let tiers = last.map_or(0, |sample| sample.tiers.len());
+        let lines = if area.height >= 36 { tiers.clamp(DAEMON_LINES, 8) } else { tiers.clamp(4, 5) };
+        let middle = lines as u16 + 2;
+        // A line for each kind of request with a count, at most half of the rest.
+        let half = area.height.saturating_sub(middle + 2) / 2;
+        let counts = last.map(|sample| sample.operations.values().filter(|times| times.count > 0).count());
+        let requests = counts.map_or(half, |kinds| half.min(u16::try_from(kinds).unwrap_or(half) + 3));
         let rows = Layout::vertical([
             Constraint::Length(1),
-            Constraint::Fill(1),
+            Constraint::Length(requests),
             Constraint::Length(middle),
             Constraint::Fill(1),
             Constraint::Length(1),
@@ -175,7 +185,7 @@ impl Screen {
         let [tensors, jobs] = Layout::horizontal([Constraint::Fill(1); 2]).areas(below);
         self.draw_head(frame, head);
         self.draw_foot(frame, foot);
-        let Some(sample) = self.samples.back() else { return };
+        let Some(sample) = last else { return };
         self.draw_requests(frame, requests);
         draw_tiers(frame, tiers, sample);
         self.draw_daemon(frame, daemon, sample);
@@ -192,14 +202,15 @@ impl Screen {
             problems => line.push(format!(" {problems} problems ").red().bold()),
         }
         if let Some(sample) = sample {
-            let count = |name: &str, noun: &str| match sample.count(name) {
-                1 => format!("1 {noun}"),
-                count => format!("{count} {noun}s"),
-            };
-            let (collections, files) = (count("collections", "collection"), count("files", "file"));
+            let [collections, files] = [("collections", "collection"), ("files", "file")]
+                .map(|(name, noun)| counted(sample.count(name), noun));
             line.push(format!(" up {}, {collections}, {files} ", duration(sample.uptime)).into());
         }
-        line.push(format!(" {}", self.title).dim());
+        let used: usize = line.iter().map(|part| part.content.chars().count()).sum();
+        let room = usize::from(area.width).saturating_sub(used + 1);
+        let title = format!("{} ({})", self.mountpoint, self.store);
+        let title = if title.chars().count() <= room { title } else { ends_of(&self.mountpoint, room) };
+        line.push(format!(" {title}").dim());
         frame.render_widget(Line::from(line), area);
     }
 
@@ -314,6 +325,9 @@ impl Screen {
         let share = if opens > 0.0 { (passed / opens).min(1.0) } else { 0.0 };
         let cpu = sample.number("cpu_seconds") - before.map_or(0.0, |sample| sample.number("cpu_seconds"));
         let room = usize::from(area.width.saturating_sub(2 + 13 + 6));
+        // A narrow column has no room for more.
+        let is_wide = area.width >= 60;
+        let healed = if is_wide { format!(", {} healed", sample.count("healed")) } else { String::new() };
         let mut lines = vec![
             named("passthrough", format!("{:>4.0} % {}", share * 100.0, bar(share, room))),
             named(
@@ -326,27 +340,25 @@ impl Screen {
             ),
             named("processor", format!("{:.0} % of one", (cpu / seconds).max(0.0) * 100.0)),
             named(
+                "failures",
+                format!(
+                    "{}, {} corrupt{healed}",
+                    counted(sample.count("errors"), "error"),
+                    sample.count("corrupt")
+                ),
+            ),
+            named(
                 "pins, logs",
                 format!("{}, {}", human(sample.count("pinned_bytes")), human(sample.count("log_bytes"))),
             ),
-            named(
-                "failures",
-                format!(
-                    "{} errors, {} corrupt, {} healed",
-                    sample.count("errors"),
-                    sample.count("corrupt"),
-                    sample.count("healed")
-                ),
-            ),
-            named("open", format!("{} collections", sample.count("open_collections"))),
+            named("open", counted(sample.count("open_collections"), "collection")),
         ];
         let budget = sample.count("decoded_budget_bytes");
         if budget > 0 {
             let held = human_part(sample.count("decoded_bytes"), budget);
             let [hits, misses] = ["decoded_hits", "decoded_misses"].map(|name| sample.number(name));
             let share = if hits > 0.0 { hits / (hits + misses) * 100.0 } else { 0.0 };
-            // A narrow column has no room for more than the memory.
-            let hits = if area.width < 60 { String::new() } else { format!(", {share:.0} % hits") };
+            let hits = if is_wide { format!(", {share:.0} % hits") } else { String::new() };
             lines.insert(1, named("decoded", format!("{held}{hits}")));
         }
         let block = Block::bordered().title(" Daemon ");
@@ -369,7 +381,8 @@ impl Screen {
         // A narrow table shows only the number that orders it.
         let is_wide = area.width >= 60;
         let is_by_bytes = self.tensors == TensorOrder::Bytes;
-        let numbers: u16 = if is_wide { 8 + 9 + 2 } else { 9 + 1 };
+        let number = if self.tensors == TensorOrder::Score { 6 } else { 9 };
+        let numbers = if is_wide { 8 + 9 + 2 } else { number + 1 };
         let room = usize::from(area.width.saturating_sub(2 + 6 + 1 + numbers));
         let rows = tensors.iter().map(|tensor| {
             let heat = right(match self.tensors {
@@ -387,11 +400,12 @@ impl Screen {
         });
         let third = if self.tensors == TensorOrder::Accesses { ">accesses" } else { ">score" };
         let (name, tier) = (Constraint::Fill(1), Constraint::Length(6));
-        let (heat, stored) = (Constraint::Length(8), Constraint::Length(9));
+        let (heat, stored, number) =
+            (Constraint::Length(8), Constraint::Length(9), Constraint::Length(number));
         let (widths, head) = match (is_wide, is_by_bytes) {
             (true, _) => (vec![name, tier, heat, stored], header(["tensor", "tier", third, ">stored"])),
-            (false, true) => (vec![name, tier, stored], header(["tensor", "tier", ">stored"])),
-            (false, false) => (vec![name, tier, stored], header(["tensor", "tier", third])),
+            (false, true) => (vec![name, tier, number], header(["tensor", "tier", ">stored"])),
+            (false, false) => (vec![name, tier, number], header(["tensor", "tier", third])),
         };
         let table = Table::new(rows, widths)
             .header(head)
@@ -401,24 +415,30 @@ impl Screen {
 
     fn draw_jobs(&self, frame: &mut Frame, area: Rect) {
         let jobs = self.jobs();
-        // Two equal columns besides the number and the request.
-        let room = usize::from(area.width.saturating_sub(2 + 2 + 4 + 8 + 3)) / 2;
+        // Requests and paths take what they need, at most a quarter and half of their room.
+        let longest = |text: fn(&Job) -> &String| jobs.iter().map(|job| text(job).chars().count()).max();
+        let room = usize::from(area.width.saturating_sub(2 + 2 + 4 + 3));
+        let request = longest(|job| &job.request).unwrap_or(0).clamp(7, (room / 4).max(11));
+        let room = room.saturating_sub(request);
+        let path = longest(|job| &job.path).unwrap_or(0).clamp(4, (room / 2).max(4));
+        let room = room.saturating_sub(path);
         let rows = jobs.iter().map(|job| {
             let state = match job.state.as_str() {
                 "running" => progress(job, room),
                 "waiting" => "waiting".dim(),
                 "failed" => job.ended_text().red(),
                 "cancelled" => "cancelled".yellow(),
-                _ => job.ended_text().green(),
+                _ => without_time(&job.ended_text()).to_owned().green(),
             };
             Row::new([
                 right(job.number.to_string()),
-                Cell::from(job.request.as_str()),
-                Cell::from(shortened(&job.path, room)),
+                Cell::from(beginning(&job.request, request)),
+                Cell::from(shortened(&job.path, path)),
                 Cell::from(state),
             ])
         });
-        let widths = [Constraint::Length(4), Constraint::Length(8), Constraint::Fill(1), Constraint::Fill(1)];
+        let [request, path] = [request, path].map(|columns| u16::try_from(columns).unwrap_or(u16::MAX));
+        let widths = [4, request, path].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
         let table = Table::new(rows, widths)
             .header(header([">job", "request", "path", "progress"]))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
@@ -498,98 +518,13 @@ fn progress(job: &Job, room: usize) -> Span<'static> {
     format!("{:>3.0} % {}", share * 100.0, bar(share, room.saturating_sub(6))).cyan()
 }
 
-/// A horizontal bar in eighths of a column.
-fn bar(share: f64, columns: usize) -> String {
-    const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
-    let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
-    let (whole, part) = (eighths / 8, eighths % 8);
-    let mut text = "█".repeat(whole);
-    if whole < columns {
-        text.extend(EIGHTHS.get(part));
-    }
-    let rest = columns.saturating_sub(whole + 1);
-    text + &" ".repeat(rest)
-}
-
-/// One column for each number, the largest one full.
-fn spark(counts: &[u64]) -> String {
-    let most = counts.iter().copied().max().unwrap_or(0);
-    let column = |count: &u64| match (most, *count) {
-        (0, _) | (_, 0) => ' ',
-        (most, count) => {
-            let height = ((count as f64 / most as f64) * 7.0).round() as usize;
-            SPARKS.get(height).copied().unwrap_or(' ')
-        }
-    };
-    counts.iter().map(column).collect()
-}
-
-/// A path in at most this many columns. Of a longer one, names become their first letters, those in the middle first;
-/// then the middle is left out. Numbers of layers stay, which tell tensors apart.
-fn shortened(path: &str, columns: usize) -> String {
-    let mut parts: Vec<String> = path.split_inclusive(['/', '.']).map(str::to_owned).collect();
-    let last = parts.len().saturating_sub(1);
-    for place in (1..last).chain(0..last.min(1)) {
-        if parts.iter().map(|part| part.chars().count()).sum::<usize>() <= columns {
-            break;
-        }
-        if let Some(part) = parts.get_mut(place)
-            && !part.starts_with(|letter: char| letter.is_ascii_digit())
-        {
-            let (first, end) = (part.chars().next(), part.chars().next_back());
-            *part = first.into_iter().chain(end.filter(|_| part.chars().count() > 1)).collect();
-        }
-    }
-    ends_of(&parts.concat(), columns)
-}
-
-/// The beginning and the end of a text, in at most this many columns.
-fn ends_of(text: &str, columns: usize) -> String {
-    let letters = text.chars().count();
-    if letters <= columns {
-        return text.to_owned();
-    }
-    let kept = columns.saturating_sub(1);
-    let (head, tail) = (kept / 3, kept - kept / 3);
-    let beginning: String = text.chars().take(head).collect();
-    format!("{beginning}…{}", text.chars().skip(letters - tail).collect::<String>())
-}
-fn number(value: f64) -> String {
-    match value {
-        0.0 => "0".to_owned(),
-        value if value < 10.0 => format!("{value:.1}"),
-        value if value < 100_000.0 => format!("{value:.0}"),
-        value => format!("{:.0}k", value / 1000.0),
-    }
-}
-
-fn latency(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
-        seconds if seconds < 0.1 => format!("{:.1} ms", seconds * 1e3),
-        seconds if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
-        seconds => format!("{seconds:.1} s"),
-    }
-}
-
-fn duration(seconds: f64) -> String {
-    let seconds = seconds.max(0.0) as u64;
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min"),
-        (0, hours, minutes) => format!("{hours} h {minutes} min"),
-        (days, hours, _) => format!("{days} d {hours} h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use serde_json::{Value, json};
 
-    use super::{Key, Screen, Wish, bar, latency, shortened, spark};
+    use super::{Key, Screen, Wish};
     use crate::cli::top::feed::Sample;
     use crate::cli::top::plain;
 
@@ -645,7 +580,7 @@ mod tests {
     }
 
     fn screen(seconds: std::ops::Range<u64>) -> Screen {
-        let mut screen = Screen::new("/mnt (/srv/store)".to_owned());
+        let mut screen = Screen::new("/mnt".to_owned(), "/srv/store".to_owned());
         for second in seconds {
             let [stats, jobs, hottest] = feed(second);
             screen.add(Sample::of(&stats, &jobs, &hottest, second as f64));
@@ -685,7 +620,7 @@ mod tests {
             assert!(picture.contains("decoded      120.0 of 512.0 MiB"), "{picture}");
             let [mut stats, jobs, hottest] = feed(3);
             stats["decoded_budget_bytes"] = 0.into();
-            let mut off = Screen::new(String::new());
+            let mut off = Screen::new(String::new(), String::new());
             off.add(Sample::of(&stats, &jobs, &hottest, 3.0));
             assert!(!drawn(&off, width, height).contains("decoded"));
         }
@@ -751,22 +686,5 @@ mod tests {
         assert_eq!(screen.press(Key::Letter('y')), Wish::Nothing);
         assert_eq!(screen.press(Key::Letter('q')), Wish::Leave);
         assert_eq!(screen.press(Key::Escape), Wish::Leave);
-    }
-
-    #[test]
-    fn parts_of_the_picture_have_the_length_that_they_should() {
-        assert_eq!(bar(0.0, 4), "    ");
-        assert_eq!(bar(0.5, 4), "██  ");
-        assert_eq!(bar(1.0, 4), "████");
-        assert_eq!(bar(0.03125, 4), "▏   ");
-        assert_eq!(bar(1.0, 0), "");
-        assert_eq!(spark(&[0, 1, 7, 14]), " ▂▅█");
-        let tensor = "acme/minilm/encoder.layer.15.attention.self.value.weight";
-        assert_eq!(shortened(tensor, 33), "acme/m/e.l.15.a.self.value.weight");
-        assert_eq!(shortened(tensor, 22), "a/m/e.l…5.a.s.v.weight");
-        assert_eq!(shortened("acme/a-long/path", 10), "a/a/path");
-        assert_eq!(shortened("path", 1), "…");
-        assert_eq!(shortened("path", 4), "path");
-        assert_eq!(["12 µs", "1.5 ms", "250 ms", "2.0 s"], [12e-6, 1.5e-3, 0.25, 2.0].map(latency));
     }
 }

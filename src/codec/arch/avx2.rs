@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: Haswell, Zen and later.
+//! AVX2 with F16C and FMA: Haswell, Zen and later.
 
 use std::arch::x86_64::*;
 
@@ -14,8 +14,8 @@ impl Avx2 {
     /// The proof, if the processor and the operating system support the whole set.
     pub(super) fn detect() -> Option<Avx2> {
         let has_all = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("popcnt");
         has_all.then_some(Avx2(()))
     }
@@ -103,10 +103,11 @@ fn larger_magnitude(a: __m256, b: __m256) -> __m256 {
 
 impl Kernel for Avx2 {
     type Lanes = [__m256; 2];
+    const HAS_FUSED: bool = true;
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {
-        #[target_feature(enable = "avx2,fma,f16c,popcnt")]
+        #[target_feature(enable = "avx2,f16c,fma,popcnt")]
         fn compiled<J: Job>(kernel: Avx2, job: J) -> J::Output {
             job.run(kernel)
         }

@@ -142,6 +142,7 @@ impl<const BF16: bool> Avx512<BF16> {
 impl<const BF16: bool> Kernel for Avx512<BF16> {
     type Lanes = __m512;
     const HAS_WIDE_REGISTERS: bool = true;
+    const HAS_FUSED: bool = true;
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {

@@ -1,4 +1,5 @@
-//! Operations on 64 bytes at a time: bits to bytes, tables, gaps, and the bytes of elements apart.
+//! Operations on 64 bytes at a time: bits to bytes and back, tables of 16 entries, compression and expansion by a mask,
+//! bytes of elements to planes and back.
 
 /// The operations of one instruction set on 64 bytes.
 pub(in crate::codec) trait Cells: Copy {

@@ -19,6 +19,9 @@ pub(in crate::codec) trait Kernel: Cells {
     /// Whether one register holds a vector, and there are registers for more than eight.
     const HAS_WIDE_REGISTERS: bool = false;
 
+    /// Whether `f32::mul_add` is one instruction in a job.
+    const HAS_FUSED: bool;
+
     /// Runs `job` compiled for this set.
     fn run<J: Job>(self, job: J) -> J::Output;
 

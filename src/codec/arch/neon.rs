@@ -179,6 +179,7 @@ fn difference(a: Group<Neon>, b: Group<Neon>) -> (f64, f64) {
 
 impl Kernel for Neon {
     type Lanes = Lanes;
+    const HAS_FUSED: bool = true;
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {

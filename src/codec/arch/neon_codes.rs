@@ -86,8 +86,8 @@ pub(super) fn expand<const BITS: usize>(stream: &[u8]) -> [uint8x16_t; 4] {
     ]
 }
 
-/// Joins the codes of each eight bytes, of 3, 5 or 7 bits, as [`Spread`] says. What follows the `BITS` bytes of each run
-/// is meaningless.
+/// Joins the codes of each eight bytes, of 3, 5 or 7 bits, as [`Spread`] says. The bytes after the first `BITS` of each run
+/// are meaningless.
 #[inline]
 #[target_feature(enable = "neon")]
 fn gather<const BITS: usize>(codes: uint8x16_t) -> uint8x16_t {

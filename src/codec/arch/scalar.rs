@@ -62,6 +62,7 @@ fn gather<const BITS: usize>(spread: u64) -> u64 {
 
 impl Kernel for Scalar {
     type Lanes = Lanes;
+    const HAS_FUSED: bool = false;
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {

@@ -24,9 +24,18 @@ pub enum Alphabet {
         mask: u32,
     },
     /// Two codes of four bits a byte, and the numbers of both for each byte.
-    Pairs(Box<[[f32; 2]; 256]>),
+    Pairs(Box<Pairs>),
     /// Eight codes of four bits a word, in the order of AWQ: the values 0 to 7 are the nibbles 0, 4, 1, 5, 2, 6, 3, 7.
     Awq,
+}
+
+/// The numbers of two codes of four bits.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pairs {
+    /// By byte.
+    numbers: [[f32; 2]; 256],
+    is_integer: bool,
+    is_short: bool,
 }
 
 /// The values of codes of the type e2m1.
@@ -45,12 +54,14 @@ impl Alphabet {
     }
 
     fn pairs(table: &[f32; 16], first: u32) -> Alphabet {
-        let mut pairs = Box::new([[0.0; 2]; 256]);
-        for (byte, pair) in (0_u8..=255).zip(pairs.iter_mut()) {
+        let mut numbers = [[0.0; 2]; 256];
+        for (byte, pair) in (0_u8..=255).zip(numbers.iter_mut()) {
             let of = |shift: u32| table.get(usize::from(byte >> shift & 15)).copied().unwrap_or_default();
             *pair = [of(first), of(4 - first)];
         }
-        Alphabet::Pairs(pairs)
+        let is_integer = table.iter().all(|value| *value == value.trunc());
+        let is_short = table.iter().all(|value| value.to_bits() & 0xffff == 0);
+        Alphabet::Pairs(Box::new(Pairs { numbers, is_integer, is_short }))
     }
 
     /// Codes of the type e2m1, the lower half of a byte first.
@@ -86,7 +97,7 @@ impl Alphabet {
     pub(super) fn is_integer(&self) -> bool {
         match self {
             Alphabet::E4m3 | Alphabet::E5m2 => false,
-            Alphabet::Pairs(pairs) => pairs.iter().flatten().all(|value| *value == value.trunc()),
+            Alphabet::Pairs(pairs) => pairs.is_integer,
             _ => true,
         }
     }
@@ -94,7 +105,7 @@ impl Alphabet {
     /// Whether each number has at most 8 significant bits.
     pub(super) fn is_short(&self) -> bool {
         match self {
-            Alphabet::Pairs(pairs) => pairs.iter().flatten().all(|value| value.to_bits() & 0xffff == 0),
+            Alphabet::Pairs(pairs) => pairs.is_short,
             Alphabet::Word { mask, .. } => *mask < 256,
             _ => true,
         }
@@ -123,7 +134,7 @@ impl Alphabet {
             }
             Alphabet::Pairs(pairs) => {
                 for (values, code) in out.as_chunks_mut().0.iter_mut().zip(codes) {
-                    *values = pairs[usize::from(*code)];
+                    *values = pairs.numbers[usize::from(*code)];
                 }
             }
             Alphabet::Awq => {

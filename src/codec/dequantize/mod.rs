@@ -4,8 +4,8 @@
 //! scales and zero points are f32, one for each value or for each group of values.
 //!
 //! The product is exact where a code has at most 8 significant bits and a scale 16, so one rounding to the element type
-//! suffices. Other products are computed in f64, rounded to odd in f32, and then to the element type, which gives the same
-//! result as one rounding. Source: Boldo, Melquiond, "When double rounding is odd".
+//! suffices. Other products are rounded to odd in f32, and then to the element type, which gives the same result as one
+//! rounding. Source: Boldo, Melquiond, "When double rounding is odd".
 
 mod alphabet;
 mod product;
@@ -51,7 +51,7 @@ pub struct Row<'a> {
     pub divisor: f32,
 }
 
-impl Spread<'_> {
+impl<'a> Spread<'a> {
     /// Whether there is a number for each of `count` values.
     fn covers(&self, count: usize) -> bool {
         match self {
@@ -63,7 +63,7 @@ impl Spread<'_> {
         }
     }
 
-    fn numbers(&self) -> &[f32] {
+    fn numbers(self) -> &'a [f32] {
         match self {
             Spread::Each(numbers) | Spread::Groups { numbers, .. } => numbers,
         }
@@ -92,39 +92,11 @@ impl Row<'_> {
                 self.codes.len()
             )));
         }
-        let is_wide = !self.is_exact(to);
-        match (to, is_wide) {
-            (Dtype::F32, false) => set.run(Products::<4, false> { row: self, to, out }),
-            (Dtype::F32, true) => set.run(Products::<4, true> { row: self, to, out }),
-            (Dtype::F16 | Dtype::Bf16, false) => set.run(Products::<2, false> { row: self, to, out }),
-            (Dtype::F16 | Dtype::Bf16, true) => set.run(Products::<2, true> { row: self, to, out }),
+        match to {
+            Dtype::F32 => set.run(Products::<4> { row: self, to, out }),
+            Dtype::F16 | Dtype::Bf16 => set.run(Products::<2> { row: self, to, out }),
             _ => return Err(Error::invalid(format!("weights in {to}"))),
         }
         Ok(())
-    }
-
-    /// Whether products in f32 are rounded once.
-    fn is_exact(&self, to: Dtype) -> bool {
-        let are_small = |numbers: &[f32]| {
-            // 1.5 * 2^23 rounds to integers by an addition, which becomes vectors, as `trunc` does not. Nor does a loop with
-            // an end in between.
-            const INTEGERS: f32 = 12_582_912.0;
-            numbers.iter().fold(true, |all, zero| {
-                all & ((*zero + INTEGERS) - INTEGERS == *zero) & (zero.abs() <= 256.0)
-            })
-        };
-        let are_short =
-            |numbers: &[f32]| numbers.iter().fold(0, |bits, scale| bits | scale.to_bits()) & 0xff == 0;
-        let zeros = self.zeros.is_none_or(|zeros| self.alphabet.is_integer() && are_small(zeros.numbers()));
-        let is_plain = self.divisor == 1.0 && zeros;
-        match to {
-            // A product of three numbers is rounded once if the first two have few bits.
-            Dtype::F32 => is_plain && (self.factor == 1.0 || self.is_short(&are_short)),
-            _ => is_plain && self.factor == 1.0 && self.is_short(&are_short),
-        }
-    }
-
-    fn is_short(&self, are_short: &dyn Fn(&[f32]) -> bool) -> bool {
-        self.alphabet.is_short() && are_short(self.scales.numbers())
     }
 }

@@ -11,12 +11,26 @@ const STEP: usize = 256;
 /// Most values of a unit.
 const UNIT_MAX: usize = 8;
 
-/// Decodes a row to elements of `BYTES` bytes, in f64 if `IS_WIDE`. The lengths have been checked.
-pub(super) struct Products<'a, const BYTES: usize, const IS_WIDE: bool> {
+/// Decodes a row to elements of `BYTES` bytes. The lengths have been checked.
+pub(super) struct Products<'a, const BYTES: usize> {
     pub row: &'a Row<'a>,
     pub to: Dtype,
     pub out: &'a mut [u8],
 }
+
+/// How the products of a row are computed, so that each is rounded once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rounding {
+    /// In f32, where only the last operation rounds.
+    Plain,
+    /// In f32 with the error of the product, from which it is rounded to odd.
+    Odd,
+    /// In f64, where no product of this crate's codes and scales is rounded.
+    Wide,
+}
+
+/// Below this, 2^-100, a product and its error may lose bits in f32.
+const TINY: f32 = f32::from_bits(27 << 23);
 
 /// Numbers of a row, taken in steps.
 struct Numbers<'a> {
@@ -34,27 +48,30 @@ impl<'a> Numbers<'a> {
         }
     }
 
-    /// The numbers of the next values.
+    /// The numbers of the next `count` values, those of groups in `buffer`.
     #[inline(always)]
-    fn take(&mut self, out: &mut [f32]) {
+    fn take<'b>(&mut self, count: usize, buffer: &'b mut [f32; STEP]) -> &'b [f32]
+    where
+        'a: 'b,
+    {
         let Some((len, left)) = &mut self.groups else {
-            let (now, rest) = self.rest.split_at(out.len().min(self.rest.len()));
-            for (number, value) in out.iter_mut().zip(now) {
-                *number = *value;
-            }
+            let (now, rest) = self.rest.split_at(count.min(self.rest.len()));
             self.rest = rest;
-            return;
+            return now;
         };
-        let mut out = out;
+        let mut out = &mut buffer[..count];
+        // Groups of the usual lengths are whole vectors, and whole groups a step.
+        if *left == *len && len.is_multiple_of(16) && count.is_multiple_of(*len) {
+            for (group, number) in out.chunks_exact_mut(*len).zip(self.rest) {
+                group.as_chunks_mut::<16>().0.iter_mut().for_each(|vector| *vector = [*number; 16]);
+            }
+            self.rest = self.rest.get(count / *len..).unwrap_or_default();
+            return &buffer[..count];
+        }
         while !out.is_empty() {
             let now = (*left).min(out.len());
             let (here, after) = std::mem::take(&mut out).split_at_mut(now);
-            let number = self.rest.first().copied().unwrap_or_default();
-            // Groups of the usual lengths are whole vectors.
-            match here.as_chunks_mut::<16>() {
-                (vectors, []) => vectors.iter_mut().for_each(|vector| *vector = [number; 16]),
-                _ => here.fill(number),
-            }
+            here.fill(self.rest.first().copied().unwrap_or_default());
             *left -= here.len();
             if *left == 0 {
                 self.rest = self.rest.get(1..).unwrap_or_default();
@@ -62,22 +79,64 @@ impl<'a> Numbers<'a> {
             }
             out = after;
             if *left == 0 {
-                return;
+                break;
             }
+        }
+        &buffer[..count]
+    }
+}
+
+impl Row<'_> {
+    /// How the products of this row are rounded once, to elements of `BYTES` bytes.
+    #[inline(always)]
+    fn rounding<K: Kernel, const BYTES: usize>(&self) -> Rounding {
+        // 1.5 * 2^23 rounds to integers by an addition, which becomes vectors, as `trunc` does not. Nor does a loop with an
+        // end in between.
+        const INTEGERS: f32 = 12_582_912.0;
+        let are_multiples = |numbers: &[f32], each: f32| {
+            numbers.iter().fold(true, |all, zero| {
+                let scaled = *zero * each;
+                all & ((scaled + INTEGERS) - INTEGERS == scaled) & (zero.abs() <= 256.0)
+            })
+        };
+        let is_short = self.alphabet.is_short();
+        let zeros = self.zeros.map(|zeros| zeros.numbers());
+        let has_integers = zeros.is_none_or(|zeros| is_short && are_multiples(zeros, 1.0));
+        // Less than 2^9 in steps of 2^-14.
+        let is_difference_exact = zeros.is_none_or(|zeros| {
+            is_short && self.alphabet.is_integer() && (has_integers || are_multiples(zeros, 16_384.0))
+        });
+        if self.divisor != 1.0 || !is_difference_exact {
+            return Rounding::Wide;
+        }
+        if BYTES == 4 && self.factor == 1.0 {
+            return Rounding::Plain;
+        }
+        // The difference of a code and a zero point has one bit more than a code.
+        let more = if zeros.is_some() { 0x1ff } else { 0xff };
+        let bits = self.scales.numbers().iter().fold(0, |bits, scale| bits | scale.to_bits());
+        let has_short_products = is_short && has_integers && bits & more == 0;
+        match has_short_products {
+            true if BYTES == 4 || self.factor == 1.0 => Rounding::Plain,
+            false if self.factor != 1.0 => Rounding::Wide,
+            _ if K::HAS_FUSED && BYTES == 2 => Rounding::Odd,
+            _ => Rounding::Wide,
         }
     }
 }
 
-impl<const BYTES: usize, const IS_WIDE: bool> Job for Products<'_, BYTES, IS_WIDE> {
+impl<const BYTES: usize> Job for Products<'_, BYTES> {
     type Output = ();
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
         let Products { row, to, out } = self;
+        let rounding = row.rounding::<K, BYTES>();
         let (unit_bytes, unit_values) = row.alphabet.unit();
         let step_bytes = STEP / unit_values * unit_bytes;
         let mut values = [0.0; STEP + UNIT_MAX];
-        let (mut scales, mut zeros) = ([0.0; STEP], [0.0; STEP]);
+        let (mut scale_buffer, mut zero_buffer) = ([0.0; STEP], [0.0; STEP]);
+        let mut products = [0.0; STEP];
         let mut scale_numbers = Numbers::new(row.scales);
         let mut zero_numbers = row.zeros.map(Numbers::new);
         let more = if row.skip == 0 { 0 } else { unit_bytes };
@@ -86,30 +145,98 @@ impl<const BYTES: usize, const IS_WIDE: bool> Job for Products<'_, BYTES, IS_WID
             let codes = row.codes.get(i * step_bytes..).unwrap_or_default();
             let codes = &codes[..codes.len().min(step_bytes + more)];
             row.alphabet.values(codes, &mut values);
-            scale_numbers.take(&mut scales[..count]);
+            let values = &mut values[row.skip..][..count];
+            let scales = scale_numbers.take(count, &mut scale_buffer);
             if let Some(numbers) = &mut zero_numbers {
-                numbers.take(&mut zeros[..count]);
-            }
-            let values = &mut values[row.skip..][..STEP];
-            if IS_WIDE {
-                let (factor, divisor) = (f64::from(row.factor), f64::from(row.divisor));
-                for ((value, zero), scale) in values.iter_mut().zip(&zeros).zip(&scales) {
-                    let product = (f64::from(*value) - f64::from(*zero)) * f64::from(*scale) * factor;
-                    let product = product / divisor;
-                    *value = if BYTES == 4 { product as f32 } else { to_odd(product) };
+                let zeros = numbers.take(count, &mut zero_buffer);
+                if rounding == Rounding::Wide {
+                    wide::<BYTES>(row, values, Some(zeros), scales, &mut products);
+                    store::<K, BYTES>(kernel, to, &products[..count], out);
+                    continue;
                 }
-            } else if zero_numbers.is_some() {
-                for ((value, zero), scale) in values.iter_mut().zip(&zeros).zip(&scales) {
-                    *value = (*value - *zero) * *scale * row.factor;
+                for (value, zero) in values.iter_mut().zip(zeros) {
+                    *value -= *zero;
+                }
+            } else if rounding == Rounding::Wide {
+                wide::<BYTES>(row, values, None, scales, &mut products);
+                store::<K, BYTES>(kernel, to, &products[..count], out);
+                continue;
+            }
+            if rounding == Rounding::Odd {
+                if !odd(values, scales, row.factor, &mut products) {
+                    wide::<BYTES>(row, values, None, scales, &mut products);
+                }
+                store::<K, BYTES>(kernel, to, &products[..count], out);
+            } else if BYTES == 4 {
+                for ((value, scale), out) in values.iter().zip(scales).zip(out.as_chunks_mut().0) {
+                    *out = (*value * *scale * row.factor).to_le_bytes();
                 }
             } else {
-                for (value, scale) in values.iter_mut().zip(&scales) {
-                    *value = *value * *scale * row.factor;
+                for (value, scale) in values.iter_mut().zip(scales) {
+                    *value *= *scale;
                 }
+                store::<K, BYTES>(kernel, to, values, out);
             }
-            store::<K, BYTES>(kernel, to, &values[..count], out);
         }
     }
+}
+
+/// Products in f64.
+#[inline(always)]
+fn wide<const BYTES: usize>(
+    row: &Row<'_>,
+    values: &[f32],
+    zeros: Option<&[f32]>,
+    scales: &[f32],
+    products: &mut [f32; STEP],
+) {
+    let (factor, divisor) = (f64::from(row.factor), f64::from(row.divisor));
+    let none = [0.0; STEP];
+    let numbers = values.iter().zip(zeros.unwrap_or(&none)).zip(scales).zip(products);
+    let product =
+        |value: f32, zero: f32, scale: f32| (f64::from(value) - f64::from(zero)) * f64::from(scale) * factor;
+    let round = |product: f64| if BYTES == 4 { product as f32 } else { to_odd(product) };
+    // A division takes as long as all else.
+    if row.divisor == 1.0 {
+        for (((value, zero), scale), out) in numbers {
+            *out = round(product(*value, *zero, *scale));
+        }
+        return;
+    }
+    for (((value, zero), scale), out) in numbers {
+        *out = round(product(*value, *zero, *scale) / divisor);
+    }
+}
+
+/// Products rounded to odd. A product and its error are exact in f32, unless one is near the ends of the range: then this
+/// returns false. With a factor, the products of values and scales must be exact.
+#[inline(always)]
+fn odd(values: &[f32], scales: &[f32], factor: f32, products: &mut [f32; STEP]) -> bool {
+    let mut is_outside = false;
+    let mut round = |a: f32, b: f32, product: f32| {
+        let error = a.mul_add(b, -product);
+        let bits = product.to_bits();
+        is_outside |= (product.abs() < TINY) & (a != 0.0) & (b != 0.0);
+        let is_above = (error.to_bits() ^ bits) >> 31;
+        let odd = bits.wrapping_sub(is_above) | 1;
+        // Neither is true of NaN.
+        let is_inexact = (error < 0.0) | (error > 0.0);
+        f32::from_bits(if is_inexact { odd } else { bits })
+    };
+    if factor == 1.0 {
+        for ((value, scale), out) in values.iter().zip(scales).zip(products) {
+            *out = round(*value, *scale, *value * *scale);
+        }
+        return !is_outside;
+    }
+    let mut is_exact = true;
+    for ((value, scale), out) in values.iter().zip(scales).zip(products) {
+        let product = *value * *scale;
+        let is_lost = (product.abs() < TINY) & (*value != 0.0) & (*scale != 0.0);
+        is_exact &= !is_lost & (product.abs() != f32::INFINITY);
+        *out = round(product, factor, product * factor);
+    }
+    is_exact & !is_outside
 }
 
 /// Rounds to odd: a value that f32 cannot represent becomes the neighbour whose last bit is 1.

@@ -1,4 +1,4 @@
-//! Decodes the quantized blocks of ggml, as GGUF files have them, to f32.
+//! Decodes the quantized blocks of ggml, as GGUF files have them, to f32; `quantize.rs` encodes some.
 //!
 //! Source: `ggml-common.h` and `ggml-quants.c` of <https://github.com/ggml-org/ggml>. The values agree bit
 //! for bit with `dequantize` of the Python package `gguf` 0.19. Numbers are little-endian; d, m and dmin are
@@ -38,6 +38,7 @@
 mod few_bits;
 mod grids;
 mod lattice;
+mod quantize;
 
 use std::marker::PhantomData;
 
@@ -46,6 +47,8 @@ use half::f16;
 use super::arch::{InstructionSet, Job, Kernel};
 use crate::model::{Dtype, Error, Result};
 use few_bits::{MEDIUM, Q1_0_VALUES, nvfp4, q1_0, q2_0, tq1_0, tq2_0};
+pub use quantize::{ENCODED_TYPES, quantize, quantize_on};
+
 use lattice::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};
 
 /// The types that are decoded.

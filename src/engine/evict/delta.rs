@@ -65,7 +65,7 @@ pub(super) fn evict(
             return Err(cannot("its parent has another element type, size or block size"));
         }
     }
-    let is_lossy = target.is_lossy_allowed(&collection.state());
+    let is_lossy = target.allows(&collection.state(), Tier::Absent);
     let precision = chosen(collection, target, &parents, is_lossy)
         .map_err(|error| error.at(path_of(collection, target)))?;
     let precision = precision.map_err(|why| cannot(&why))?;
@@ -100,7 +100,7 @@ fn evict_range(
     let found = std::cell::RefCell::new(Vec::new());
     let migration = open.drop_blocks(range, &|index, _| {
         // Nobody writes to the object now. An earlier write has ended the consent of an import.
-        if precision == Precision::Scaled && !target.is_lossy_allowed(&collection.state()) {
+        if precision == Precision::Scaled && !target.allows(&collection.state(), Tier::Absent) {
             return Ok(false);
         }
         // A block that was written to after the check stays as it is.

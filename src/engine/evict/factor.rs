@@ -41,7 +41,7 @@ pub(super) fn evict(
         let text = format!("it cannot be stored as factors: {why}");
         refused_for(collection, target, ErrorKind::Invalid, text)
     };
-    if !target.is_lossy_allowed(&collection.state()) {
+    if !target.allows(&collection.state(), Tier::Absent) {
         return Err(refused(collection, target, Cause::Factors));
     }
     refuse_needed(collection, target)?;
@@ -60,7 +60,7 @@ pub(super) fn evict(
     let migration = open.drop_blocks(0..layout.blocks(), &|_, _| Ok(true))?;
     // Detects writes since the tensor was read; nobody writes to it now.
     open.read(0, &mut bytes)?;
-    let is_allowed = target.is_lossy_allowed(&collection.state());
+    let is_allowed = target.allows(&collection.state(), Tier::Absent);
     if checksum::of(&bytes) != seen || object.is_dirty() || !is_allowed {
         let text = "a program is writing to it; close it first";
         return Err(refused_for(collection, target, ErrorKind::Busy, text));

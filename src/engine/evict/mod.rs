@@ -152,7 +152,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
             refused_for(collection, target, ErrorKind::Invalid, text)
         };
         let way = how.way().ok_or_else(|| refused(collection, target, Cause::NoReconstruct))?;
-        if matches!(how, Reconstruct::Factor(_)) && !target.is_lossy_allowed(&collection.state()) {
+        if matches!(how, Reconstruct::Factor(_)) && !target.allows(&collection.state(), Tier::Absent) {
             return Err(refused(collection, target, Cause::Factors));
         }
         if matches!(way.gives, Gives::Absent | Gives::Stored) {
@@ -180,7 +180,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
 
 /// Fails with `Denied` where a tensor must not be discarded.
 fn check_discard(collection: &Collection, target: &Target) -> Result<()> {
-    if target.is_lossy_allowed(&collection.state()) {
+    if target.allows(&collection.state(), Tier::Absent) {
         return Ok(());
     }
     Err(refused(collection, target, Cause::LastBytes))

@@ -1,4 +1,4 @@
-//! The setting `reconstruct`: how absent blocks of a tensor are reconstructed.
+//! The setting `reconstruct`, which names the way to reconstruct absent blocks of a tensor.
 
 use std::sync::Arc;
 

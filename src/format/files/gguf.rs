@@ -86,7 +86,7 @@ pub enum FileType {
     Missing,
     /// Where its value begins, a u32, in bytes from the file's start.
     At(u64),
-    /// Its value is no u32.
+    /// Its value is not a u32.
     Odd,
 }
 

@@ -43,7 +43,7 @@ mod protobuf;
 
 use protobuf::{Fields, Value};
 
-/// The end of an error for bytes that are no ONNX model.
+/// The end of an error for bytes that are not an ONNX model.
 const DAMAGED: &str = "it is damaged, or not an ONNX model; download or copy it again, or give it a name without the suffix .onnx";
 
 /// The error for bytes that no program for ONNX writes.
@@ -129,7 +129,7 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Resul
 struct Walk<'a, 'r> {
     fields: Fields<'a, 'r>,
     others: Vec<(String, String)>,
-    /// Names that have a value which is no initializer with elements.
+    /// Names that have a value which is not an initializer with elements.
     given: HashSet<String>,
 }
 

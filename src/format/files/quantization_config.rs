@@ -81,7 +81,7 @@ pub fn is_quantized(json: &[u8]) -> bool {
 /// of it.
 ///
 /// # Errors
-/// `Invalid` for bytes that are no JSON object.
+/// `Invalid` for bytes that are not a JSON object.
 pub fn without(json: &[u8], to: Dtype) -> Result<Option<Vec<u8>>> {
     let parsed: std::result::Result<Map<String, Value>, _> = serde_json::from_slice(json);
     let mut all = parsed.map_err(|error| Error::invalid(format!("config.json: {error}")))?;

@@ -99,7 +99,7 @@ pub fn parse_with_size(json: &[u8], budget: &mut Budget) -> Result<(Shards, Opti
 /// An index of other names.
 pub struct Renamed(serde_json::Map<String, serde_json::Value>);
 
-/// An index with the names that `rename` returns, without those for which it returns none. `None` for JSON that is no index.
+/// An index with the names that `rename` returns, without those for which it returns none. `None` for JSON that is not an index.
 pub fn renamed(json: &[u8], mut rename: impl FnMut(&str) -> Option<String>) -> Option<Renamed> {
     let mut all: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).ok()?;
     let map = all.get_mut("weight_map")?.as_object_mut()?;
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_index_is_invalid() {
+    fn json_that_is_not_an_index_is_invalid() {
         let deep = [b"{\"a\":".repeat(100_000), b"1".to_vec()].concat();
         for json in [
             &b""[..],

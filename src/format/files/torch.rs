@@ -1,4 +1,4 @@
-//! PyTorch checkpoints: the zip archives of `torch.save`, since version 1.6.
+//! PyTorch checkpoints: the zip archives of `torch.save`, since version 1.6. `torch/legacy.rs` has the format before.
 //!
 //! | entry | contents |
 //! |---|---|
@@ -19,11 +19,13 @@ use crate::format::budget::Budget;
 use crate::format::files::{ReadAt, TensorRange, View, zip};
 use crate::model::{Dtype, Error, Result, Shape, quoted_name};
 
+mod legacy;
 mod names;
 mod pickle;
 mod tensor;
 mod tree;
 
+pub use legacy::LEGACY_MAGIC;
 use pickle::Pickle;
 use tree::{Found, Walk};
 
@@ -59,12 +61,19 @@ pub struct TensorView {
     pub view: View,
 }
 
-/// Reads the tensors of a checkpoint of `file_len` bytes, which begins with [`zip::MAGIC`].
+/// Reads the tensors of a checkpoint of `file_len` bytes, which begins with [`zip::MAGIC`] or [`LEGACY_MAGIC`].
 ///
 /// # Errors
 /// `Unsupported` for what only Python could load: a pickle without tensors outside objects, tensors of which none is a
 /// range of the file, compressed pickles, scripted models; `Invalid` for damaged archives and pickles.
 pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Result<Checkpoint> {
+    let mut magic = [0; LEGACY_MAGIC.len()];
+    if file_len >= magic.len() as u64 {
+        read(&mut magic, 0)?;
+        if magic == LEGACY_MAGIC {
+            return legacy::parse(read, file_len, budget);
+        }
+    }
     let entries = zip::entries(read, file_len, budget)?;
     let mut pickles = entries.iter().filter(|entry| entry.name.ends_with("/data.pkl"));
     let (Some(pickle), None) = (pickles.next(), pickles.next()) else {
@@ -92,7 +101,12 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Resul
         by_name.get(name.as_str()).copied()
     });
     let storages: Vec<Option<&zip::Entry>> = storages.collect();
-    let mut walk = Walk::new(&pickle, &storages, budget)?;
+    shown(&pickle, &storages, budget)
+}
+
+/// The checkpoint that a pickle describes, with the places of its storages.
+fn shown(pickle: &Pickle<'_>, storages: &[Option<&zip::Entry>], budget: &mut Budget) -> Result<Checkpoint> {
+    let mut walk = Walk::new(pickle, storages, budget)?;
     walk.visit(pickle.top)?;
     let (found, others) = walk.end();
     let checkpoint = distinct(found, others);

@@ -241,7 +241,7 @@ fn large<const N: usize>(extra: &[u8], mut sizes: [u64; N]) -> Result<[u64; N]> 
 fn data(read: &mut ReadAt<'_>, entry: &Listed, directory: u64) -> Result<Range<u64>> {
     let fits = |end: Option<u64>| {
         end.filter(|end| *end <= directory)
-            .ok_or_else(|| Error::invalid("goes past the begin of the directory"))
+            .ok_or_else(|| Error::invalid("goes past the beginning of the directory"))
     };
     let end = fits(entry.header.checked_add(LOCAL_BYTES))?;
     let bytes = fetch(read, entry.header..end)?;

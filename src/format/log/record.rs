@@ -162,16 +162,10 @@ impl Record {
         let block = slot.block();
         let u8_at = |bytes: [u8; 1]| u8::from_le_bytes(bytes);
         Ok(match slot.kind() {
-            kind @ (0 | 8) => {
+            0 => {
                 let described = parse_described(slot)?;
                 let (stored, created_at) = created(slot)?;
-                if kind == 0 {
-                    Record::Create { object, block, described, stored, created_at }
-                } else if stored.tier != Tier::Exact || !stored.in_data {
-                    return Err(Error::corrupt("a run of blocks in a data file is not exact"));
-                } else {
-                    Record::CreateRun { object, block, described, stored, created_at }
-                }
+                Record::Create { object, block, described, stored, created_at }
             }
             2 => {
                 let (stored, migrated_at) = moved(slot)?;
@@ -210,17 +204,8 @@ impl Record {
                 checksum: u32::from_le_bytes(slot.get::<33, 4>()),
                 unsynced: u32::from_le_bytes(slot.get::<37, 4>()),
             },
-            9 => {
-                let described = parse_described(slot)?;
-                let (stored, created_at) = created(slot)?;
-                let [flags] = slot.get::<105, 1>();
-                let is_possible = stored.tier != Tier::Absent && stored.scale.to_bits() == 0;
-                if !is_possible || flags & !MOVED != 0 {
-                    return Err(Error::corrupt("a run of slots lies in more than one tier"));
-                }
-                let is_move = flags & MOVED != 0;
-                Record::SlotRun { object, block, described, stored, created_at, is_move }
-            }
+            8 => parse_create_run(slot)?,
+            9 => parse_slot_run(slot)?,
             10 => Record::EmptyRun {
                 object,
                 block,
@@ -228,38 +213,8 @@ impl Record {
                 stored: parse_empty(slot)?,
                 created_at: u64::from_le_bytes(slot.get::<35, 8>()),
             },
-            11 => {
-                let count = u16::from_le_bytes(slot.get::<41, 2>());
-                if slot.sequence() > SEQUENCE_MAX - u64::from(count) {
-                    return Err(Error::corrupt(
-                        "the records of a small batch need numbers past the largest one",
-                    ));
-                }
-                Record::Small {
-                    batch: batch_of(slot)?,
-                    unsynced: u32::from_le_bytes(slot.get::<29, 4>()),
-                    len: u32::from_le_bytes(slot.get::<33, 4>()),
-                    checksum: u32::from_le_bytes(slot.get::<37, 4>()),
-                    count,
-                    head: slot.get::<43, HEAD_BYTES>(),
-                }
-            }
-            16 => {
-                if slot.get::<21, 4>() != MAGIC {
-                    return Err(Error::corrupt("the log's header has a wrong magic; expected TFML"));
-                }
-                let version = u16::from_le_bytes(slot.get::<25, 2>());
-                if version != LOG_VERSION {
-                    return Err(Error::unsupported(format!(
-                        "the log has version {version}, this program knows {LOG_VERSION}"
-                    )));
-                }
-                Record::Header {
-                    version,
-                    store: StoreId(u128::from_le_bytes(slot.get::<27, 16>())),
-                    generation: u64::from_le_bytes(slot.get::<43, 8>()),
-                }
-            }
+            11 => parse_small(slot)?,
+            16 => parse_header(slot)?,
             kind => {
                 return Err(Error::unsupported(format!(
                     "a log record of type {kind}, which this program does not know"
@@ -466,6 +421,60 @@ fn batch_of(slot: &RawSlot) -> Result<u64> {
 }
 
 /// The first block of an EmptyRun.
+fn parse_create_run(slot: &RawSlot) -> Result<Record> {
+    let described = parse_described(slot)?;
+    let (stored, created_at) = created(slot)?;
+    if stored.tier != Tier::Exact || !stored.in_data {
+        return Err(Error::corrupt("a run of blocks in a data file is not exact"));
+    }
+    let (object, block) = (ObjectId(slot.object()), slot.block());
+    Ok(Record::CreateRun { object, block, described, stored, created_at })
+}
+
+fn parse_slot_run(slot: &RawSlot) -> Result<Record> {
+    let described = parse_described(slot)?;
+    let (stored, created_at) = created(slot)?;
+    let [flags] = slot.get::<105, 1>();
+    let is_possible = stored.tier != Tier::Absent && stored.scale.to_bits() == 0;
+    if !is_possible || flags & !MOVED != 0 {
+        return Err(Error::corrupt("a run of slots lies in more than one tier"));
+    }
+    let (object, block, is_move) = (ObjectId(slot.object()), slot.block(), flags & MOVED != 0);
+    Ok(Record::SlotRun { object, block, described, stored, created_at, is_move })
+}
+
+fn parse_small(slot: &RawSlot) -> Result<Record> {
+    let count = u16::from_le_bytes(slot.get::<41, 2>());
+    if slot.sequence() > SEQUENCE_MAX - u64::from(count) {
+        return Err(Error::corrupt("the records of a small batch need numbers past the largest one"));
+    }
+    Ok(Record::Small {
+        batch: batch_of(slot)?,
+        unsynced: u32::from_le_bytes(slot.get::<29, 4>()),
+        len: u32::from_le_bytes(slot.get::<33, 4>()),
+        checksum: u32::from_le_bytes(slot.get::<37, 4>()),
+        count,
+        head: slot.get::<43, HEAD_BYTES>(),
+    })
+}
+
+fn parse_header(slot: &RawSlot) -> Result<Record> {
+    if slot.get::<21, 4>() != MAGIC {
+        return Err(Error::corrupt("the log's header has a wrong magic; expected TFML"));
+    }
+    let version = u16::from_le_bytes(slot.get::<25, 2>());
+    if version != LOG_VERSION {
+        return Err(Error::unsupported(format!(
+            "the log has version {version}, this program knows {LOG_VERSION}"
+        )));
+    }
+    Ok(Record::Header {
+        version,
+        store: StoreId(u128::from_le_bytes(slot.get::<27, 16>())),
+        generation: u64::from_le_bytes(slot.get::<43, 8>()),
+    })
+}
+
 fn parse_empty(slot: &RawSlot) -> Result<Stored> {
     let [what] = slot.get::<21, 1>();
     let [flags] = slot.get::<22, 1>();

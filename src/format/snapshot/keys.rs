@@ -119,7 +119,7 @@ fn decoded(escaped: &str) -> Option<Vec<u8>> {
         }
         let (digits, after) = rest.split_first_chunk::<2>()?;
         let text = std::str::from_utf8(digits).ok()?;
-        // A sign is no digit.
+        // A sign is not a digit.
         bytes.push(u8::from_str_radix(text, 16).ok().filter(|_| !text.starts_with('+'))?);
         rest = after;
     }

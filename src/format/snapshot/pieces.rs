@@ -227,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn what_stands_before_a_long_object_does_not_move_its_cuts(
+        fn bytes_before_a_long_object_do_not_move_its_cuts(
             before in prop::collection::vec(object_len(), 1..6),
             len in SMALL..60 * MIB,
             after in prop::collection::vec(object_len(), 0..6),

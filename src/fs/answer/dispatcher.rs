@@ -221,7 +221,7 @@ impl Dispatcher {
         })
     }
 
-    /// Looks a name up for a thread. What a thread finds that looks again is kept for it.
+    /// Looks a name up for a thread. The result of a second lookup is kept for its thread.
     pub fn look_up(&self, thread: u32, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
         let mut found = self.look_up_once(thread, parent, name);
         if !self.second_looks.is_sent(thread) {

@@ -1,4 +1,4 @@
-//! Opens: which files the kernel reads itself, and how a thread is led to the number for that
+//! Opens: the choice of files that the kernel reads itself, and the way of a thread to the number for that
 //! (`fs/state/passthrough.rs`).
 
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Dispatcher {
     /// Replies to an open of the own number: the daemon serves the reads.
     pub fn open_own(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: Reply) {
         let reads = flags.reads_only();
-        if matches!(ino.place(), Place::Form { .. }) {
+        if matches!(ino.place(), Place::Form { .. } | Place::Numbered { .. }) {
             return self.open_form(thread, ino, flags, reply);
         }
         match self.open_handle(ino, flags) {

@@ -1,4 +1,4 @@
-//! Which opens wait for a decoded copy, and which files are decoded after they were closed.
+//! The choice of opens that wait for a decoded copy, and of files that are decoded after their close.
 //!
 //! An open says nothing of the reads that follow. So a file is decoded when it is opened only if the setting
 //! `cache` says `decoded`, or if the program that had it open last read it whole. After the first whole read

@@ -231,7 +231,7 @@ impl RenameFlags {
     }
 }
 
-/// The bytes are no request: too short, a length that is not theirs, a name without an end, or an impossible offset.
+/// The bytes are not a request: too short, a length that is not theirs, a name without an end, or an impossible offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed {
     /// The number of the request, if the kernel waits for the reply to one with this header.

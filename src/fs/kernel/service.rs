@@ -11,7 +11,7 @@ pub trait Service: Send + Sync + 'static {
     /// Answers a request, now or later, by its reply.
     fn answer(&self, request: Request<'_>, reply: Reply);
 
-    /// Answers the bytes of a request. What is no request gets an error, if the kernel waits for a reply.
+    /// Answers the bytes of a request. Bytes that are not a valid request get an error, if the kernel waits for a reply.
     fn receive(&self, bytes: &[u8], route: Route) {
         match Request::parse(bytes) {
             Ok(request) => {

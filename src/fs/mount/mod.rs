@@ -302,6 +302,7 @@ impl Mount {
         if ended {
             self.threads.join().map_err(|error| Error::io("answering requests", error))?;
         }
+        self.vfs.store().save_cache();
         Ok(MountEnd { in_time: ended, lost })
     }
 

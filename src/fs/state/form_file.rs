@@ -20,6 +20,8 @@ pub(in crate::fs) struct FormFile {
 struct Current {
     /// The nodes that its bytes follow from, at that time.
     nodes: Vec<Option<Arc<Node>>>,
+    /// The other files that it followed from.
+    inputs: Vec<Arc<Node>>,
     stream: Arc<Stream>,
 }
 
@@ -30,7 +32,8 @@ impl FormFile {
         let recipe = vfs.recipe(&view)?;
         let stream = Arc::new(vfs.open_form(&view, &recipe)?);
         recipe.count_use();
-        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { nodes, stream }) })
+        let inputs = recipe.inputs().to_vec();
+        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { nodes, inputs, stream }) })
     }
 
     /// The file that it shows.
@@ -54,6 +57,7 @@ impl FormFile {
                 // The node is gone: an open file keeps its last source.
                 _ => true,
             });
+            let is_current = is_current && are_same(&self.view, &current.inputs);
             if is_current { Some(current.stream.clone()) } else { None }
         };
         let stream = match stream {
@@ -61,10 +65,20 @@ impl FormFile {
             None => {
                 let recipe = self.vfs.recipe(&self.view)?;
                 let stream = Arc::new(self.vfs.open_form(&self.view, &recipe)?);
-                *self.current.write() = Current { nodes, stream: stream.clone() };
+                let inputs = recipe.inputs().to_vec();
+                *self.current.write() = Current { nodes, inputs, stream: stream.clone() };
                 stream
             }
         };
         stream.read(offset, out)
     }
+}
+
+/// Whether files are as the log now records them, or gone.
+fn are_same(view: &FormView, inputs: &[Arc<Node>]) -> bool {
+    if inputs.is_empty() {
+        return true;
+    }
+    let state = view.collection.state();
+    inputs.iter().all(|then| state.node(then.entry.id).is_none_or(|now| Arc::ptr_eq(now, then)))
 }

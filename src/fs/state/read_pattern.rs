@@ -1,4 +1,4 @@
-//! How a program reads an open file, as far as the daemon is asked.
+//! The pattern of the reads of an open file, as far as they reach the daemon.
 
 use std::ops::Range;
 

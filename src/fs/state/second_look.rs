@@ -43,7 +43,7 @@ pub(in crate::fs) struct SecondLooks {
 }
 
 impl SecondLooks {
-    /// Notes that a thread is told to look again. 0 is unknown: what it finds is not kept.
+    /// Notes that a thread is told to look again. 0 is an unknown thread, whose finding is not kept.
     pub fn sent(&self, thread: u32) {
         if thread != 0 {
             self.change(|threads| threads.insert(thread, (Instant::now(), None)));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_finds_is_kept_for_it_and_for_no_other() {
+    fn a_finding_is_kept_for_its_thread_and_for_no_other() {
         let looks = SecondLooks::default();
         assert!(!looks.is_sent(7));
         looks.sent(7);

@@ -64,7 +64,7 @@ impl Times {
     fn of_place(&self, attr: &Attr) -> Duration {
         match attr.ino.place() {
             Place::Control { .. } => Duration::ZERO,
-            Place::Form { .. } => self.entries.min(FORM_TIME),
+            Place::Form { .. } | Place::Numbered { .. } => self.entries.min(FORM_TIME),
             _ => self.entries,
         }
     }

@@ -64,6 +64,15 @@ pub(in crate::ingest) enum StoredBlocks {
     Each(Vec<Stored>),
 }
 
+impl StoredObject {
+    /// The lowest tier of its encoded blocks, if there are any.
+    pub fn lowest_tier(&self) -> Option<Tier> {
+        let StoredBlocks::Each(blocks) = &self.blocks else { return None };
+        let tiers = blocks.iter().map(|block| block.tier).filter(|tier| !tier.is_exact());
+        tiers.reduce(|lowest, tier| if lowest.finer_than(tier) { tier } else { lowest })
+    }
+}
+
 /// Consecutive blocks that are stored alike.
 pub(in crate::ingest) enum TakenPart {
     /// In the data file: one checksum per block.

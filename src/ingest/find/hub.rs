@@ -261,7 +261,7 @@ mod tests {
         fs::create_dir(place.path().join("models--empty")).unwrap();
         let cache = hub_cache(place.path()).unwrap().unwrap();
         let names: Vec<&str> = cache.models.iter().map(|model| model.collection.as_str()).collect();
-        assert_eq!(names, ["org--name"], "a directory without snapshots is no repository");
+        assert_eq!(names, ["org--name"], "a directory without snapshots is not a repository");
         assert_eq!(hub_cache(&path.join("snapshots")).unwrap(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Where an imported file goes.
+//! The place of an imported file: its name and the directories above it.
 
 use crate::model::escape_component;
 

@@ -402,6 +402,18 @@ struct ImportJob<'a> {
     finish: Option<Finish<'a>>,
 }
 
+/// A file and how it compares with its target.
+struct Compared<'a> {
+    found: &'a Found,
+    compared: Comparison,
+}
+
+/// The action on a file, done.
+struct Done {
+    action: Action,
+    report: Report,
+}
+
 impl ImportJob<'_> {
     fn all(&self, sum: &mut Sum) -> Result<()> {
         let ImportJob { plan, store, collection, watch, .. } = *self;
@@ -428,86 +440,104 @@ impl ImportJob<'_> {
             if watch.is_cancelled() {
                 return Err(cancelled());
             }
-            let path = found.target.path();
-            let done = compared.and_then(|compared| {
-                let (compared, is_mended) = self.mended(&compare, found, compared)?;
-                let action = match compared {
-                    Comparison::New => Action::Import,
-                    Comparison::Changed { is_newer: true } if plan.note_newer(found, watch, sum) => {
-                        return Ok(None);
-                    }
-                    Comparison::Changed { .. } | Comparison::Unreadable { .. } => Action::Replace,
-                    Comparison::Unchanged { node, is_retimed } => {
-                        if is_retimed {
-                            set_time(collection, node, found)?;
-                            sum.changed.push(node);
-                        }
-                        watch.advance(found.bytes);
-                        if is_mended {
-                            return Ok(Some((Action::Mend, Report::default())));
-                        }
-                        sum.unchanged += 1;
-                        return Ok(None);
-                    }
-                };
-                watch.began(&path);
-                sum.note_changed(collection, &found.target);
-                let origin = || Ok(origin(&fs::metadata(&found.source)?, self.owner, None));
-                if let Some(node) = blobs.get(found)
-                    && link(
-                        collection,
-                        node,
-                        found,
-                        &origin().map_err(|error| Error::io("reading it", error))?,
-                    )?
-                {
-                    watch.advance(found.bytes);
-                    return Ok(Some((Action::Link, Report::default())));
-                }
-                let report = with_room(store, found.bytes, watch, || self.one(found))?;
-                Ok(Some((action, report)))
-            });
-            let (action, report) = match done {
-                Ok(Some(done)) => done,
+            let imported = compared
+                .and_then(|compared| self.imported(&compare, Compared { found, compared }, &blobs, sum));
+            match imported {
+                Ok(Some(done)) => self.finished(found, done, &mut blobs, sum)?,
                 Ok(None) => continue,
                 Err(error) => {
                     // The whole store accepts no more writes.
                     let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
                     plan.note_failed(found, error, &store.place(), watch, sum)?;
                     sum.left -= 1;
-                    if is_last { return Ok(()) } else { continue }
+                    if is_last {
+                        return Ok(());
+                    }
+                    continue;
                 }
-            };
-            sum.note_changed(collection, &found.target);
+            }
             if shard_index::is_name(&found.target.name) {
                 indexes.push(&found.target);
             }
-            if !matches!(action, Action::Link | Action::Mend) {
-                sum.add(&report);
-                let node = node_at(&collection.state(), &found.target);
-                if let Some(node) = node {
-                    blobs.add(found, node);
-                }
-                let left = self
-                    .finish
-                    .zip(node)
-                    .map(|(finish, node)| finish(collection, node))
-                    .transpose()?
-                    .flatten();
-                let note = Some(report.note).filter(|note| !note.is_empty());
-                for note in note.into_iter().chain(left) {
-                    watch.noted(&path, &note);
-                    sum.notes.push((path.clone(), note));
-                }
-            }
-            let listed = Listed { action, path, bytes: found.bytes };
-            watch.did(&listed)?;
-            sum.list(listed);
         }
         sum.left = 0;
         self.links(sum)?;
         note_missing_shards(collection, &indexes, watch, sum);
         self.remove(sum)
+    }
+
+    /// Imports a file, if it differs from its target. Returns the action and its report. `None` for a file that stays as it is.
+    fn imported(
+        &self,
+        compare: &Compare<'_>,
+        Compared { found, compared }: Compared<'_>,
+        blobs: &Blobs,
+        sum: &mut Sum,
+    ) -> Result<Option<Done>> {
+        let ImportJob { plan, store, collection, watch, .. } = *self;
+        let (compared, is_mended) = self.mended(compare, found, compared)?;
+        let action = match compared {
+            Comparison::New => Action::Import,
+            Comparison::Changed { is_newer: true } if plan.note_newer(found, watch, sum) => {
+                return Ok(None);
+            }
+            Comparison::Changed { .. } | Comparison::Unreadable { .. } => Action::Replace,
+            Comparison::Unchanged { node, is_retimed } => {
+                if is_retimed {
+                    set_time(collection, node, found)?;
+                    sum.changed.push(node);
+                }
+                watch.advance(found.bytes);
+                if is_mended {
+                    return Ok(Some(Done { action: Action::Mend, report: Report::default() }));
+                }
+                sum.unchanged += 1;
+                return Ok(None);
+            }
+        };
+        watch.began(&found.target.path());
+        sum.note_changed(collection, &found.target);
+        if let Some(node) = blobs.get(found) {
+            let metadata = fs::metadata(&found.source);
+            let origin = metadata.map(|metadata| origin(&metadata, self.owner, None));
+            if link(collection, node, found, &origin.map_err(|error| Error::io("reading it", error))?)? {
+                watch.advance(found.bytes);
+                return Ok(Some(Done { action: Action::Link, report: Report::default() }));
+            }
+        }
+        let report = with_room(store, found.bytes, watch, || self.one(found))?;
+        Ok(Some(Done { action, report }))
+    }
+
+    /// Reports a file that was imported.
+    fn finished<'a>(
+        &self,
+        found: &'a Found,
+        Done { action, report }: Done,
+        blobs: &mut Blobs<'a>,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        let ImportJob { collection, watch, .. } = *self;
+        let path = found.target.path();
+        sum.note_changed(collection, &found.target);
+        if !matches!(action, Action::Link | Action::Mend) {
+            sum.add(&report);
+            let node = node_at(&collection.state(), &found.target);
+            if let Some(node) = node {
+                blobs.add(found, node);
+            }
+            let finish = self.finish.zip(node);
+            let left = finish.map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
+            let note = Some(report.note).filter(|note| !note.is_empty());
+            for note in note.into_iter().chain(left) {
+                watch.noted(&path, &note);
+                sum.notes.push((path.clone(), note));
+            }
+        }
+        let listed = Listed { action, path, bytes: found.bytes };
+        watch.did(&listed)?;
+        sum.list(listed);
+        Ok(())
     }
 
     /// Mends a file that is otherwise as the import would store it. Returns how it compares then, and whether it was

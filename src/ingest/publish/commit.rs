@@ -7,13 +7,15 @@ use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, 
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::pending_parts::Uncommitted;
-use crate::ingest::bytes::store_parts::StoredParts;
+use crate::ingest::bytes::store_parts::{StoredObject, StoredParts};
 use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
 use crate::ingest::publish::drafts::{Draft, add_draft, is_small, objects};
 use crate::ingest::publish::names::Names;
 use crate::ingest::recognize::parts::{PartTensor, Recognized};
-use crate::model::{Dtype, EntryId, Error, ErrorKind, NameIn, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::model::{
+    Dtype, EntryId, Error, ErrorKind, NameIn, ObjectId, Result, SeedId, Shape, TensorId, Tier,
+};
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::State;
@@ -147,6 +149,8 @@ struct Arrived<'a> {
     /// The objects that are not in the log yet.
     drafts: Vec<Draft<'a>>,
     errors: Vec<Option<Measured>>,
+    /// The lowest tier of the encoded blocks of each object, if it has any.
+    tiers: Vec<Option<Tier>>,
     digests: Digests,
     /// The parents of the tensors; zero where there is none.
     parents: Vec<TensorId>,
@@ -175,6 +179,7 @@ impl<'a> Arrived<'a> {
             objects: Vec::new(),
             drafts: Vec::new(),
             errors: stored_parts.objects.iter().map(|object| object.error).collect(),
+            tiers: stored_parts.objects.iter().map(StoredObject::lowest_tier).collect(),
             digests,
             parents: Vec::new(),
             records: recognized.records,
@@ -239,18 +244,19 @@ impl<'a> Arrived<'a> {
             ..FileEntry::new(self.content, self.objects.as_slice())
         };
         names.file(node, file);
-        if self.errors.iter().any(Option::is_some) {
-            names.allow_loss(node);
+        let tiers = self.tiers.iter().copied().flatten();
+        if let Some(lowest) = tiers.reduce(|lowest, tier| if lowest.finer_than(tier) { tier } else { lowest })
+        {
+            names.allow_loss(node, lowest);
         }
         let mut named = 0;
-        for (((tensor, object), error), lineage) in
-            self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.parents)
-        {
+        let objects = self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.tiers);
+        for ((((tensor, object), error), tier), lineage) in objects.zip(&self.parents) {
             let Some(tensor) = tensor else { continue };
             let part = names.number();
             names.file(part, Self::part_entry(tensor, *lineage, *object, node, *error));
-            if error.is_some() {
-                names.allow_loss(part);
+            if let Some(tier) = tier {
+                names.allow_loss(part, *tier);
             }
             named += 1;
         }

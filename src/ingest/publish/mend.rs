@@ -37,7 +37,7 @@ impl Damage {
             let layout = object.logged_layout();
             let (mut blocks, mut has_undescribed) = (Vec::new(), false);
             for (piece, block) in object.pieces(0..layout.blocks(), layout) {
-                // What only the remote of a clone has is compared when it is fetched.
+                // Blocks that only the remote of a clone has are compared when they are fetched.
                 let is_here = block.is_none_or(|block| open.is_here(&block));
                 if !is_here || open.check(piece.start).is_ok_and(|block| !block.stored.is_lost()) {
                     continue;

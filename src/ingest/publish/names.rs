@@ -6,7 +6,7 @@ use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, NodeType};
 use crate::format::log::record::Record;
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::recognize::data_files::put_data_files;
-use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, PERMISSIONS, Result};
+use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, PERMISSIONS, Result, Tier};
 use crate::store::Batch;
 use crate::store::allow_until_written;
 use crate::store::now_nanoseconds;
@@ -119,9 +119,10 @@ impl<'a> Names<'a> {
         self.batch.put_shards(self.state, node, shards);
     }
 
-    /// Allows lossy moves of an imported file, because the user still has the source.
-    pub fn allow_loss(&mut self, node: EntryId) {
-        self.batch.entry(allow_until_written(node));
+    /// Allows lossy moves of an imported file down to the tier that it was imported in, because the user still has the
+    /// source.
+    pub fn allow_loss(&mut self, node: EntryId, down_to: Tier) {
+        self.batch.entry(allow_until_written(node, Some(down_to)));
     }
 
     /// Removes the tensors of a file, and its objects.

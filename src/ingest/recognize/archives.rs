@@ -73,14 +73,14 @@ pub(in crate::ingest) fn recognize(
             || Error::unsupported("an HDF5 file; save its tensors as safetensors to have them as files");
         return if magic == HDF5_MAGIC { Err(refused()) } else { Ok(None) };
     }
-    if magic.starts_with(&zip::MAGIC) {
+    if magic.starts_with(&zip::MAGIC) || magic == torch::LEGACY_MAGIC {
         return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes, budget)?, bytes)));
     }
     if name.ends_with(b".bin") {
         return Ok(None);
     }
     Err(Error::unsupported(
-        "not a zip archive, which torch.save writes since PyTorch 1.6; load it and save it again",
+        "no checkpoint of torch.save; load it with the library that wrote it, and save its tensors with torch.save",
     ))
 }
 

@@ -1,8 +1,8 @@
 //! The data files of ONNX models. A model says which files below its directory have its initializers, and where; these
 //! are tensors of such a file. A model and its data files come in any order:
 //!
-//! - A model has a setting with the paths of its data files. With the same batch those that are there are marked to be
-//!   recognized again.
+//! - A model has a setting with the paths of its data files. The same batch marks data files that are
+//!   there to be recognized again.
 //! - A file that is recognized as nothing else has the tensors that models give it by its path.
 //!
 //! The collection keeps what a model says of its data files until the model is recognized again, so that it is read once

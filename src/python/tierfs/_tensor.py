@@ -96,7 +96,7 @@ class Tensor(os.PathLike[str]):
     def cast(self, dtype: str) -> Tensor:
         """Returns the same tensor as `f32`, `f16` or `bf16`; the mount computes the elements when they are read.
 
-        A tensor that is no float keeps its element type.
+        A tensor that is not a float keeps its element type.
         """
         if dtype not in _CASTS:
             raise ValueError(f"a mount casts to {', '.join(_CASTS)}, not to {dtype}")

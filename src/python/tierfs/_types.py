@@ -12,14 +12,14 @@ class Reason(TypedDict):
     """`lossy`, `pinned`, `busy`, `not found`, …: one word or two for programs."""
     text: str
     advice: str | None
-    """What to type instead, if that helps."""
+    """The command to type instead, if one helps."""
     count: int
     """Number of files it applies to; `files` has the first of them."""
     files: list[str]
 
 
 class PathResult(TypedDict, total=False):
-    """What became of a request for one path."""
+    """The result of a request for one path."""
 
     path: str
     state: str

@@ -27,7 +27,7 @@ pub enum Failure {
     Overload(String),
 }
 
-/// The answer of an HTTP server that is no success. Only the code of its body is kept, since the rest may
+/// The answer of an HTTP server that is not a success. Only the code of its body is kept, since the rest may
 /// quote the signature and the key of the request.
 #[derive(Debug)]
 pub(super) struct Answer {

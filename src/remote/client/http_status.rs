@@ -1,4 +1,4 @@
-//! The HTTP client of a bucket, which reports answers that are no success by their status.
+//! The HTTP client of a bucket, which reports answers that are not successes by their status.
 
 use std::fmt;
 

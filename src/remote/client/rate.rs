@@ -1,4 +1,4 @@
-//! How many bytes pass a second.
+//! Counts the bytes that pass a second.
 
 use std::collections::VecDeque;
 use std::time::Instant;

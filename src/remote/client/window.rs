@@ -1,4 +1,4 @@
-//! How many requests are made at a time.
+//! The number of requests that are made at a time.
 //!
 //! The limit grows by one with each window of successes and is halved when the server has too much to do, as
 //! TCP does with its segments.

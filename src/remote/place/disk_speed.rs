@@ -1,4 +1,4 @@
-//! How fast the disk of a cache takes bytes.
+//! Measures the speed at which the disk of a cache takes bytes.
 
 use std::fs;
 use std::io::{self, Write};

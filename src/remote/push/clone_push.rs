@@ -12,7 +12,7 @@ pub(in crate::remote) struct PushedClone {
     /// Its snapshot, if the remote still has it and that is not the newest of the pushed collection.
     pub base: Option<Found>,
     /// Whether it is pushed under the name that it has in the remote.
-    is_under_its_name: bool,
+    pub is_under_its_name: bool,
 }
 
 impl PushedClone {
@@ -23,6 +23,7 @@ impl PushedClone {
         canonical: &Canonical,
         named: CollectionName<'_>,
         newest: Option<&Found>,
+        is_forced: bool,
     ) -> Result<Option<PushedClone>> {
         let source = canonical.clone_source()?.filter(|source| source.remote == remote.id());
         let Some(mut source) = source else { return Ok(None) };
@@ -34,10 +35,10 @@ impl PushedClone {
             false => remote.manifest(&source.tenant, &source.collection, source.number)?,
         };
         if let Some(newest) = newest.filter(|newest| newest.number > source.number) {
-            if source.push != Some(newest.push) {
+            if source.push != Some(newest.push) && !is_forced {
                 let text = format!(
                     "{} has snapshot {} of {named}, and this is a clone of snapshot {}; tierfs pull gets it, \
-                     or push under another name",
+                     push under another name, or put this state over it with --force",
                     remote.place(),
                     newest.number,
                     source.number
@@ -59,8 +60,8 @@ impl PushedClone {
         canonical.set_clone_source(&self.source)
     }
 
-    /// Makes the clone one of the snapshot that it was pushed as. A failure costs space: what it has of its own
-    /// stays until the next push.
+    /// Makes the clone one of the snapshot that it was pushed as. A failure costs space: the clone's own
+    /// bytes stay until the next push.
     pub fn end(mut self, canonical: &Canonical, manifest: &Manifest) {
         if !self.is_under_its_name {
             return;

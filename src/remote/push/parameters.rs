@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::snapshot::manifest::OwnerAndMode;
-use crate::model::OwnedCollectionName;
+use crate::model::{OwnedCollectionName, Result};
 use crate::store::Recode;
 
 /// Pieces that are sent at the same time, unless a request says otherwise.
@@ -30,6 +30,19 @@ pub struct Parameters {
     pub is_single_writer: bool,
     /// Other collections of the remote whose pieces are named again instead of being sent.
     pub dedup_with: Vec<OwnedCollectionName>,
-    /// The variants to publish beside the collection. No two have the same name.
-    pub variants: Vec<Arc<dyn Recode>>,
+    pub variants: Variants,
+    /// Whether to put the state over a snapshot that somebody else has pushed.
+    pub is_forced: bool,
 }
+
+/// The variants to publish beside the collection.
+#[derive(Clone)]
+pub enum Variants {
+    /// Those that the newest snapshot has, each made by its name.
+    AsBefore(MakeByName),
+    /// These. No two have the same name.
+    These(Vec<Arc<dyn Recode>>),
+}
+
+/// Makes the variant of a name.
+pub type MakeByName = Arc<dyn Fn(&str) -> Result<Arc<dyn Recode>> + Send + Sync>;

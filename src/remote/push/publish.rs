@@ -21,9 +21,9 @@ use crate::remote::place::remote::Remote;
 use crate::remote::push::clone_push::PushedClone;
 use crate::remote::push::contents::{Contents, has_log};
 use crate::remote::push::outcome::Pushed;
-use crate::remote::push::parameters::Parameters;
+use crate::remote::push::parameters::{Parameters, Variants};
 use crate::remote::push::send::Sender;
-use crate::store::{Canonical, Choice, Collection, Frozen};
+use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
 
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
 const BUSY_MAX: Duration = Duration::from_secs(5);
@@ -73,9 +73,16 @@ pub fn push_within(
     let frozen = frozen(collection)?;
     let canonical = frozen.canonical(remote.id())?;
     let named = CollectionName::new(&parameters.tenant, &parameters.collection);
-    let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref())?;
+    let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref(), parameters.is_forced)?;
+    let place = PushPlace { remote: remote.id(), named };
+    if let Some(found) =
+        newest.as_ref().filter(|_| clone.as_ref().is_none_or(|clone| !clone.is_under_its_name))
+    {
+        check_own(remote, parameters, &canonical, place, &found.manifest)?;
+    }
     let needs = needed(remote, parameters, &canonical)?;
-    let choices: Vec<Choice> = parameters.variants.iter().map(|recode| canonical.choose(recode)).collect();
+    let variants = variants(parameters, newest.as_ref().map(|found| &*found.manifest))?;
+    let choices: Vec<Choice> = variants.iter().map(|recode| canonical.choose(recode)).collect();
     let described = described(parameters, &canonical);
     // The newest snapshot, if it has this state.
     let base = newest.as_ref().filter(|found| has_log(&found.manifest, canonical.log()));
@@ -83,6 +90,10 @@ pub fn push_within(
         // The hint may be missing since a push was killed.
         if hint != Some(manifest.number) {
             set_head(remote, parameters, manifest.number);
+        }
+        // The snapshot may be that of another store with the same state.
+        if let Err(error) = canonical.note_push(place, manifest.push) {
+            log::warn!("the push is not noted: {error}");
         }
         if let Some(clone) = clone {
             clone.end(&canonical, manifest);
@@ -118,10 +129,45 @@ pub fn push_within(
     if let Some(clone) = &mut clone {
         clone.begin(&canonical, parameters.push)?;
     }
+    canonical.note_push(place, parameters.push)?;
     create_manifest(remote, parameters, &manifest, elapsed)?;
     ended(&manifest, clone);
     let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
     Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
+}
+
+/// Fails with `Exists` for a snapshot that another store has pushed, unless it has the present state, or a person says to
+/// put this state over it.
+fn check_own(
+    remote: &Remote,
+    parameters: &Parameters,
+    canonical: &Canonical,
+    place: PushPlace<'_>,
+    newest: &Manifest,
+) -> Result<()> {
+    let is_own = parameters.is_forced
+        || has_log(newest, canonical.log())
+        || canonical.pushes(place)?.contains(&newest.push);
+    if is_own {
+        return Ok(());
+    }
+    let (at, named, number) = (remote.place(), place.named, newest.number);
+    let text = format!(
+        "{at} has snapshot {number} of {named}, which another store has pushed; tierfs clone gets it, push under          another name ({named}={}/OTHER), or put this state over it with --force",
+        place.named.tenant
+    );
+    Err(Error::new(ErrorKind::Exists, text))
+}
+
+/// The variants of the new snapshot.
+fn variants(parameters: &Parameters, newest: Option<&Manifest>) -> Result<Vec<Arc<dyn Recode>>> {
+    match &parameters.variants {
+        Variants::These(all) => Ok(all.clone()),
+        Variants::AsBefore(make) => {
+            let before = newest.into_iter().flat_map(|newest| &newest.variants);
+            before.map(|variant| make(&variant.name)).collect()
+        }
+    }
 }
 
 /// Freezes a collection. While a file is being cut, that takes a moment.
@@ -241,7 +287,7 @@ fn create_manifest(
         Some(found) if found.manifest.push == parameters.push => Ok(()),
         _ => {
             let text = format!(
-                "{}: another machine has pushed snapshot {} of {tenant}/{collection} meanwhile; look at that snapshot, then push again or under another name",
+                "{}: another machine has pushed snapshot {} of {tenant}/{collection} meanwhile; look at that snapshot, then push under another name, or over it with --force",
                 remote.place(),
                 manifest.number
             );

@@ -10,7 +10,7 @@ use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::tags::{check_tag, set_tag};
 use crate::remote::push::outcome::Pushed;
-use crate::remote::push::parameters::{JOBS, Parameters};
+use crate::remote::push::parameters::{JOBS, Parameters, Variants};
 use crate::remote::push::publish::push;
 use crate::store::disk::files::random_id;
 use crate::store::{Recode, Settings, Store, now_nanoseconds};
@@ -37,8 +37,10 @@ pub struct PushRequest {
     pub single_writer: bool,
     /// Other collections of the remote whose pieces are named again.
     pub dedup_with: Vec<OwnedCollectionName>,
-    /// The variants to publish beside the collection.
-    pub variants: Vec<MoveTo>,
+    /// The variants to publish beside the collection; without, those that the newest snapshot has.
+    pub variants: Option<Vec<MoveTo>>,
+    /// Whether to put the state over a snapshot that somebody else has pushed.
+    pub force: bool,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// Tells the job of this request from others.
@@ -55,8 +57,16 @@ pub fn parse_place(text: &str) -> Result<OwnedCollectionName> {
     Ok(OwnedCollectionName::new(tenant, name))
 }
 
-/// The moves of variants with these names, in the order of the names.
+/// The name that stands for no variants.
+const NONE: &str = "none";
+
+/// The moves of variants with these names, in the order of the names; none for `none`.
 pub fn parse_variants(names: &[impl AsRef<str>]) -> Result<Vec<MoveTo>> {
+    if let [only] = names
+        && only.as_ref() == NONE
+    {
+        return Ok(Vec::new());
+    }
     let mut found: Vec<MoveTo> =
         names.iter().map(|name| MoveTo::parse_variant(name.as_ref())).collect::<Result<_>>()?;
     found.sort_by_key(|to| to.variant_name());
@@ -79,7 +89,8 @@ impl PushRequest {
             tag: None,
             single_writer: false,
             dedup_with: Vec::new(),
-            variants: Vec::new(),
+            variants: None,
+            force: false,
             jobs: JOBS,
             label: None,
         }
@@ -96,7 +107,8 @@ impl PushRequest {
             "tag": self.tag,
             "single_writer": self.single_writer,
             "dedup_with": self.dedup_with.iter().map(OwnedCollectionName::to_string).collect::<Vec<_>>(),
-            "variants": self.variants.iter().map(|to| to.variant_name()).collect::<Vec<_>>(),
+            "variants": self.variants.as_ref().map(|all| all.iter().map(|to| to.variant_name()).collect::<Vec<_>>()),
+            "force": self.force,
             "jobs": self.jobs,
             "label": self.label,
         });
@@ -128,7 +140,7 @@ impl PushRequest {
             let switch = || value.as_bool().ok_or_else(wrong);
             match key.as_str() {
                 "collection" | "url" => {}
-                "tag" | "label" if value.is_null() => {}
+                "tag" | "label" | "variants" if value.is_null() => {}
                 "named" => self.named = parse_place(text()?)?,
                 "create" => self.create = switch()?,
                 "message" => self.message = text()?.to_owned(),
@@ -142,8 +154,9 @@ impl PushRequest {
                 "variants" => {
                     let names = value.as_array().ok_or_else(wrong)?.iter();
                     let names = names.map(|name| name.as_str().ok_or_else(wrong));
-                    self.variants = parse_variants(&names.collect::<Result<Vec<_>>>()?)?;
+                    self.variants = Some(parse_variants(&names.collect::<Result<Vec<_>>>()?)?);
                 }
+                "force" => self.force = switch()?,
                 "jobs" => {
                     let jobs = value.as_u64().and_then(|jobs| usize::try_from(jobs).ok());
                     let jobs = jobs.filter(|jobs| (1..=JOBS_MAX).contains(jobs));
@@ -154,6 +167,16 @@ impl PushRequest {
             }
         }
         Ok(())
+    }
+
+    fn variants(&self, variant: MakeVariant, settings: &Settings) -> Variants {
+        let settings = settings.clone();
+        match &self.variants {
+            Some(all) => Variants::These(all.iter().map(|to| variant(*to, &settings)).collect()),
+            None => Variants::AsBefore(Arc::new(move |name| {
+                MoveTo::parse_variant(name).map(|to| variant(to, &settings))
+            })),
+        }
     }
 
     /// Pushes from `store`. `owner` has the tenants without an owner.
@@ -187,7 +210,8 @@ impl PushRequest {
             created_at: u64::try_from(now).unwrap_or(0),
             is_single_writer: self.single_writer,
             dedup_with: self.dedup_with.clone(),
-            variants: self.variants.iter().map(|to| variant(*to, store.settings())).collect(),
+            variants: self.variants(variant, store.settings()),
+            is_forced: self.force,
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
@@ -217,13 +241,17 @@ mod tests {
             tag: Some("v1".to_owned()),
             single_writer: true,
             dedup_with: vec![place("base")],
-            variants: parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap(),
+            variants: Some(parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap()),
+            force: true,
             jobs: 3,
             label: Some("7-8".to_owned()),
             ..plain.clone()
         };
-        assert_eq!(full.variants.len(), 3, "{:?}", full.variants);
-        for request in [plain, full] {
+        assert_eq!(full.variants.as_ref().unwrap().len(), 3, "{:?}", full.variants);
+        assert_eq!(parse_variants(&["none"]).unwrap(), []);
+        assert!(parse_variants(&["q8", "none"]).is_err());
+        let without = PushRequest { variants: Some(Vec::new()), ..plain.clone() };
+        for request in [plain, full, without] {
             assert_eq!(PushRequest::parse(&request.to_json()).unwrap(), request);
         }
     }

@@ -1,4 +1,4 @@
-//! Where pieces come from: mirrors of the remote, and the remote itself.
+//! The sources of pieces: mirrors of the remote, and the remote itself.
 //!
 //! A mirror has the objects of the remote under the same keys, perhaps not all of them. Only pieces are asked of
 //! it, since their names tell whether they are right. Any error of a mirror leads to the next one, and at last

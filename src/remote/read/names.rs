@@ -1,5 +1,5 @@
-//! Names of tenants and collections, which a mount keeps for a while. While the remote does not answer, those that
-//! are known stay.
+//! Names of tenants and collections, which a mount keeps for a while. While the remote does not answer, the
+//! mount keeps the names that it has.
 
 use std::collections::HashMap;
 use std::sync::Arc;

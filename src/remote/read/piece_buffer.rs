@@ -1,5 +1,5 @@
-//! Pieces in memory, for files that have no room in a cache: a program reads a piece in many parts. And pieces that
-//! could not be had a moment ago.
+//! Pieces in memory, for files that have no room in a cache: a program reads a piece in many parts. It also
+//! notes pieces that could not be fetched a moment ago.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -224,6 +224,12 @@ impl Snapshots for Published {
         self.source.traffic()
     }
 
+    fn save_cache(&self) {
+        if let Some(cache) = self.source.cache() {
+            cache.save();
+        }
+    }
+
     fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {
         let mut names = self.collections(tenant)?;
         names.sort_unstable();

@@ -60,7 +60,7 @@ pub struct Clones {
     /// Whether fetched pieces are kept: not in a store that is only read.
     keeps: bool,
     pieces: Arc<OnceLock<Arc<dyn PieceSource>>>,
-    /// By path of the collection; `None` for one that is no clone.
+    /// By path of the collection; `None` for one that is not a clone.
     known: Mutex<HashMap<String, Option<Arc<CloneDirectory>>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Whether a collection can be closed while its store stays open, and the state that outlives that.
+//! The closing of an unused collection while its store stays open: the conditions, and the facts that are kept.
 
 use std::sync::Arc;
 

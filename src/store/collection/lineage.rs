@@ -1,4 +1,4 @@
-//! Lineage: which objects are stored as differences to others, across all collections of a store.
+//! Lineage: the objects that are stored as differences to others, across all collections of a store.
 //!
 //! A child's block refers to its parent's block by object and epoch. So the parent's blocks must not change while a
 //! child needs them or a reader may use them: attempts to write, move or delete them fail with `Busy`.
@@ -9,8 +9,8 @@
 //! them with the eviction. A child needs its parent until its deltas are reclaimed; a batch that frees the last ones is
 //! synced at once, because the parent may be written from then on.
 //!
-//! Children in the parent's own collection are known whenever that is open. Else the parent is marked by a setting of
-//! its collection's directory, one for each collection with children. The setting is durable before the first child
+//! Children in the parent's own collection are known whenever that is open. For children in other
+//! collections, the directory of the parent's collection has a setting for each such collection. The setting is durable before the first child
 //! needs it, and opening the collection opens those with children too. It stays when the last child there is gone, and
 //! goes when the mount renames or removes the collection of the children, whose own setting says where its parents are.
 //!

@@ -22,6 +22,7 @@ pub(in crate::store) mod open;
 pub(in crate::store) mod open_object;
 pub(in crate::store) mod pinned_copies;
 pub(in crate::store) mod place;
+pub(in crate::store) mod push_file;
 pub(in crate::store) mod read_gate;
 pub(in crate::store) mod reclaim;
 pub(in crate::store) mod recover;
@@ -75,7 +76,7 @@ use crate::store::state::{ROOT, State};
 ///
 /// Readers find nodes and objects in the state, open objects (`OpenObject`) and read blocks
 /// from `files`. A failed sync, or a damaged log, ends writing until the collection is opened again. The store closes a
-/// collection that nobody uses (`idle.rs`); what it needs again is in its files.
+/// collection that nobody uses (`idle.rs`); its files have all that a later opening needs.
 pub struct Collection {
     pub(in crate::store) identity: Identity,
     pub(in crate::store) files: Files,

@@ -1,4 +1,4 @@
-//! Where the bytes of an object lie, in words for users.
+//! The place of an object's bytes, in words for users.
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! 1. Space that a batch freed is reused only once a durable Commit says that the batch is durable and
 //!    every earlier read has ended; an object's, once it is not open any more.
 //! 2. Space that no record names and nobody reads goes back to the disk, page by page. Stretches of a data file
-//!    that a program sees stay in `Writer::freed`, and later syncs try again; what is still there when the store is
-//!    closed goes with a compaction.
+//!    that a program sees stay in `Writer::freed`, and later syncs try again; a compaction frees stretches that
+//!    remain when the store is closed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;

@@ -18,8 +18,8 @@ pub enum Change {
     Evict,
     /// A push of a clone gives back bytes that belong to no piece any more.
     Adopt,
-    /// A file grows, with bytes or with zeros behind all that batches have described; what no batch has described
-    /// yet is written again.
+    /// A file grows, with bytes or with zeros behind all that batches have described; or bytes
+    /// that no batch has described yet are written again.
     Append,
     /// A data file loses its name.
     Remove,

@@ -309,7 +309,7 @@ mod tests {
     use super::{HOLE_BYTES, without_zeros};
 
     #[test]
-    fn what_is_written_without_zeros_reads_as_the_whole() {
+    fn bytes_that_are_written_without_zeros_read_as_the_whole() {
         for (pieces, end) in
             [("", 0), ("0", 0), ("1", 5), ("0110", 0), ("1001", 7), ("00", 9), ("010", HOLE_BYTES - 1)]
         {

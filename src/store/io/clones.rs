@@ -1,4 +1,4 @@
-//! Blocks of clones: what the remote has of them, and the space that they need here.
+//! Blocks of clones: whether the remote has them, and the space that they need here.
 
 use std::ops::Range;
 use std::sync::Arc;

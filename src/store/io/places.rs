@@ -1,4 +1,4 @@
-//! Where the bytes of an object lie, so that others can name them there.
+//! The places of an object's bytes, so that other objects can name them there.
 
 use std::ops::Range;
 

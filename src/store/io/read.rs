@@ -52,7 +52,7 @@ impl OpenObject {
         read
     }
 
-    /// [`read`](Self::read), for programs: what is corrupt is read from other collections too, if they have it. The
+    /// [`read`](Self::read), for programs: corrupt blocks are read from other collections too, if these have them. The
     /// caller holds no lock of a collection.
     pub fn read_or_gather(&self, from: u64, out: &mut [u8]) -> Result<()> {
         let Err(error) = self.read(from, out) else { return Ok(()) };

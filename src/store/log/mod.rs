@@ -12,7 +12,7 @@
 //! readers do not.
 //!
 //! To add a record: `Record` in `format/log/record.rs` (`Record::parse`, `Record::to_slot`, the functions of payloads),
-//! `apply_record` in `store/state/mod.rs`, `validate.rs`, `checkpoint.rs`, and a table in `docs/FORMAT.md`. Records of
+//! `apply_record` in `store/state/apply_records.rs`, `validate.rs`, `checkpoint.rs`, and a table in `docs/FORMAT.md`. Records of
 //! blocks also stand in `format/log/block_record.rs` and `store/state/apply_blocks.rs`. Older programs refuse a log
 //! with an unknown record.
 

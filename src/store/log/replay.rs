@@ -5,12 +5,13 @@
 //! 2. Nothing after a bad slot counts as part of its batch, unless correcting a single flipped bit
 //!    repairs the slot and the Commit then verifies.
 //! 3. A bad slot after which no later batch begins is a torn end: that batch is dropped and reported. A
-//!    bad slot before a later batch is damage: what the log says of blocks up to the end of the damaged
-//!    batch is not trusted. Batches that no later Commit records as durable may be lost in any order,
-//!    so the first lost one is a torn end too. What is readable of such an end is handed on, unless the
+//!    bad slot before a later batch is damage: records of blocks up to the end of the damaged batch
+//!    are not trusted. Batches that no later Commit records as durable may be lost in any order, so the
+//!    first lost one is a torn end too. The readable records of such an end are handed on, unless the
 //!    log simply ends there.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 
 use crate::format::checksum;
@@ -120,124 +121,200 @@ fn first_generation(log: &mut LogReader<'_>) -> Result<u64> {
 }
 
 /// Replays the batches. With `refused`, behaves as [`salvage`] describes.
-fn follow(
-    log: &mut LogReader<'_>,
-    mut out: Replayed,
-    mut refused: Option<&mut RefusedEntries>,
-) -> Result<Replayed> {
-    let generation = out.end.generation;
-    let mut at = SLOT;
-    let mut pending = PendingBatch::default();
-    let mut checksums: Vec<u8> = Vec::new();
-    let mut corrected = Vec::new();
-    let mut unsure: VecDeque<(u64, u64)> = VecDeque::new();
-    loop {
-        at = log.blocks(at, generation, out.end.next_sequence, |placed, checksum| {
+fn follow(log: &mut LogReader<'_>, out: Replayed, refused: Option<&mut RefusedEntries>) -> Result<Replayed> {
+    let mut follower = Follower {
+        generation: out.end.generation,
+        log,
+        out,
+        refused,
+        at: SLOT,
+        pending: PendingBatch::default(),
+        checksums: Vec::new(),
+        corrected: Vec::new(),
+        unsure: VecDeque::new(),
+    };
+    while let Some(step) = follower.step()? {
+        if let Step::Bad(reason) = step
+            && !follower.skip(&reason)?
+        {
+            break;
+        }
+    }
+    Ok(follower.out)
+}
+
+/// One step through the log.
+enum Step {
+    /// A record, or a whole batch.
+    Done,
+    /// A slot that no batch has, with the reason.
+    Bad(String),
+}
+
+/// A replay on its way through the log.
+struct Follower<'a, 'log> {
+    log: &'a mut LogReader<'log>,
+    generation: u64,
+    out: Replayed,
+    refused: Option<&'a mut RefusedEntries>,
+    /// The byte of the next slot.
+    at: u64,
+    /// The records since the last batch.
+    pending: PendingBatch,
+    /// Their checksums, of which the Commit has the checksum.
+    checksums: Vec<u8>,
+    /// The bytes of slots among them in which a bit was corrected.
+    corrected: Vec<u64>,
+    /// The batches that are not known to be durable, with the numbers of their Commits.
+    unsure: VecDeque<(u64, u64)>,
+}
+
+impl Follower<'_, '_> {
+    /// Takes the next records. `None` at the end of the log.
+    fn step(&mut self) -> Result<Option<Step>> {
+        let Follower { pending, checksums, generation, .. } = self;
+        self.at = self.log.blocks(self.at, *generation, self.out.end.next_sequence, |placed, checksum| {
             checksums.extend(checksum.to_le_bytes());
             pending.push_block(placed);
         })?;
-        let bad = match log.next(at, generation, out.end.next_sequence)? {
-            SlotContent::Record {
-                record: Record::Commit { batch, slots, checksum, unsynced },
-                sequence,
-                corrected: mended,
-                ..
-            } => {
-                if mended {
-                    corrected.push(at);
+        let step = match self.log.next(self.at, self.generation, self.out.end.next_sequence)? {
+            SlotContent::Record { record, sequence, checksum, corrected } => match record {
+                Record::Commit { batch, slots, checksum, unsynced } => {
+                    self.corrected.extend(corrected.then_some(self.at));
+                    let is_mark = slots == 0;
+                    let ended = Ended { batch, unsynced, is_mark, sequence, at: self.at + SLOT };
+                    self.commit(ended, slots, checksum)?
                 }
-                let whole = batch == out.end.batch + 1
-                    && u64::from(slots) == (at - out.end.bytes) / SLOT
-                    && checksum == checksum::of(&checksums);
-                if whole {
-                    corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
-                    at += SLOT;
-                    let ended = Ended { batch, unsynced, is_mark: slots == 0, sequence, at };
-                    end_batch(&mut out, &mut pending, refused.as_deref_mut(), &mut unsure, ended)?;
-                    checksums.clear();
-                    continue;
+                Record::Small { .. } => self.small(&record, sequence, corrected)?,
+                record => {
+                    self.corrected.extend(corrected.then_some(self.at));
+                    self.at += SLOT * (1 + record.payload_slots());
+                    self.checksums.extend(checksum.to_le_bytes());
+                    self.pending.push(record, sequence, self.log.payload());
+                    Step::Done
                 }
-                format!("the Commit of batch {batch} does not agree with its records")
+            },
+            SlotContent::End if self.pending.is_empty() && self.log.is_zero_from(self.at)? => {
+                return Ok(None);
             }
-            SlotContent::Record {
-                record: record @ Record::Small { batch, unsynced, count, head, .. },
-                sequence,
-                corrected: mended,
-                ..
-            } => {
-                if !pending.is_empty() || batch != out.end.batch + 1 {
-                    format!("the small batch {batch} is not the next one")
-                } else {
-                    match pending.push_small(&head, log.payload(), sequence, count) {
-                        Ok(()) => {
-                            if mended {
-                                out.note(EventKind::Repair, put_right(at));
-                            }
-                            at += SLOT * (1 + record.payload_slots());
-                            let sequence = sequence + u64::from(count);
-                            let ended = Ended { batch, unsynced, is_mark: false, sequence, at };
-                            end_batch(&mut out, &mut pending, refused.as_deref_mut(), &mut unsure, ended)?;
-                            continue;
-                        }
-                        Err(error) if error.kind() == ErrorKind::Corrupt => error.to_string(),
-                        Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
-                    }
-                }
-            }
-            SlotContent::Record { record, sequence, checksum, corrected: mended } => {
-                if mended {
-                    corrected.push(at);
-                }
-                at += SLOT * (1 + record.payload_slots());
-                checksums.extend(checksum.to_le_bytes());
-                pending.push(record, sequence, log.payload());
-                continue;
-            }
-            SlotContent::End if pending.is_empty() && log.is_zero_from(at)? => return Ok(out),
-            SlotContent::End => "the log ends before the Commit".to_owned(),
-            SlotContent::Bad(reason) => reason,
+            SlotContent::End => Step::Bad("the log ends before the Commit".to_owned()),
+            SlotContent::Bad(reason) => Step::Bad(reason),
         };
-        let is_kept = log.was_durable(at, &out.end)?;
-        let later = log.later_batch(at, &out.end)?;
+        Ok(Some(step))
+    }
+
+    /// Ends a batch at its Commit, if that agrees with the records.
+    fn commit(&mut self, ended: Ended, slots: u32, checksum: u32) -> Result<Step> {
+        let is_whole = ended.batch == self.out.end.batch + 1
+            && u64::from(slots) == (self.at - self.out.end.bytes) / SLOT
+            && checksum == checksum::of(&self.checksums);
+        if !is_whole {
+            let batch = ended.batch;
+            return Ok(Step::Bad(format!("the Commit of batch {batch} does not agree with its records")));
+        }
+        for at in self.corrected.drain(..) {
+            self.out.note(EventKind::Repair, put_right(at));
+        }
+        self.end_batch(ended)?;
+        self.checksums.clear();
+        Ok(Step::Done)
+    }
+
+    /// Takes a batch that is one record.
+    fn small(&mut self, record: &Record, sequence: u64, is_corrected: bool) -> Result<Step> {
+        let Record::Small { batch, unsynced, count, ref head, .. } = *record else { return Ok(Step::Done) };
+        if !self.pending.is_empty() || batch != self.out.end.batch + 1 {
+            return Ok(Step::Bad(format!("the small batch {batch} is not the next one")));
+        }
+        match self.pending.push_small(head, self.log.payload(), sequence, count) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Step::Bad(error.to_string())),
+            Err(error) => return Err(error.at(format!("meta.log at byte {}", self.at))),
+        }
+        if is_corrected {
+            self.out.note(EventKind::Repair, put_right(self.at));
+        }
+        let at = self.at + SLOT * (1 + record.payload_slots());
+        let sequence = sequence + u64::from(count);
+        self.end_batch(Ended { batch, unsynced, is_mark: false, sequence, at })?;
+        Ok(Step::Done)
+    }
+
+    /// Applies the records of a batch that has verified.
+    fn end_batch(&mut self, Ended { batch, unsynced, is_mark, sequence, at }: Ended) -> Result<()> {
+        let out = &mut self.out;
+        apply(out, &mut self.pending, self.refused.as_deref_mut())?;
+        self.pending.clear();
+        out.freed.extend(out.state.freed.drain(..).map(|freed| (batch, freed)));
+        let durable = durable_before(batch, unsynced);
+        while let Some((_, sequence)) = self.unsure.pop_front_if(|(batch, _)| *batch <= durable) {
+            out.durable = sequence;
+        }
+        // There are no readers yet, so deleted objects can go.
+        while let Some((_, freed)) = out.freed.pop_front_if(|(batch, _)| *batch <= durable) {
+            freed.forget();
+        }
+        self.unsure.push_back((batch, sequence));
+        let last = if is_mark { out.end.last } else { batch };
+        let recorded_durable = out.end.recorded_durable.max(durable);
+        let next_sequence = sequence + 1;
+        out.end = LogEnd { bytes: at, batch, last, recorded_durable, next_sequence, ..out.end };
+        self.at = at;
+        Ok(())
+    }
+
+    /// Goes on behind a bad slot, at the next batch. False if the log ends here: the batch was never finished.
+    fn skip(&mut self, bad: &str) -> Result<bool> {
+        let at = self.at;
+        let is_kept = self.log.was_durable(at, &self.out.end)?;
+        let later = self.log.later_batch(at, &self.out.end)?;
         let Some(later) = later.filter(|_| is_kept) else {
-            let batch = out.end.batch + 1;
-            let text =
-                format!("meta.log at byte {at}: {bad}; batch {batch} was never finished and is dropped");
-            out.note(EventKind::Dropped, text);
-            if !log.ends_early(at, &out.end)? {
-                let until = log.len;
-                add_whole_records(&mut pending, log, at, until, &out.end)?;
-                out.dropped = Some(pending);
-            }
-            return Ok(out);
+            self.drop_end(bad)?;
+            return Ok(false);
         };
         let reason = format!("meta.log at byte {at}: {bad}");
-        match &mut out.damage {
+        match &mut self.out.damage {
             Some(damage) => {
                 damage.sequence = damage.sequence.max(later.sequence);
-                out.note(EventKind::Corruption, reason);
+                self.out.note(EventKind::Corruption, reason);
             }
-            None => out.damage = Some(Damage { sequence: later.sequence, reason }),
+            None => self.out.damage = Some(Damage { sequence: later.sequence, reason }),
         }
         // The batch still tells what existed, but its blocks are not trusted.
-        if refused.is_some() {
-            add_whole_records(&mut pending, log, at, later.at, &out.end)?;
+        if self.refused.is_some() {
+            add_whole_records(&mut self.pending, self.log, at, later.at, &self.out.end)?;
         }
-        let (state, events) = (&mut out.state, &mut out.events);
-        pending.apply(state, refused.as_deref_mut(), |_, error| {
+        let (state, events) = (&mut self.out.state, &mut self.out.events);
+        self.pending.apply(state, self.refused.as_deref_mut(), |_, error| {
             let text = format!("meta.log before byte {}: {error}", later.at);
             events.push(Note { kind: EventKind::Corruption, text });
             Ok(())
         })?;
-        pending.clear();
-        checksums.clear();
-        corrected.clear();
-        at = later.at;
-        out.end = LogEnd { bytes: at, batch: later.batch, next_sequence: later.sequence + 1, ..out.end };
+        self.pending.clear();
+        self.checksums.clear();
+        self.corrected.clear();
+        self.at = later.at;
+        let next_sequence = later.sequence + 1;
+        self.out.end = LogEnd { bytes: later.at, batch: later.batch, next_sequence, ..self.out.end };
+        Ok(true)
+    }
+
+    /// Reports the batch that the log ends in, and keeps what is readable of it.
+    fn drop_end(&mut self, bad: &str) -> Result<()> {
+        let (at, batch) = (self.at, self.out.end.batch + 1);
+        let text = format!("meta.log at byte {at}: {bad}; batch {batch} was never finished and is dropped");
+        self.out.note(EventKind::Dropped, text);
+        if !self.log.ends_early(at, &self.out.end)? {
+            let until = self.log.len;
+            let mut pending = mem::take(&mut self.pending);
+            add_whole_records(&mut pending, self.log, at, until, &self.out.end)?;
+            self.out.dropped = Some(pending);
+        }
+        Ok(())
     }
 }
 
-/// The end of a batch that has verified.
+/// The end of a batch.
 struct Ended {
     batch: u64,
     unsynced: u32,
@@ -246,34 +323,6 @@ struct Ended {
     sequence: u64,
     /// Where the next one begins.
     at: u64,
-}
-
-/// Applies the records of a batch that has verified. `unsure` has the batches that are not known to be
-/// durable, with the numbers of their Commits.
-fn end_batch(
-    out: &mut Replayed,
-    pending: &mut PendingBatch,
-    refused: Option<&mut RefusedEntries>,
-    unsure: &mut VecDeque<(u64, u64)>,
-    Ended { batch, unsynced, is_mark, sequence, at }: Ended,
-) -> Result<()> {
-    apply(out, pending, refused)?;
-    pending.clear();
-    out.freed.extend(out.state.freed.drain(..).map(|freed| (batch, freed)));
-    let durable = durable_before(batch, unsynced);
-    while let Some((_, sequence)) = unsure.pop_front_if(|(batch, _)| *batch <= durable) {
-        out.durable = sequence;
-    }
-    // There are no readers yet, so deleted objects can go.
-    while let Some((_, freed)) = out.freed.pop_front_if(|(batch, _)| *batch <= durable) {
-        freed.forget();
-    }
-    unsure.push_back((batch, sequence));
-    let last = if is_mark { out.end.last } else { batch };
-    let recorded_durable = out.end.recorded_durable.max(durable);
-    let next_sequence = sequence + 1;
-    out.end = LogEnd { bytes: at, batch, last, recorded_durable, next_sequence, ..out.end };
-    Ok(())
 }
 
 /// Completes the state. Reports blocks that no record describes, before a block that is described, as damage: a batch that

@@ -19,8 +19,8 @@ const JUMP_BYTES: usize = 4 << 10;
 /// The CRC32C polynomial, bit-reversed.
 const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// A log that is being read. To read it from begin to end takes work in proportion to its bytes. What a damaged log takes
-/// beyond that, for the searches behind each damaged place and for payloads that prove bad, is taken from a budget.
+/// A log that is being read. Reading it from beginning to end takes work in proportion to its bytes. A damaged log
+/// takes more, for the searches behind each damaged place and for payloads that prove bad; a budget bounds that.
 pub(in crate::store) struct LogReader<'a> {
     file: &'a Arc<dyn File>,
     /// Length of the file in bytes.

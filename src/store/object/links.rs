@@ -1,4 +1,4 @@
-//! Where the records of deltas lie in `delta.dat`.
+//! The places of the records of deltas in `delta.dat`.
 
 use crate::format::log::record::{Record, Stored};
 use crate::format::payload::delta::{DeltaKind, HEAD_BYTES};

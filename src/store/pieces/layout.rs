@@ -118,6 +118,9 @@ impl Layout {
 
     /// The extents in a range of the file, ascending.
     pub fn extents_in(&self, offset: u64, len: u64) -> &[FileExtent] {
+        if len == 0 {
+            return &[];
+        }
         let (end, behind) = (offset.saturating_add(len), self.extents_behind(offset));
         let count = behind.partition_point(|extent| extent.offset < end);
         behind.get(..count).unwrap_or_default()
@@ -294,6 +297,12 @@ mod tests {
             let expected = bytes[range].iter().map(|found| found.map_or(0, |(piece, at)| byte(piece, at)));
             prop_assert_eq!(buffer, expected.collect::<Vec<u8>>());
         }
+    }
+
+    #[test]
+    fn no_extent_is_in_an_empty_range() {
+        let layout = layout(&[(0, 0, 0, 31), (8, 0, 0, 25)]);
+        assert_eq!((layout.pieces_in(1, 0), layout.pieces_in(1, 1)), (vec![], vec![0]));
     }
 
     #[test]

@@ -24,7 +24,7 @@
 //! | the map is made | at the first save | with the file, or by a push |
 //! | the map is saved | every 30 s, and when the file is closed | after 8 pieces, and at a sync |
 //! | space goes back | by removing the whole file, the one used longest ago first | by `evict`, a piece at a time |
-//! | wrong bytes | the piece is remote again; a check drops it | are fetched again, over those that are there |
+//! | wrong bytes | the piece is remote again; a check drops it | the piece is fetched again, over them |
 //! | fetched ahead | 2 pieces, then twice as many, up to 32 | 4 pieces |
 //! | other bytes | never | own pieces; a push changes the layout (`SharedFile::adopt`) |
 

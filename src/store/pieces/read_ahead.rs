@@ -1,4 +1,4 @@
-//! Which pieces to fetch before a reader asks for them.
+//! Chooses pieces that are fetched before a reader asks for them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -181,15 +181,22 @@ impl TreeRepair<'_> {
             places.extend(content.zip(self.state.links(entry.id).first().cloned()).map(|it| (entry.id, it)));
             self.remove(entry.id)?;
         }
-        let mut alone = Vec::new();
+        let (mut alone, mut views) = (Vec::new(), Vec::new());
         let objects = whole.iter().filter_map(|entry| Some((entry.id, file_of(entry)?.objects.clone())));
         let objects: HashMap<EntryId, ObjectIds> = objects.collect();
         for entry in whole {
             let container = file_of(&entry).and_then(|file| file.container);
             let name =
                 file_of(&entry).and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.name.clone());
+            let is_view = file_of(&entry).is_some_and(|file| file.view.is_some());
             let entry = self.fitting(entry, &objects);
             if container.is_some() && file_of(&entry).is_some_and(|file| file.container.is_none()) {
+                if is_view {
+                    // Its elements were those of the container.
+                    views.extend(container.zip(name));
+                    self.remove(entry.id)?;
+                    continue;
+                }
                 alone.extend(container.zip(name).map(|(container, name)| (entry.id, container, name)));
             }
             self.state.apply_entry(Entry::Node(Box::new(entry)))?;
@@ -202,6 +209,14 @@ impl TreeRepair<'_> {
                 self.name(*parent, &name, id)?;
                 self.out.moved.push(self.path(id));
             }
+        }
+        for (container, name) in views {
+            let above = places.get(&container).map(|(content, (parent, file))| {
+                let name = escape_component(&name_of_tensor(*content, file, &name));
+                format!("{}/{name}", self.path(*parent))
+            });
+            let path = above.unwrap_or_else(|| name.to_string());
+            self.out.lost.push(lost_whole(path.trim_start_matches('/').to_owned()));
         }
         Ok(())
     }
@@ -216,7 +231,9 @@ impl TreeRepair<'_> {
             return Ok(());
         }
         let blocks = bytes.div_ceil(u64::from(BLOCK_BYTES)) as u32;
-        lost.insert(*id, std::iter::once(0..blocks).collect());
+        if blocks > 0 {
+            lost.insert(*id, std::iter::once(0..blocks).collect());
+        }
         self.state.apply_entry(Entry::Object(ObjectEntry {
             id: *id,
             tensor: TensorId(0),
@@ -240,8 +257,9 @@ impl TreeRepair<'_> {
         if file.container.as_ref().is_some_and(is_alone) {
             file.container = None;
             file.content = Content::Tensor;
-            // Its elements were those of the container.
-            file.tensor = file.tensor.take().filter(|_| file.view.take().is_none());
+            if file.view.take().is_some() {
+                file.tensor = None;
+            }
         }
         if file.records.as_ref().is_some_and(|records| !self.has_parts(records, &file.objects)) {
             file.records = None;

@@ -9,6 +9,7 @@ use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, Manifest
 use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::clones::{CloneSource, SharedFile};
+use crate::store::collection::push_file::{PushPlace, note_push, pushes};
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
 use crate::store::object::factors::FACTOR_FILE;
@@ -31,6 +32,18 @@ impl Canonical {
         let clones = files.clones().filter(|clones| clones.keeps());
         let noted = clones.map(|clones| clones.set_source_of(files.path(), source));
         noted.transpose().map(drop).map_err(|error| Error::io(files.path(), error))
+    }
+
+    /// The numbers of the pushes of this collection to a place.
+    pub fn pushes(&self, place: PushPlace<'_>) -> Result<Vec<u128>> {
+        let files = &self.still().files;
+        pushes(files, place).map_err(|error| Error::io(files.path(), error))
+    }
+
+    /// Notes a push of this collection, durably.
+    pub fn note_push(&self, place: PushPlace<'_>, push: u128) -> Result<()> {
+        let files = &self.still().files;
+        note_push(files, place, push).map_err(|error| Error::io(files.path(), error))
     }
 
     /// The piece of the remote with the bytes of these stretches of a file, known without reading them.

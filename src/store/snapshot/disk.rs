@@ -340,6 +340,10 @@ impl ShownSnapshots for SnapshotDisk {
     fn traffic(&self) -> Traffic {
         self.source.traffic()
     }
+
+    fn save_cache(&self) {
+        self.source.save_cache();
+    }
 }
 
 impl Disk for SnapshotDisk {

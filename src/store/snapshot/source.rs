@@ -23,6 +23,8 @@ pub trait Snapshots: Send + Sync {
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
+    /// Records what a cache keeps, for the next mount.
+    fn save_cache(&self) {}
     /// Opens collections of a tenant that is looked at: at least one, whose manifest says who owns the tenant, and
     /// others that can be had in the same time.
     fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {

@@ -1,4 +1,4 @@
-//! Whether the bytes of a data file may change or go.
+//! The check that nobody outside the store holds a data file, before its bytes change or go.
 //!
 //! Invariant:
 //! 1. A data file is changed only by the holder of an [`Alone`] of it. Nobody outside the store has the file open

@@ -1,4 +1,4 @@
-//! Where bytes may go: the files, free space and reservations.
+//! The space that bytes may take: the files, free space and reservations.
 //!
 //! # The way of a slot
 //!
@@ -16,7 +16,7 @@
 //!    are joined across objects and punched out with one call for each stretch. A data file is removed when no object
 //!    lies in it. Only a compaction uses overwritten stretches of a data file again.
 //!
-//! # Who holds bytes
+//! # Holders of bytes
 //!
 //! A program that maps a file may close its descriptor, and the daemon is not told when the mapping ends. So counts of
 //! opens do not say whether bytes of a data file may change.

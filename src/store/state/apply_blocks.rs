@@ -58,10 +58,10 @@ impl<'a> BlockApplier<'a> {
         Ok(found)
     }
 
-    /// Sets a block and returns the previous one. `Corrupt` if the block does not fit the object.
-    #[inline]
-    fn set(&mut self, index: u32, block: Block) -> Result<Option<Block>> {
-        let stored = block.stored;
+    /// `Corrupt` if a block does not fit the object.
+    #[inline(always)]
+    fn check(&mut self, index: u32, block: &Block) -> Result<()> {
+        let stored = &block.stored;
         let expected = self.payload_len(index, stored.tier)?;
         let id = self.object.entry.id;
         let is_fitting = match stored.tier {
@@ -77,18 +77,25 @@ impl<'a> BlockApplier<'a> {
         if stored.in_data && self.object.entry.extent.is_none() {
             return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
         }
-        Checked::clear_in(&self.checked, index);
-        self.object.note_tier(stored.tier);
-        if index < self.count && self.blocks.push(index, block) {
-            self.count_absent(None, &stored);
-            self.stored = self.stored.wrapping_add(u64::from(stored.len));
-            return Ok(None);
-        }
-        self.replace(index, block)
+        Ok(())
     }
 
-    /// Sets a block that is not the next of a dense index. Apart from [`set`](Self::set), so that the latter is inlined
-    /// where a log is replayed: copies of a block on the way cost a third of the time.
+    /// Adds a block that is the next of a dense index. Whether it is. Nearly all blocks of a log are, so this is inlined: copies
+    /// of a block on the way cost a fifth of a replay.
+    #[inline(always)]
+    fn push(&mut self, index: u32, block: Block) -> bool {
+        let stored = block.stored;
+        Checked::clear_in(&self.checked, index);
+        self.object.note_tier(stored.tier);
+        let is_next = index < self.count && self.blocks.push(index, block);
+        if is_next {
+            self.count_absent(None, &stored);
+            self.stored = self.stored.wrapping_add(u64::from(stored.len));
+        }
+        is_next
+    }
+
+    /// Sets a block and returns the previous one.
     #[inline(never)]
     fn replace(&mut self, index: u32, block: Block) -> Result<Option<Block>> {
         let stored = block.stored;
@@ -170,7 +177,11 @@ impl State {
             origin.sever(index);
         }
         object.check_extent(index, &found)?;
-        let Some(before) = applier.set(index, found)? else { return Ok(()) };
+        applier.check(index, &found)?;
+        if applier.push(index, found) {
+            return Ok(());
+        }
+        let Some(before) = applier.replace(index, found)? else { return Ok(()) };
         if !before.stored.in_data {
             self.freed.push(Freed::Payload(before.stored));
         } else if object.origin.is_none() && !before.stored.is_zeros() {

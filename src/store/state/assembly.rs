@@ -59,47 +59,76 @@ impl StridedElements {
         let dimensions = shape.dimensions().iter().copied().zip(steps).collect();
         StridedElements { begin: view.begin.saturating_sub(start), element_bytes, dimensions }
     }
+
+    /// A range of bytes.
+    pub fn range(begin: u64, bytes: u64) -> StridedElements {
+        StridedElements { begin, element_bytes: 1, dimensions: SmallVec::from_slice(&[(bytes, 1)]) }
+    }
+
+    /// A range of bytes of each of several rows, which have `row_bytes` bytes each.
+    pub fn columns(begin: u64, bytes: u64, rows: u64, row_bytes: u64) -> StridedElements {
+        let dimensions = SmallVec::from_slice(&[(rows, row_bytes), (bytes, 1)]);
+        StridedElements { begin, element_bytes: 1, dimensions }
+    }
+
+    /// The bytes of all elements.
+    pub fn bytes(&self) -> u64 {
+        self.dimensions.iter().fold(self.element_bytes, |bytes, (count, _)| bytes.saturating_mul(*count))
+    }
 }
 
-/// The objects of a container by their places in it.
-pub struct Places {
+/// The objects of a container that have bytes, by their places in it: as many as were asked for so far.
+pub struct Places<'a> {
+    state: &'a State,
+    /// Those that were not asked for yet.
+    rest: std::slice::Iter<'a, ObjectId>,
     /// The first byte of each object, and the object.
     objects: Vec<(u64, Arc<Object>)>,
     end: u64,
 }
 
-impl Places {
-    /// The objects of a file; those without bytes are left out.
-    pub fn of(state: &State, file: &FileEntry) -> Result<Places> {
-        let mut places = Places { objects: Vec::with_capacity(file.objects.len()), end: 0 };
-        for id in &file.objects {
-            let object = known(state, *id)?;
-            let bytes = object.bytes();
-            if bytes > 0 {
-                places.objects.push((places.end, object.clone()));
-                places.end = places.end.saturating_add(bytes);
-            }
-        }
-        Ok(places)
+impl<'a> Places<'a> {
+    /// The objects of a file.
+    pub fn of(state: &'a State, file: &'a FileEntry) -> Places<'a> {
+        Places { state, rest: file.objects.iter(), objects: Vec::new(), end: 0 }
     }
 
     /// The objects that a view lies in, and its elements in them. Fails with `Busy` if its container is shorter now.
     pub fn under(
-        &self,
+        &mut self,
         view: &View,
         tensor: &TensorEntry,
     ) -> Result<(Vec<Arc<Object>>, Arc<StridedElements>)> {
-        let range = view.range(tensor.dtype, &tensor.shape).filter(|range| range.end <= self.end);
-        let range = range.ok_or_else(|| {
+        let shorter = || {
             Error::new(
                 ErrorKind::Busy,
                 "its container is being written to, and does not have all of its bytes",
             )
-        })?;
+        };
+        let range = view.range(tensor.dtype, &tensor.shape).ok_or_else(shorter)?;
+        self.extend_to(range.end)?;
+        if range.end > self.end {
+            return Err(shorter());
+        }
         let found = self.objects.get(self.places(&range)).unwrap_or_default();
         let start = found.first().map_or(range.start, |(start, _)| *start);
         let objects = found.iter().map(|(_, object)| object.clone()).collect();
         Ok((objects, Arc::new(StridedElements::new(view, tensor.dtype, &tensor.shape, start))))
+    }
+
+    /// Looks up the objects before a byte. A container may have many views, whose objects come last.
+    fn extend_to(&mut self, end: u64) -> Result<()> {
+        while self.end < end
+            && let Some(id) = self.rest.next()
+        {
+            let object = known(self.state, *id)?;
+            let bytes = object.bytes();
+            if bytes > 0 {
+                self.objects.push((self.end, object.clone()));
+                self.end = self.end.saturating_add(bytes);
+            }
+        }
+        Ok(())
     }
 
     fn places(&self, range: &Range<u64>) -> Range<usize> {
@@ -121,7 +150,7 @@ impl State {
         if let Some((view, tensor)) = file.view.as_ref().zip(file.tensor.as_ref()) {
             let container = file.container.and_then(|container| self.node(container)?.file());
             let container = container.ok_or_else(|| Error::corrupt("a view without its container"))?;
-            let (objects, elements) = Places::of(self, container)?.under(view, tensor)?;
+            let (objects, elements) = Places::of(self, container).under(view, tensor)?;
             return Ok((objects, Some(Assembly::View(elements))));
         }
         let objects = file.objects.iter().map(|id| known(self, *id).cloned());

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
-use crate::model::EntryId;
+use crate::model::{EntryId, LOSSES, Loss, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
 use crate::store::state::settings_table::{ByNode, SHARDS, rare};
@@ -19,17 +19,21 @@ pub const POLICY: &str = "policy";
 pub const PLAIN: &str = "plain";
 /// Its values, the default first.
 pub const PLAINS: [&str; 2] = ["off", "on"];
-/// Its value that allows a reduction.
-const ALLOW: &str = "allow";
-/// Its value if an import allowed a reduction: the user has the source of the imported bytes, but not
-/// of bytes written over them. It reads as `allow`.
+/// The beginning of its value if an import allowed a reduction: the user has the source of the imported bytes, but not of
+/// bytes written over them. Such a value reads as the one of `LOSSES` with the same tier.
 const UNTIL_WRITTEN: &str = "until_written";
+
+/// The value of `lossy` that the value of an import reads as.
+fn shown(logged: &str) -> Option<&'static str> {
+    let tier = logged.strip_prefix(UNTIL_WRITTEN)?;
+    LOSSES.into_iter().find(|value| value.strip_prefix("allow") == Some(tier))
+}
 
 impl State {
     /// A node's own setting.
     pub fn setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
         let value = self.logged_setting(node, key);
-        if key == LOSSY && value == Some(UNTIL_WRITTEN) { Some(ALLOW) } else { value }
+        if key == LOSSY { value.map(|value| shown(value).unwrap_or(value)) } else { value }
     }
 
     /// A node's own setting, as recorded in the log.
@@ -89,25 +93,33 @@ impl State {
     }
 
     /// A node's own setting, else that of its container, else that of the nearest directory above that
-    /// has one.
+    /// has one. The consent of an import hides none that allows more.
     pub fn inherited<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
         self.inherited_from(node, key).map(|(_, value)| value)
     }
 
     /// As [`inherited`](Self::inherited), with the node that has it.
     fn inherited_from<'a>(&'a self, node: EntryId, key: &'a str) -> Option<(EntryId, &'a str)> {
-        let mut at = node;
+        let (mut at, mut of_import) = (node, None);
         for _ in 0..=self.nodes.len() {
             if let Some(value) = self.setting(at, key) {
-                return Some((at, value));
+                if key != LOSSY || !self.is_allowed_until_written(at) {
+                    let covers =
+                        |(_, import): &(EntryId, &str)| Loss::parse(import).covers(Loss::parse(value));
+                    return of_import.filter(covers).or(Some((at, value)));
+                }
+                of_import.get_or_insert((at, value));
             }
             let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
             at = match container {
                 Some(container) => container,
-                None => self.above(at)?,
+                None => match self.above(at) {
+                    Some(above) => above,
+                    None => break,
+                },
             };
         }
-        None
+        of_import
     }
 }
 
@@ -132,21 +144,22 @@ impl State {
     }
 }
 
-/// The entry by which an import allows that a file's precision is reduced.
-pub fn allow_until_written(node: EntryId) -> Entry {
-    Entry::Setting { node, key: LOSSY.to_owned(), value: Some(UNTIL_WRITTEN.to_owned()) }
+/// The entry by which an import allows that a file's precision is reduced: down to a tier, or by any amount.
+pub fn allow_until_written(node: EntryId, down_to: Option<Tier>) -> Entry {
+    let tier = down_to.map_or_else(String::new, |tier| format!(":{tier}"));
+    Entry::Setting { node, key: LOSSY.to_owned(), value: Some(format!("{UNTIL_WRITTEN}{tier}")) }
 }
 
 impl State {
     /// Whether a person, rather than an import, allowed a reduction of the file's precision.
     pub fn is_loss_asked_for(&self, node: EntryId) -> bool {
-        let found = self.inherited_from(node, LOSSY).filter(|(_, value)| *value == ALLOW);
+        let found = self.inherited_from(node, LOSSY).filter(|(_, value)| Loss::parse(value) != Loss::Deny);
         found.is_some_and(|(from, _)| !self.is_allowed_until_written(from))
     }
 
     /// Whether an import allowed it for this node.
     pub fn is_allowed_until_written(&self, node: EntryId) -> bool {
-        self.logged_setting(node, LOSSY) == Some(UNTIL_WRITTEN)
+        self.logged_setting(node, LOSSY).is_some_and(|value| shown(value).is_some())
     }
 
     /// Ends what imports have allowed for files whose content the batch changes.

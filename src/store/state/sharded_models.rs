@@ -35,7 +35,7 @@ impl State {
         indexes(one).any(|id| indexes(other).any(|other| other == id))
     }
 
-    /// Whether these are not the containers that a file is recorded to name. `None` for a file that is no index.
+    /// Whether these are not the containers that a file is recorded to name. `None` for a file that is not an index.
     pub fn has_other_shards(&self, id: EntryId, shards: Option<&str>) -> bool {
         self.setting(id, SHARDS) != shards
     }
@@ -72,6 +72,11 @@ impl State {
         tensors.iter().map(mark).collect()
     }
 
+    /// The first shard that a file is recorded to name. `None` for a file that is no index.
+    pub fn first_shard(&self, id: EntryId) -> Option<&str> {
+        self.setting(id, SHARDS)?.lines().next()
+    }
+
     /// The names of the shards that an index names and that are not there, relative to its directory.
     pub fn missing_shards(&self, index: EntryId) -> Vec<String> {
         let Some((lines, (directory, _))) = self.setting(index, SHARDS).zip(self.links(index).first()) else {
@@ -93,7 +98,7 @@ impl State {
 }
 
 impl Batch {
-    /// Records the containers that an index names; `None` for a file that is no index. The batch also changes the bytes or
+    /// Records the containers that an index names; `None` for a file that is not an index. The batch also changes the bytes or
     /// the name of the file, or is the first after one that did.
     pub fn put_shards(&mut self, state: &State, node: EntryId, shards: Option<String>) {
         if state.has_other_shards(node, shards.as_deref()) {

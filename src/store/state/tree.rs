@@ -181,7 +181,7 @@ impl State {
 
     /// The names in a directory whose places come after `after`, in the order of their places; at most
     /// `most`. Those of tensors are among them in a computed directory, and where `with_tensors`
-    /// says so. `None` if it is no directory.
+    /// says so. `None` if it is not a directory.
     pub fn listed(
         &self,
         directory: EntryId,

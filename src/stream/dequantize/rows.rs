@@ -42,7 +42,26 @@ pub(super) struct Known {
     codes: Vec<u8>,
     /// The place of these codes.
     read: Range<u64>,
+    /// Codes that were read before.
+    held: Held,
     numbers: Option<Numbers>,
+}
+
+/// The codes of some columns of consecutive rows.
+#[derive(Default)]
+struct Held {
+    codes: Vec<u8>,
+    /// The places of these codes in order, each with its offset in them.
+    pieces: Vec<(Range<u64>, usize)>,
+}
+
+impl Held {
+    fn find(&self, span: &Range<u64>) -> Option<&[u8]> {
+        let before = self.pieces.partition_point(|(piece, _)| piece.start <= span.start);
+        let (piece, offset) = self.pieces.get(before.checked_sub(1)?)?;
+        let from = offset + (span.start - piece.start) as usize;
+        self.codes.get(from..from + (span.end - span.start) as usize).filter(|_| span.end <= piece.end)
+    }
 }
 
 /// Numbers of one row of the tables.
@@ -145,8 +164,43 @@ impl Rows {
         matrix * weight.table_rows + group
     }
 
-    /// Decodes whole elements from an element on. `ahead` values more will be asked for where these end.
-    pub fn decode(&self, first: u64, out: &mut [u8], ahead: u64, known: &mut Known) -> Result<()> {
+    /// Reads the codes of some columns of a matrix, so that the columns can be decoded a few at a time.
+    pub fn hold(&self, matrix: u64, columns: &Range<u64>) -> Result<Known> {
+        let (unit_bytes, unit_values) = self.alphabet.unit();
+        let rows = matrix * self.weight.rows..(matrix + 1) * self.weight.rows;
+        let mut spans: Vec<Range<u64>> = Vec::new();
+        for row in rows {
+            let mut column = columns.start;
+            while column < columns.end {
+                let place = self.place(row, column);
+                let count = place.left.min(columns.end - column).max(1);
+                let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
+                let span = place.bytes.start..place.bytes.start + needed;
+                // Several rows may have their codes in the same words.
+                if spans.last() != Some(&span) {
+                    spans.push(span);
+                }
+                column += count;
+            }
+        }
+        spans.sort_unstable_by_key(|span| span.start);
+        let mut held = Held::default();
+        for span in spans {
+            match held.pieces.last_mut() {
+                Some((last, _)) if span.start <= last.end => last.end = last.end.max(span.end),
+                _ => held.pieces.push((span, 0)),
+            }
+        }
+        for (piece, offset) in &mut held.pieces {
+            *offset = held.codes.len();
+            held.codes.resize(*offset + (piece.end - piece.start) as usize, 0);
+            self.codes.read_exact(piece.start, held.codes.get_mut(*offset..).unwrap_or_default())?;
+        }
+        Ok(Known { held, ..Known::default() })
+    }
+
+    /// Decodes whole elements from an element on.
+    pub fn decode(&self, first: u64, out: &mut [u8], known: &mut Known) -> Result<()> {
         let (each, columns) = (self.to.bytes() as usize, self.weight.columns);
         let mut at = first;
         let mut rest = out;
@@ -157,17 +211,23 @@ impl Rows {
             let (unit_bytes, unit_values) = self.alphabet.unit();
             let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
             let span = place.bytes.start..place.bytes.start + needed;
-            if !(known.read.start <= span.start && span.end <= known.read.end) {
+            let Known { codes, read, held, numbers } = known;
+            let found = held.find(&span);
+            if found.is_none() && !(read.start <= span.start && span.end <= read.end) {
                 // Codes of several rows are read at once where they follow each other.
-                let values = ((rest.len() / each) as u64 + ahead).min(STEP);
+                let values = ((rest.len() / each) as u64).min(STEP);
                 let more = values.div_ceil(unit_values as u64) * unit_bytes as u64;
                 let end = span.end.max((span.start + more).min(self.codes.bytes()));
-                known.codes.resize((end - span.start) as usize, 0);
-                self.codes.read_exact(span.start, &mut known.codes)?;
-                known.read = span.start..end;
+                codes.resize((end - span.start) as usize, 0);
+                self.codes.read_exact(span.start, codes)?;
+                *read = span.start..end;
             }
+            let codes = found.unwrap_or_else(|| {
+                let from = (span.start - read.start) as usize;
+                codes.get(from..from + (span.end - span.start) as usize).unwrap_or_default()
+            });
             let (now, after) = std::mem::take(&mut rest).split_at_mut(count as usize * each);
-            self.decode_row(row, column, &place, span, known, now)?;
+            self.decode_row(row, column, &place, codes, numbers, now)?;
             at += count;
             rest = after;
         }
@@ -180,8 +240,8 @@ impl Rows {
         row: u64,
         column: u64,
         place: &Place,
-        span: Range<u64>,
-        known: &mut Known,
+        codes: &[u8],
+        known: &mut Option<Numbers>,
         out: &mut [u8],
     ) -> Result<()> {
         let weight = &self.weight;
@@ -203,16 +263,14 @@ impl Rows {
                 && numbers.columns.start <= wanted.start
                 && wanted.end <= numbers.columns.end
         };
-        if !known.numbers.as_ref().is_some_and(has) {
+        if !known.as_ref().is_some_and(has) {
             let (scales, mut zeros) = self.tables.read(table_row, wanted.start, wanted.end - wanted.start)?;
             if let Some(zeros) = zeros.as_mut().filter(|_| weight.codes == Codes::Byte) {
                 zeros.iter_mut().for_each(|zero| *zero += 128.0);
             }
-            known.numbers = Some(Numbers { row: table_row, columns: wanted.clone(), scales, zeros });
+            *known = Some(Numbers { row: table_row, columns: wanted.clone(), scales, zeros });
         }
-        let Some(Numbers { columns, scales, zeros, .. }) = &known.numbers else { return Ok(()) };
-        let from = (span.start - known.read.start) as usize;
-        let codes = known.codes.get(from..from + (span.end - span.start) as usize).unwrap_or_default();
+        let Some(Numbers { columns, scales, zeros, .. }) = known else { return Ok(()) };
         let skip = (wanted.start - columns.start) as usize;
         let gathered = |numbers: &[f32]| -> Option<Vec<f32>> {
             let list = self.column_list.as_ref()?.get(column as usize..(column + count) as usize)?;
@@ -265,11 +323,11 @@ impl Computed for Rows {
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let each = self.to.bytes();
         if range.start.is_multiple_of(each) && range.end.is_multiple_of(each) {
-            return self.decode(range.start / each, out, 0, &mut Known::default());
+            return self.decode(range.start / each, out, &mut Known::default());
         }
         let first = range.start / each;
         let mut whole = vec![0; ((range.end.div_ceil(each) - first) * each) as usize];
-        self.decode(first, &mut whole, 0, &mut Known::default())?;
+        self.decode(first, &mut whole, &mut Known::default())?;
         let skip = (range.start - first * each) as usize;
         if let Some(part) = whole.get(skip..skip + out.len()) {
             out.copy_from_slice(part);

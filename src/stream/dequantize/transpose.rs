@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::model::Result;
 use crate::stream::Computed;
-use crate::stream::dequantize::rows::{Known, Rows};
+use crate::stream::dequantize::rows::Rows;
 
 /// Bytes of a band of decoded columns. Longer pieces of rows cost fewer reads.
 const BAND_BYTES: u64 = 32 << 20;
@@ -22,6 +22,8 @@ const BAND_COLUMNS: u64 = 64;
 const BANDS_BYTES_MAX: usize = 160 << 20;
 /// Stored rows that change places at a time.
 const SQUARE: usize = 16;
+/// Columns whose shown rows are filled at a time, so that the pages of these stay in the tables of the processor.
+const NARROW: u64 = 256;
 
 /// Columns of a matrix, in the order in which they are shown.
 struct Band {
@@ -95,44 +97,59 @@ impl Exchanged {
     fn decode(&self, matrix: u64, columns: &Range<u64>) -> Result<Vec<u8>> {
         let weight = self.rows.weight();
         let each = self.rows.element_bytes() as usize;
-        let width = (columns.end - columns.start) as usize;
         let height = weight.rows as usize;
-        let is_whole = width as u64 == weight.columns;
-        let mut known = Known::default();
-        let mut out = vec![0; width * height * each];
-        let mut stored = vec![0; SQUARE * width * each];
-        for first in (0..height).step_by(SQUARE) {
-            let count = SQUARE.min(height - first);
-            for (i, row) in stored.chunks_exact_mut(width * each).take(count).enumerate() {
-                let row_number = matrix * weight.rows + (first + i) as u64;
-                let ahead = if is_whole { (height - first - i - 1) * width } else { 0 };
-                let begin = row_number * weight.columns + columns.start;
-                self.rows.decode(begin, row, ahead as u64, &mut known)?;
-            }
-            match each {
-                4 => exchange::<4>(&stored, width, count, first, height, &mut out),
-                _ => exchange::<2>(&stored, width, count, first, height, &mut out),
+        let mut known = self.rows.hold(matrix, columns)?;
+        let mut out = vec![0; (columns.end - columns.start) as usize * height * each];
+        let mut stored = vec![0; SQUARE * NARROW as usize * each];
+        let narrow = out.chunks_mut(NARROW as usize * height * each);
+        for (begin, out) in (columns.start..columns.end).step_by(NARROW as usize).zip(narrow) {
+            let width = (columns.end - begin).min(NARROW) as usize;
+            for first in (0..height).step_by(SQUARE) {
+                let count = SQUARE.min(height - first);
+                for (row, i) in stored.chunks_exact_mut(width * each).zip(0..count) {
+                    let row_number = matrix * weight.rows + (first + i) as u64;
+                    self.rows.decode(row_number * weight.columns + begin, row, &mut known)?;
+                }
+                let place = Place { width, count, first, height };
+                match each {
+                    4 => exchange::<4>(&stored, place, out),
+                    _ => exchange::<2>(&stored, place, out),
+                }
             }
         }
         Ok(out)
     }
 }
 
-/// Puts `count` stored rows of `width` values, from the row `first` on, into shown rows of `height` values.
-fn exchange<const BYTES: usize>(
-    stored: &[u8],
+/// Where stored rows are shown.
+struct Place {
+    /// The values of a stored row.
     width: usize,
+    /// The number of stored rows, at most a square, and the first of them.
     count: usize,
     first: usize,
+    /// The values of a shown row.
     height: usize,
-    out: &mut [u8],
-) {
+}
+
+/// Puts stored rows into shown rows.
+fn exchange<const BYTES: usize>(stored: &[u8], place: Place, out: &mut [u8]) {
+    let Place { width, count, first, height } = place;
     let (stored, out) = (stored.as_chunks::<BYTES>().0, out.as_chunks_mut::<BYTES>().0);
-    for (column, shown) in out.chunks_exact_mut(height).take(width).enumerate() {
-        let shown = shown.get_mut(first..first + count).unwrap_or_default();
-        for (value, row) in shown.iter_mut().zip(stored.chunks_exact(width)) {
-            if let Some(from) = row.get(column) {
+    for (place, shown) in out.chunks_mut(SQUARE * height).enumerate() {
+        let column = place * SQUARE;
+        let rows = stored.chunks_exact(width).take(count);
+        let rows = rows.map(|row| row.get(column..).unwrap_or_default());
+        let mut squares = [[[0; BYTES]; SQUARE]; SQUARE];
+        for (square, row) in squares.iter_mut().zip(rows) {
+            for (value, from) in square.iter_mut().zip(row) {
                 *value = *from;
+            }
+        }
+        for (column, shown) in shown.chunks_exact_mut(height).enumerate().take(SQUARE) {
+            let shown = shown.get_mut(first..first + count).unwrap_or_default();
+            for (value, square) in shown.iter_mut().zip(&squares) {
+                *value = square[column];
             }
         }
     }

@@ -1,19 +1,25 @@
 //! PyTorch checkpoints as safetensors files, under the names that loaders ask for: `model.safetensors` for
 //! `pytorch_model.bin`. The form `safetensors` of a collection with checkpoints has them, their indexes, and all other
-//! files but pickles, so that loaders open its directories and execute nothing.
+//! files but pickles, so that loaders open its directories and execute nothing. A symbolic link to one of these files, as
+//! caches of the Hugging Face Hub have them, leads to the name that the form shows.
+
+use std::sync::Arc;
 
 use crate::format::files::shard_index;
-use crate::format::log::catalog::Content;
+use crate::format::log::catalog::{Content, NodeType};
 use crate::model::{EntryId, NameIn};
-use crate::store::{Node, State};
+use crate::store::{Node, ROOT, State};
 
-/// The suffixes of pickles. A file of such a name that is no checkpoint is not shown.
+/// The suffixes of pickles. A file of such a name that is not a checkpoint is not shown.
 const PICKLES: [&str; 6] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"];
 
 /// The suffix of the files that show checkpoints.
 const SUFFIX: &str = ".safetensors";
 
-/// How the form `safetensors` shows a file that is no tensor.
+/// Most symbolic links that lead to each other.
+const LINKS_MAX: usize = 8;
+
+/// How the form `safetensors` shows a file that is not a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// A checkpoint, as a safetensors file.
@@ -36,7 +42,10 @@ impl Role {
         }
         let links = state.links(node.entry.id);
         let names = || links.iter().map(|(_, name)| &**name);
-        if names().any(|name| shard_index::safetensors_name(name).is_some()) {
+        // A blob of a hub cache has the name of its digest.
+        let names_checkpoints =
+            || state.first_shard(node.entry.id).is_some_and(|shard| is_pickle(shard.as_bytes()));
+        if names().any(|name| shard_index::safetensors_name(name).is_some()) || names_checkpoints() {
             Role::Index
         } else if names().any(is_pickle) {
             Role::Hidden
@@ -58,16 +67,70 @@ pub(super) fn safetensors_name(name: &str) -> Option<String> {
     Some(format!("{}{SUFFIX}", shard_index::without_prefix(stem)))
 }
 
-/// The file that the form shows under a name in a directory: an entry of that name, the checkpoint or the index that
+/// A name in a directory, and its node.
+struct Target<'a> {
+    at: NameIn<'a>,
+    node: &'a Arc<Node>,
+}
+
+/// The name that the target of a symbolic link is, of a link in a directory.
+fn target<'a>(state: &'a State, directory: EntryId, path: &'a [u8]) -> Option<Target<'a>> {
+    if path.starts_with(b"/") {
+        return None;
+    }
+    let mut at = directory;
+    let mut found = None;
+    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+        if let Some(Target { node, .. }) = found.take() {
+            at = node.entry.id;
+        }
+        if part == b".." {
+            at = state.links(at).first().filter(|_| at != ROOT)?.0;
+        } else {
+            let node = state.node(state.directory(at)?.get(part)?)?;
+            found = Some(Target { at: NameIn { directory: at, name: part }, node });
+        }
+    }
+    found
+}
+
+/// The file that a node is, or that a symbolic link in a directory leads to.
+fn file<'a>(state: &'a State, directory: EntryId, node: &'a Arc<Node>) -> Option<&'a Arc<Node>> {
+    let (mut directory, mut node) = (directory, node);
+    for _ in 0..LINKS_MAX {
+        let NodeType::Symlink(path) = &node.entry.node_type else { break };
+        let found = target(state, directory, path)?;
+        (directory, node) = (found.at.directory, found.node);
+    }
+    node.file().filter(|file| file.tensor.is_none()).map(|_| node)
+}
+
+/// The path that a symbolic link of the form has: to the name that the form shows of its target.
+pub(super) fn link_target(state: &State, node: &Node) -> Option<Vec<u8>> {
+    let NodeType::Symlink(path) = &node.entry.node_type else { return None };
+    let found = target(state, state.links(node.entry.id).first()?.0, path)?;
+    let shown = match &found.node.entry.node_type {
+        NodeType::Directory => None,
+        _ => name_of(state, found.at, found.node),
+    };
+    let before = path.strip_suffix(found.at.name)?;
+    Some([before, &shown?].concat())
+}
+
+/// The entry that the form shows under a name in a directory: an entry of that name, the checkpoint or the index that
 /// loaders ask for by it, or the checkpoint whose name comes before the suffix.
 pub(super) fn find(state: &State, directory: EntryId, name: &[u8]) -> Option<EntryId> {
     let entries = state.directory(directory)?;
     let has_role = |id: &EntryId, role: Role| {
-        state.node(*id).is_some_and(|node| {
-            node.file().is_some_and(|file| file.tensor.is_none()) && Role::of(state, node) == role
-        })
+        let file = state.node(*id).and_then(|node| file(state, directory, node));
+        file.is_some_and(|file| Role::of(state, file) == role)
     };
-    if let Some(found) = entries.get(name).filter(|id| has_role(id, Role::Other)) {
+    // A blob that is an index keeps its name.
+    let keeps_name = |id: &EntryId| {
+        let is_index = || shard_index::safetensors_name(name).is_none() && has_role(id, Role::Index);
+        !is_pickle(name) && (has_role(id, Role::Other) || is_index())
+    };
+    if let Some(found) = entries.get(name).filter(keeps_name) {
         return Some(found);
     }
     let text = std::str::from_utf8(name).ok()?;
@@ -89,19 +152,26 @@ pub(super) fn find(state: &State, directory: EntryId, name: &[u8]) -> Option<Ent
         .find(|id| has_role(id, Role::Checkpoint))
 }
 
-/// The name in the form of an entry of a directory that is a file without being a tensor. `None` if it is not shown.
-pub(super) fn name_of(state: &State, NameIn { directory, name }: NameIn<'_>, node: &Node) -> Option<Vec<u8>> {
+/// The name in the form of an entry of a directory that is a file without being a tensor, or a symbolic link. `None` if it is
+/// not shown.
+pub(super) fn name_of(state: &State, at: NameIn<'_>, node: &Arc<Node>) -> Option<Vec<u8>> {
+    let NameIn { directory, name } = at;
     let leads_here = |shown: &Vec<u8>| find(state, directory, shown) == Some(node.entry.id);
-    let text = std::str::from_utf8(name);
-    match Role::of(state, node) {
+    let role = match file(state, directory, node) {
+        Some(file) => Role::of(state, file),
+        // A link to a directory, or to nothing.
+        None => Role::Other,
+    };
+    match role {
         Role::Hidden => None,
-        Role::Other => Some(name.to_vec()),
+        Role::Other => Some(name.to_vec()).filter(|name| !is_pickle(name)),
         Role::Index => {
-            let shown = shard_index::safetensors_name(name).map(String::into_bytes);
-            shown.filter(leads_here)
+            let shown = shard_index::safetensors_name(name).map_or_else(|| name.to_vec(), String::into_bytes);
+            Some(shown).filter(leads_here)
         }
         Role::Checkpoint => {
-            let asked = text.ok().and_then(safetensors_name).map(String::into_bytes).filter(leads_here);
+            let text = std::str::from_utf8(name).ok();
+            let asked = text.and_then(safetensors_name).map(String::into_bytes).filter(leads_here);
             asked.or_else(|| Some([name, SUFFIX.as_bytes()].concat()).filter(leads_here))
         }
     }
@@ -111,7 +181,8 @@ pub(super) fn name_of(state: &State, NameIn { directory, name }: NameIn<'_>, nod
 pub(super) fn is_in(state: &State, directory: EntryId) -> bool {
     let names = state.directory(directory).filter(|_| state.has_checkpoints());
     let is_checkpoint = |id: EntryId| {
-        state.node(id).and_then(|node| node.file()).is_some_and(|file| file.content == Content::Torch)
+        let file = state.node(id).and_then(|node| file(state, directory, node)?.file());
+        file.is_some_and(|file| file.content == Content::Torch)
     };
     names.is_some_and(|names| names.after(EntryId(0)).any(|(_, _, id)| is_checkpoint(id)))
 }

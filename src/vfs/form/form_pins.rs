@@ -9,7 +9,7 @@ use crate::store::Pin;
 use crate::store::Verify;
 use crate::store::{Collection, Store};
 use crate::stream::Stream;
-use crate::vfs::form::kind::{Form, INDEX_NUMBER};
+use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::Item;
 use crate::vfs::form::plan::{plan, published};
 
@@ -29,13 +29,20 @@ pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
     let Some(file) = node.file() else {
         return refused("only files of a form can be pinned, not its directories");
     };
+    if let Shows::Model(_) = form.shows() {
+        return refused("this form is made of several files; pin those files");
+    }
     let state = collection.state();
     let container = file.container.and_then(|id| state.node(id)).and_then(|node| node.file());
     if form == Form::Cgeb && container.is_some_and(|container| container.content == Content::Cgeb) {
         return refused("this form shows the imported batch and its index; pin the batch itself");
     }
-    let form = if matches!(item, Item::Index(_)) { INDEX_NUMBER } else { form.number() };
-    Ok(Pin { node: node.entry.id, form })
+    match form.number_of(item) {
+        Some(form) => Ok(Pin { node: node.entry.id, form }),
+        None => {
+            refused("files of this form cannot be pinned; export it, or pin the files that it is made of")
+        }
+    }
 }
 
 impl Forms for PinnedForms {

@@ -1,7 +1,10 @@
 //! The forms and how each shows a file.
 
+use crate::format::files::hub::ElementType;
+use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Dtype, Tier};
-use crate::vfs::form::merged::Merge;
+use crate::vfs::form::merged::AdapterFiles;
+use crate::vfs::form::names::Item;
 
 /// A form: the same tensors as a tree of other files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -24,17 +27,33 @@ pub enum Form {
     /// Each matrix of floats as an embedding batch, with its index.
     Cgeb,
     Sha256,
-    /// With the adapter of another directory added; without one, the directory of these forms.
-    Merged(Merge),
+    /// Each model of the hub as a GGUF file, in bf16 or f16.
+    Gguf,
+    /// The same in Q8_0.
+    GgufQ8,
+    /// The same in Q4_0.
+    GgufQ4,
+    /// A directory for each rank of tensor parallelism.
+    Ranks,
+    /// The model of one rank.
+    Rank(Rank),
+    /// Each tensor of experts as a directory of them.
+    Experts,
+    /// One expert of a tensor.
+    Expert(u32),
+    /// A directory for each adapter.
+    Merges,
+    /// With the adapter of another directory added.
+    Merged(AdapterFiles),
 }
 
-/// The number of forms with an adapter. In their inode numbers the number of the pair takes the place of the collection's.
-pub const MERGED_NUMBER: u8 = 15;
 /// The name of the directory of forms with an adapter.
 pub const MERGED_NAME: &str = "merged";
 
 /// The number of the index files of `Cgeb`, the only form that has them.
 pub const INDEX_NUMBER: u8 = 12;
+/// The highest number of a form.
+const LAST_NUMBER: u8 = 11;
 
 /// How a form shows files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,11 +68,19 @@ pub enum Shows {
     Digests,
     /// All files, with an adapter added to their tensors.
     Merged,
+    /// One GGUF file for each directory that holds a model, with elements of this type.
+    Model(ElementType),
+    /// All files, with the part of each tensor that a rank has.
+    Split(Rank),
+    /// A directory for each value of a parameter of a form.
+    Values,
+    /// A part of each tensor.
+    Part,
 }
 
 impl Form {
-    /// All forms of a collection alone, in the order of their numbers, which are part of inode numbers.
-    pub const ALL: [Form; 11] = [
+    /// The forms that `.as` lists. Those with a number come first, in the order of their numbers.
+    pub const ALL: [Form; 17] = [
         Form::Npy,
         Form::Safetensors,
         Form::F32,
@@ -65,14 +92,22 @@ impl Form {
         Form::Q3,
         Form::Cgeb,
         Form::Sha256,
+        Form::Gguf,
+        Form::GgufQ8,
+        Form::GgufQ4,
+        Form::Ranks,
+        Form::Experts,
+        Form::Merges,
     ];
 
-    /// The form's number, from 1.
-    pub fn number(self) -> u8 {
-        if matches!(self, Form::Merged(_)) {
-            return MERGED_NUMBER;
-        }
-        (1..).zip(Form::ALL).find(|(_, form)| *form == self).map_or(0, |(number, _)| number)
+    /// The form's number in inode numbers and pins, from 1. `None` for a form that each mount numbers itself.
+    pub fn number(self) -> Option<u8> {
+        (1..=LAST_NUMBER).zip(Form::ALL).find(|(_, form)| *form == self).map(|(number, _)| number)
+    }
+
+    /// The number of an item of the form, if the form has one.
+    pub fn number_of(self, item: &Item) -> Option<u8> {
+        if matches!(item, Item::Index(_)) { Some(INDEX_NUMBER) } else { self.number() }
     }
 
     /// The form with a number, and whether the number stands for its index files.
@@ -80,10 +115,11 @@ impl Form {
         if number == INDEX_NUMBER {
             return Some((Form::Cgeb, true));
         }
-        Form::ALL.get(usize::from(number).checked_sub(1)?).map(|form| (*form, false))
+        let form = Form::ALL.get(usize::from(number).checked_sub(1)?)?;
+        (number <= LAST_NUMBER).then_some((*form, false))
     }
 
-    /// The name of its directory.
+    /// The name of its directory in `.as`, or of the directory above its own.
     pub fn name(self) -> &'static str {
         match self {
             Form::Npy => "npy",
@@ -97,7 +133,31 @@ impl Form {
             Form::Q3 => "q3",
             Form::Cgeb => "cgeb",
             Form::Sha256 => "sha256",
-            Form::Merged(_) => MERGED_NAME,
+            Form::Gguf => "gguf",
+            Form::GgufQ8 => "gguf-q8_0",
+            Form::GgufQ4 => "gguf-q4_0",
+            Form::Ranks | Form::Rank(_) => "tp",
+            Form::Experts | Form::Expert(_) => "experts",
+            Form::Merges | Form::Merged(_) => MERGED_NAME,
+        }
+    }
+
+    /// The value of its parameter, if it has one: the name of its directory or file, but the numbers of an adapter.
+    pub fn value(self) -> Option<String> {
+        match self {
+            Form::Rank(rank) => Some(rank.to_string()),
+            Form::Expert(index) => Some(index.to_string()),
+            Form::Merged(files) => Some(files.to_string()),
+            _ => None,
+        }
+    }
+
+    /// A text that identifies it among all forms: the path of its directory below `.as`, if it has one. Not of an adapter,
+    /// which has another name there.
+    pub fn path(self) -> String {
+        match self.value() {
+            Some(value) => format!("{}/{value}", self.name()),
+            None => self.name().to_owned(),
         }
     }
 
@@ -120,6 +180,12 @@ impl Form {
             Form::Q3 => Shows::Moved(Tier::Q3),
             Form::Cgeb => Shows::Wrapped(".cgeb"),
             Form::Sha256 => Shows::Digests,
+            Form::Gguf => Shows::Model(ElementType::Automatic),
+            Form::GgufQ8 => Shows::Model(ElementType::Q8_0),
+            Form::GgufQ4 => Shows::Model(ElementType::Q4_0),
+            Form::Ranks | Form::Experts | Form::Merges => Shows::Values,
+            Form::Rank(rank) => Shows::Split(rank),
+            Form::Expert(_) => Shows::Part,
             Form::Merged(_) => Shows::Merged,
         }
     }
@@ -146,11 +212,18 @@ mod tests {
     #[test]
     fn numbers_and_names_map_back_to_their_forms() {
         for form in Form::ALL {
-            assert_eq!(Form::from_number(form.number()), Some((form, false)));
+            if let Some(number) = form.number() {
+                assert_eq!(Form::from_number(number), Some((form, false)));
+            }
             assert_eq!(Form::from_name(form.name().as_bytes()), Some(form));
         }
         assert_eq!(Form::from_number(0), None);
         assert_eq!(Form::from_number(INDEX_NUMBER), Some((Form::Cgeb, true)));
-        assert_eq!(Form::from_number(13), None);
+        assert_eq!(
+            (Form::Sha256.number(), Form::Gguf.number(), Form::Ranks.number()),
+            (Some(11), None, None)
+        );
+        assert_eq!((Form::from_number(13), Form::Expert(7).number()), (None, None));
+        assert_eq!((Form::Expert(7).path(), Form::Npy.path()), ("experts/7".to_owned(), "npy".to_owned()));
     }
 }

@@ -15,28 +15,35 @@
 //! 5. After each change of a node `vfs/tree/invalidate.rs` adds the forms of it that were opened to the inodes that the
 //!    kernel must invalidate.
 //!
-//! To add a form: a variant of `Form` in `kind.rs`, at the end of `Form::ALL`. Numbers are parts of inode numbers and
-//! of pins, at most 14; 12 is `INDEX_NUMBER`, so `Form::number` and `Form::from_number` must skip it; 15 is
-//! `MERGED_NUMBER`, of the forms in `merged/`, which a name in the path makes. Then
-//! `Form::name`, `Form::shows`, `is_shown` in `names.rs`, an arm in `plan.rs`, perhaps a `Part` in `recipe.rs`.
+//! To add a form: a variant of `Form` in `kind.rs`, at the end of `Form::ALL`. Then `Form::name`, `Form::shows`,
+//! `is_shown` in `names.rs`, an arm in `plan.rs`, perhaps a `Part` in `recipe.rs`. The first forms have numbers, which
+//! are parts of inode numbers and of pins, at most 14; 12 is `INDEX_NUMBER`. Each mount numbers the others itself
+//! (`vfs/tree/form_numbers.rs`), and their files cannot be pinned. `values.rs` has forms with parameters.
 
 mod batch;
 mod checkpoint;
+mod experts;
 mod form_pins;
 mod gguf;
+mod gguf_model;
 mod kind;
 mod merged;
 mod names;
 mod plan;
 mod recipe;
 mod safetensors;
+mod split;
 mod sums;
+mod values;
 mod weights;
 
 pub use form_pins::{PinnedForms, pin_of};
-pub use kind::{Form, INDEX_NUMBER, MERGED_NAME, MERGED_NUMBER, Shows};
-pub use merged::{Adapter, AdapterFiles, Merge, files_in, fits, plan as plan_merged};
-pub use names::{Item, find, lists_tensors, names};
+pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none, why_of_config};
+pub use kind::{Form, MERGED_NAME, Shows};
+pub use merged::{Adapter, AdapterFiles, files_in, fits, plan as plan_merged};
+pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
-pub use weights::{is_config, name_in_cast, names_of_codes, objects_beside, why_stored};
+pub use split::{config_objects, why_not_split};
+pub use values::{family_above, has_values, hides_tensors, name_shown, tensor_of_value, value_named, values};
+pub use weights::{is_config, names_of_codes, objects_beside, why_stored};

@@ -8,8 +8,9 @@ use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::vfs::form::checkpoint;
+use crate::vfs::form::experts;
+use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
-use crate::vfs::form::merged::Merge;
 
 /// The source of a file or directory in a form.
 #[derive(Clone)]
@@ -42,6 +43,13 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     {
         return state.node(found).cloned().map(Item::Node);
     }
+    if matches!(form.shows(), Shows::Model(_)) {
+        let below = || {
+            let node = state.node(state.directory(directory)?.get(name)?)?;
+            (node.entry.node_type == NodeType::Directory).then(|| node.clone())
+        };
+        return gguf_model::find(state, directory, name).or_else(below).map(Item::Node);
+    }
     let node = |name: &[u8]| state.shown(state.find_any(directory, name)?);
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
@@ -58,7 +66,8 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         && state.has_checkpoints()
         && let Some(link) = node(name).filter(|node| matches!(node.entry.node_type, NodeType::Symlink(_)))
     {
-        return Some(link).filter(|_| !checkpoint::is_pickle(name)).map(Item::Node);
+        let shown = checkpoint::name_of(state, NameIn { directory, name }, &link);
+        return shown.filter(|shown| shown == name).map(|_| Item::Node(link));
     }
     let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
     let other =
@@ -69,7 +78,7 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
 /// Whether the tensors in the containers of a directory are listed there too, and not only below `.tensors`. A directory
 /// with a checkpoint lists the files that loaders ask for, and programs open all files with the suffix of containers.
 pub fn lists_tensors(form: Form, state: &State, directory: EntryId) -> bool {
-    matches!(form.shows(), Shows::Wrapped(_))
+    (form == Form::Experts || matches!(form.shows(), Shows::Wrapped(_)))
         && (form != Form::Safetensors || !checkpoint::is_in(state, directory))
 }
 
@@ -80,6 +89,13 @@ pub fn names(
     NameIn { directory, name }: NameIn<'_>,
     node: &Arc<Node>,
 ) -> Vec<(Vec<u8>, Item)> {
+    if matches!(form.shows(), Shows::Model(_)) {
+        let shown = match node.entry.node_type {
+            NodeType::Directory => Some(name.to_vec()),
+            _ => gguf_model::is_anchor(state, directory, name, node).then(gguf_model::name),
+        };
+        return shown.into_iter().map(|name| (name, Item::Node(node.clone()))).collect();
+    }
     let is_tensor = node.file().is_none_or(|file| file.tensor.is_some());
     if form == Form::Safetensors && !is_tensor {
         let shown = checkpoint::name_of(state, NameIn { directory, name }, node);
@@ -89,8 +105,10 @@ pub fn names(
     if form == Form::Safetensors
         && let NodeType::Symlink(_) = node.entry.node_type
     {
-        let shown = state.has_checkpoints() && !checkpoint::is_pickle(name);
-        return if shown { vec![(name.to_vec(), Item::Node(node.clone()))] } else { Vec::new() };
+        let shown =
+            state.has_checkpoints().then(|| checkpoint::name_of(state, NameIn { directory, name }, node));
+        let shown = shown.flatten().filter(|name| name.len() <= NAME_BYTES_MAX);
+        return shown.into_iter().map(|name| (name, Item::Node(node.clone()))).collect();
     }
     if !is_shown(form, state, node) {
         return Vec::new();
@@ -111,6 +129,13 @@ pub fn names(
     found
 }
 
+/// The target of a symbolic link in a form.
+pub fn link_target(form: Form, state: &State, node: &Node) -> Option<Vec<u8>> {
+    let NodeType::Symlink(own) = &node.entry.node_type else { return None };
+    let shown = (form == Form::Safetensors).then(|| checkpoint::link_target(state, node)).flatten();
+    Some(shown.unwrap_or_else(|| own.clone()))
+}
+
 /// The type of a tensor's elements in a file of a format of its own: f32 for quantized types of ggml. `None` for
 /// those that are not decoded.
 pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
@@ -120,15 +145,10 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
     }
 }
 
-/// Whether a form shows all files under their own names.
-fn shows_all(form: Form) -> bool {
-    matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_) | Shows::Merged)
-}
-
 /// Whether a form shows a node. Embedding batches have numbers, which codes and scales are not.
 fn is_shown(form: Form, state: &State, node: &Node) -> bool {
     // Loaders would add an adapter beside the base again.
-    if let Form::Merged(Merge { adapter: Some(files), .. }) = form
+    if let Form::Merged(files) = form
         && files.collection == state.number()
         && [files.config, files.weights].contains(&node.entry.id)
     {
@@ -139,9 +159,7 @@ fn is_shown(form: Form, state: &State, node: &Node) -> bool {
         NodeType::Symlink(_) => return shows_all(form),
         NodeType::File(file) => file,
     };
-    let Some(tensor) = &file.tensor else {
-        return shows_all(form);
-    };
+    let Some(tensor) = &file.tensor else { return shows_all(form) };
     match form {
         Form::Npy => tensor.dtype != Dtype::F4 && wrapped_dtype(tensor.dtype).is_some(),
         Form::Safetensors => wrapped_dtype(tensor.dtype).is_some(),
@@ -152,7 +170,13 @@ fn is_shown(form: Form, state: &State, node: &Node) -> bool {
             let has_numbers = is_castable(tensor.dtype) && !state.is_part_of_weight(node.entry.id);
             has_numbers && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
         }
-        Form::Sha256 => false,
+        Form::Sha256 | Form::Ranks | Form::Merges => false,
+        Form::Experts | Form::Expert(_) => experts::count(tensor).is_some(),
         _ => true,
     }
+}
+
+/// Whether a form shows files that are no tensors, and symbolic links.
+fn shows_all(form: Form) -> bool {
+    matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_) | Shows::Split(_) | Shows::Merged)
 }

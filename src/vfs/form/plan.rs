@@ -17,11 +17,14 @@ use crate::store::{Assembly, Node, Places, ROOT, State, StridedElements, TENSORS
 use crate::store::{OpenObject, Settings, Store, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::checkpoint::{Role, safetensors_name};
+use crate::vfs::form::experts;
 use crate::vfs::form::gguf;
+use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::{Item, wrapped_dtype};
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View, source};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
+use crate::vfs::form::split;
 use crate::vfs::form::sums;
 use crate::vfs::form::weights::{self, Model};
 
@@ -59,6 +62,9 @@ pub fn plan(
     form: Form,
     item: &Item,
 ) -> Result<Recipe> {
+    if let (Item::Node(node), Shows::Model(element_type)) = (item, form.shows()) {
+        return gguf_model::recipe(collection, node, element_type);
+    }
     let own = collection;
     let collection = published.unwrap_or(own);
     let parts = match (item, form.shows()) {
@@ -71,6 +77,7 @@ pub fn plan(
                 vec![Part::Index { source, rows, dimension }]
             }
         },
+        (Item::Node(_), Shows::Values) => return Err(Error::new(ErrorKind::IsDirectory, "not a file")),
         (Item::Node(node), shows) => {
             // Look the file up again: the item may be older.
             let (node, own) = pieces(collection, node)?;
@@ -91,6 +98,8 @@ pub fn plan(
                 }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
                 Shows::Cast(to) => cast(collection, &node, pieces, to)?,
+                Shows::Split(rank) => split::parts(collection, &node, pieces, rank)?,
+                Shows::Part => vec![expert(form, &pieces)?],
                 Shows::Merged => return Err(Error::new(ErrorKind::NotFound, "a base without an adapter")),
                 _ if published.is_some() => match file.view {
                     Some(_) => vec![Part::Source(tensor(&pieces)?.0)],
@@ -103,7 +112,7 @@ pub fn plan(
     };
     let created_at =
         item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
-    Ok(Recipe { collection: collection.clone(), created_at, parts })
+    Ok(Recipe { collection: collection.clone(), created_at, parts, inputs: Vec::new() })
 }
 
 /// The collection as after the move that a form shows, if it is one of a remote that has this variant.
@@ -157,6 +166,15 @@ pub(super) fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>,
     };
     let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
     Ok((node.clone(), pieces))
+}
+
+/// One expert of a tensor.
+fn expert(form: Form, pieces: &[Piece]) -> Result<Part> {
+    let (source, tensor) = tensor(pieces)?;
+    match form {
+        Form::Expert(index) => experts::part(index, source, &tensor),
+        _ => Err(Error::new(ErrorKind::NotFound, "not an expert")),
+    }
 }
 
 /// A tensor that is a file, with all its shards.
@@ -217,7 +235,7 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
 }
 
-/// A file of a collection with checkpoints that is no tensor, as the form `safetensors` shows it.
+/// A file of a collection with checkpoints that is not a tensor, as the form `safetensors` shows it.
 fn as_safetensors(
     collection: &Arc<Collection>,
     node: &Node,
@@ -249,7 +267,7 @@ fn as_safetensors(
             let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
             let mut json = vec![0; stream.bytes() as usize];
             stream.read_exact(0, &mut json)?;
-            // What is no index is shown as it is.
+            // A file that is not an index is shown as it is.
             let Ok((files, total_size)) = shard_index::parse_with_size(&json, &mut Budget::default()) else {
                 return Ok(parts());
             };
@@ -267,15 +285,15 @@ fn as_safetensors(
 
 /// Tensors of a safetensors file: the name, the shape, the bytes, and the type in which they are shown.
 #[derive(Default)]
-struct Found {
+struct Found<'a> {
     tensors: Vec<(String, Shape, Source, Dtype)>,
     /// The objects of containers with views, by container.
-    places: HashMap<EntryId, Places>,
+    places: HashMap<EntryId, Places<'a>>,
 }
 
-impl Found {
+impl<'a> Found<'a> {
     /// Adds a tensor, quantized types of ggml decoded. Leaves one out that is not decoded.
-    fn add(&mut self, state: &State, node: &Node, name: String) -> Result<()> {
+    fn add(&mut self, state: &'a State, node: &Node, name: String) -> Result<()> {
         let Some(file) = node.file() else { return Ok(()) };
         let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
         let Some(tensor) = tensor else { return Ok(()) };
@@ -286,7 +304,7 @@ impl Found {
                     Slot::Vacant(slot) => {
                         let of = state.node(container).and_then(|node| node.file());
                         let of = of.ok_or_else(|| Error::corrupt("a view without its container"))?;
-                        slot.insert(Places::of(state, of)?)
+                        slot.insert(Places::of(state, of))
                     }
                 };
                 let (objects, elements) = places.under(view, tensor)?;

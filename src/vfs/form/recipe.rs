@@ -1,5 +1,6 @@
 //! The recipe of a file in a form: the parts that it consists of.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::engine::MovePreview;
@@ -8,10 +9,12 @@ use crate::format::files::safetensors::Weight;
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
+use crate::store::Node;
 use crate::store::Object;
 use crate::store::{OpenObject, StridedElements, Verify};
 use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, Strided, Zeros, batch_index};
 use crate::vfs::form::batch::{self, Rows};
+use crate::vfs::form::gguf_model::ModelTensor;
 use crate::vfs::form::merged::MergedTensor;
 use crate::vfs::form::sums::{self, Summed};
 
@@ -55,6 +58,11 @@ pub(super) enum Part {
     Zeros(u64),
     /// A tensor, or bytes between tensors.
     Source(Source),
+    /// Some of the bytes that a source shows.
+    Slice {
+        source: Source,
+        elements: Arc<StridedElements>,
+    },
     /// Rows of a matrix as records.
     Rows {
         source: Source,
@@ -80,6 +88,8 @@ pub(super) enum Part {
     Sums(Vec<Summed>),
     /// A weight that is stored as codes, as elements of a type.
     Weight(ShownWeight),
+    /// A tensor of a model in its GGUF file.
+    ModelTensor(ModelTensor),
     /// A tensor that an adapter changes.
     Merged(Box<MergedTensor>),
 }
@@ -97,6 +107,8 @@ pub struct Recipe {
     /// Creation time of the source in Unix seconds.
     pub(super) created_at: u64,
     pub(super) parts: Vec<Part>,
+    /// The files that it follows from, beside the file that it shows, where these are others.
+    pub(super) inputs: Vec<Arc<Node>>,
 }
 
 impl Source {
@@ -105,6 +117,30 @@ impl Source {
         match self.shown {
             Shown::Cast(to) => self.dtype.elements_in(self.bytes).checked_mul(to.bytes()),
             _ => Some(self.bytes),
+        }
+    }
+
+    /// The bytes of a block that is decoded as a whole; 0 where all bytes are stored as they are.
+    fn decoded_block_bytes(&self) -> u64 {
+        let encoded = self.objects.iter().filter(|object| object.stored() != object.bytes());
+        encoded.map(|object| u64::from(object.entry.block_bytes)).max().unwrap_or_default()
+    }
+
+    /// Counts an access to some of the bytes of the objects, or to all.
+    fn count_use(&self, of: Option<Range<u64>>, created: u32, now: u32) {
+        let mut begin = 0;
+        for object in &self.objects {
+            let (layout, end) = (object.layout(), begin + object.bytes());
+            let range = of.clone().unwrap_or(begin..end);
+            let (from, until) = (range.start.max(begin), range.end.min(end));
+            if from < until {
+                object.count_use(
+                    layout.index(from - begin)..layout.index(until - 1 - begin) + 1,
+                    created,
+                    now,
+                );
+            }
+            begin = end;
         }
     }
 
@@ -142,17 +178,24 @@ impl Source {
 }
 
 impl Part {
+    /// Some of the bytes of a source.
+    pub(super) fn slice(source: Source, elements: StridedElements) -> Part {
+        Part::Slice { source, elements: Arc::new(elements) }
+    }
+
     fn bytes(&self) -> Option<u64> {
         match self {
             Part::Literal(bytes) => Some(bytes.len() as u64),
             Part::Zeros(bytes) => Some(*bytes),
             Part::Source(source) => source.shown_bytes(),
+            Part::Slice { elements, .. } => Some(elements.bytes()),
             Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
             Part::Index { rows, .. } => batch::index_bytes(*rows),
             Part::Batch { runs, .. } => Some(runs.bytes()),
             Part::BatchIndex { runs, .. } => batch::index_bytes(runs.records()),
             Part::Sums(files) => Some(sums::bytes(files)),
             Part::Weight(shown) => shown.weight.shape.elements().checked_mul(shown.to.bytes()),
+            Part::ModelTensor(tensor) => Some(tensor.bytes()),
             Part::Merged(tensor) => tensor.bytes(),
         }
     }
@@ -167,6 +210,10 @@ impl Part {
             Part::Zeros(bytes) => Ok(Segment::Computed(Arc::new(Zeros(*bytes)))),
             Part::Source(source) => {
                 source.stream(collection, verify).map(|stream| Segment::Computed(Arc::new(stream)))
+            }
+            Part::Slice { source, elements } => {
+                let strided = Strided::new(elements.clone(), source.stream(collection, verify)?);
+                Ok(Segment::Computed(Arc::new(strided.with_blocks(source.decoded_block_bytes()))))
             }
             Part::Rows { source, rows: count, dimension } => rows(source, *count, *dimension),
             Part::Index { source, rows: count, dimension } => {
@@ -185,18 +232,29 @@ impl Part {
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
             Part::Merged(tensor) => tensor.segment(collection, verify),
-            Part::Weight(ShownWeight { weight, sources, to }) => {
-                let open = |(name, source): &(String, Source)| {
-                    Ok((name.clone(), (source.stream(collection, verify)?, source.dtype)))
-                };
-                let parts: Parts = sources.iter().map(open).collect::<Result<_>>()?;
-                Ok(Segment::Computed(Arc::new(Dequantized::new(weight.clone(), parts, *to))))
-            }
+            Part::Weight(shown) => shown.segment(collection, verify),
+            Part::ModelTensor(tensor) => tensor.segment(collection, verify),
         }
     }
 }
 
+impl ShownWeight {
+    /// Its elements.
+    pub(super) fn segment(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Segment> {
+        let open = |(name, source): &(String, Source)| {
+            Ok((name.clone(), (source.stream(collection, verify)?, source.dtype)))
+        };
+        let parts: Parts = self.sources.iter().map(open).collect::<Result<_>>()?;
+        Ok(Segment::Computed(Arc::new(Dequantized::new(self.weight.clone(), parts, self.to))))
+    }
+}
+
 impl Recipe {
+    /// The files that it follows from, beside the file that it shows, where these are others.
+    pub fn inputs(&self) -> &[Arc<Node>] {
+        &self.inputs
+    }
+
     /// Size of the file. Fails with `Corrupt` above 2^63 - 1 bytes.
     pub fn bytes(&self) -> Result<u64> {
         let mut sum = 0_u64;
@@ -218,15 +276,20 @@ impl Recipe {
                 Part::Source(source) | Part::Rows { source, .. } => vec![source],
                 Part::Batch { parts, .. } => parts.iter().collect(),
                 Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
+                Part::ModelTensor(tensor) => tensor.sources(),
                 Part::Merged(tensor) => {
                     tensor.count_use_of_adapter();
                     tensor.sources().0
                 }
+                Part::Slice { source, elements } => {
+                    let is_range = elements.dimensions.len() == 1 && source.view.is_none();
+                    let range = is_range.then(|| elements.begin..elements.begin + elements.bytes());
+                    source.count_use(range, created, ticks.now());
+                    continue;
+                }
                 _ => continue,
             };
-            for object in sources.into_iter().flat_map(|source| &source.objects) {
-                object.count_use(0..object.layout().blocks(), created, ticks.now());
-            }
+            sources.into_iter().for_each(|source| source.count_use(None, created, ticks.now()));
         }
         self.collection.note_use();
     }

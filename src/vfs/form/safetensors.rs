@@ -78,13 +78,13 @@ enum Named<'a> {
     Weight,
 }
 
-fn unchanged(other: &Other) -> Entry<'_> {
+pub(super) fn unchanged(other: &Other) -> Entry<'_> {
     let Other { name, type_name, dimensions, begin, end, .. } = other;
     Entry { name, type_name, dimensions, bytes: end - begin }
 }
 
 /// The header of a file.
-fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Header> {
+pub(super) fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Header> {
     let open =
         |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
     let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;

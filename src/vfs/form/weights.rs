@@ -4,20 +4,23 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::format::budget::Budget;
 use crate::format::files::quantization_config::{self, Config};
 use crate::format::files::safetensors::{RENAMED, Role, STATE_BYTES_MAX, Tensors, Weight};
 use crate::format::files::shard_index;
-use crate::format::log::catalog::{Content, TensorEntry};
+use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
 use crate::store::{Collection, Node, Object, OpenObject, State, TENSORS_NAME, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::recipe::{Shown, ShownWeight, source};
 
 /// The name of a model's configuration.
-const CONFIG_NAME: &str = "config.json";
+pub(super) const CONFIG_NAME: &str = "config.json";
+/// The name of the same of models in the format of Mistral.
+pub(super) const PARAMS_NAME: &str = "params.json";
 /// Files that say how weights are quantized, the first that does so counts.
 const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
 
@@ -30,28 +33,42 @@ fn shard_of(name: &[u8]) -> Option<(&str, u32)> {
     Some((stem, count.parse().ok()?))
 }
 
+/// Whether two containers of a directory belong to one model: both are shards of it by their names, or an index names both.
+fn are_of_one_model(state: &State, directory: EntryId, one: &[u8], other: &[u8]) -> bool {
+    shard_of(one).is_some_and(|shard| shard_of(other) == Some(shard))
+        || state.are_in_one_index(directory, one, other)
+}
+
 /// The name of a tensor, and whether it is a part of a weight of any layout, also of those that are not decoded.
 fn named(state: &State, part: &Node) -> Option<(Box<str>, bool)> {
     let tensor = part.file()?.tensor.as_ref()?;
     Some((tensor.name.clone(), state.is_part_of_weight(part.entry.id)))
 }
 
+/// The tensors of a container, by name.
+fn tensors(state: &State, container: &FileEntry) -> HashMap<Box<str>, EntryId> {
+    let named = |part: &Arc<Node>| Some((part.file()?.tensor.as_ref()?.name.clone(), part.entry.id));
+    state.parts(container).filter_map(named).collect()
+}
+
 /// A tensor of a model.
-struct Known {
-    tensor: TensorEntry,
-    objects: Vec<Arc<Object>>,
+pub(super) struct Known {
+    pub tensor: TensorEntry,
+    pub objects: Vec<Arc<Object>>,
 }
 
 /// The tensors of a directory.
 pub struct Model {
     collection: Arc<Collection>,
-    directory: Option<EntryId>,
+    pub(super) directory: Option<EntryId>,
     /// The name of one container, whose tensors come first.
     container: Option<Arc<[u8]>>,
     /// Its tensors, by name, where they are all needed.
     own: HashMap<Box<str>, EntryId>,
+    /// The tensors of the other containers of the model. Needed where another model has tensors of the same names.
+    others: OnceCell<HashMap<Box<str>, EntryId>>,
     /// Read when a weight needs it: most tensors have none.
-    config: OnceCell<Config>,
+    config: Rc<OnceCell<Config>>,
 }
 
 impl Model {
@@ -61,31 +78,35 @@ impl Model {
         let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
         let link = state.links(container).first().cloned();
         let file = state.node(container).filter(|_| container == node.entry.id).and_then(|node| node.file());
-        let parts = file.into_iter().flat_map(|file| state.parts(file));
-        let named =
-            parts.filter_map(|part| Some((part.file()?.tensor.as_ref()?.name.clone(), part.entry.id)));
-        let own = named.collect();
+        let own = file.map(|file| tensors(&state, file)).unwrap_or_default();
         drop(state);
-        Model::new(
-            collection,
-            link.as_ref().map(|(directory, _)| *directory),
-            link.map(|(_, name)| name),
-            own,
-        )
+        let (directory, container) = link.unzip();
+        Model { container, own, ..Model::new(collection, directory) }
     }
 
-    /// The model in a directory.
+    /// The models in a directory, of which the first tensor of a name counts.
     pub fn in_directory(collection: &Arc<Collection>, directory: EntryId) -> Model {
-        Model::new(collection, Some(directory), None, HashMap::new())
+        Model::new(collection, Some(directory))
     }
 
-    fn new(
-        collection: &Arc<Collection>,
-        directory: Option<EntryId>,
-        container: Option<Arc<[u8]>>,
-        own: HashMap<Box<str>, EntryId>,
-    ) -> Model {
-        Model { collection: collection.clone(), directory, container, own, config: OnceCell::new() }
+    fn new(collection: &Arc<Collection>, directory: Option<EntryId>) -> Model {
+        Model {
+            collection: collection.clone(),
+            directory,
+            container: None,
+            own: HashMap::new(),
+            others: OnceCell::new(),
+            config: Rc::default(),
+        }
+    }
+
+    /// The model of the container with a name in the same directory, if there is one.
+    fn of_container(&self, name: &[u8]) -> Option<Model> {
+        let state = self.collection.state();
+        let file = state.node(state.directory(self.directory?)?.get(name)?)?.file()?;
+        let own = (file.content == Content::Safetensors).then(|| tensors(&state, file))?;
+        let model = Model::new(&self.collection, self.directory);
+        Some(Model { container: Some(name.into()), own, config: self.config.clone(), ..model })
     }
 
     fn config(&self) -> &Config {
@@ -97,7 +118,7 @@ impl Model {
     }
 
     /// The content of a small file of the directory.
-    fn file(&self, name: &str) -> Option<Vec<u8>> {
+    pub(super) fn file(&self, name: &str) -> Option<Vec<u8>> {
         let objects = {
             let state = self.collection.state();
             let node = state.node(state.directory(self.directory?)?.get(name.as_bytes())?)?;
@@ -109,7 +130,7 @@ impl Model {
     }
 
     /// The bytes of objects, at most so many.
-    fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
+    pub(super) fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
         let open = |object| OpenObject::open(&self.collection, object, Verify::First).map(Segment::Object);
         let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
         if stream.bytes() > most {
@@ -121,7 +142,7 @@ impl Model {
     }
 
     /// A tensor by name: of the container, or of another container of the directory.
-    fn find(&self, name: &str) -> Option<Known> {
+    pub(super) fn find(&self, name: &str) -> Option<Known> {
         let state = self.collection.state();
         let path = TensorNames::new([name]).ok()?.path(name);
         let below = |container: Option<&Arc<[u8]>>| {
@@ -139,7 +160,10 @@ impl Model {
         let own = own.or_else(|| self.container.as_ref().and_then(|container| below(Some(container))));
         let id = match own {
             Some(id) => id,
-            None => below(None).filter(|id| self.is_of_same_model(&state, *id))?,
+            None => {
+                let first = below(None)?;
+                if self.is_of_same_model(&state, first) { first } else { *self.others(&state).get(name)? }
+            }
         };
         let file = state.node(id)?.file()?;
         let tensor = file.tensor.clone()?;
@@ -147,16 +171,31 @@ impl Model {
         Some(Known { tensor, objects: objects? })
     }
 
-    /// Whether a tensor of another container of the directory belongs to the same model: both are shards of it by their
-    /// names, or an index names both. Other files may have tensors of the same names.
+    /// Whether a tensor of another container of the directory belongs to the same model. Other files may have tensors of
+    /// the same names.
     fn is_of_same_model(&self, state: &State, tensor: EntryId) -> bool {
-        let (Some(directory), Some(own)) = (self.directory, &self.container) else { return true };
+        let Some((directory, own)) = self.directory.zip(self.container.as_ref()) else { return true };
         let container = state.node(tensor).and_then(|node| node.file()?.container);
         let links = container.map(|container| state.links(container));
         let mut others = links.iter().flat_map(|links| links.iter()).filter(|(at, _)| *at == directory);
-        others.any(|(_, other)| {
-            shard_of(own).is_some_and(|own| shard_of(other) == Some(own))
-                || state.are_in_one_index(directory, own, other)
+        others.any(|(_, other)| are_of_one_model(state, directory, own, other))
+    }
+
+    /// The tensors of the other containers of the model.
+    fn others(&self, state: &State) -> &HashMap<Box<str>, EntryId> {
+        self.others.get_or_init(|| {
+            let mut found = HashMap::new();
+            let Some((directory, own)) = self.directory.zip(self.container.as_ref()) else { return found };
+            let names = state.directory(directory).into_iter().flat_map(|names| names.after(EntryId(0)));
+            let others =
+                names.filter(|(_, name, _)| *name != own && are_of_one_model(state, directory, own, name));
+            let files = others.filter_map(|(.., id)| state.node(id)?.file());
+            for file in files.filter(|file| file.content == Content::Safetensors) {
+                for (name, id) in tensors(state, file) {
+                    found.entry(name).or_insert(id);
+                }
+            }
+            found
         })
     }
 
@@ -182,22 +221,30 @@ impl Model {
 
     /// Whether all codes in the directory are decoded, and there are some.
     fn is_decoded(&self) -> bool {
-        // Each name, and whether it is a part of a weight of any layout.
-        let names: Vec<(Box<str>, bool)> = {
+        let containers: Vec<Arc<[u8]>> = {
             let state = self.collection.state();
             let Some(directory) = self.directory.and_then(|id| state.directory(id)) else { return false };
-            let nodes = directory.after(EntryId(0)).filter_map(|(.., id)| state.node(id));
-            let files =
-                nodes.filter_map(|node| node.file()).filter(|file| file.content == Content::Safetensors);
-            files.flat_map(|file| state.parts(file)).filter_map(|part| named(&state, part)).collect()
+            let is_container = |id: EntryId| {
+                let file = state.node(id).and_then(|node| node.file());
+                file.is_some_and(|file| file.content == Content::Safetensors)
+            };
+            let names = directory.after(EntryId(0)).filter(|(.., id)| is_container(*id));
+            names.map(|(_, name, _)| name.clone()).collect()
         };
         let mut has_weights = false;
-        for (name, is_part) in &names {
-            match self.role(name) {
-                Role::Stored => return false,
-                Role::Plain if *is_part => return false,
-                Role::Weight(_) => has_weights = true,
-                Role::Plain | Role::Hidden => {}
+        for model in containers.iter().filter_map(|name| self.of_container(name)) {
+            let state = self.collection.state();
+            let parts = model.own.iter().map(|(name, id)| (name, state.is_part_of_weight(*id)));
+            // Each name, and whether it is a part of a weight of any layout.
+            let parts: Vec<(&Box<str>, bool)> = parts.collect();
+            drop(state);
+            for (name, is_part) in parts {
+                match model.role(name) {
+                    Role::Stored => return false,
+                    Role::Plain if is_part => return false,
+                    Role::Weight(_) => has_weights = true,
+                    Role::Plain | Role::Hidden => {}
+                }
             }
         }
         has_weights
@@ -234,11 +281,22 @@ pub(super) fn description(
 }
 
 /// The index of the shards as the form shows them. `None` if it lists what it did.
-fn index(model: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
-    shard_index::parse(json, &mut Budget::default()).ok()?;
+fn index(directory: &Model, json: &[u8], to: Dtype) -> Option<Vec<u8>> {
+    let files = shard_index::parse(json, &mut Budget::default()).ok()?;
+    // Other models in the directory may have tensors of the same names.
+    let models: HashMap<&str, Model> = files
+        .keys()
+        .filter_map(|file| Some((file.as_str(), directory.of_container(file.as_bytes())?)))
+        .collect();
+    let of_tensors = files.iter().filter_map(|(file, tensors)| {
+        let model = models.get(file.as_str())?;
+        Some(tensors.iter().map(move |tensor| (tensor.as_str(), model)))
+    });
+    let of_tensors: HashMap<&str, &Model> = of_tensors.flatten().collect();
     let mut bytes = 0_u64;
     let mut is_other = false;
     let rename = |name: &str| -> Option<String> {
+        let model = of_tensors.get(name).copied().unwrap_or(directory);
         let known = model.find(name);
         let of = |dtype: Dtype, shape: &Shape| dtype.bytes_of(shape.elements()).unwrap_or_default();
         match model.role(name) {
@@ -299,7 +357,7 @@ pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
 }
 
 /// The name of a tensor in a directory of a form that casts, where its name is `name`. `None` for one that the form hides.
-pub fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
     let file = node.file().filter(|file| file.container.is_some());
     let tensor = file.and_then(|file| file.tensor.as_ref());
     let Some(tensor) = tensor.filter(|_| is_of_safetensors(collection, node)) else {
@@ -366,7 +424,7 @@ pub fn objects_beside(collection: &Arc<Collection>, node: &Node) -> Vec<Arc<Obje
     found
 }
 
-/// Whether files of a directory follow from a file in forms that cast: it says how weights are quantized.
+/// Whether files of a directory follow from a file in forms that cast or split: it describes the model.
 pub fn is_config(name: &[u8]) -> bool {
-    CONFIG_NAMES.iter().any(|config| config.as_bytes() == name)
+    CONFIG_NAMES.iter().chain([&PARAMS_NAME]).any(|config| config.as_bytes() == name)
 }

@@ -1,4 +1,4 @@
-//! The layout of an open file: which objects its bytes lie in.
+//! The layout of an open file: the objects in which its bytes lie.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which files the kernel may read by passthrough, without the daemon.
+//! The choice of files that the kernel may read by passthrough, without the daemon.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use crate::store::Pin;
 use crate::store::Verify;
 use crate::store::{Backing, Unchecked};
 use crate::stream::may_show_other_hash;
-use crate::vfs::form::{self, MERGED_NUMBER};
+use crate::vfs::form;
 use crate::vfs::open::OpenFile;
+use crate::vfs::tree::form_numbers::ShownNode;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::{FileView, Located};
 use crate::vfs::tree::vfs::Vfs;
@@ -135,13 +136,10 @@ impl Vfs {
     /// The other files that share bytes with a file: the tensors of a container, the container of a tensor, and its
     /// views. For a form, also the files that it is made of.
     pub fn sharing(&self, ino: Ino) -> Vec<Ino> {
-        if matches!(ino.place(), Place::Form { form: MERGED_NUMBER, .. }) {
-            let sources = self.sources_of_merged(ino.place()).into_iter();
-            return sources.flat_map(|source| self.sharing(source).into_iter().chain([source])).collect();
-        }
-        if let Place::Form { collection, node, .. } = ino.place() {
-            let own = Ino::of(Place::Node { collection, node });
-            return own.into_iter().flat_map(|own| self.sharing(own).into_iter().chain([own])).collect();
+        if let Some(ShownNode { collection, node }) = self.shown_by(ino) {
+            let sources =
+                Ino::of(Place::Node { collection, node }).into_iter().chain(self.adapter_sources(ino));
+            return sources.flat_map(|own| self.sharing(own).into_iter().chain([own])).collect();
         }
         let Ok(Located::Node(view)) = self.locate(ino) else { return Vec::new() };
         let state = view.collection.state();

@@ -85,8 +85,8 @@ impl Vfs {
     pub fn forget_inode(&self, number: Ino) {
         if !number.is_backed() {
             // Under the passthrough number the kernel caches no pages.
-            self.forms.forget(number);
-            self.forget_merged(number);
+            self.forget_adapter(number);
+            self.forms.forget(number, self.shown_by(number));
         }
         let ino = number.own();
         if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
@@ -300,7 +300,11 @@ impl Vfs {
             unlinked => unlinked?,
         };
         changes.merge(self.keep(last));
-        Ok(self.forget(&directory.collection, changes, None))
+        let mut forget = self.forget(&directory.collection, changes, None);
+        forget.nodes.extend(
+            self.forget_name(&directory.collection, NameIn { directory: directory.node, name }).nodes,
+        );
+        Ok(forget)
     }
 
     /// Removes an empty directory, or an empty collection or tenant.
@@ -383,6 +387,7 @@ impl Vfs {
             Ok(())
         };
         let finished = finish();
+        self.queue_invalidation(self.forget_name(collection, from));
         self.forget_or_queue(collection, changes, None, finished)
     }
 

@@ -9,7 +9,7 @@ use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Result};
 use crate::store::{Assembly, Collection, Object, OpenObject, Pin, Settings, State, Verify};
 use crate::stream::{Stream, may_show_other_hash};
-use crate::vfs::form::{self, Adapter, Form, Item, MERGED_NUMBER, Shows};
+use crate::vfs::form::{self, Adapter, Form, Item, Shows};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::Located;
 use crate::vfs::tree::vfs::Vfs;
@@ -47,11 +47,13 @@ impl CacheMode {
 /// The content of a file, and the objects that it is made of.
 pub struct Content {
     collection: Arc<Collection>,
-    /// The file, and the form in which it is shown.
+    /// The file, and the form in which it is shown, if it has a number.
     pin: Pin,
     form: Option<(Form, Item)>,
     /// The adapter that is added, if the form has one.
     adapter: Option<Arc<Adapter>>,
+    /// Of the GGUF file of a model, which has the name of its directory, the path in the collection.
+    path: Option<Vec<u8>>,
     /// Its objects with their change counts.
     objects: Vec<(Arc<Object>, u32)>,
     tensor: Option<TensorEntry>,
@@ -62,15 +64,21 @@ pub struct Content {
 /// reclaimed.
 pub struct ContentVersion {
     pin: Pin,
+    path: Option<Vec<u8>>,
+    form: Option<Form>,
     objects: Vec<(Weak<Object>, u32)>,
     tensor: Option<TensorEntry>,
+    assembly: Option<Assembly>,
 }
 
 impl ContentVersion {
     /// Whether a content is of this version.
     pub fn is_of(&self, content: &Content) -> bool {
         self.pin == content.pin
+            && self.path == content.path
+            && self.form == content.form.as_ref().map(|(form, _)| *form)
             && self.tensor == content.tensor
+            && self.assembly == content.assembly
             && self.objects.len() == content.objects.len()
             && self.objects.iter().zip(&content.objects).all(|((known, changes), (object, now))| {
                 std::ptr::eq(known.as_ptr(), Arc::as_ptr(object)) && changes == now
@@ -82,7 +90,14 @@ impl Content {
     /// The version of the content.
     pub fn version(&self) -> ContentVersion {
         let objects = self.objects.iter().map(|(object, changes)| (Arc::downgrade(object), *changes));
-        ContentVersion { pin: self.pin, objects: objects.collect(), tensor: self.tensor.clone() }
+        ContentVersion {
+            pin: self.pin,
+            path: self.path.clone(),
+            form: self.form.as_ref().map(|(form, _)| *form),
+            objects: objects.collect(),
+            tensor: self.tensor.clone(),
+            assembly: self.assembly.clone(),
+        }
     }
 
     /// Whether reading it takes more than a copy of stored bytes: it is a form, or some of its bytes are
@@ -175,15 +190,18 @@ impl Vfs {
             Located::Form(view) if matches!(view.of, Some((Form::Merged(_), _))) => {
                 let adapter = self.adapter_of_view(&view)?.ok()?;
                 let node = view.of.as_ref()?.1.node()?.entry.id;
-                (view.collection, Pin { node, form: MERGED_NUMBER }, view.of, Some(adapter))
+                (view.collection, Pin::file(node), view.of, Some(adapter))
             }
             Located::Form(view) => {
                 let (form, item) = view.of?;
                 // The result of a move depends on more than the file.
-                if matches!(form.shows(), Shows::Moved(_)) || !matches!(item, Item::Node(_)) {
+                if matches!(form.shows(), Shows::Moved(_) | Shows::Values) || !matches!(item, Item::Node(_)) {
                     return None;
                 }
-                let pin = form::pin_of(&view.collection, form, &item).ok()?;
+                let pin = match form.number() {
+                    Some(_) => form::pin_of(&view.collection, form, &item).ok()?,
+                    None => Pin::file(item.node().filter(|node| node.file().is_some())?.entry.id),
+                };
                 (view.collection, pin, Some((form, item)), None)
             }
             _ => return None,
@@ -197,9 +215,18 @@ impl Vfs {
             return None;
         }
         // A cast tensor of a safetensors file may have its scales in other tensors and files.
-        let is_cast = form.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
-        let node = collection.state().node(pin.node).filter(|_| is_cast).cloned();
-        let mut beside = node.map(|node| form::objects_beside(&collection, &node)).unwrap_or_default();
+        let node = collection.state().node(pin.node).cloned();
+        let mut path = None;
+        let beside = match form.as_ref().map(|(form, _)| (*form, form.shows())) {
+            Some((_, Shows::Cast(_))) => node.map(|node| form::objects_beside(&collection, &node)),
+            Some((_, Shows::Split(_))) => node.map(|node| form::config_objects(&collection, &node)),
+            Some((form, Shows::Model(_))) => {
+                path = Some(collection.state().path(pin.node));
+                Some(form::inputs(&collection, form, pin.node).1)
+            }
+            _ => None,
+        };
+        let mut beside = beside.unwrap_or_default();
         if let Some(adapter) = &adapter {
             beside.extend(adapter.objects().ok()?);
         }
@@ -216,7 +243,7 @@ impl Vfs {
             let objects: Option<Vec<_>> = objects.into_iter().map(object).collect();
             (objects?, file.tensor.clone(), assembly)
         };
-        Some(Content { collection, pin, form, adapter, objects, tensor, assembly })
+        Some(Content { collection, pin, form, adapter, path, objects, tensor, assembly })
     }
 }
 

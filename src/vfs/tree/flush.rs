@@ -300,8 +300,8 @@ fn must_be_recognized_again(open_file: &OpenFile) -> bool {
 }
 
 impl Vfs {
-    /// The space of the disk. What removed files give back counts as free. In a tenant or a collection with a
-    /// quota, that is the size.
+    /// The space of the disk. Space of removed files counts as free. In a tenant or a collection with a
+    /// quota, the quota is the size.
     pub fn space(&self, ino: Ino) -> Result<Space> {
         let space = self.store().space()?;
         let removed = self.removed_bytes();

@@ -6,8 +6,9 @@ use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, NameIn, Owner, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
-use crate::vfs::form::{self, Form, Item, MERGED_NUMBER, Recipe, Shows};
+use crate::vfs::form::{self, Form, Item, Recipe, Shows};
 use crate::vfs::tree::attr::{Attr, Kind};
+use crate::vfs::tree::form_numbers::{FormOf, ShownNode};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::list::LISTED;
 use crate::vfs::tree::list_mode::ListMode;
@@ -22,9 +23,6 @@ pub(super) const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
 impl Vfs {
     /// The view of an inode number: the directory of forms, or an item in it.
     pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
-        if form == MERGED_NUMBER {
-            return self.merged_view(collection, node);
-        }
         let collection = self.numbered(collection).ok()??;
         let of = match Form::from_number(form) {
             None => None,
@@ -37,10 +35,29 @@ impl Vfs {
         Some(FormView { collection, of })
     }
 
+    /// The same of a form with parameters.
+    pub(super) fn numbered_form(&self, number: u32, node: EntryId) -> Option<FormView> {
+        let FormOf { collection, form } = self.form_numbers.form(number)?;
+        let collection = self.numbered(collection).ok()??;
+        let node = collection.state().shown(node)?;
+        let form = self.with_present_adapter(form, &node)?;
+        Some(FormView { collection, of: Some((form, Item::Node(node))) })
+    }
+
     /// Looks up a name in a directory of forms.
     pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
-        if let Some(found) = self.merge_named(view, name) {
+        if let Some(found) = self.adapter_named(view, name) {
             return found;
+        }
+        if let Some((form, Item::Node(node))) =
+            view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
+        {
+            let found = form::value_named(&view.collection, *form, node, name);
+            let of = |form| FormView {
+                collection: view.collection.clone(),
+                of: Some((form, Item::Node(node.clone()))),
+            };
+            return found.map(of).ok_or_else(|| no_name(name));
         }
         let state = view.collection.state();
         let of = match &view.of {
@@ -51,22 +68,29 @@ impl Vfs {
             Some((form, Item::Node(directory))) if directory.entry.node_type == NodeType::Directory => {
                 let find = |name: &[u8]| form::find(*form, &state, directory.entry.id, name);
                 let is_cast = matches!(form.shows(), Shows::Cast(_));
-                let item = find(name);
-                // Without a file of the name, the codes of a weight that is shown under it.
-                let of_codes = || form::names_of_codes(name).find_map(|codes| Some((find(&codes)?, codes)));
-                let found = match item {
-                    Some(item) => Some((item, name.to_vec())),
-                    None if is_cast => of_codes(),
-                    None => None,
-                };
+                let mut items: Vec<(Item, Vec<u8>)> =
+                    find(name).map(|item| (item, name.to_vec())).into_iter().collect();
+                if items.is_empty() && is_cast {
+                    // Without a file of the name, the codes of a weight that is shown under it: of one scheme or another.
+                    items.extend(form::names_of_codes(name).filter_map(|codes| Some((find(&codes)?, codes))));
+                }
                 drop(state);
-                let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| is_cast) {
+                let is_model =
+                    |node: &&Arc<Node>| matches!(form.shows(), Shows::Model(_)) && node.file().is_some();
+                if let Some(node) = items.first().and_then(|(item, _)| item.node()).filter(is_model)
+                    && !form::is_model_shown(&view.collection, *form, node.entry.id)
+                {
+                    return Err(no_name(name));
+                }
+                let hides_tensors = form::hides_tensors(*form);
+                let is_shown = |(item, own): &(Item, Vec<u8>)| match item.node().filter(|_| hides_tensors) {
                     Some(node) => {
-                        form::name_in_cast(&view.collection, node, own).is_some_and(|shown| shown == name)
+                        let shown = form::name_shown(&view.collection, *form, node, own);
+                        shown.is_some_and(|shown| shown == name)
                     }
                     None => true,
                 };
-                let found = found.filter(is_shown).map(|(item, _)| (*form, item));
+                let found = items.into_iter().find(is_shown).map(|(item, _)| (*form, item));
                 return found
                     .map(|of| FormView { collection: view.collection.clone(), of: Some(of) })
                     .ok_or_else(|| no_name(name));
@@ -98,14 +122,24 @@ impl Vfs {
         let directory =
             Attr { atime: entry.atime, mode: self.merged_mode(view, directory.mode), ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
+        if view.of.as_ref().is_some_and(|(form, item)| form::has_values(*form, item)) && node.file().is_some()
+        {
+            // Users who may read the tensor may list its parts.
+            let read = entry.mode & READ_BITS;
+            return Attr { mode: directory.mode | read | read >> 2, ..directory };
+        }
         match (&view.of, &entry.node_type) {
             (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {
-                let recipe = self.recipe(view).and_then(|recipe| recipe.bytes());
+                let recipe = self.recipe(view);
+                let inputs = recipe.as_ref().map(|recipe| recipe.inputs().to_vec()).unwrap_or_default();
+                let recipe = recipe.and_then(|recipe| recipe.bytes());
                 let recipe = recipe.inspect_err(|error| log::debug!("{}: {error}", view.path()));
+                let of_all = |bits: u32, input: &Arc<Node>| bits & allowed(entry, &input.entry, READ_CLASSES);
                 let mode = match &view.of {
                     Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
-                    _ => self.merged_mode(view, entry.mode & READ_BITS),
+                    _ => inputs.iter().fold(self.merged_mode(view, entry.mode & READ_BITS), of_all),
                 };
+                let mtime = inputs.iter().map(|input| input.entry.mtime).fold(entry.mtime, Ord::max);
                 let of_container = node.file().is_some_and(|file| file.container.is_some());
                 Attr {
                     kind: Kind::File,
@@ -114,12 +148,13 @@ impl Vfs {
                     of_container,
                     // The kernel asks again: it may be gone.
                     is_unlogged: recipe.is_err(),
+                    mtime,
                     ..directory
                 }
                 .of_bytes(recipe.unwrap_or_default())
             }
-            (Some(_), NodeType::Symlink(target)) => {
-                let bytes = target.len() as u64;
+            (Some(_), NodeType::Symlink(_)) => {
+                let bytes = view.link_target().map_or(0, |target| target.len() as u64);
                 Attr { kind: Kind::Symlink, links, mode: entry.mode, bytes, blocks: 1, ..directory }
             }
             _ => directory,
@@ -153,8 +188,14 @@ impl Vfs {
         let Some(node) = node else { return self.flush_all(&view.collection) };
         self.flush_adapter(view)?;
         let number = view.collection.state().number();
-        let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
-        for ino in [ino].into_iter().chain(self.sharing(ino)) {
+        let inputs = match &view.of {
+            Some((form, _)) => form::inputs(&view.collection, *form, node).0,
+            None => Vec::new(),
+        };
+        let inos = [node].into_iter().chain(inputs);
+        let inos: Vec<Ino> =
+            inos.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
+        for ino in inos.iter().copied().chain(inos.iter().flat_map(|ino| self.sharing(*ino))) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
                 match self.flush_and_queue(&open_file) {
                     // The log has no room for these writes. The form reads them where they lie, if the size is the logged one.
@@ -169,23 +210,24 @@ impl Vfs {
     /// Opens a file of a form as a stream of its current bytes. Notes that the kernel may cache its
     /// pages.
     pub fn open_form(&self, view: &FormView, recipe: &Recipe) -> Result<Stream> {
-        match (view.number(), Ino::of(view.number())) {
-            (place @ Place::Form { form: MERGED_NUMBER, .. }, Some(ino)) => self.note_merged(place, ino),
-            (Place::Form { collection, node, .. }, Some(ino)) => self.forms.note(collection, node, ino),
-            _ => {}
+        if let Some(ino) = self.form_place(view).and_then(Ino::of)
+            && let Some(ShownNode { collection, node }) = self.shown_by(ino)
+        {
+            self.forms.note(collection, node, ino);
+            self.note_adapter(ino);
         }
         recipe.stream(self.verify)
     }
 
     pub(super) fn above_form(&self, view: &FormView) -> Result<Located> {
-        if let Some(above) = self.above_merged(view) {
-            return above;
-        }
         let state = view.collection.state();
         let node = |id| state.shown(id).ok_or_else(|| Error::corrupt("a directory without a node"));
         let of = |of| Ok(Located::Form(FormView { collection: view.collection.clone(), of }));
         match &view.of {
             None => Ok(Located::Node(FileView { collection: view.collection.clone(), node: node(ROOT)? })),
+            Some((form, Item::Node(node))) if let Some(family) = form::family_above(*form, node.entry.id) => {
+                of(Some((family, Item::Node(node.clone()))))
+            }
             Some((_, Item::Node(directory))) if directory.entry.id == ROOT => of(None),
             Some((form, item)) => {
                 let parent = item.node().and_then(|node| state.above(node.entry.id)).unwrap_or(ROOT);
@@ -199,17 +241,24 @@ impl Vfs {
         if let Some(merges) = self.merges_after(view, after)? {
             return Ok(merges);
         }
-        let is_cast = view.of.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
+        let form = view.of.as_ref().map(|(form, _)| *form);
+        let is_model = form.is_some_and(|form| matches!(form.shows(), Shows::Model(_)));
+        let form = form.filter(|form| is_model || form::hides_tensors(*form));
         let mut after = after;
         loop {
             let found = self.all_forms_after(view, after)?;
-            let Some((last, ..)) = found.last().filter(|_| is_cast) else { return Ok(found) };
+            let Some(((last, ..), form)) = found.last().zip(form) else { return Ok(found) };
             after = *last;
             // The names of weights depend on small tensors, which are read while the state is not locked.
             let named = |(place, name, view): (u64, Vec<u8>, FormView)| {
-                let node = view.of.as_ref().and_then(|(_, item)| item.node()).cloned();
-                let name = match node {
-                    Some(node) => form::name_in_cast(&view.collection, &node, &name)?,
+                let of = view.of.as_ref().and_then(|(_, item)| item.node()).cloned();
+                let name = match of {
+                    Some(node) if is_model => {
+                        let is_shown = node.file().is_none()
+                            || form::is_model_shown(&view.collection, form, node.entry.id);
+                        is_shown.then_some(name)?
+                    }
+                    Some(node) => form::name_shown(&view.collection, form, &node, &name)?,
                     None => name,
                 };
                 Some((place, name, view))
@@ -223,12 +272,19 @@ impl Vfs {
 
     /// The same, with the tensors that a form hides.
     fn all_forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
-        let merges = match &view.of {
-            None => Some(self.merges_entry(&view.collection)?),
-            Some(_) => None,
-        };
-        let state = view.collection.state();
         let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
+        if let Some((form, Item::Node(node))) =
+            view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
+        {
+            let values = form::values(&view.collection, *form, node).into_iter();
+            let named = values.filter_map(|form| Some((form, form.value()?)));
+            let placed = (1..).zip(named).filter(|(place, _)| *place > after).take(LISTED);
+            let view = |(place, (form, name)): (u64, (Form, String))| {
+                (place, name.into_bytes(), of(form, Item::Node(node.clone())))
+            };
+            return Ok(placed.map(view).collect());
+        }
+        let state = view.collection.state();
         let root = || {
             let root = state.node(ROOT).cloned();
             root.ok_or_else(|| Error::corrupt("a collection without a node"))
@@ -236,11 +292,11 @@ impl Vfs {
         match &view.of {
             None => {
                 let root = root()?;
-                let forms = Form::ALL.into_iter().map(|form| {
+                let forms = (1..).zip(Form::ALL).map(|(place, form)| {
                     let view = of(form, Item::Node(root.clone()));
-                    (u64::from(form.number()), form.name().as_bytes().to_vec(), view)
+                    (place, form.name().as_bytes().to_vec(), view)
                 });
-                Ok(forms.chain(merges).filter(|(place, ..)| *place > after).collect())
+                Ok(forms.filter(|(place, ..)| *place > after).collect())
             }
             Some((form, Item::Node(node))) => self.listed_of(&state, *form, node.entry.id, after, &of),
             Some(_) => Err(Error::new(ErrorKind::NotDirectory, "not a directory")),

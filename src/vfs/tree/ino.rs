@@ -1,10 +1,12 @@
-//! Inode numbers: which node of which collection.
+//! Inode numbers, each of a node of a collection.
 //!
 //! | bits | meaning |
 //! |---|---|
 //! | 63 | a control or a form; with bit 39, and a collection, a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
 //! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number |
+//!
+//! A form with parameters (`form_numbers.rs`) has the number 15, and its own number in place of the collection's.
 //!
 //! The highest bit of a node's number marks a directory that names of tensors make; the other bits are
 //! the number that it has in this mount.
@@ -43,6 +45,10 @@ const FORM: u64 = 1 << 38;
 /// Marks a tensor's plain name, without the bits of `BACKED`.
 const PLAIN: u64 = 1 << 38;
 const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
+/// The number of all forms with parameters.
+const NUMBERED: u64 = PLACE_MASK;
+/// Numbers of forms with parameters are from 1 and below this.
+pub(super) const FORM_NUMBERS_END: u32 = COLLECTION_END;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ino(pub u64);
@@ -76,10 +82,16 @@ pub enum Place {
     /// The directory of a collection's forms, or something in it.
     Form {
         collection: u32,
-        /// The number of the form, or of its indexes, at most 15; 0: the directory of forms. With 15 the place of the
-        /// collection has the number of a base with an adapter (`merges.rs`).
+        /// The number of the form, or of its indexes, at most 14; 0: the directory of forms.
         form: u8,
         /// The node that it shows; 0: the whole collection.
+        node: EntryId,
+    },
+    /// An item of a form with parameters.
+    Numbered {
+        /// The number of the form in this mount, which says the collection too; not 0.
+        form: u32,
+        /// The node that it shows.
         node: EntryId,
     },
 }
@@ -128,9 +140,14 @@ impl Ino {
                 number.map(|number| Ino(CONTROL | number))
             }
             Place::Form { collection, form, node } => {
-                let fits = u64::from(form) <= PLACE_MASK;
+                let fits = u64::from(form) < NUMBERED;
                 let low = FORM | u64::from(form) << PLACE_SHIFT | packed(node, CONTROL_NODE_BITS)?;
                 let number = fits.then(|| numbered(collection, low))?;
+                number.map(|number| Ino(CONTROL | number))
+            }
+            Place::Numbered { form, node } => {
+                let low = FORM | NUMBERED << PLACE_SHIFT | packed(node, CONTROL_NODE_BITS)?;
+                let number = (form > 0).then(|| numbered(form, low))?;
                 number.map(|number| Ino(CONTROL | number))
             }
         }
@@ -187,8 +204,11 @@ impl Ino {
             let place = collection - COLLECTION_END;
             Place::Control { owner: Owner::Tenant(low), place, node: EntryId(0) }
         } else if self.0 & CONTROL != 0 && collection != 0 && low & FORM != 0 {
-            let form = (low >> PLACE_SHIFT & PLACE_MASK) as u8;
-            Place::Form { collection, form, node: unpacked(low & CONTROL_NODE_MASK, CONTROL_NODE_BITS) }
+            let node = unpacked(low & CONTROL_NODE_MASK, CONTROL_NODE_BITS);
+            match low >> PLACE_SHIFT & PLACE_MASK {
+                NUMBERED => Place::Numbered { form: collection, node },
+                form => Place::Form { collection, form: form as u8, node },
+            }
         } else if self.0 & CONTROL != 0 {
             let owner = if collection == 0 { Owner::Mount } else { Owner::Collection(collection) };
             let node = unpacked(low & CONTROL_NODE_MASK, CONTROL_NODE_BITS);
@@ -246,8 +266,10 @@ mod tests {
             Place::Form { collection: 1, form: 0, node: EntryId(0) },
             Place::Form { collection: 1, form: 10, node: EntryId(7) },
             Place::Form { collection: 1, form: 12, node: EntryId(7) },
-            Place::Form { collection: 8_388_591, form: 15, node: EntryId((1 << 33) - 1) },
-            Place::Form { collection: 8_388_591, form: 15, node: EntryId(COMPUTED_FIRST + (1 << 33) - 1) },
+            Place::Form { collection: 8_388_591, form: 14, node: EntryId((1 << 33) - 1) },
+            Place::Form { collection: 8_388_591, form: 14, node: EntryId(COMPUTED_FIRST + (1 << 33) - 1) },
+            Place::Numbered { form: 1, node: EntryId(7) },
+            Place::Numbered { form: 8_388_591, node: EntryId(COMPUTED_FIRST + (1 << 33) - 1) },
         ];
         let numbers: std::collections::HashSet<_> = places.iter().map(|place| Ino::of(*place)).collect();
         assert_eq!(numbers.len(), places.len());
@@ -264,6 +286,9 @@ mod tests {
         ] {
             assert_eq!(Ino::of(Place::Control { owner, place, node: EntryId(node) }), None);
         }
+        let numbered = |form| Ino::of(Place::Numbered { form, node: EntryId(1) });
+        assert_eq!((numbered(0), numbered(8_388_592)), (None, None));
+        assert_eq!(Ino::of(Place::Form { collection: 1, form: 15, node: EntryId(1) }), None);
         for node in [1 << 38, (1 << 39) - 1, 1 << 39] {
             assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(node) }), None);
         }
@@ -274,7 +299,7 @@ mod tests {
     fn a_second_inode_number_of_a_file_leads_to_the_same_place() {
         let node = |collection, node| Place::Node { collection, node: EntryId(node) };
         let form = |form| Place::Form { collection: 3, form, node: EntryId(9) };
-        let places = [node(1, 1), node(8_388_591, (1 << 38) - 1), form(1), form(11), form(15)];
+        let places = [node(1, 1), node(8_388_591, (1 << 38) - 1), form(1), form(11), form(14)];
         for place in places {
             let ino = Ino::of(place).unwrap();
             let backed = ino.backed().unwrap();
@@ -288,6 +313,7 @@ mod tests {
             Place::Control { owner: Owner::Collection(3), place: 15, node: EntryId((1 << 33) - 1) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST) },
+            Place::Numbered { form: 3, node: EntryId(9) },
         ];
         for place in places {
             let ino = Ino::of(place).unwrap();

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use crate::format::files::shard_index;
 use crate::format::log::catalog::Content;
-use crate::model::{EntryId, Result};
-use crate::store::Collection;
+use crate::ingest::may_be_recognized;
+use crate::model::{EntryId, NameIn, Result};
+use crate::store::{Collection, State};
 use crate::stream::index_beside;
-use crate::vfs::form::is_config;
+use crate::vfs::form::{anchors_of, is_config};
 use crate::vfs::open::Changes;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
@@ -80,11 +82,9 @@ impl Vfs {
             let parts = files.filter(|file| file.records.is_some()).flat_map(|file| state.parts(file));
             indexes.extend(parts.map(|part| part.entry.id));
             // A view shows the bytes of other tensors of its container.
-            let changed = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());
-            let containers = changed.filter_map(|file| match file.container {
-                Some(container) => state.node(container)?.file(),
-                None => Some(file),
-            });
+            let container = |node: &EntryId| Some(state.node(*node)?.file()?.container.unwrap_or(*node));
+            let containers: BTreeSet<EntryId> = changes.nodes.iter().filter_map(container).collect();
+            let containers = containers.iter().filter_map(|container| state.node(*container)?.file());
             indexes.extend(containers.flat_map(|container| state.views(container)).map(|view| view.entry.id));
             changes.nodes.into_iter().chain(indexes).collect()
         };
@@ -116,20 +116,42 @@ impl Vfs {
                 let links = state.links(id).iter().filter(|(_, name)| is_read(&id, name));
                 directories.extend(links.map(|(directory, _)| *directory));
             }
-            let files = directories.iter().filter_map(|directory| state.directory(*directory));
-            let files =
-                files.flat_map(|directory| directory.after(EntryId(0))).filter_map(|(.., id)| state.node(id));
-            let containers =
-                files.filter(|node| node.file().is_some_and(|file| file.content == Content::Safetensors));
-            let parts = containers.flat_map(|node| {
-                let parts = node.file().into_iter().flat_map(|file| state.parts(file));
-                parts.map(|part| part.entry.id).chain([node.entry.id])
-            });
-            let parts: Vec<EntryId> = parts.collect();
+            let models: Vec<EntryId> = directories.iter().flat_map(|id| models(&state, *id)).collect();
+            // The GGUF file of a model follows from most files of its directory.
+            let anchors = anchors_of(&state, &changed);
             drop(state);
-            changed.extend(parts);
+            changed.extend(anchors);
+            changed.extend(models);
         }
         let forms = self.forms.of(number, &changed);
         Invalidation { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }
     }
+
+    /// The invalidation for the forms of a directory from which a name is gone that other files follow from: that of a
+    /// model's configuration, or of a container that may have had scales.
+    pub(super) fn forget_name(
+        &self,
+        collection: &Collection,
+        NameIn { directory, name }: NameIn<'_>,
+    ) -> Invalidation {
+        let number = collection.state().number();
+        if !self.forms.has_any(number) || !(is_config(name) || may_be_recognized(name)) {
+            return Invalidation::default();
+        }
+        let changed: BTreeSet<EntryId> = models(&collection.state(), directory).collect();
+        Invalidation { nodes: self.forms.of(number, &changed) }
+    }
+}
+
+/// The safetensors files of a directory with their tensors, and the files that describe their model.
+fn models(state: &State, directory: EntryId) -> impl Iterator<Item = EntryId> {
+    let names = state.directory(directory).into_iter().flat_map(|names| names.after(EntryId(0)));
+    let nodes = names.filter_map(|(_, name, id)| Some((name, state.node(id)?, state.node(id)?.file()?)));
+    let nodes = nodes.filter(|(name, _, file)| {
+        file.content == Content::Safetensors || is_config(name) || shard_index::is_name(name)
+    });
+    nodes.flat_map(|(_, node, file)| {
+        let parts = state.parts(file).filter(|_| file.content == Content::Safetensors);
+        parts.map(|part| part.entry.id).chain([node.entry.id])
+    })
 }

@@ -232,5 +232,6 @@ fn place_of(ino: Ino) -> u64 {
         Place::Node { collection, .. } => u64::from(collection),
         Place::Control { place, .. } => u64::from(place),
         Place::Form { form, .. } => u64::from(form),
+        Place::Numbered { form, .. } => u64::from(form),
     }
 }

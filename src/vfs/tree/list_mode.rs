@@ -1,4 +1,4 @@
-//! Whether listings show the tensors of containers: the mount option and the setting `list`.
+//! The mount option and the setting `list`, which say whether listings show the tensors of containers.
 
 /// The entries that a listing of a directory shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

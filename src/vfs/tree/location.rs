@@ -1,4 +1,4 @@
-//! Where paths lead: tenants, nodes of collections, controls, forms.
+//! The targets of paths: tenants, nodes of collections, controls, forms.
 
 use std::sync::Arc;
 
@@ -35,14 +35,14 @@ pub enum Located {
 impl Located {
     /// The target of a symbolic link.
     pub fn link_target(&self) -> Result<Vec<u8>> {
-        let node = match self {
-            Located::Node(view) => Some(&view.node),
-            Located::Form(view) => view.of.as_ref().and_then(|(_, item)| item.node()),
-            _ => None,
-        };
-        match node.map(|node| &node.entry.node_type) {
-            Some(NodeType::Symlink(target)) => Ok(target.clone()),
-            _ => Err(Error::invalid("not a symbolic link")),
+        let none = || Error::invalid("not a symbolic link");
+        match self {
+            Located::Node(view) => match &view.node.entry.node_type {
+                NodeType::Symlink(target) => Ok(target.clone()),
+                _ => Err(none()),
+            },
+            Located::Form(view) => view.link_target().ok_or_else(none),
+            _ => Err(none()),
         }
     }
 }
@@ -74,18 +74,10 @@ pub struct FormView {
 }
 
 impl FormView {
-    pub(super) fn number(&self) -> Place {
-        let collection = match &self.of {
-            Some((Form::Merged(merge), _)) => merge.number,
-            _ => self.collection.state().number(),
-        };
-        let (form, node) = match &self.of {
-            None => (0, EntryId(0)),
-            Some((form, Item::Node(node))) => (form.number(), node.entry.id),
-            Some((_, Item::Index(node))) => (form::INDEX_NUMBER, node.entry.id),
-            Some((form, Item::Whole)) => (form.number(), WHOLE),
-        };
-        Place::Form { collection, form, node }
+    /// The target of a symbolic link, as the form shows it.
+    pub(super) fn link_target(&self) -> Option<Vec<u8>> {
+        let (form, item) = self.of.as_ref()?;
+        form::link_target(*form, &self.collection.state(), item.node()?)
     }
 
     /// The path of its source in the mount.

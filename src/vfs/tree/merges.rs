@@ -1,14 +1,13 @@
 //! `.as/merged` of a collection: the collection with the adapter of another directory added.
 //!
 //! `.as/merged/ADAPTER` names a collection of the same tenant whose root has an adapter, or a directory below one:
-//! `COLLECTION:DIRECTORY:DIRECTORY`. A base and the files of an adapter are a pair. In this mount each pair has a number,
-//! which takes the place of a collection's number in inode numbers with the form's number [`MERGED_NUMBER`]. So a file
-//! whose adapter is replaced has another inode number, and the pages of the old one are not shown.
+//! `COLLECTION:DIRECTORY:DIRECTORY`. The form of a base with an adapter contains the numbers of the adapter's files, and
+//! `form_numbers.rs` gives it a number. So a file whose adapter is replaced has another inode number, and the pages of the
+//! old one are not shown.
 //!
-//! The kernel may have pages of a merged file. [`Vfs::note_merged`] notes it for the base and for both files of the adapter,
-//! so a change of any of them invalidates the pages.
+//! The kernel may have pages of a merged file. [`Vfs::note_adapter`] notes it for both files of the adapter, as
+//! [`Vfs::open_form`] does for the base, so a change of any of them invalidates the pages.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,70 +16,29 @@ use crate::format::files::adapter_config::CONFIG_NAME;
 use crate::format::log::catalog::NodeType;
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, NAME_BYTES_MAX, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
-use crate::vfs::form::{
-    self, Adapter, AdapterFiles, Form, Item, MERGED_NAME, MERGED_NUMBER, Merge, Recipe, files_in,
-};
+use crate::vfs::form::{self, Adapter, AdapterFiles, Form, Item, Recipe, files_in};
+use crate::vfs::tree::form_numbers::{FormOf, ShownNode};
 use crate::vfs::tree::forms::{ENTER_CLASSES, READ_CLASSES, allowed};
 use crate::vfs::tree::ino::{Ino, Place};
-use crate::vfs::tree::location::{FormView, Located, no_name};
+use crate::vfs::tree::location::{FormView, no_name};
 use crate::vfs::tree::vfs::Vfs;
 
 /// Stands for `/` in the name of an adapter's directory.
 const SEPARATOR: u8 = b':';
-/// Numbers of pairs are below this one, as those of collections are.
-const NUMBER_END: u32 = (1 << 23) - 16;
 /// Adapters that are kept open.
 const KEPT_MAX: usize = 8;
 
 /// A name in a directory of forms: its place, the name and the view.
 type ListedForm = (u64, Vec<u8>, FormView);
 
-/// A base, by the number of its collection, and the adapter that is added. Without an adapter, the directory of all.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Pair {
-    base: u32,
-    adapter: Option<AdapterFiles>,
-}
-
-/// The pairs that were looked up, and some adapters.
+/// Some adapters, which were opened.
 #[derive(Default)]
 pub(super) struct Merges {
-    pairs: Mutex<HashMap<u32, Pair>>,
     /// The one that was used last comes last.
     adapters: Mutex<Vec<Arc<Adapter>>>,
 }
 
 impl Merges {
-    /// The number of a pair: a hash, or the next number that no other pair has.
-    fn merge(&self, pair: Pair) -> Result<Merge> {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&pair.base.to_le_bytes());
-        if let Some(AdapterFiles { collection, directory, config, weights }) = pair.adapter {
-            hasher.update(&collection.to_le_bytes());
-            for id in [directory, config, weights] {
-                hasher.update(&id.0.to_le_bytes());
-            }
-        }
-        let digest = hasher.finalize();
-        let (first, _) = digest.as_bytes().split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
-        let mut number = u32::from_le_bytes(*first) % (NUMBER_END - 1) + 1;
-        let mut pairs = self.pairs.lock();
-        if pairs.len() >= NUMBER_END as usize / 2 {
-            return Err(Error::unsupported(
-                "more than 2^22 bases with an adapter were looked up; mount again",
-            ));
-        }
-        while pairs.get(&number).is_some_and(|known| *known != pair) {
-            number = number % (NUMBER_END - 1) + 1;
-        }
-        pairs.insert(number, pair);
-        Ok(Merge { number, adapter: pair.adapter })
-    }
-
-    fn pair(&self, number: u32) -> Option<Pair> {
-        self.pairs.lock().get(&number).copied()
-    }
-
     /// An adapter in its present state.
     fn adapter(&self, collection: &Arc<Collection>, files: AdapterFiles) -> Result<Arc<Adapter>> {
         let kept = self.adapters.lock().clone();
@@ -99,36 +57,13 @@ impl Merges {
 }
 
 impl Vfs {
-    /// The directory of all adapters of a base.
-    fn all_merges(&self, collection: &Arc<Collection>) -> Result<FormView> {
-        let (base, root) = {
-            let state = collection.state();
-            (state.number(), state.node(ROOT).cloned())
-        };
-        let root = root.ok_or_else(|| Error::corrupt("a collection without a node"))?;
-        let merge = self.merges.merge(Pair { base, adapter: None })?;
-        let of = Some((Form::Merged(merge), Item::Node(root)));
-        Ok(FormView { collection: collection.clone(), of })
-    }
-
-    /// A node of a base with an adapter.
-    fn merged(&self, base: &Arc<Collection>, adapter: AdapterFiles, node: Arc<Node>) -> Result<FormView> {
-        let number = base.state().number();
-        let merge = self.merges.merge(Pair { base: number, adapter: Some(adapter) })?;
-        Ok(FormView { collection: base.clone(), of: Some((Form::Merged(merge), Item::Node(node))) })
-    }
-
-    /// The view of an inode number of the form. `None` if the base or the adapter is gone, and for a file whose adapter was
-    /// replaced.
-    pub(super) fn merged_view(&self, number: u32, node: EntryId) -> Option<FormView> {
-        let Pair { base, adapter } = self.merges.pair(number)?;
-        let base = self.numbered(base).ok()??;
-        let Some(adapter) = adapter else { return self.all_merges(&base).ok() };
-        let collection = self.numbered(adapter.collection).ok()??;
-        let now = files_in(&collection.state(), adapter.directory)?;
-        let node = base.state().shown(node)?;
-        let is_same = now == adapter || node.entry.node_type == NodeType::Directory;
-        is_same.then(|| self.merged(&base, now, node).ok())?
+    /// A form with the present files of the adapter's directory, for a node of the base. `None` if the adapter is gone, and
+    /// for a file whose adapter was replaced. Another form as it is.
+    pub(super) fn with_present_adapter(&self, form: Form, node: &Node) -> Option<Form> {
+        let Form::Merged(files) = form else { return Some(form) };
+        let collection = self.numbered(files.collection).ok()??;
+        let now = files_in(&collection.state(), files.directory)?;
+        (now == files || node.entry.node_type == NodeType::Directory).then_some(Form::Merged(now))
     }
 
     /// The collection of an adapter.
@@ -142,20 +77,14 @@ impl Vfs {
         self.merges.adapter(&self.collection_of(files)?, files)
     }
 
-    /// Looks up a name in the directory of forms, or of all adapters.
-    pub(super) fn merge_named(&self, view: &FormView, name: &[u8]) -> Option<Result<FormView>> {
-        match &view.of {
-            None => (name == MERGED_NAME.as_bytes()).then(|| self.all_merges(&view.collection)),
-            Some((Form::Merged(Merge { adapter: None, .. }), _)) => Some(self.adapter_named(view, name)),
-            Some(_) => None,
-        }
+    /// Looks up a name in the directory of all adapters of a base.
+    pub(super) fn adapter_named(&self, view: &FormView, name: &[u8]) -> Option<Result<FormView>> {
+        let root = root_of_merges(view)?;
+        let found = self.adapter_files_named(view, name).map(|files| merged(view, root, files));
+        Some(found)
     }
 
-    fn adapter_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
-        let root = || {
-            let root = view.collection.state().node(ROOT).cloned();
-            root.ok_or_else(|| Error::corrupt("a collection without a node"))
-        };
+    fn adapter_files_named(&self, view: &FormView, name: &[u8]) -> Result<AdapterFiles> {
         // A label may contain the separator, so each part of the name is tried.
         let ends = name.iter().enumerate().filter(|(_, byte)| **byte == SEPARATOR).map(|(at, _)| at);
         for end in [name.len()].into_iter().chain(ends) {
@@ -172,7 +101,7 @@ impl Vfs {
             let found = directory.and_then(|directory| files_in(&state, directory));
             drop(state);
             if let Some(files) = found {
-                return self.merged(&view.collection, files, root()?);
+                return Ok(files);
             }
         }
         Err(no_name(name))
@@ -180,9 +109,7 @@ impl Vfs {
 
     /// Lists the adapters that fit a base after a place, each with its place. Opens the collections of the tenant.
     pub(super) fn merges_after(&self, view: &FormView, after: u64) -> Result<Option<Vec<ListedForm>>> {
-        let Some((Form::Merged(Merge { adapter: None, .. }), Item::Node(root))) = &view.of else {
-            return Ok(None);
-        };
+        let Some(root) = root_of_merges(view) else { return Ok(None) };
         let base = &view.collection;
         let mut found = Vec::new();
         for label in self.store().collections(base.tenant())? {
@@ -208,32 +135,16 @@ impl Vfs {
                 let is_open = self.bits_above_adapter(files, root) & all == all;
                 let fits = || self.adapter_of(files).and_then(|adapter| form::fits(base, &adapter));
                 if is_open && fits().is_ok() {
-                    let view = self.merged(base, files, root.clone())?;
-                    let number = match view.number() {
-                        Place::Form { collection, .. } => u64::from(collection),
-                        _ => continue,
-                    };
-                    found.push((number, name, view));
+                    let view = merged(view, root, files);
+                    if let Some(Place::Numbered { form, .. }) = self.form_place(&view) {
+                        found.push((u64::from(form), name, view));
+                    }
                 }
             }
         }
         found.retain(|(place, ..)| *place > after);
         found.sort_by_key(|(place, ..)| *place);
         Ok(Some(found))
-    }
-
-    /// The entry of the form in the directory of forms.
-    pub(super) fn merges_entry(&self, collection: &Arc<Collection>) -> Result<(u64, Vec<u8>, FormView)> {
-        Ok((u64::from(MERGED_NUMBER), MERGED_NAME.as_bytes().to_vec(), self.all_merges(collection)?))
-    }
-
-    /// The directory above a view of the form, if it is a root.
-    pub(super) fn above_merged(&self, view: &FormView) -> Option<Result<Located>> {
-        let Some((Form::Merged(Merge { adapter, .. }), Item::Node(node))) = &view.of else { return None };
-        match adapter {
-            None => Some(Ok(Located::Form(FormView { collection: view.collection.clone(), of: None }))),
-            Some(_) => (node.entry.id == ROOT).then(|| self.all_merges(&view.collection).map(Located::Form)),
-        }
     }
 
     /// The recipe of a file of the form.
@@ -273,33 +184,32 @@ impl Vfs {
         found
     }
 
-    /// The inode numbers of the files that a file of the form follows from, by the number of the pair.
-    pub(super) fn sources_of_merged(&self, place: Place) -> Vec<Ino> {
-        let Place::Form { collection, form: MERGED_NUMBER, node } = place else { return Vec::new() };
-        let Some(pair) = self.merges.pair(collection) else { return Vec::new() };
-        let own = Ino::of(Place::Node { collection: pair.base, node });
-        let files = pair.adapter.map(|files| {
-            [files.config, files.weights]
-                .map(|node| Ino::of(Place::Node { collection: files.collection, node }))
-        });
-        own.into_iter().chain(files.into_iter().flatten().flatten()).collect()
+    /// The files of the adapter that a file of the form follows from, by their inode numbers.
+    pub(super) fn adapter_sources(&self, ino: Ino) -> Vec<Ino> {
+        let nodes = self.adapter_nodes(ino).into_iter();
+        nodes.filter_map(|ShownNode { collection, node }| Ino::of(Place::Node { collection, node })).collect()
     }
 
-    /// Notes that the kernel may cache pages of a file of the form.
-    pub(super) fn note_merged(&self, place: Place, ino: Ino) {
-        for source in self.sources_of_merged(place) {
-            if let Place::Node { collection, node } = source.place() {
-                self.forms.note(collection, node, ino);
-            }
+    fn adapter_nodes(&self, ino: Ino) -> Vec<ShownNode> {
+        let Place::Numbered { form, .. } = ino.place() else { return Vec::new() };
+        let Some(FormOf { form: Form::Merged(files), .. }) = self.form_numbers.form(form) else {
+            return Vec::new();
+        };
+        let shown = |node| ShownNode { collection: files.collection, node };
+        vec![shown(files.config), shown(files.weights)]
+    }
+
+    /// Notes for the files of its adapter that the kernel may cache pages of a file of the form.
+    pub(super) fn note_adapter(&self, ino: Ino) {
+        for ShownNode { collection, node } in self.adapter_nodes(ino) {
+            self.forms.note(collection, node, ino);
         }
     }
 
     /// Handles a forget of the kernel for a file of the form.
-    pub(super) fn forget_merged(&self, ino: Ino) {
-        for source in self.sources_of_merged(ino.place()) {
-            if let Place::Node { collection, node } = source.place() {
-                self.forms.forget_at(collection, node, ino);
-            }
+    pub(super) fn forget_adapter(&self, ino: Ino) {
+        for shown in self.adapter_nodes(ino) {
+            self.forms.forget(ino, Some(shown));
         }
     }
 
@@ -354,10 +264,26 @@ impl Vfs {
     }
 }
 
+/// The root of a base, if the view is the directory of its adapters.
+fn root_of_merges(view: &FormView) -> Option<&Arc<Node>> {
+    match &view.of {
+        Some((Form::Merges, Item::Node(root))) => Some(root),
+        _ => None,
+    }
+}
+
+/// The root of a base with an adapter.
+fn merged(view: &FormView, root: &Arc<Node>, files: AdapterFiles) -> FormView {
+    FormView {
+        collection: view.collection.clone(),
+        of: Some((Form::Merged(files), Item::Node(root.clone()))),
+    }
+}
+
 /// The adapter of a view of the form, and the item that it shows.
 fn adapter_files(view: &FormView) -> Option<(AdapterFiles, &Item)> {
     match &view.of {
-        Some((Form::Merged(Merge { adapter: Some(files), .. }), item)) => Some((*files, item)),
+        Some((Form::Merged(files), item)) => Some((*files, item)),
         _ => None,
     }
 }

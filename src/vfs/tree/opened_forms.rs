@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::model::EntryId;
+use crate::vfs::tree::form_numbers::ShownNode;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::WHOLE;
 
@@ -27,17 +28,14 @@ impl OpenedForms {
     }
 
     /// Handles a forget of the kernel for an inode number. The kernel drops the pages of an inode that it
-    /// forgets; where it may have opened the file again since, the note stays.
-    pub fn forget(&self, ino: Ino) {
-        match ino.place() {
-            Place::Form { collection, node, .. } => self.forget_at(collection, node, ino),
-            Place::Node { collection, node } if ino.is_plain() => self.forget_at(collection, node, ino),
-            _ => {}
-        }
-    }
-
-    /// Does so for a file that shows a node.
-    pub fn forget_at(&self, collection: u32, node: EntryId, ino: Ino) {
+    /// forgets; where it may have opened the file again since, the note stays. `shown` is the node that a file of a
+    /// form shows.
+    pub fn forget(&self, ino: Ino, shown: Option<ShownNode>) {
+        let (collection, node) = match (shown, ino.place()) {
+            (Some(shown), _) => (shown.collection, shown.node),
+            (None, Place::Node { collection, node }) if ino.is_plain() => (collection, node),
+            _ => return,
+        };
         let mut opened = self.0.lock();
         let Some(nodes) = opened.get_mut(&collection) else { return };
         if let Some(inos) = nodes.get_mut(&node) {

@@ -12,9 +12,10 @@ use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
 use crate::store::{Node, ROOT, State};
-use crate::vfs::form::{MERGED_NUMBER, PinnedForms};
+use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
+use crate::vfs::tree::form_numbers::FormNumbers;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::list_mode::ListMode;
@@ -51,6 +52,7 @@ pub struct Vfs {
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
+    pub(super) form_numbers: FormNumbers,
     pub(super) merges: Merges,
     looked_up: LookedUp,
 }
@@ -107,6 +109,7 @@ impl Vfs {
             mounted: Mounted { by: owner, at: now_nanoseconds() },
             controls,
             forms: OpenedForms::default(),
+            form_numbers: FormNumbers::default(),
             merges: Merges::default(),
             looked_up: LookedUp::default(),
         }
@@ -137,6 +140,9 @@ impl Vfs {
             }
             Place::Form { collection, form, node } => {
                 self.form(collection, form, node).map(Located::Form).ok_or_else(|| gone(ino))
+            }
+            Place::Numbered { form, node } => {
+                self.numbered_form(form, node).map(Located::Form).ok_or_else(|| gone(ino))
             }
         }
     }
@@ -213,7 +219,10 @@ impl Vfs {
                 Place::Node { collection: collection.state().number(), node: node.entry.id }
             }
             Located::Control(view) => view.number(),
-            Located::Form(view) => view.number(),
+            Located::Form(view) => match self.form_place(view) {
+                Some(place) => place,
+                None => return Err(Error::unsupported("more than 2^23 forms with parameters")),
+            },
         };
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^38 files in one"))
     }
@@ -331,11 +340,13 @@ impl Vfs {
 
     /// Whether the collection of an inode is open; otherwise nobody uses it, and nothing in it changes.
     pub fn is_open(&self, ino: Ino) -> bool {
-        if matches!(ino.place(), Place::Form { form: MERGED_NUMBER, .. }) {
-            return self.sources_of_merged(ino.place()).into_iter().any(|source| self.is_open(source));
-        }
-        let (Place::Node { collection, .. } | Place::Form { collection, .. }) = ino.place() else {
+        if self.adapter_sources(ino).into_iter().any(|source| self.is_open(source)) {
             return true;
+        }
+        let collection = match (ino.place(), self.shown_by(ino)) {
+            (Place::Node { collection, .. }, _) => collection,
+            (_, Some(shown)) => shown.collection,
+            _ => return true,
         };
         let collections = self.looked_up.collections.read();
         collections.get(&collection).is_some_and(|known| known.collection.strong_count() > 0)
@@ -353,6 +364,7 @@ impl Vfs {
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
+        self.form_numbers.forget(number);
     }
 
     /// The tenant with a hash, if it was looked up before.

@@ -3,6 +3,7 @@
 mod batch;
 mod blocks;
 pub mod codec;
+mod forms;
 mod ladder;
 mod log;
 pub mod opened;
@@ -22,6 +23,7 @@ const CALLS: u32 = 16;
 pub fn rows() -> Vec<Row> {
     let mut rows = codec::rows();
     rows.extend(ladder::rows());
+    rows.extend(forms::rows());
     rows.extend(peers::rows());
     rows.extend(blocks::rows());
     rows.extend(batch::rows());

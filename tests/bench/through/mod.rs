@@ -5,6 +5,7 @@ mod changes;
 mod cost;
 mod decoded;
 mod exact;
+mod forms;
 mod others;
 mod packed;
 mod readers;
@@ -31,6 +32,7 @@ use crate::values::Source;
 pub fn rows() -> Vec<Row> {
     let mut rows = exact::rows();
     rows.extend(decoded::rows());
+    rows.extend(forms::rows());
     rows.extend(cached::rows());
     rows.extend(packed::rows());
     rows.extend(readers::rows());

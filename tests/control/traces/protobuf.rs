@@ -92,7 +92,7 @@ fn number_of(bytes: &[u8], wanted: u64) -> u64 {
     let mut found = fields(bytes).into_iter().filter(|(number, _)| *number == wanted);
     found.next_back().map_or(0, |(_, value)| match value {
         Value::Number(number) => number,
-        Value::Bytes(_) => panic!("field {wanted} is no number"),
+        Value::Bytes(_) => panic!("field {wanted} is not a number"),
     })
 }
 

@@ -24,7 +24,7 @@ impl Held {
         Held { mapping: Mapping::of(path, flags), file, versions: vec![now.to_vec()], is_orphan: false }
     }
 
-    /// The places of pages that show none of the versions. Pages that cannot be read any more are no mistake: the file
+    /// The places of pages that show none of the versions. Pages that cannot be read any more are not a mistake: the file
     /// was cut, or the daemon has ended.
     pub fn wrong_pages(&self) -> Vec<usize> {
         let len = self.mapping.bytes().len();

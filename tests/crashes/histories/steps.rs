@@ -635,7 +635,7 @@ fn far_from(old: &[u8], new: &[u8], bound: f32) -> Option<usize> {
     let (old, new) = (floats(old), floats(new));
     for (group, (old, new)) in old.chunks(64).zip(new.chunks(64)).enumerate() {
         let largest = old.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-        // Bytes that are no ordinary numbers were written there.
+        // Bytes that are not ordinary numbers were written there.
         if largest.is_nan() || largest >= 4.0 {
             continue;
         }

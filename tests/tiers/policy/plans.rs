@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use tierfs::engine::policy::{BlockKey, Move, Tensor, plan};
 use tierfs::format::log::access::History;
-use tierfs::model::{ObjectId, Tier};
+use tierfs::model::{LOSSES, Loss, ObjectId, Tier};
 use tierfs::store::{Limit, Rules};
 
 const TICK: u64 = 60;
@@ -24,7 +24,8 @@ fn tensor(id: u128, tier: Tier) -> Tensor {
         last_access: 0,
         can_be_packed: false,
         can_be_encoded: true,
-        is_lossy_allowed: true,
+        loss: Loss::Any,
+        floor: Tier::Q3,
         has_exact_source: false,
         can_be_absent: false,
     }
@@ -79,7 +80,7 @@ fn each_pattern_of_use_ends_in_its_tier_and_plans_are_deterministic() {
     let make = || -> Vec<Tensor> {
         let mut tensors: Vec<Tensor> = (0..6).map(|id| tensor(id, Tier::Exact)).collect();
         for tensor in &mut tensors[3..] {
-            (tensor.has_exact_source, tensor.can_be_absent, tensor.is_lossy_allowed) = (true, true, false);
+            (tensor.has_exact_source, tensor.can_be_absent, tensor.loss) = (true, true, Loss::Deny);
         }
         tensors
     };
@@ -130,8 +131,9 @@ fn a_score_between_the_bounds_moves_nothing() {
 
 #[test]
 fn an_idle_tensor_is_packed_before_it_loses_precision_and_unpacked_when_it_is_hot() {
-    let can = |lossy| Tensor { can_be_packed: true, is_lossy_allowed: lossy, ..tensor(1, Tier::Exact) };
-    let mut tensors = vec![can(true), can(false), Tensor { can_be_encoded: false, ..can(true) }];
+    let can = |loss| Tensor { can_be_packed: true, loss, ..tensor(1, Tier::Exact) };
+    let mut tensors =
+        vec![can(Loss::Any), can(Loss::Deny), Tensor { can_be_encoded: false, ..can(Loss::Any) }];
     (tensors[1].key.object, tensors[2].key.object) = (ObjectId(2), ObjectId(3));
     let rules = Rules { pack_idle: 2 * HOUR, ..Rules::default() };
     let moves = open_file(&mut tensors, &[IDLE, IDLE, IDLE], 6 * 60, &rules);
@@ -139,20 +141,20 @@ fn an_idle_tensor_is_packed_before_it_loses_precision_and_unpacked_when_it_is_ho
     // Two hours idle, then an hour a step.
     assert_eq!(ticks_of(&moves, 1), [120, 180, 240, 300]);
     assert_eq!(ticks_of(&moves, 2), [120]);
-    let mut tensors = vec![Tensor { tier: Tier::Packed, ..can(false) }];
+    let mut tensors = vec![Tensor { tier: Tier::Packed, ..can(Loss::Deny) }];
     let moves = open_file(&mut tensors, &[BUSY], 20, &rules);
     assert_eq!((tiers(&tensors), ticks_of(&moves, 1)), (vec![Tier::Exact], vec![1]));
     // An encoded tensor becomes exact, not packed.
-    let q8 = Tensor { tier: Tier::Q8, has_exact_source: true, score: 900.0, ..can(true) };
+    let q8 = Tensor { tier: Tier::Q8, has_exact_source: true, score: 900.0, ..can(Loss::Any) };
     assert_eq!(plan(&[q8], &rules, true, BEGIN)[0].to, Tier::Exact);
     let never = Rules { pack_idle: 0, ..Rules::default() };
     let at = |tensor: Tensor, rules: &Rules| plan(&[tensor], rules, true, BEGIN + 9 * HOUR);
-    assert_eq!(at(can(true), &never)[0].to, Tier::Q8);
-    assert_eq!(at(can(false), &never), []);
+    assert_eq!(at(can(Loss::Any), &never)[0].to, Tier::Q8);
+    assert_eq!(at(can(Loss::Deny), &never), []);
     // A full tier moves tensors at once.
     let mut full = rules.clone();
     full.limits.insert(Tier::Exact, Limit { bytes: 1, blocks: 0 });
-    let used = Tensor { score: 100.0, last_access: BEGIN, ..can(false) };
+    let used = Tensor { score: 100.0, last_access: BEGIN, ..can(Loss::Deny) };
     assert_eq!(plan(std::slice::from_ref(&used), &rules, true, BEGIN + HOUR), []);
     assert_eq!(plan(&[used], &full, true, BEGIN + HOUR)[0].to, Tier::Packed);
 }
@@ -165,8 +167,29 @@ fn a_tensor_becomes_absent_only_with_a_low_score_after_a_day_and_if_recoverable(
     assert_eq!(at(&can, BEGIN + 25 * HOUR - 1), []);
     assert_eq!(at(&Tensor { score: 4.0, ..can.clone() }, BEGIN + 99 * HOUR), []);
     assert_eq!(at(&Tensor { can_be_absent: false, ..can.clone() }, BEGIN + 99 * HOUR), []);
-    assert_eq!(at(&Tensor { is_lossy_allowed: false, ..can.clone() }, BEGIN + 99 * HOUR), []);
+    assert_eq!(at(&Tensor { loss: Loss::Deny, ..can.clone() }, BEGIN + 99 * HOUR), []);
     assert_eq!(at(&Tensor { tier: Tier::Q3x, ..can }, BEGIN + 25 * HOUR)[0].to, Tier::Absent);
+}
+
+#[test]
+fn a_tensor_stays_at_its_floor_and_within_its_consent() {
+    let ends_in = |tensor: Tensor| {
+        let mut tensors = vec![tensor];
+        open_file(&mut tensors, &[IDLE], 10 * 24 * 60, &Rules::default());
+        tensors[0].tier
+    };
+    let exact = tensor(1, Tier::Exact);
+    for floor in [Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3] {
+        assert_eq!(ends_in(Tensor { floor, ..exact.clone() }), floor);
+        assert_eq!(ends_in(Tensor { loss: Loss::DownTo(floor), ..exact.clone() }), floor);
+        // What can be made again exactly keeps to the floor as well, and then needs no place at all.
+        let source = Tensor { floor, loss: Loss::Deny, has_exact_source: true, ..exact.clone() };
+        assert_eq!(ends_in(source.clone()), floor);
+        assert_eq!(ends_in(Tensor { can_be_absent: true, ..source }), Tier::Absent);
+    }
+    // A tensor below its floor rises past the tiers between.
+    let used = Tensor { floor: Tier::Q8, has_exact_source: true, score: 900.0, ..tensor(1, Tier::Q5) };
+    assert_eq!(plan(&[used], &Rules::default(), true, BEGIN)[0].to, Tier::Q8);
 }
 
 #[test]
@@ -194,7 +217,7 @@ fn a_full_tier_demotes_its_coldest_tensor_and_takes_none() {
 fn the_q7_tier_shrinks_to_its_cap_and_fills_to_a_part_of_it() {
     let used = |id, tier, ago| Tensor { score: 100.0, last_access: BEGIN - ago, ..tensor(id, tier) };
     let mut tensors: Vec<Tensor> = (0..5).map(|id| used(id, Tier::Q7, 100 - 10 * id as u64)).collect();
-    tensors[1].is_lossy_allowed = false;
+    tensors[1].loss = Loss::Deny;
     let bytes = tensors[0].bytes_in(Tier::Q7);
     let rules = Rules { warm_byte_cap: 3 * bytes, ..Rules::default() };
     assert_eq!(plan(&tensors, &rules, false, BEGIN), [], "not twice a minute");
@@ -224,18 +247,23 @@ fn the_q7_tier_shrinks_to_its_cap_and_fills_to_a_part_of_it() {
 
 const TIERS: [Tier; 7] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x, Tier::Absent];
 
+/// The tiers in the order of the steps of tensors that are not packed.
+const STEPS: [Tier; 6] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Absent];
+
 fn any_tensor() -> impl Strategy<Value = Tensor> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let lossy = (0..7_usize).prop_map(|value| Loss::parse(LOSSES[value]));
+    let flags = (lossy, (1..6_usize).prop_map(|tier| TIERS[tier]), any::<bool>(), any::<bool>());
     let times = (0..3_u64, 0..200_000_u64, 0..200_000_u64);
     (0..7_usize, 1..2000_u64, times, 0.0..1000.0_f64, flags).prop_map(
-        |(tier, elements, (blocks, since, last), score, (lossy, exact, absent))| Tensor {
+        |(tier, elements, (blocks, since, last), score, (loss, floor, exact, absent))| Tensor {
             tier: TIERS[tier],
             elements: elements * 64,
             blocks,
             since: BEGIN + since,
             score: if score < 500.0 { score / 12.0 } else { score },
             last_access: BEGIN + last,
-            is_lossy_allowed: lossy,
+            loss,
+            floor,
             has_exact_source: exact,
             can_be_absent: absent,
             ..tensor(0, Tier::Exact)
@@ -269,13 +297,17 @@ proptest! {
         for (score, later) in scores {
             now += later;
             let moves = plan(&tensors, &rules, true, now);
-            let place = |tier| TIERS.iter().filter(|step| **step != Tier::Q3x).position(|step| *step == tier);
+            let place = |tier| STEPS.iter().position(|step| *step == tier);
             for step in &moves {
                 let tensor = tensors.iter().find(|tensor| tensor.key == step.key).unwrap();
                 let from = place(if step.from == Tier::Q3x { Tier::Q3 } else { step.from }).unwrap();
                 let to = place(step.to).unwrap();
-                prop_assert_eq!(from.abs_diff(to), 1, "a step at a time");
-                prop_assert!(to < from || tensor.is_lossy_allowed || tensor.has_exact_source);
+                let between = &STEPS[from.min(to) + 1..from.max(to)];
+                prop_assert!(between.iter().all(|step| tensor.floor.finer_than(*step)), "a step at a time");
+                let is_encoded = step.to != Tier::Absent && !step.to.is_exact();
+                prop_assert!(!is_encoded || !tensor.floor.finer_than(step.to), "below the floor");
+                let is_allowed = if is_encoded { tensor.loss.allows(step.to) } else { tensor.loss != Loss::Deny };
+                prop_assert!(to < from || is_allowed || tensor.has_exact_source);
                 prop_assert!(to > from || tensor.has_exact_source, "made of nothing");
                 prop_assert!(step.to != Tier::Absent || tensor.can_be_absent);
             }
@@ -288,7 +320,7 @@ proptest! {
             tensors[(score as usize) % count].score = score;
         }
         for (before, after) in made.iter().zip(&tensors) {
-            if !before.is_lossy_allowed && !before.has_exact_source {
+            if before.loss == Loss::Deny && !before.has_exact_source {
                 prop_assert_eq!(before.tier, after.tier);
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
 use tierfs::ingest::Options;
-use tierfs::model::{Owner, Silent, Tier};
+use tierfs::model::{MoveTo, Owner, Silent, Tier};
 use tierfs::store::ROOT;
 use tierfs::store::SaveUsage;
 use tierfs::store::SetClock;
@@ -94,7 +94,7 @@ fn unused_tensors_are_demoted_and_used_or_pinned_ones_stay() {
     let (held, now, _) = made(&disk);
     let engine = Engine::new(held.store.clone());
     assert!(!engine.has_automatic());
-    for (setting, value) in [(POLICY, "auto"), (LOSSY, "allow")] {
+    for (setting, value) in [(POLICY, "auto:q3"), (LOSSY, "allow")] {
         set_setting(&held.collection, ROOT, &setting, value).unwrap();
     }
     assert!(engine.has_automatic());
@@ -111,6 +111,40 @@ fn unused_tensors_are_demoted_and_used_or_pinned_ones_stay() {
         told.contains("exact -> packed, it is not used") && told.contains("packed -> q8, it is not used"),
         "{told}"
     );
+}
+
+#[test]
+fn a_model_imported_in_q8_is_in_q8_after_a_year_of_the_policy() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    Store::create(&*disk, STORE).unwrap();
+    let now = tierfs::store::now_seconds() / 60 * 60;
+    let held = hold(&disk, now);
+    let tensors = ["a", "b", "norm"].map(|name| f32s(name, &[256, 300], &mut Numbers(7)));
+    let options = Options { tier: Some(MoveTo::parse("q8").unwrap()), ..Options::default() };
+    import(&held.collection, "m.safetensors", &safetensors_file(&tensors), &options).unwrap();
+    let engine = Engine::new(held.store.clone());
+    let pass_days = |first: u64, days: std::ops::Range<u64>| {
+        for day in days {
+            held.clock.set(first + day * 24 * HOUR);
+            engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
+        }
+        ["a", "b", "norm"].map(|path| tier(&held.collection, path))
+    };
+    let set = |setting, value| set_setting(&held.collection, ROOT, setting, value).unwrap();
+    set(&POLICY, "auto");
+    assert_eq!(pass_days(now, 0..365), [Tier::Q8, Tier::Q8, Tier::Packed]);
+    // A lower floor is no consent to less than the import had, and a consent is no floor.
+    set(&POLICY, "auto:q3");
+    assert_eq!(pass_days(now, 365..400), [Tier::Q8, Tier::Q8, Tier::Packed]);
+    let lossy = || {
+        let node = find(&held.collection, "a").unwrap().entry.id;
+        LOSSY.of(&held.collection.state(), node).to_owned()
+    };
+    for (above, seen) in [("deny", "allow:q8"), ("allow:q8", "allow:q8"), ("allow:q5", "allow:q5")] {
+        set(&LOSSY, above);
+        assert_eq!(lossy(), seen, "{above} above the consent of the import");
+    }
+    assert_eq!(pass_days(now, 400..440), [Tier::Q5, Tier::Q5, Tier::Packed]);
 }
 
 #[test]
@@ -189,7 +223,7 @@ fn a_clock_that_goes_back_loses_nothing_and_delays_the_policy() {
     on_each_disk(|disk| {
         let (held, now, _) = made(&disk);
         let engine = Engine::new(held.store.clone());
-        for (setting, value) in [(POLICY, "auto"), (LOSSY, "allow")] {
+        for (setting, value) in [(POLICY, "auto:q3"), (LOSSY, "allow")] {
             set_setting(&held.collection, ROOT, &setting, value).unwrap();
         }
         look_at(&held.collection, "a");
@@ -226,7 +260,7 @@ fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_pinned() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let (held, now, _) = made(&disk);
     let engine = Engine::new(held.store.clone());
-    for (setting, value) in [(POLICY, "auto"), (LOSSY, "allow")] {
+    for (setting, value) in [(POLICY, "auto:q3"), (LOSSY, "allow")] {
         set_setting(&held.collection, ROOT, &setting, value).unwrap();
     }
     // The clock is ten years ahead: `a` is used, and `b` goes down a step.

@@ -31,7 +31,7 @@ pub fn code_of_type(dtype: Dtype) -> Option<u32> {
     plain.or_else(|| Some(u32::from(dtype.code().checked_sub(GGML_CODE)?)))
 }
 
-/// Bytes of a tensor. `None` if its rows are no whole blocks.
+/// Bytes of a tensor. `None` if its rows are not whole blocks.
 pub fn bytes_of(dtype: Dtype, shape: &Shape) -> Option<u64> {
     let (each, _) = dtype.block();
     let row = shape.dimensions().last().copied().unwrap_or(1);

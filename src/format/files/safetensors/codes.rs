@@ -31,7 +31,7 @@ const SCALED: [&str; 12] =
     ["weight", "weights", "input", "output", "act", "activation", "global", "k", "v", "q", "kv", "prob"];
 /// Words of tensors that are looked up by codes.
 const OF_CODEBOOKS: [&str; 4] = ["codebook", "codebooks", "centroids", "lut"];
-/// Names of integers that are no codes beside scales. Of these, `indices` beside a codebook are codes.
+/// Names of integers that are not codes beside scales. Of these, `indices` beside a codebook are codes.
 const OF_INDEXES: [&str; 13] = [
     "mask",
     "index",

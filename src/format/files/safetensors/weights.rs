@@ -267,11 +267,11 @@ impl Tensors<'_> {
             || is_column && bitsandbytes_states(name).iter().any(|state| self.find(state).is_some())
     }
 
-    /// Whether a tensor of 8-bit floats has scales beside it. Without them its values are its codes.
+    /// Whether a tensor of 8-bit floats or integers has scales beside it. Without them its values are its codes.
     fn has_scale(&self, name: &str, dtype: Dtype) -> bool {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let scales = [format!("{name}_scale_inv"), format!("{name}_scale"), format!("{stem}.scale")];
-        matches!(dtype, Dtype::F8E4M3 | Dtype::F8E5M2)
+        matches!(dtype, Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::I8)
             && !name.ends_with("_scale")
             && scales.iter().any(|scale| scale != name && self.find(scale).is_some())
     }

@@ -49,7 +49,7 @@ pub(super) enum Rebuild {
     ParameterWithState,
     /// `_rebuild_from_type_v2(function, class, arguments, attributes)`.
     FromType,
-    /// Another one. Its tensors are no range of the file: the reason.
+    /// Another one. Its tensors are not a range of the file: the reason.
     Odd(&'static str),
 }
 

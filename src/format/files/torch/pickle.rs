@@ -1,8 +1,8 @@
 //! Reads the pickle of a checkpoint as a description, executing nothing.
 //!
 //! Numbers, texts, tuples, lists and dictionaries become values, and so do tensors and storages, which the functions in
-//! `torch/names.rs` make. Whatever else a pickle makes becomes an object: its class or function, its arguments, its
-//! state and its items. Only what lies outside objects is shown.
+//! `torch/names.rs` make. Every other value of a pickle becomes an object: its class or function, its arguments, its
+//! state and its items. Only tensors outside of objects are shown.
 //!
 //! Each operation takes a bounded number of steps, or as many as it has items, which a [`Budget`] counts. Texts are
 //! compared once, when they are read, and are numbers from then on.
@@ -96,6 +96,11 @@ pub(super) struct Machine<'a, 'b> {
 impl<'a> Pickle<'a> {
     /// Reads a pickle. Needs memory in proportion to its bytes, and to at most [`VALUES_MAX`] values.
     pub(super) fn read(bytes: &'a [u8], budget: &mut Budget) -> Result<Pickle<'a>> {
+        Pickle::read_first(bytes, budget).map(|(pickle, _)| pickle)
+    }
+
+    /// The pickle that some bytes begin with, and its length.
+    pub(super) fn read_first(bytes: &'a [u8], budget: &mut Budget) -> Result<(Pickle<'a>, usize)> {
         let mut machine = Machine {
             bytes,
             input: Reader::new(bytes),
@@ -116,8 +121,9 @@ impl<'a> Pickle<'a> {
             ErrorKind::Corrupt => Error::invalid(error.to_string()),
             _ => error,
         })?;
+        let len = machine.input.position();
         let Machine { lists, texts, names, storages, tensors, .. } = machine;
-        Ok(Pickle { top, lists, texts, names, storages, tensors })
+        Ok((Pickle { top, lists, texts, names, storages, tensors }, len))
     }
 
     /// The items of a list.
@@ -444,7 +450,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// A text of a line, which is no text here if it has escapes.
+    /// A text of a line, which is not a text here if it has escapes.
     fn plain_text(&mut self, text: &'a str) -> Result<()> {
         if text.contains('\\') { self.push(Value::Other) } else { self.known_text(text) }
     }
@@ -576,6 +582,11 @@ impl<'a> Machine<'a, '_> {
     fn storage(&mut self) -> Result<()> {
         let id = self.pop()?;
         let items = id.list().map(|list| self.list_items(list)).unwrap_or_default();
+        // Before archives a sixth item said which part of another storage it is; it is None.
+        let items = match items {
+            [items @ .., Value::Other] if items.len() == 5 => items,
+            items => items,
+        };
         let [
             Value::Text(kind),
             Value::Global(Global::Storage(element)),

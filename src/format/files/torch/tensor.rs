@@ -4,7 +4,7 @@ use crate::format::files::torch::names::{Element, Global, Rebuild};
 use crate::format::files::torch::pickle::{Machine, Value};
 use crate::model::{DIMENSIONS_MAX, Dtype, Result, Shape};
 
-/// A tensor as the pickle describes it, or why it is no range of a storage.
+/// A tensor as the pickle describes it, or why it is not a range of a storage.
 pub(super) type Described = Result<Stored, Odd>;
 
 /// Elements of a storage.

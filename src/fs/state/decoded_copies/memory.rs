@@ -1,4 +1,4 @@
-//! How much memory is left, for the machine and for the daemon's control group, and when it becomes scarce.
+//! The memory that is left on the machine and in the daemon's control group, and the moment when it becomes scarce.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -186,7 +186,7 @@ mod tests {
         let mut note = |at: u64, stalled: u64| {
             stalls.note(start + Duration::from_millis(at), Duration::from_millis(stalled))
         };
-        // Stalls before the first look, or over a longer time, are no pressure.
+        // Stalls before the first look, or over a longer time, are not pressure.
         assert!(!note(0, 5000) && !note(250, 5040) && !note(500, 5080));
         assert!(note(750, 5100));
         assert!(!note(1800, 5190) && !note(9000, 8000));

@@ -229,6 +229,11 @@ impl Cache {
         self.files.lock().stored()
     }
 
+    /// Saves the maps of the open files. Otherwise that happens every few seconds and when the cache is dropped.
+    pub fn save(&self) {
+        save(&self.files);
+    }
+
     /// The cached files, those used last first.
     pub fn list(&self) -> Vec<Cached> {
         let files = self.files.lock();
@@ -437,6 +442,16 @@ pub(super) fn now() -> u64 {
     u64::try_from(now_nanoseconds()).unwrap_or(0)
 }
 
+/// Saves the maps of the open files.
+fn save(files: &Mutex<Files>) {
+    let open: Vec<Arc<Blob>> = files.lock().open.values().cloned().collect();
+    for blob in open {
+        if let Err(error) = blob.save() {
+            log::warn!("the cache could not be saved: {error}");
+        }
+    }
+}
+
 /// The files of a cache that was just opened. Those without a map are from a killed process and go.
 fn idle(root: &Root) -> io::Result<HashMap<String, Idle>> {
     let (disk, blobs) = (root.blobs(), root.path(BLOBS));
@@ -482,12 +497,7 @@ fn saver(files: Weak<Mutex<Files>>) -> io::Result<(Sender<()>, JoinHandle<()>)> 
         loop {
             let is_end = !matches!(ended.recv_timeout(SAVED_EVERY), Err(RecvTimeoutError::Timeout));
             let Some(files) = files.upgrade() else { return };
-            let open: Vec<Arc<Blob>> = files.lock().open.values().cloned().collect();
-            for blob in open {
-                if let Err(error) = blob.save() {
-                    log::warn!("the cache could not be saved: {error}");
-                }
-            }
+            save(&files);
             if is_end {
                 return;
             }

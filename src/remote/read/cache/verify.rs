@@ -31,7 +31,7 @@ impl Verified {
     }
 }
 
-/// Compares a file, which nobody else has open, and drops what differs from its map. Without a usable map it is
+/// Compares a file, which nobody else has open, and drops pieces that differ from its map. Without a usable map it is
 /// removed.
 pub(super) fn verify(disk: &FileDisk, name: &str) -> io::Result<Verified> {
     let found = Verified { name: name.to_owned(), bytes: 0, right: 0, dropped: 0, removed: None };

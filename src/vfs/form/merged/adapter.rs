@@ -25,12 +25,11 @@ pub struct AdapterFiles {
     pub weights: EntryId,
 }
 
-/// A base with an adapter; without one, the directory of all adapters of the base.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Merge {
-    /// The number of the pair in this mount.
-    pub number: u32,
-    pub adapter: Option<AdapterFiles>,
+impl std::fmt::Display for AdapterFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let AdapterFiles { collection, directory, config, weights } = self;
+        write!(f, "{collection}:{}:{}:{}", directory.0, config.0, weights.0)
+    }
 }
 
 /// A matrix or a tensor of an adapter.

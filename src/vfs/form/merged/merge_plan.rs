@@ -84,7 +84,12 @@ fn find(state: &State, directory: EntryId, name: &str) -> Option<EntryId> {
 pub fn plan(collection: &Arc<Collection>, adapter: Result<Arc<Adapter>>, item: &Item) -> Result<Recipe> {
     let Item::Node(node) = item else { return Err(Error::new(ErrorKind::NotFound, "there is no such file")) };
     let (_, parts) = parts(collection, adapter, node.entry.id)?;
-    Ok(Recipe { collection: collection.clone(), created_at: node.entry.created_at, parts })
+    Ok(Recipe {
+        collection: collection.clone(),
+        created_at: node.entry.created_at,
+        parts,
+        inputs: Vec::new(),
+    })
 }
 
 /// Whether an adapter changes some tensors of a collection, and every one that it names is there.

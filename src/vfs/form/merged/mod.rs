@@ -1,7 +1,6 @@
 //! The form `merged`: a base with the adapter of another directory added, `.as/merged/ADAPTER/`.
 //!
-//! 1. `vfs/tree/merges.rs` finds the directory that a name leads to, and gives each pair of a base and an adapter the number
-//!    that the inode numbers of the form contain. A [`Merge`] is such a pair.
+//! 1. `vfs/tree/merges.rs` finds the directory that a name leads to. [`AdapterFiles`] are the value of the form.
 //! 2. [`Adapter::open`] (`adapter.rs`) reads the configuration and the names of the adapter's tensors: which tensor of the
 //!    base changes how. It reads no weights.
 //! 3. [`plan`] (`merge_plan.rs`) compares the shapes and makes the recipe: the stored file, with another part for each
@@ -12,6 +11,6 @@ mod adapter;
 mod merge_plan;
 mod merged_tensor;
 
-pub use adapter::{Adapter, AdapterFiles, Merge, files_in};
+pub use adapter::{Adapter, AdapterFiles, files_in};
 pub use merge_plan::{fits, plan};
 pub(super) use merged_tensor::MergedTensor;

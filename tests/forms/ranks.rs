@@ -1,0 +1,256 @@
+//! `.as/tp`: the models of the ranks of tensor parallelism, against NumPy.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use support::{
+    Mapping, Mounted, Place, Random, assert_same, errno, get, names, python, run, safetensors_file, set,
+    try_get,
+};
+
+const MODELS: [&str; 9] =
+    ["dense", "mixtral", "qwen_moe", "gpt_oss", "phi", "deepseek", "gptq", "gptq_order", "compressed"];
+
+fn made(place: &Place) -> PathBuf {
+    let folder = place.path("made");
+    python("ranks.py", ["make".as_ref(), folder.as_os_str()]);
+    folder
+}
+
+fn compare(model: &Path, ranks: &Path, count: u64) {
+    let count = count.to_string();
+    python("ranks.py", ["compare".as_ref(), model.as_os_str(), ranks.as_os_str(), count.as_ref()]);
+}
+
+/// The numbers of ranks that a model can be split in, and some that it cannot.
+fn told(model: &Path) -> (Vec<u64>, Vec<u64>) {
+    let text = fs::read_to_string(model.join("expected.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let numbers =
+        |key: &str| told[key].as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect();
+    (numbers("ranks"), numbers("refused"))
+}
+
+#[test]
+fn the_ranks_of_a_model_have_its_tensors_in_parts() {
+    for options in [&[][..], &["--in-place"], &["--block-bytes", "4096"]] {
+        let place = Place::new();
+        let folder = made(&place);
+        for model in MODELS {
+            place.import(&format!("t/{model}"), &[&folder.join(model)], options);
+        }
+        let mounted = place.mount(&["--read-only"]);
+        for model in MODELS {
+            let (source, ranks) = (folder.join(model), mounted.path(format!("t/{model}/.as/tp")));
+            let (known, refused) = told(&source);
+            let few = if options.is_empty() { &known[..] } else { &known[..1] };
+            few.iter().for_each(|count| compare(&source, &ranks, *count));
+            for count in refused {
+                assert_eq!(
+                    errno(fs::metadata(ranks.join(format!("0-of-{count}")))),
+                    libc::ENOENT,
+                    "{model} {count}"
+                );
+            }
+            let listed = known.iter().filter(|count| (2..=16).contains(*count));
+            let mut listed: Vec<String> =
+                listed.flat_map(|count| (0..*count).map(move |rank| format!("{rank}-of-{count}"))).collect();
+            listed.sort();
+            assert_eq!(names(&ranks), listed, "{model}");
+        }
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn numbers_of_ranks_that_do_not_divide_a_model_are_refused_by_name() {
+    let place = Place::new();
+    let folder = made(&place);
+    place.import("t/c", &[&folder], &[]);
+    place.import("t/none", &[&place.write("plain/a.npy", support::npy_file(&[0; 64]))], &[]);
+    let mounted = place.mount(&["--read-only"]);
+    let ranks = mounted.path("t/c/.as/tp");
+    let why = get(&ranks, "why");
+    assert!(why.contains("ranks cannot share"), "{why}");
+    for name in
+        ["2", "00-of-2", "0-of-02", "2-of-2", "-1-of-2", "0-of-0", "0-of-2 ", "0-of-65538", "a-of-2", "0-of-"]
+    {
+        assert_eq!(errno(fs::metadata(ranks.join(name))), libc::ENOENT, "{name}");
+    }
+    // One model can be split in 16, and the other says why not.
+    compare(&folder.join("dense"), &dense_only(&mounted), 16);
+    let other = ranks.join("3-of-16/phi/model.safetensors");
+    assert_eq!(fs::metadata(&other).unwrap().len(), 0);
+    assert_eq!(errno(fs::read(&other)), libc::EOPNOTSUPP);
+    let why = get(&other, "why");
+    assert!(why.contains("16 ranks cannot share 8 attention heads"), "{why}");
+    assert!(try_get(&ranks.join("3-of-16/dense/model-00001-of-00003.safetensors"), "why").is_err());
+    // A collection without models has no ranks.
+    assert_eq!(names(&mounted.path("t/none/.as/tp")), Vec::<String>::new());
+    assert!(get(&mounted.path("t/none/.as/tp"), "why").contains("no safetensors file"));
+    mounted.unmount();
+}
+
+/// A folder with links to the ranks of the model in `dense`.
+fn dense_only(mounted: &Mounted) -> PathBuf {
+    let links = mounted.path("../links");
+    fs::create_dir_all(&links).unwrap();
+    for rank in 0..16 {
+        let name = format!("{rank}-of-16");
+        std::os::unix::fs::symlink(mounted.path(format!("t/c/.as/tp/{name}/dense")), links.join(name))
+            .unwrap();
+    }
+    links
+}
+
+#[test]
+fn the_files_of_a_rank_have_one_number_and_are_read_only() {
+    let place = Place::new();
+    let folder = made(&place);
+    place.import("t/c", &[&folder.join("mixtral")], &[]);
+    let mounted = place.mount(&[]);
+    let ranks = mounted.path("t/c/.as/tp");
+    let found =
+        support::shell(&ranks, "find . -printf '%i\\n' | sort | uniq -d; cd 1-of-4/.tensors/.. && pwd -P");
+    assert!(support::text(&found.stdout).trim_end().ends_with("/.as/tp/1-of-4"), "{found:?}");
+    assert_eq!(support::text(&found.stdout).lines().count(), 1);
+    let file = ranks.join("1-of-4/model-00001-of-00004.safetensors");
+    let whole = fs::read(&file).unwrap();
+    assert_same(Mapping::of(&file, libc::MAP_SHARED).bytes(), &whole, "mapped");
+    let open = fs::File::open(&file).unwrap();
+    let mut random = Random(3);
+    for _ in 0..200 {
+        let at = random.below(whole.len());
+        let mut found = vec![0; random.below((whole.len() - at).min(5000)) + 1];
+        open.read_exact_at(&mut found, at as u64).unwrap();
+        assert_same(&found, &whole[at..at + found.len()], "a range");
+    }
+    drop(open);
+    assert_eq!(errno(fs::OpenOptions::new().write(true).open(&file)), libc::EROFS);
+    assert_eq!(set(&file, "pin", "1"), Err(rustix::io::Errno::PERM));
+    assert!(get(&file, "why").contains("cannot be pinned"));
+    assert_eq!(
+        errno(fs::metadata(
+            ranks.join("1-of-4/.tensors/model.layers.0.block_sparse_moe.experts.0.w1.weight")
+        )),
+        libc::ENOENT
+    );
+    mounted.unmount();
+    let to = place.path("exported");
+    let (store, as_rank) = (place.store(), ["export", "--as", "tp/1-of-4"]);
+    let arguments = as_rank.iter().map(OsStr::new).chain([store.as_os_str(), "t/c".as_ref(), to.as_os_str()]);
+    run(arguments).ok();
+    assert_same(&fs::read(to.join("model-00001-of-00004.safetensors")).unwrap(), &whole, "exported");
+}
+
+/// A model with two matrices of 4096 x 2048 floats.
+fn large(place: &Place) -> PathBuf {
+    let bytes = 4096 * 2048 * 4;
+    let entry = |name: &str, at: usize, shape: &str| {
+        format!(
+            r#""model.layers.0.{name}.weight":{{"dtype":"F32","shape":{shape},"data_offsets":[{at},{}]}}"#,
+            at + bytes
+        )
+    };
+    let header = format!(
+        "{{{},{}}}",
+        entry("mlp.up_proj", 0, "[4096,2048]"),
+        entry("mlp.down_proj", bytes, "[2048,4096]")
+    );
+    place.write("large/model.safetensors", safetensors_file(&header, &Random(8).floats(2 * bytes / 4)))
+}
+
+/// The bytes that the daemon has read from files and from the kernel.
+fn bytes_read(mounted: &Mounted) -> u64 {
+    let path = format!("/proc/{}/io", mounted.daemon().unwrap());
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_rank_reads_its_share_of_the_stored_bytes_of_rows() {
+    let place = Place::new();
+    let source = large(&place);
+    place.import("t/c", &[source.parent().unwrap()], &[]);
+    place.import("t/q", &[source.parent().unwrap()], &["--tier", "q8"]);
+    let mounted = place.mount(&["--read-only", "--decoded-cache", "off"]);
+    let matrix = 4096 * 2048 * 4;
+    // Exact, then in q8: a byte and a little an element.
+    for (collection, stored) in [("c", matrix), ("q", matrix * 9 / 32)] {
+        for count in [2, 4, 8] {
+            let name =
+                format!("t/{collection}/.as/tp/1-of-{count}/.tensors/model.layers.0.mlp.up_proj.weight");
+            let file = mounted.path(&name);
+            let size = fs::metadata(&file).unwrap().len();
+            assert_eq!(size, matrix / count);
+            let before = bytes_read(&mounted);
+            let found = fs::read(&file).unwrap();
+            let read = bytes_read(&mounted) - before;
+            let most = stored / count + stored / 16;
+            assert!(read <= most, "{name}: {read} of {stored} bytes, {most} at most");
+            let whole =
+                fs::read(mounted.path(format!("t/{collection}/.tensors/model.layers.0.mlp.up_proj.weight")))
+                    .unwrap();
+            assert_same(&found, &whole[found.len()..2 * found.len()], &name);
+            // The columns of a matrix.
+            let name = name.replace("up_proj", "down_proj");
+            let found = fs::read(mounted.path(&name)).unwrap();
+            let whole = fs::read(
+                mounted.path(format!("t/{collection}/.tensors/model.layers.0.mlp.down_proj.weight")),
+            )
+            .unwrap();
+            let row = 4096 * 4 / count as usize;
+            let rows =
+                whole.chunks(4096 * 4).flat_map(|whole| whole[row..2 * row].to_vec()).collect::<Vec<u8>>();
+            assert_same(&found, &rows, &name);
+        }
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn a_rank_follows_writes_moves_and_the_configuration() {
+    let place = Place::new();
+    let folder = made(&place);
+    place.import("t/c", &[&folder.join("dense")], &[]);
+    let mounted = place.mount(&["--decoded-cache", "64M"]);
+    let collection = mounted.path("t/c");
+    let name = "model.layers.1.self_attn.k_proj.weight";
+    let (tensor, rank) = (collection.join(".tensors").join(name), collection.join(".as/tp/1-of-8"));
+    let part = rank.join(".tensors").join(name);
+    let before = fs::read(&part).unwrap();
+    let whole = fs::read(&tensor).unwrap();
+    assert_eq!((get(&part, "dtype"), get(&part, "shape")), ("f32".to_owned(), "6x48".to_owned()));
+    // Two ranks share a head of keys.
+    assert_same(&before, &whole[..whole.len() / 4], "the first head");
+    let open = fs::OpenOptions::new().write(true).open(&tensor).unwrap();
+    open.write_all_at(&[7; 24], 0).unwrap();
+    open.sync_all().unwrap();
+    assert_eq!(fs::read(&part).unwrap()[..24], [7; 24]);
+    open.write_all_at(&whole[..24], 0).unwrap();
+    drop(open);
+    assert_same(&fs::read(&part).unwrap(), &before, "written back");
+    // The tier of the tensor.
+    set(&tensor, "lossy", "allow").unwrap();
+    set(&tensor, "tier", "q8").unwrap();
+    let moved = fs::read(&tensor).unwrap();
+    assert!(moved != whole);
+    assert_same(&fs::read(&part).unwrap(), &moved[..moved.len() / 4], "in q8");
+    // The number of heads.
+    let shard = fs::read_dir(&rank).unwrap().map(|entry| entry.unwrap().path());
+    let shard = shard.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).min().unwrap();
+    let size = fs::metadata(&shard).unwrap().len();
+    assert_eq!(fs::read(&shard).unwrap().len() as u64, size);
+    let config = r#"{"model_type":"qwen3","num_attention_heads":16,"num_key_value_heads":16}"#;
+    fs::write(collection.join("config.json"), config).unwrap();
+    let half = fs::read(&part).unwrap();
+    assert_same(&half, &moved[half.len()..2 * half.len()], "a head of its own");
+    assert_eq!(half.len(), moved.len() / 8);
+    fs::write(collection.join("config.json"), "[]").unwrap();
+    assert_same(&fs::read(&part).unwrap(), &half, "rows of unknown heads");
+    fs::remove_file(collection.join("config.json")).unwrap();
+    assert_same(&fs::read(&part).unwrap(), &half, "no configuration");
+    mounted.unmount();
+}
