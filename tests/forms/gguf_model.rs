@@ -51,11 +51,14 @@ fn values(name: &str, dtype: &str, count: usize) -> Vec<u8> {
     }
 }
 
+/// The name of a tensor, its type, and its sizes.
+type Described<'a> = (&'a str, &'a str, Vec<usize>);
+
 /// Copies the small files of a model, and makes its containers.
 fn make(model: &str, into: &Path) {
     copy(&golden(model), into);
     let list = fs::read_to_string(golden(model).join("tensors.txt")).unwrap();
-    let mut shards: BTreeMap<&str, Vec<(&str, &str, Vec<usize>)>> = BTreeMap::new();
+    let mut shards: BTreeMap<&str, Vec<Described<'_>>> = BTreeMap::new();
     for line in list.lines() {
         let parts: Vec<&str> = line.split(' ').collect();
         let sizes = parts[3].split('x').map(|size| size.parse().unwrap()).collect();

@@ -19,9 +19,11 @@ fn made(place: &Place) -> PathBuf {
     folder
 }
 
-fn compare(model: &Path, ranks: &Path, count: u64) {
-    let count = count.to_string();
-    python("ranks.py", ["compare".as_ref(), model.as_os_str(), ranks.as_os_str(), count.as_ref()]);
+fn compare(model: &Path, ranks: &Path, counts: &[u64]) {
+    let counts: Vec<String> = counts.iter().map(u64::to_string).collect();
+    let counts = counts.iter().map(|count| OsStr::new(count.as_str()));
+    let of = [OsStr::new("compare"), model.as_os_str(), ranks.as_os_str()];
+    python("ranks.py", of.into_iter().chain(counts));
 }
 
 /// The numbers of ranks that a model can be split in, and some that it cannot.
@@ -46,7 +48,7 @@ fn the_ranks_of_a_model_have_its_tensors_in_parts() {
             let (source, ranks) = (folder.join(model), mounted.path(format!("t/{model}/.as/tp")));
             let (known, refused) = told(&source);
             let few = if options.is_empty() { &known[..] } else { &known[..1] };
-            few.iter().for_each(|count| compare(&source, &ranks, *count));
+            compare(&source, &ranks, few);
             for count in refused {
                 assert_eq!(
                     errno(fs::metadata(ranks.join(format!("0-of-{count}")))),
@@ -80,7 +82,7 @@ fn numbers_of_ranks_that_do_not_divide_a_model_are_refused_by_name() {
         assert_eq!(errno(fs::metadata(ranks.join(name))), libc::ENOENT, "{name}");
     }
     // One model can be split in 16, and the other says why not.
-    compare(&folder.join("dense"), &dense_only(&mounted), 16);
+    compare(&folder.join("dense"), &dense_only(&mounted), &[16]);
     let other = ranks.join("3-of-16/phi/model.safetensors");
     assert_eq!(fs::metadata(&other).unwrap().len(), 0);
     assert_eq!(errno(fs::read(&other)), libc::EOPNOTSUPP);

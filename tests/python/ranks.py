@@ -334,5 +334,6 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["make", folder]:
             make(Path(folder))
-        case ["compare", model, ranks, count]:
-            compare(Path(model), Path(ranks), int(count))
+        case ["compare", model, ranks, *counts]:
+            for count in counts:
+                compare(Path(model), Path(ranks), int(count))

@@ -69,7 +69,7 @@ pub enum AdapterPart {
     EmbeddingA,
     /// `B` of an embedding.
     EmbeddingB,
-    /// What is added to the bias of a module.
+    /// The sum for the bias of a module.
     Bias,
     /// The tensor takes the place of the one of the base.
     Whole,

@@ -243,7 +243,7 @@ impl Follower<'_, '_> {
     /// Applies the records of a batch that has verified.
     fn end_batch(&mut self, Ended { batch, unsynced, is_mark, sequence, at }: Ended) -> Result<()> {
         let out = &mut self.out;
-        apply(out, &mut self.pending, self.refused.as_deref_mut())?;
+        apply(out, &self.pending, self.refused.as_deref_mut())?;
         self.pending.clear();
         out.freed.extend(out.state.freed.drain(..).map(|freed| (batch, freed)));
         let durable = durable_before(batch, unsynced);

@@ -37,7 +37,7 @@ pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
     if form == Form::Cgeb && container.is_some_and(|container| container.content == Content::Cgeb) {
         return refused("this form shows the imported batch and its index; pin the batch itself");
     }
-    match form.number_of(item) {
+    match item.number_in(form) {
         Some(form) => Ok(Pin { node: node.entry.id, form }),
         None => {
             refused("files of this form cannot be pinned; export it, or pin the files that it is made of")

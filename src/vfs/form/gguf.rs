@@ -9,7 +9,7 @@ use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Segment, Stream, is_castable};
-use crate::vfs::form::plan::Piece;
+use crate::vfs::form::pieces::Piece;
 use crate::vfs::form::recipe::{Part, Shown, Source};
 
 /// Bytes to read first for the header. The read grows by a factor of four while the header continues.

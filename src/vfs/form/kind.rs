@@ -3,8 +3,7 @@
 use crate::format::files::hub::ElementType;
 use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Dtype, Tier};
-use crate::vfs::form::merged::AdapterFiles;
-use crate::vfs::form::names::Item;
+use crate::vfs::form::adapters::AdapterFiles;
 
 /// A form: the same tensors as a tree of other files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -103,11 +102,6 @@ impl Form {
     /// The form's number in inode numbers and pins, from 1. `None` for a form that each mount numbers itself.
     pub fn number(self) -> Option<u8> {
         (1..=LAST_NUMBER).zip(Form::ALL).find(|(_, form)| *form == self).map(|(number, _)| number)
-    }
-
-    /// The number of an item of the form, if the form has one.
-    pub fn number_of(self, item: &Item) -> Option<u8> {
-        if matches!(item, Item::Index(_)) { Some(INDEX_NUMBER) } else { self.number() }
     }
 
     /// The form with a number, and whether the number stands for its index files.

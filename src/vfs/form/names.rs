@@ -10,7 +10,7 @@ use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::vfs::form::checkpoint;
 use crate::vfs::form::experts;
 use crate::vfs::form::gguf_model;
-use crate::vfs::form::kind::{Form, Shows};
+use crate::vfs::form::kind::{Form, INDEX_NUMBER, Shows};
 
 /// The source of a file or directory in a form.
 #[derive(Clone)]
@@ -29,6 +29,13 @@ impl Item {
             Item::Node(node) | Item::Index(node) => Some(node),
             Item::Whole => None,
         }
+    }
+}
+
+impl Item {
+    /// The number of the item in a form, if the form has one.
+    pub fn number_in(&self, form: Form) -> Option<u8> {
+        if matches!(self, Item::Index(_)) { Some(INDEX_NUMBER) } else { form.number() }
     }
 }
 

@@ -13,44 +13,21 @@ use crate::format::log::catalog::{Content, TensorEntry};
 use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
-use crate::store::{Assembly, Node, Places, ROOT, State, StridedElements, TENSORS_NAME, Walk};
+use crate::store::{Assembly, Node, Places, ROOT, State, TENSORS_NAME, Walk};
 use crate::store::{OpenObject, Settings, Store, Verify};
-use crate::stream::{Segment, Stream, is_castable};
+use crate::stream::{Segment, Stream};
 use crate::vfs::form::checkpoint::{Role, safetensors_name};
 use crate::vfs::form::experts;
 use crate::vfs::form::gguf;
 use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::{Item, wrapped_dtype};
+use crate::vfs::form::pieces::{ALIGNMENT, Piece, plain, tensor, viewed};
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View, source};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
 use crate::vfs::form::split;
 use crate::vfs::form::sums;
 use crate::vfs::form::weights::{self, Model};
-
-/// Data start at multiples of the page size.
-pub(super) const ALIGNMENT: u64 = 4096;
-
-/// An object of a file, and the tensor that it holds, if any.
-pub(super) struct Piece {
-    pub object: Arc<Object>,
-    pub tensor: Option<(EntryId, TensorEntry)>,
-    /// For a tensor whose elements lie in objects of others, these objects and the elements in them.
-    view: Option<(Vec<Arc<Object>>, Arc<StridedElements>)>,
-    /// Whether the tensor is a part of a quantized weight, whose numbers mean nothing alone.
-    pub is_part_of_weight: bool,
-}
-
-impl Piece {
-    /// How a cast shows a tensor of this type, and the type that it has then.
-    pub fn cast(&self, dtype: Dtype, to: Dtype) -> (Dtype, Shown) {
-        if is_castable(dtype) && !self.is_part_of_weight {
-            (to, Shown::Cast(to))
-        } else {
-            (dtype, Shown::Plain)
-        }
-    }
-}
 
 /// The recipe of a file in a form. Fails with `IsDirectory` for an item that is not a file, with `NotFound` for one that
 /// the form does not show. `published` is the collection as after the move that the form shows, if somebody
@@ -175,33 +152,6 @@ fn expert(form: Form, pieces: &[Piece]) -> Result<Part> {
         Form::Expert(index) => experts::part(index, source, &tensor),
         _ => Err(Error::new(ErrorKind::NotFound, "not an expert")),
     }
-}
-
-/// A tensor that is a file, with all its shards.
-pub(super) fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
-    let entry = pieces.first().and_then(|piece| piece.tensor.clone());
-    let (_, entry) = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "not a tensor"))?;
-    if let Some((objects, elements)) = pieces.first().and_then(|piece| piece.view.clone()) {
-        return Ok((viewed(objects, elements, &entry)?, entry));
-    }
-    let objects = pieces.iter().map(|piece| piece.object.clone()).collect();
-    Ok((source(objects, &entry, Shown::Plain)?, entry))
-}
-
-/// A tensor whose elements lie in these objects of others.
-pub(super) fn viewed(
-    objects: Vec<Arc<Object>>,
-    elements: Arc<StridedElements>,
-    tensor: &TensorEntry,
-) -> Result<Source> {
-    let view = Some(View { elements, moves: Vec::new() });
-    Ok(Source { view, ..source(objects, tensor, Shown::Plain)? })
-}
-
-/// The bytes of an object, unchanged.
-pub(super) fn plain(object: Arc<Object>) -> Part {
-    let (dtype, bytes) = (object.dtype(), object.bytes());
-    Part::Source(Source { objects: vec![object], view: None, dtype, shown: Shown::Plain, bytes })
 }
 
 fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {

@@ -13,9 +13,9 @@ use crate::store::Node;
 use crate::store::Object;
 use crate::store::{OpenObject, StridedElements, Verify};
 use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, Strided, Zeros, batch_index};
+use crate::vfs::form::adapters::MergedTensor;
 use crate::vfs::form::batch::{self, Rows};
 use crate::vfs::form::gguf_model::ModelTensor;
-use crate::vfs::form::merged::MergedTensor;
 use crate::vfs::form::sums::{self, Summed};
 
 /// How the bytes of a tensor are shown.

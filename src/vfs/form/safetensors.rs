@@ -13,7 +13,7 @@ use crate::store::Collection;
 use crate::store::Node;
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Segment, Stream, is_castable};
-use crate::vfs::form::plan::{ALIGNMENT, Piece, plain};
+use crate::vfs::form::pieces::{ALIGNMENT, Piece, plain};
 use crate::vfs::form::recipe::{Part, Shown, source};
 use crate::vfs::form::weights::Model;
 

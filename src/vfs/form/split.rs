@@ -17,7 +17,7 @@ use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
 use crate::store::{Collection, Node, Object, ROOT, StridedElements, Walk};
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::Item;
-use crate::vfs::form::plan::{ALIGNMENT, Piece, plain, tensor};
+use crate::vfs::form::pieces::{ALIGNMENT, Piece, plain, tensor};
 use crate::vfs::form::recipe::{Part, Shown, Source, source};
 use crate::vfs::form::safetensors::{header, unchanged};
 use crate::vfs::form::weights::{self, Model};
@@ -67,7 +67,7 @@ impl Splitter {
                 Ok(Some(SplitTensor { parts: vec![part], shape: shape.clone() }))
             }
             Share::Slice { dimension, ranges } => {
-                let cut = Cut { name, dtype: *dtype, shape, dimension };
+                let cut = SlicedTensor { name, dtype: *dtype, shape, dimension };
                 let slices = ranges.iter().map(|range| cut.elements(range.start, range.end));
                 let slices: Vec<StridedElements> = slices.collect::<Result<_>>()?;
                 let size = ranges.iter().map(|range| range.end - range.start).sum();
@@ -123,14 +123,14 @@ fn with_size(shape: &Shape, dimension: usize, size: u64) -> Result<Shape> {
 }
 
 /// A tensor that is cut along a dimension.
-struct Cut<'a> {
+struct SlicedTensor<'a> {
     name: &'a str,
     dtype: Dtype,
     shape: &'a Shape,
     dimension: usize,
 }
 
-impl Cut<'_> {
+impl SlicedTensor<'_> {
     /// The bytes of the elements with indices of a range.
     fn elements(&self, begin: u64, end: u64) -> Result<StridedElements> {
         let sizes = self.shape.dimensions();

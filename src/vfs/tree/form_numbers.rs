@@ -9,9 +9,7 @@ use parking_lot::RwLock;
 
 use crate::model::EntryId;
 use crate::vfs::form::Form;
-use crate::vfs::tree::ino::{FORM_NUMBERS_END, Ino, Place};
-use crate::vfs::tree::location::FormView;
-use crate::vfs::tree::vfs::Vfs;
+use crate::vfs::tree::ino::FORM_NUMBERS_END;
 
 /// A form of a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,34 +72,6 @@ fn hash(FormOf { collection, form }: FormOf) -> u32 {
     let digest = hasher.finalize();
     let (first, _) = digest.as_bytes().split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
     1 + u32::from_le_bytes(*first) % (FORM_NUMBERS_END - 1)
-}
-
-impl Vfs {
-    /// The place of a directory of forms, or of something in it.
-    pub(super) fn form_place(&self, view: &FormView) -> Option<Place> {
-        let collection = view.collection.state().number();
-        let Some((form, item)) = &view.of else {
-            return Some(Place::Form { collection, form: 0, node: EntryId(0) });
-        };
-        let node = item.node().map_or(EntryId(0), |node| node.entry.id);
-        Some(match form.number_of(item) {
-            Some(form) => Place::Form { collection, form, node },
-            None => {
-                Place::Numbered { form: self.form_numbers.number(FormOf { collection, form: *form })?, node }
-            }
-        })
-    }
-
-    /// The node that a file of a form shows.
-    pub(super) fn shown_by(&self, ino: Ino) -> Option<ShownNode> {
-        match ino.place() {
-            Place::Form { collection, node, .. } => Some(ShownNode { collection, node }),
-            Place::Numbered { form, node } => {
-                Some(ShownNode { collection: self.form_numbers.form(form)?.collection, node })
-            }
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

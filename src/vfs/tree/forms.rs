@@ -21,6 +21,33 @@ pub(super) const READ_CLASSES: [u32; 3] = [0o400, 0o040, 0o004];
 pub(super) const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
 
 impl Vfs {
+    /// The place of a directory of forms, or of something in it.
+    pub(super) fn form_place(&self, view: &FormView) -> Option<Place> {
+        let collection = view.collection.state().number();
+        let Some((form, item)) = &view.of else {
+            return Some(Place::Form { collection, form: 0, node: EntryId(0) });
+        };
+        let node = item.node().map_or(EntryId(0), |node| node.entry.id);
+        Some(match item.number_in(*form) {
+            Some(form) => Place::Form { collection, form, node },
+            None => Place::Numbered {
+                form: self.form_numbers().number(FormOf { collection, form: *form })?,
+                node,
+            },
+        })
+    }
+
+    /// The node that a file of a form shows.
+    pub(super) fn shown_by(&self, ino: Ino) -> Option<ShownNode> {
+        match ino.place() {
+            Place::Form { collection, node, .. } => Some(ShownNode { collection, node }),
+            Place::Numbered { form, node } => {
+                Some(ShownNode { collection: self.form_numbers().form(form)?.collection, node })
+            }
+            _ => None,
+        }
+    }
+
     /// The view of an inode number: the directory of forms, or an item in it.
     pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
         let collection = self.numbered(collection).ok()??;
@@ -37,7 +64,7 @@ impl Vfs {
 
     /// The same of a form with parameters.
     pub(super) fn numbered_form(&self, number: u32, node: EntryId) -> Option<FormView> {
-        let FormOf { collection, form } = self.form_numbers.form(number)?;
+        let FormOf { collection, form } = self.form_numbers().form(number)?;
         let collection = self.numbered(collection).ok()??;
         let node = collection.state().shown(node)?;
         let form = self.with_present_adapter(form, &node)?;

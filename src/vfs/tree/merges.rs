@@ -10,8 +10,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::format::files::adapter_config::CONFIG_NAME;
 use crate::format::log::catalog::NodeType;
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, NAME_BYTES_MAX, READ_BITS, Result};
@@ -25,36 +23,9 @@ use crate::vfs::tree::vfs::Vfs;
 
 /// Stands for `/` in the name of an adapter's directory.
 const SEPARATOR: u8 = b':';
-/// Adapters that are kept open.
-const KEPT_MAX: usize = 8;
 
 /// A name in a directory of forms: its place, the name and the view.
 type ListedForm = (u64, Vec<u8>, FormView);
-
-/// Some adapters, which were opened.
-#[derive(Default)]
-pub(super) struct Merges {
-    /// The one that was used last comes last.
-    adapters: Mutex<Vec<Arc<Adapter>>>,
-}
-
-impl Merges {
-    /// An adapter in its present state.
-    fn adapter(&self, collection: &Arc<Collection>, files: AdapterFiles) -> Result<Arc<Adapter>> {
-        let kept = self.adapters.lock().clone();
-        let adapter = match kept.into_iter().find(|known| known.is_current(collection, files)) {
-            Some(known) => known,
-            None => Arc::new(Adapter::open(collection, files)?),
-        };
-        let mut adapters = self.adapters.lock();
-        adapters.retain(|known| !known.is_of(files));
-        if adapters.len() >= KEPT_MAX {
-            adapters.remove(0);
-        }
-        adapters.push(adapter.clone());
-        Ok(adapter)
-    }
-}
 
 impl Vfs {
     /// A form with the present files of the adapter's directory, for a node of the base. `None` if the adapter is gone, and
@@ -74,7 +45,7 @@ impl Vfs {
 
     /// The adapter of a view, in its present state.
     fn adapter_of(&self, files: AdapterFiles) -> Result<Arc<Adapter>> {
-        self.merges.adapter(&self.collection_of(files)?, files)
+        self.kept_adapters().adapter(&self.collection_of(files)?, files)
     }
 
     /// Looks up a name in the directory of all adapters of a base.
@@ -192,7 +163,7 @@ impl Vfs {
 
     fn adapter_nodes(&self, ino: Ino) -> Vec<ShownNode> {
         let Place::Numbered { form, .. } = ino.place() else { return Vec::new() };
-        let Some(FormOf { form: Form::Merged(files), .. }) = self.form_numbers.form(form) else {
+        let Some(FormOf { form: Form::Merged(files), .. }) = self.form_numbers().form(form) else {
             return Vec::new();
         };
         let shown = |node| ShownNode { collection: files.collection, node };

@@ -18,11 +18,11 @@ use crate::vfs::tree::attr::{Attr, Unlogged};
 use crate::vfs::tree::form_numbers::FormNumbers;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
+use crate::vfs::tree::kept_adapters::KeptAdapters;
 use crate::vfs::tree::list_mode::ListMode;
 use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
-use crate::vfs::tree::merges::Merges;
 use crate::vfs::tree::opened_forms::OpenedForms;
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
@@ -52,8 +52,6 @@ pub struct Vfs {
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
-    pub(super) form_numbers: FormNumbers,
-    pub(super) merges: Merges,
     looked_up: LookedUp,
 }
 
@@ -63,6 +61,8 @@ struct LookedUp {
     collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
     /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
+    form_numbers: FormNumbers,
+    adapters: KeptAdapters,
 }
 
 /// A collection that was looked up.
@@ -109,10 +109,17 @@ impl Vfs {
             mounted: Mounted { by: owner, at: now_nanoseconds() },
             controls,
             forms: OpenedForms::default(),
-            form_numbers: FormNumbers::default(),
-            merges: Merges::default(),
             looked_up: LookedUp::default(),
         }
+    }
+
+    pub(super) fn kept_adapters(&self) -> &KeptAdapters {
+        &self.looked_up.adapters
+    }
+
+    /// The numbers of forms with parameters.
+    pub(super) fn form_numbers(&self) -> &FormNumbers {
+        &self.looked_up.form_numbers
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -364,7 +371,7 @@ impl Vfs {
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
-        self.form_numbers.forget(number);
+        self.looked_up.form_numbers.forget(number);
     }
 
     /// The tenant with a hash, if it was looked up before.

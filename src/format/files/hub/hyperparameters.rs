@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::architecture::{Architecture, Extra};
 use super::config::Config;
 use super::entries::{Entries, Entry};
-use super::{Files, MODULES_NAME, pooling_directory};
+use super::model_files::{Files, MODULES_NAME, pooling_directory};
 use crate::model::{Error, Result};
 
 /// Keys of counts that all architectures have: the name in GGUF files, then the keys of a configuration.

@@ -6,7 +6,8 @@ use super::architecture::{self, Architecture, Change, Extra, Row, Size};
 use super::config::Config;
 use super::entries::{self, Entries, Entry, Listed};
 use super::hyperparameters::{self, HEADS, HIDDEN, INNER, KEY_HEADS, LAYERS, POSITIONS, labels};
-use super::{CONFIG_NAME, Files, metadata, rotary, tokenizer};
+use super::model_files::{CONFIG_NAME, Files};
+use super::{metadata, rotary, tokenizer};
 use crate::format::files::gguf;
 use crate::model::{Dtype, Error, Result, Shape, quoted_name};
 

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::Files;
 use super::config::Config;
 use super::entries::{Entries, Entry};
 use super::model_card::{self, Value};
+use super::model_files::Files;
 use super::model_name::{self, ModelName, title};
 use crate::model::Result;
 

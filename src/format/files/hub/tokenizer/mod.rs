@@ -13,10 +13,10 @@ mod tokenizer_names;
 
 use serde_json::{Map, Value};
 
-use super::Files;
 use super::architecture::Vocabulary;
 use super::config::Config;
 use super::entries::{Entries, Entry};
+use super::model_files::Files;
 use crate::model::{Error, Result};
 use json::Tokenizer;
 use special::Special;

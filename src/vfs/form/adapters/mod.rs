@@ -8,9 +8,11 @@
 //! 4. `stream/low_rank.rs` adds the product when a range is read, by `codec/low_rank.rs`, which states the order of the sum.
 
 mod adapter;
+mod adapter_files;
 mod merge_plan;
 mod merged_tensor;
 
-pub use adapter::{Adapter, AdapterFiles, files_in};
+pub use adapter::Adapter;
+pub use adapter_files::{AdapterFiles, files_in};
 pub use merge_plan::{fits, plan};
 pub(super) use merged_tensor::MergedTensor;

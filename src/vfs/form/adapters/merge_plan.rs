@@ -7,10 +7,11 @@ use crate::format::log::catalog::Content;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorNames};
 use crate::store::{Collection, ROOT, State, TENSORS_NAME, Walk};
 use crate::stream::Tiles;
-use crate::vfs::form::merged::adapter::{Adapter, Change, LowRankProduct, Weight, not_merged};
-use crate::vfs::form::merged::merged_tensor::{MergedFactor, MergedProduct, MergedTensor};
+use crate::vfs::form::adapters::adapter::{Adapter, Change, LowRankProduct, Weight, not_merged};
+use crate::vfs::form::adapters::merged_tensor::{MergedFactor, MergedProduct, MergedTensor};
 use crate::vfs::form::names::Item;
-use crate::vfs::form::plan::{Piece, pieces, plain, stitched, tensor};
+use crate::vfs::form::pieces::{Piece, plain, tensor};
+use crate::vfs::form::plan::{pieces, stitched};
 use crate::vfs::form::recipe::{Part, Recipe, Source};
 
 /// Largest rank that is merged. The numbers of a row are held in memory.

@@ -3,34 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::format::files::adapter_config::{
-    AdapterConfig, AdapterPart, BYTES_MAX, CONFIG_NAME, WEIGHTS_NAMES, part_of,
-};
+use crate::format::files::adapter_config::{AdapterConfig, AdapterPart, BYTES_MAX, CONFIG_NAME, part_of};
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::{Assembly, Collection, Node, Object, OpenObject, State, Verify};
 use crate::stream::{Segment, Stream};
-use crate::vfs::form::plan::viewed;
+use crate::vfs::form::adapters::adapter_files::AdapterFiles;
+use crate::vfs::form::pieces::viewed;
 use crate::vfs::form::recipe::{Shown, Source, source};
-
-/// The files of an adapter.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct AdapterFiles {
-    /// The number of their collection.
-    pub collection: u32,
-    /// Their directory.
-    pub directory: EntryId,
-    pub config: EntryId,
-    /// The container of the tensors.
-    pub weights: EntryId,
-}
-
-impl std::fmt::Display for AdapterFiles {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let AdapterFiles { collection, directory, config, weights } = self;
-        write!(f, "{collection}:{}:{}:{}", directory.0, config.0, weights.0)
-    }
-}
 
 /// A matrix or a tensor of an adapter.
 pub(super) struct Weight {
@@ -71,18 +51,6 @@ pub struct Adapter {
 
 /// The parts of the tensors of a module.
 type Parts = HashMap<AdapterPart, Weight>;
-
-/// The files of the adapter in a directory of a collection, if it has one.
-pub fn files_in(state: &State, directory: EntryId) -> Option<AdapterFiles> {
-    let names = state.directory(directory)?;
-    let file = |name: &str| {
-        let id = names.get(name.as_bytes())?;
-        state.node(id)?.file().map(|_| id)
-    };
-    let config = file(CONFIG_NAME)?;
-    let weights = WEIGHTS_NAMES.into_iter().find_map(file)?;
-    Some(AdapterFiles { collection: state.number(), directory, config, weights })
-}
 
 impl Adapter {
     /// Opens the adapter of these files. Fails with `NotSupported` for one that is no plain sum, with `Invalid` for files that do
