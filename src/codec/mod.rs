@@ -21,6 +21,7 @@ mod element;
 mod encode;
 pub mod ggml;
 pub mod ladder;
+pub mod low_rank;
 mod payload;
 mod stream;
 mod two_level;

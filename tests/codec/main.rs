@@ -7,6 +7,7 @@ mod dequantize;
 mod difference;
 mod ggml;
 mod ladder;
+mod low_rank;
 mod oracle;
 
 use half::{bf16, f16};
