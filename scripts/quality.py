@@ -131,8 +131,8 @@ class Language:
 
 
 VARIANTS = [("exact", "", "all", []), ("packed", "", "all", ["--pack"])]
-VARIANTS += [(tier, encoder, "all", ["--tier", f"{tier}:all", "--encoder", encoder]) for tier in TIERS for encoder in ("best", "absmax")
-             if tier != "q3x" or encoder == "best"]  # q3x has one encoder.
+VARIANTS += [(tier, encoder, "all", ["--tier", f"{tier}:all", "--encoder", encoder]) for tier in TIERS for encoder in ("best", "least", "absmax")
+             if tier != "q3x" or encoder != "absmax"]  # With two scales absmax is the same as best.
 VARIANTS += [(tier, "best", "default", ["--tier", tier]) for tier in TIERS]
 
 
@@ -192,7 +192,7 @@ def plot(path: Path, title: str, unit: str, series: dict[str, list[tuple[float, 
     def place(x: float, y: float) -> tuple[float, float]:
         return left + width * (x - 3) / 6, top + height * (high - math.log10(max(y, 10**low))) / (high - low)
 
-    colours = ["#2a78c2", "#d08a1d", "#4a9a5b"]
+    colours = ["#2a78c2", "#8a5ab5", "#d08a1d", "#4a9a5b"]
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {top + height + 70}" font-family="sans-serif" font-size="12" '
            'fill="#555"><rect width="100%" height="100%" fill="#fff"/>', f'<text x="{left}" y="20" font-size="15" fill="#222">{title}</text>']
     for power in range(low, high + 1):
@@ -246,7 +246,7 @@ def main(tierfs: str, ggml: str) -> None:
         text = head + begin + block + "\n" + rest[rest.index(end):]
     PAGE.write_text(text)
     exact = rows[0]["perplexity"]
-    series = {f"tierfs, {encoder}": [row for row in everything if row["encoder"] == encoder] for encoder in ("best", "absmax")} | {"ggml": theirs}
+    series = {f"tierfs, {encoder}": [row for row in everything if row["encoder"] == encoder] for encoder in ("best", "least", "absmax")} | {"ggml": theirs}
     for file, title, unit, value in [
         ("quality-embeddings.svg", "all-MiniLM-L6-v2: distance of sentence embeddings from the source", "1 - mean cosine", lambda row: 1 - row["mean"]),
         ("quality-language.svg", "SmolLM2-135M: perplexity of a text, above that of the source", "factor - 1",

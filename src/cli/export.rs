@@ -20,7 +20,7 @@ use crate::cli::common::tree::Tree;
 use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::without_zeros;
-use crate::vfs::form::{Form, Shows};
+use crate::vfs::form::{Form, MERGED_NAME, Shows};
 use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Vfs};
 
 /// Reads from an offset until the buffer is full or the file ends. Returns the number of bytes.
@@ -40,7 +40,11 @@ const CHUNK_BYTES: usize = 4 << 20;
 ///
 /// Example: tierfs export /srv/tensors acme/llama ./llama
 ///
+/// With --adapter, exports the files that a mount shows in .as/merged/ADAPTER: the model with the adapter added.
+///
 /// Example: tierfs export --as f16 /srv/tensors acme/llama/model.safetensors ./half
+///
+/// Example: tierfs export --adapter my-lora /srv/tensors acme/llama ./merged
 ///
 /// Example: tierfs export --as tp/0-of-2 /srv/tensors acme/llama ./rank0
 #[derive(clap::Args)]
@@ -54,6 +58,9 @@ pub(super) struct Args {
     /// Convert to this form
     #[arg(long = "as", value_name = "FORM", value_parser = FormParser)]
     form: Option<Form>,
+    /// Add this adapter of the tenant: a collection, or COLLECTION:DIRECTORY
+    #[arg(long, value_name = "ADAPTER", conflicts_with = "form")]
+    adapter: Option<String>,
 }
 
 /// Parses the name of a form, or `tp/R-of-N`.
@@ -92,14 +99,14 @@ impl TypedValueParser for FormParser {
 }
 
 /// The path of a file or directory below `.as/FORM`.
-fn path_in_form(path: &str, form: Form) -> Result<String> {
+fn path_in_form(path: &str, form: &str) -> Result<String> {
     let mut names = path.trim_matches('/').splitn(3, '/');
     let (Some(tenant), Some(collection)) = (names.next(), names.next()) else {
-        let text = format!("{path:?}: --as needs a collection; name TENANT/COLLECTION or a path below it");
+        let text = format!("{path:?}: a form needs a collection; name TENANT/COLLECTION or a path below it");
         return Err(Error::invalid(text));
     };
     let below = names.next().map(|below| format!("/{below}")).unwrap_or_default();
-    Ok(format!("{tenant}/{collection}/{FORMS_NAME}/{}{below}", form.path()))
+    Ok(format!("{tenant}/{collection}/{FORMS_NAME}/{form}{below}"))
 }
 
 /// Looks up a path. In a form a file may have a suffix that it lacks in its collection, which is tried
@@ -136,9 +143,10 @@ fn found<'a>(root: &Source<'a>, path: &[u8], form: Option<Form>) -> Result<(Vec<
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let path = match self.form {
-            Some(form) => path_in_form(&self.path, form)?,
-            None => self.path.clone(),
+        let path = match (self.form, &self.adapter) {
+            (Some(form), _) => path_in_form(&self.path, &form.path())?,
+            (None, Some(adapter)) => path_in_form(&self.path, &format!("{MERGED_NAME}/{adapter}"))?,
+            (None, None) => self.path.clone(),
         };
         let tree = Tree::open(&self.store, Some(&path))?;
         let (root, path) = match &tree {

@@ -62,7 +62,8 @@ pub(super) struct Args {
     /// the store keeps packed bytes of its own
     #[arg(long)]
     pack: bool,
-    /// How the encoder chooses scales: best (least squared error) or absmax
+    /// How the encoder chooses scales: best (least squared error within the bound of the tier), least (without
+    /// the bound) or absmax
     #[arg(long, default_value = "best", value_parser = parse_encoder)]
     encoder: Encoder,
     /// Import the paths as the shards, in this order, of one tensor with this name

@@ -27,6 +27,10 @@ pub(super) struct Args {
     /// Allow the loss of the last exact copy, for this request only
     #[arg(long)]
     lossy: bool,
+    /// Encode tensors that are in the tier already anew, from their exact sources and with their present
+    /// encoder; those without an exact source stay
+    #[arg(long)]
+    again: bool,
     /// Check the move and print what it would do; change nothing
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
@@ -40,8 +44,11 @@ fn parse_tier(text: &str) -> Result<String> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let value = format!("{}{}", self.tier, if self.lossy { ":lossy" } else { "" });
-        let words = format!("tier {}{}", self.tier, if self.dry_run { " --dry-run" } else { "" });
+        let again = if self.again { ":again" } else { "" };
+        let tier = format!("{}{again}", self.tier);
+        MoveTo::parse(&tier)?;
+        let value = format!("{tier}{}", if self.lossy { ":lossy" } else { "" });
+        let words = format!("tier {tier}{}", if self.dry_run { " --dry-run" } else { "" });
         let name = if self.dry_run { "plan" } else { "tier" };
         make_all(&[Request { name, value: &value, words: &words }], &self.paths, &self.how)
     }

@@ -1,17 +1,23 @@
-//! `best`: the scale of least squared error, over the full range of codes.
+//! `best` and `least`: the scale of least squared error, over the full range of codes.
 //!
-//! For fixed codes c the best scale is `sum(x c) / sum(c c)`. It reduces the sum of the
-//! squared values by `sum(x c)^2 / sum(c c)`, the gain. So trial scales serve only to find
-//! codes; the codes with the largest gain are refitted a few times.
+//! For fixed codes c the scale `sum(x c) / sum(c c)` has the least error. A scale s reduces the sum of the squared
+//! values by `s (2 sum(x c) - s sum(c c))`, the gain. So trial scales serve only to find codes; the codes with the
+//! largest gain are refitted a few times.
 //!
-//! Trial scales are `M / (s * (first + i / 4))`, M = max|x|, 0 <= i < count. For 8, 7, 5, 3 bits `first` is 126.5, 62.5,
-//! 14.5, 2.75 and `count` 16, 20, 20, 16. The sign s gives the largest magnitude the code without a counterpart (-128 or
-//! q + 1); with 3 bits both signs are tried. The best trial is refitted twice: scale `sum(x c) / sum(c c)`, then new codes.
-//! It replaces `absmax` if its squared error, as a reader sees it, is smaller.
+//! Trial scales are `M / (s * (first + i * step))`, M = max|x|, 0 <= i < count. The sign s gives the largest magnitude
+//! the code without a counterpart (-128 or q + 1); `least` tries both signs with 3 bits. The best trial is refitted
+//! twice: scale `sum(x c) / sum(c c)`, then new codes. It replaces `absmax` if its squared error, as a reader sees it,
+//! is smaller.
+//!
+//! `best` takes only scales at which no value errs by more than `M / (2 Q)`, Q = 127, 63, 15, 3, before the rounding to
+//! the element type. A smaller scale than [`Limits::least`] fails at the largest values, and is replaced by that. A
+//! scale up to `M / Q` keeps the bound. So each trial gives two: the larger one may err too much, the other not. The
+//! best of the larger ones is tried on every value, and replaced by the best of the others if one fails. `least` takes
+//! any scale.
 
 use super::arch::{Group, Kernel};
 use super::encode::{Candidate, Source, nearest_code};
-use super::payload::{CodeRange, code_range};
+use super::payload::{CodeRange, code_range, largest_code};
 
 /// Trial scales: the largest magnitude divided by `first`, `first + step`, ...
 struct Trials {
@@ -23,23 +29,42 @@ struct Trials {
     both_signs: bool,
 }
 
-/// The trials for codes of `bits` bits; measured on normal, uniform and Laplace values.
-fn trials(bits: usize) -> Trials {
-    match bits {
-        8 => Trials { first: 126.5, step: 0.25, count: 16, both_signs: false },
-        7 => Trials { first: 62.5, step: 0.25, count: 20, both_signs: false },
-        5 => Trials { first: 14.5, step: 0.25, count: 20, both_signs: false },
-        _ => Trials { first: 2.75, step: 0.25, count: 16, both_signs: true },
+/// The trials for codes of `bits` bits; measured on normal, uniform and Laplace values. Those of
+/// `best` end where the largest value reaches the bound.
+fn trials(bits: usize, scales: Scales) -> Trials {
+    match (scales, bits) {
+        (Scales::Bounded, 8) => Trials { first: 126.0, step: 0.5, count: 6, both_signs: false },
+        (Scales::Bounded, 7) => Trials { first: 62.5, step: 0.25, count: 9, both_signs: false },
+        (Scales::Bounded, 5) => Trials { first: 15.0, step: 0.25, count: 7, both_signs: false },
+        (Scales::Bounded, _) => Trials { first: 3.0, step: 0.25, count: 8, both_signs: false },
+        (Scales::All, 8) => Trials { first: 126.5, step: 0.25, count: 16, both_signs: false },
+        (Scales::All, 7) => Trials { first: 62.5, step: 0.25, count: 20, both_signs: false },
+        (Scales::All, 5) => Trials { first: 14.5, step: 0.25, count: 20, both_signs: false },
+        (Scales::All, _) => Trials { first: 2.75, step: 0.25, count: 16, both_signs: true },
     }
 }
 
 /// Number of refits of the codes and the scale of the best trial.
 const REFITS: usize = 2;
 
+/// Which scales count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scales {
+    /// Those that keep the bound of the error.
+    Bounded,
+    All,
+}
+
 /// The best encoding found, or `absmax` if no other has a smaller error.
 #[inline(always)]
-pub(super) fn better<K: Kernel>(source: &Source<K>, bits: usize, absmax: Candidate<K>) -> Candidate<K> {
-    let Some(scale) = best_scale(source, bits) else {
+pub(super) fn better<K: Kernel>(
+    source: &Source<K>,
+    bits: usize,
+    scales: Scales,
+    absmax: Candidate<K>,
+) -> Candidate<K> {
+    let scaled = Scaled::of(source);
+    let Some(scale) = best_scale(&scaled, bits, scales).and_then(|scale| scaled.unscale(scale)) else {
         return absmax;
     };
     let found = source.candidate(scale, code_range(bits));
@@ -92,33 +117,70 @@ impl<K: Kernel> Scaled<K> {
         Sums { products: kernel.sum(products), squares: kernel.sum(squares) }
     }
 
-    /// Whether a positive value has the largest magnitude.
+    /// The largest error at `scale`.
     #[inline(always)]
-    fn peak_is_positive(&self) -> bool {
-        let below = self.kernel.splat(self.max.next_down());
-        let mut found = 0;
+    fn error_max(&self, scale: f32, range: CodeRange) -> f32 {
+        let kernel = self.kernel;
+        let (scales, inverses) = (kernel.splat(scale), kernel.splat(1.0 / scale));
+        let mut largest = kernel.splat(0.0);
         for lanes in self.values {
-            found |= self.kernel.less(below, lanes);
+            let codes = nearest_code(kernel, kernel.mul(lanes, inverses), range);
+            let error = kernel.sub(lanes, kernel.mul(codes, scales));
+            largest = kernel.larger_magnitude(largest, error);
         }
-        found != 0
+        kernel.largest(largest)
+    }
+
+    /// The largest positive value, and the largest magnitude of a negative one.
+    #[inline(always)]
+    fn peaks(&self) -> [f32; 2] {
+        let kernel = self.kernel;
+        let zero = kernel.splat(0.0);
+        let (mut highest, mut lowest) = (zero, zero);
+        for lanes in self.values {
+            highest = kernel.max(lanes, highest);
+            lowest = kernel.min(lanes, lowest);
+        }
+        // Zero as the second argument gives a zero without a sign.
+        let magnitudes = kernel.max(kernel.sub(zero, lowest), zero);
+        [kernel.largest(kernel.max(highest, zero)), kernel.largest(magnitudes)]
     }
 }
 
-/// The scale of least squared error among the trials and their refits.
+/// The part of the bound that the rounding of f32 may take.
+const ROUNDING: f32 = 1.0 / 32_768.0;
+
+/// The largest error that counts for values of the largest magnitude `max`.
 #[inline(always)]
-pub(super) fn best_scale<K: Kernel>(source: &Source<K>, bits: usize) -> Option<f32> {
-    let scaled = Scaled::of(source);
-    scaled.unscale(best_scale_of(&scaled, bits)?)
+pub(super) fn error_limit(max: f32, bits: usize, scales: Scales) -> f32 {
+    match scales {
+        Scales::Bounded => 0.5 * (max / f32::from(largest_code(bits)) * (1.0 - ROUNDING)),
+        Scales::All => f32::INFINITY,
+    }
 }
 
-/// Like [`best_scale`], but returns a scale of the scaled values.
+/// The scale of least squared error among the trials and their refits, for the scaled values.
 #[inline(always)]
-pub(super) fn best_scale_of<K: Kernel>(scaled: &Scaled<K>, bits: usize) -> Option<f32> {
-    let range = code_range(bits);
-    let trials = trials(bits);
+pub(super) fn best_scale<K: Kernel>(scaled: &Scaled<K>, bits: usize, scales: Scales) -> Option<f32> {
+    let [positive, negative] = scaled.peaks();
     let lone_is_negative = bits == 8;
-    let sign = if scaled.peak_is_positive() == lone_is_negative { -1.0 } else { 1.0 };
-    let mut best = Fit { gain: 0.0, scale: 0.0 };
+    let sign = if (positive == scaled.max) == lone_is_negative { -1.0 } else { 1.0 };
+    match scales {
+        Scales::Bounded => {
+            // The peaks on the sides of the largest and of the smallest code.
+            let peaks = if sign > 0.0 { [positive, negative] } else { [negative, positive] };
+            let limits = Limits::of(peaks, scaled.max, bits);
+            bounded_scale(scaled, bits, sign, &limits).map(|magnitude| magnitude * sign)
+        }
+        Scales::All => any_scale(scaled, bits, sign),
+    }
+}
+
+#[inline(always)]
+fn any_scale<K: Kernel>(scaled: &Scaled<K>, bits: usize, sign: f32) -> Option<f32> {
+    let range = code_range(bits);
+    let trials = trials(bits, Scales::All);
+    let mut best = Fit::NONE;
     for trial in 0..trials.count {
         let inverse = sign * (trials.first + trials.step * f32::from(trial)) / scaled.max;
         best.take_better(scaled.sums(inverse, range));
@@ -133,6 +195,69 @@ pub(super) fn best_scale_of<K: Kernel>(scaled: &Scaled<K>, bits: usize) -> Optio
         best.take_better(scaled.sums(1.0 / best.scale, range));
     }
     Some(best.scale)
+}
+
+/// The magnitude of the best scale of `sign` that keeps the bound.
+#[inline(always)]
+fn bounded_scale<K: Kernel>(scaled: &Scaled<K>, bits: usize, sign: f32, limits: &Limits) -> Option<f32> {
+    let range = code_range(bits);
+    let trials = trials(bits, Scales::Bounded);
+    let mut best = Bounded { any: Fit::NONE, safe: Fit::NONE };
+    for trial in 0..trials.count {
+        let inverse = sign * (trials.first + trials.step * f32::from(trial)) / scaled.max;
+        best.take_better(scaled.sums(inverse, range), sign, limits);
+    }
+    for _ in 0..REFITS {
+        if best.any.scale == 0.0 {
+            return None;
+        }
+        best.take_better(scaled.sums(sign / best.any.scale, range), sign, limits);
+    }
+    let Bounded { any, safe } = best;
+    let fails = any.scale > limits.most && scaled.error_max(sign * any.scale, range) > limits.error;
+    let Fit { scale, .. } = if fails { safe } else { any };
+    (scale != 0.0).then_some(scale)
+}
+
+/// The scales that keep the bound, as magnitudes, and the bound itself.
+struct Limits {
+    error: f32,
+    /// The smallest scale: the ends of the codes are no farther from the largest values than the bound.
+    least: f32,
+    /// A scale up to this one keeps the bound.
+    most: f32,
+}
+
+impl Limits {
+    #[inline(always)]
+    fn of([largest, smallest]: [f32; 2], max: f32, bits: usize) -> Limits {
+        let error = error_limit(max, bits, Scales::Bounded);
+        let range = code_range(bits);
+        let at_largest = (largest - error) / f32::from(range.largest);
+        let at_smallest = (smallest - error) / -f32::from(range.smallest);
+        Limits { error, least: at_largest.max(at_smallest), most: 2.0 * error }
+    }
+}
+
+/// The best scales so far, as magnitudes.
+struct Bounded {
+    /// Of those that may keep the bound.
+    any: Fit,
+    /// Of those that surely keep it.
+    safe: Fit,
+}
+
+impl Bounded {
+    /// Takes the scales that the sums give, if their gains are larger. No branch depends on the sums,
+    /// so that trials overlap.
+    #[inline(always)]
+    fn take_better(&mut self, sums: Sums, sign: f32, limits: &Limits) {
+        // Products of values and their codes have the sign of the scale.
+        let sums = Sums { products: sums.products * sign, ..sums };
+        let magnitude = (sums.products / sums.squares).max(limits.least);
+        self.any.take_larger_gain(magnitude, &sums);
+        self.safe.take_larger_gain(magnitude.min(limits.most), &sums);
+    }
 }
 
 /// Sums over a group.
@@ -150,6 +275,9 @@ struct Fit {
 }
 
 impl Fit {
+    const NONE: Fit = Fit { gain: 0.0, scale: 0.0 };
+
+    /// Takes the best scale for the sums, if its gain is larger.
     #[inline(always)]
     fn take_better(&mut self, Sums { products, squares }: Sums) {
         // If all codes are 0 the gain is a NaN, which is not larger.
@@ -157,5 +285,14 @@ impl Fit {
         if gain > self.gain {
             *self = Fit { gain, scale: products / squares };
         }
+    }
+
+    /// Takes `scale`, if its gain is larger.
+    #[inline(always)]
+    fn take_larger_gain(&mut self, scale: f32, sums: &Sums) {
+        let gain = scale * (2.0 * sums.products - scale * sums.squares);
+        let larger = gain > self.gain;
+        self.gain = if larger { gain } else { self.gain };
+        self.scale = if larger { scale } else { self.scale };
     }
 }

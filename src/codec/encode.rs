@@ -2,11 +2,12 @@
 //! magnitude of values.
 
 use super::arch::{Group, InstructionSet, Job, Kernel, LANES};
+use super::best::{self, Scales};
 use super::decode::without_codes;
 use super::element::Element;
 use super::payload::{CodeRange, codes_len, largest_code, payload_len};
 use super::stream::pack_bytes;
-use super::{best, two_level};
+use super::two_level;
 use crate::model::{Dtype, Encoder, Encoding, Error, GROUP_LEN, Result, Tier};
 
 /// The error of an encoded block, measured between its elements and the decoded ones.
@@ -54,11 +55,19 @@ impl InstructionSet {
         }
         let bits = tier.code_bits().map(usize::from).ok_or_else(|| without_codes(tier))?;
         let len = payload_len(tier, raw.len() / element.len()).ok_or_else(|| without_codes(tier))?;
+        let scales = match encoder {
+            Encoder::Best => Some(Scales::Bounded),
+            Encoder::Least => Some(Scales::All),
+            Encoder::Absmax => None,
+        };
         let before = out.len();
         out.reserve(len + GROUP_LEN);
         let encoded = match tier.encoding() {
-            Encoding::TwoLevel => self.run(two_level::Encode { element, raw, out }),
-            _ => self.run(Encode { bits, encoder, element, raw, out }),
+            Encoding::TwoLevel => {
+                let scales = scales.unwrap_or(Scales::Bounded);
+                self.run(two_level::Encode { scales, element, raw, out })
+            }
+            _ => self.run(Encode { bits, scales, element, raw, out }),
         };
         if encoded.is_err() {
             out.truncate(before);
@@ -70,7 +79,8 @@ impl InstructionSet {
 /// Encodes a block in groups of one scale.
 struct Encode<'a> {
     bits: usize,
-    encoder: Encoder,
+    /// The scales that may replace that of `absmax`.
+    scales: Option<Scales>,
     element: Element,
     raw: &'a [u8],
     out: &'a mut Vec<u8>,
@@ -85,8 +95,10 @@ impl Job for Encode<'_> {
         for raw in self.raw.chunks(GROUP_LEN * self.element.len()) {
             let source = Source::load(kernel, self.element, raw)?;
             let mut chosen = source.absmax(self.bits)?;
-            if self.encoder == Encoder::Best && chosen.scale != 0.0 {
-                chosen = best::better(&source, self.bits, chosen);
+            if let Some(scales) = self.scales
+                && chosen.scale != 0.0
+            {
+                chosen = best::better(&source, self.bits, scales, chosen);
             }
             if !chosen.loss.max.is_finite() {
                 return Err(NotEncodable::NotFinite);

@@ -6,7 +6,7 @@
 //! with the least significant bit. `two_level.rs` gives a group of q3x two scales. The ladder encoding (`ladder/`)
 //! packs exact blocks without loss, `difference.rs` exact differences.
 //!
-//! One decoder reads the output of every encoder. The encoders `absmax` and `best` choose scales and codes only.
+//! One decoder reads the output of every encoder. The encoders `absmax`, `best` and `least` choose scales and codes only.
 //! [`InstructionSet`] selects the instructions; all sets give the same bytes.
 //!
 //! To add a tier of another width: `Tier` in `model/tier.rs`, `payload.rs`, `encode.rs`, `decode.rs`, and the kernels
@@ -21,6 +21,7 @@ mod element;
 mod encode;
 pub mod ggml;
 pub mod ladder;
+pub mod low_rank;
 mod payload;
 mod stream;
 mod two_level;
@@ -33,6 +34,9 @@ pub use stream::stream_len;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
 #[cfg(doc)]
 use crate::model::{ErrorKind, GROUP_LEN};
+
+/// Changes when an encoder gives other payloads for the same elements.
+pub const ENCODERS_REVISION: u32 = 2;
 
 /// Decodes a whole block of `elements` elements into `out`, without allocating.
 ///

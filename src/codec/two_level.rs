@@ -1,7 +1,10 @@
 //! Encodes groups with two scales, and a flag for each value that selects one.
+//!
+//! Only pairs of scales at which no value errs by more than a sixth of the largest magnitude count, unless all do
+//! ([`Scales`]). That is the bound of 3 bits with one scale, so `absmax` always counts.
 
 use super::arch::{Group, Job, Kernel};
-use super::best::{Scaled, best_scale_of};
+use super::best::{Scaled, Scales, best_scale, error_limit};
 use super::element::Element;
 use super::encode::{Encoded, Loss, NotEncodable, Source, append_codes, nearest_code};
 use super::payload::code_range;
@@ -11,6 +14,7 @@ const BITS: usize = 3;
 
 /// Encodes a block in groups of two scales.
 pub(super) struct Encode<'a> {
+    pub(super) scales: Scales,
     pub(super) element: Element,
     pub(super) raw: &'a [u8],
     pub(super) out: &'a mut Vec<u8>,
@@ -24,7 +28,7 @@ impl Job for Encode<'_> {
         let mut total = Encoded::default();
         for raw in self.raw.chunks(GROUP_LEN * self.element.len()) {
             let source = Source::load(kernel, self.element, raw)?;
-            let chosen = choose(&source)?;
+            let chosen = choose(&source, self.scales)?;
             if !chosen.loss.max.is_finite() {
                 return Err(NotEncodable::NotFinite);
             }
@@ -77,17 +81,18 @@ const LAST_REFITS: u8 = 5;
 
 /// The best of the fits from all pairs and of the encodings with one scale.
 #[inline(always)]
-fn choose<K: Kernel>(source: &Source<K>) -> Result<Candidate<K>, NotEncodable> {
+fn choose<K: Kernel>(source: &Source<K>, scales: Scales) -> Result<Candidate<K>, NotEncodable> {
     let absmax = source.absmax(BITS)?;
     let mut best = Candidate { scales: [absmax.scale; 2], flags: 0, codes: absmax.codes, loss: absmax.loss };
     if absmax.scale == 0.0 {
         return Ok(best);
     }
     let scaled = Scaled::of(source);
-    let Some(single) = best_scale_of(&scaled, BITS) else {
+    let Some(single) = best_scale(&scaled, BITS, scales) else {
         return Ok(best);
     };
-    let mut pair = Fit { error: f32::INFINITY, scales: [single; 2] };
+    let limit = error_limit(scaled.max, BITS, scales);
+    let mut pair = Fit { error: f32::INFINITY, limit, scales: [single; 2] };
     for (divisor, part) in TRIALS {
         let secondary = scaled.max / divisor;
         pair.take_better(&scaled, [part * secondary, secondary], TRIAL_REFITS);
@@ -143,6 +148,8 @@ impl<K: Kernel> Nearest<K> {
 /// The pair of scales of the least error so far.
 struct Fit {
     error: f32,
+    /// The largest error of a value that counts.
+    limit: f32,
     scales: [f32; 2],
 }
 
@@ -152,29 +159,39 @@ impl Fit {
     fn take_better<K: Kernel>(&mut self, scaled: &Scaled<K>, scales: [f32; 2], refits: u8) {
         let mut scales = scales;
         for _ in 0..refits {
-            let (error, refitted) = refit(scaled, scales);
-            if error < self.error {
-                *self = Fit { error, scales };
+            let Refit { error, fails, refitted } = refit(scaled, scales, self.limit);
+            if error < self.error && !fails {
+                (self.error, self.scales) = (error, scales);
             }
             scales = refitted;
         }
     }
 }
 
-/// The squared error with each value at the nearer scale, and the best scales for the
-/// resulting codes: `sum(x c) / sum(c c)` each.
+/// A group with each value at the nearer scale.
+struct Refit {
+    /// The squared error.
+    error: f32,
+    /// Whether a value errs by more than the limit.
+    fails: bool,
+    /// The best scales for the resulting codes: `sum(x c) / sum(c c)` each.
+    refitted: [f32; 2],
+}
+
 #[inline(always)]
-fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2]) -> (f32, [f32; 2]) {
+fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2], limit: f32) -> Refit {
     let kernel = scaled.kernel;
     let zero = kernel.splat(0.0);
     let inverses = [kernel.splat(1.0 / scales[0]), kernel.splat(1.0 / scales[1])];
-    let (mut errors, mut products, mut squares) = (zero, [zero; 2], [zero; 2]);
+    let (mut errors, mut largest) = (zero, zero);
+    let (mut products, mut squares) = ([zero; 2], [zero; 2]);
     for lanes in scaled.values {
         let first = Nearest::at(kernel, lanes, kernel.mul(lanes, inverses[0]), scales[0]);
         let second = Nearest::at(kernel, lanes, kernel.mul(lanes, inverses[1]), scales[1]);
         let mask = kernel.less(second.distance, first.distance);
         let distance = kernel.select(mask, second.distance, first.distance);
         errors = kernel.add(errors, kernel.mul(distance, distance));
+        largest = kernel.max(distance, largest);
         let codes = [kernel.select(mask, zero, first.codes), kernel.select(mask, second.codes, zero)];
         for (i, codes) in codes.into_iter().enumerate() {
             products[i] = kernel.add(products[i], kernel.mul(lanes, codes));
@@ -189,5 +206,6 @@ fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2]) -> (f32, [f32; 2]) {
             *scale = product / square;
         }
     }
-    (kernel.sum(errors), refitted)
+    let fails = kernel.less(kernel.splat(limit), largest) != 0;
+    Refit { error: kernel.sum(errors), fails, refitted }
 }

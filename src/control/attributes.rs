@@ -141,7 +141,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "encoder",
-        "how the encoder chooses scales: best or absmax; inherited",
+        "how the encoder chooses scales: best, least or absmax; inherited",
         sets::ENCODER,
         |_, view| Ok(Some(inherited(view, &engine::ENCODER))),
     ),

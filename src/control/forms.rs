@@ -29,7 +29,9 @@ pub fn form_attribute(
             let of = view.of.as_ref();
             let split = of.and_then(|(form, item)| form::why_not_split(&view.collection, *form, item));
             let computed = why_computed(vfs, view)?;
-            let lines = [refusals.text(asker), unreadable, computed, stored, why_no_model(view), split];
+            let model = why_no_model(view);
+            let merged = vfs.why_not_merged(view);
+            let lines = [refusals.text(asker), unreadable, computed, stored, model, split, merged];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };

@@ -58,7 +58,7 @@ impl Engine {
         let done = self.run(collection, node, planned, to, progress, moved).and_then(|()| match to.aim {
             Aim::Pack => take_in(collection, node, progress, moved),
             Aim::Unpack => return_to_extents(collection, &objects, progress),
-            Aim::Tier(_) => Ok(()),
+            Aim::Tier(_) | Aim::Again(_) => Ok(()),
         });
         // Also after a failed or cancelled move, which may have moved some tensors.
         if let Ok(targets) = targets(collection, node) {
@@ -165,6 +165,9 @@ fn elements(
     let exact = read_exact(open, index, block, out);
     if let Ok(Some(elements)) = exact {
         return Ok(elements);
+    }
+    if aim.needs_source(block.stored.tier, || open.has_deltas(index, block)) {
+        return Ok(Elements::Kept);
     }
     let gone = || exact.as_ref().err().map_or_else(|| "it was written to".to_owned(), Error::to_string);
     if to.finer_than(precision(open, index, block)) {

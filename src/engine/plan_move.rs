@@ -221,6 +221,9 @@ pub(super) fn concerned(
                 exact
             };
             for ((index, block), is_exact) in some.into_iter().zip(exact) {
+                if !is_exact && aim.needs_source(block.stored.tier, || unread.has_deltas(index, &block)) {
+                    continue;
+                }
                 is_kept &= is_exact;
                 let source = if is_exact { Tier::Exact } else { precision(&unread, index, &block) };
                 if source == Tier::Absent {

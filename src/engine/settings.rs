@@ -28,7 +28,7 @@ const AUTO: &str = "auto";
 /// The floor where nobody has named one.
 const FLOOR: Tier = Tier::Q8;
 /// How scales are chosen.
-pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "absmax"] };
+pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "least", "absmax"] };
 /// How small writes into an encoded tensor are stored.
 pub const WRITES: Setting = Setting { name: "writes", values: &["exact", "delta"] };
 /// Whether listings of a directory show the tensors of its containers. The mount option has the default.

@@ -79,7 +79,7 @@ impl Summary {
         if self.kept.sum() > 0 {
             match aim {
                 Aim::Tier(Tier::Exact) => {}
-                Aim::Tier(_) => parts.push(self.kept.text()),
+                Aim::Tier(_) | Aim::Again(_) => parts.push(self.kept.text()),
                 Aim::Pack | Aim::Unpack => parts.push(self.kept.text_as("left as they are")),
             }
         }
@@ -102,6 +102,9 @@ impl Summary {
             (1, 0) if self.refused == 0 => format!("nothing to do: the tensor cannot be {aim}"),
             (all, 0) if self.refused == 0 => format!("nothing to do: none of the {all} tensors can be {aim}"),
             (_, 0) => "nothing was changed".to_owned(),
+            (all, there) if matches!(aim, Aim::Again(_)) => {
+                format!("nothing to do: {there} of {all} tensors are {aim}, without an exact source")
+            }
             (all, there) if all == there && all > 1 => {
                 format!("nothing to do: all {all} tensors are {aim} already")
             }

@@ -9,6 +9,9 @@ use crate::model::{Dtype, Encoder, Error, KeptBy, Result, Shape, Tier};
 pub enum Aim {
     /// In a tier. Exact blocks that are packed are in the tier exact already.
     Tier(Tier),
+    /// In a tier, and encoded anew from the exact source where they are in it already. Blocks without that source
+    /// stay as they are.
+    Again(Tier),
     /// Packed, where they are exact and packing makes them smaller.
     Pack,
     /// Verbatim, where they are packed.
@@ -44,6 +47,7 @@ impl Aim {
     pub fn takes(self, tier: Tier, has_deltas: impl FnOnce() -> bool) -> bool {
         match self {
             Aim::Tier(Tier::Exact) => !tier.is_exact(),
+            Aim::Again(_) => true,
             Aim::Tier(Tier::Absent) => tier != Tier::Absent,
             Aim::Tier(to) => tier != to || has_deltas(),
             Aim::Pack => tier == Tier::Exact || (tier == Tier::Packed && has_deltas()),
@@ -54,9 +58,14 @@ impl Aim {
     /// The tier that readers see afterwards.
     pub fn tier(self) -> Tier {
         match self {
-            Aim::Tier(tier) => tier,
+            Aim::Tier(tier) | Aim::Again(tier) => tier,
             Aim::Pack | Aim::Unpack => Tier::Exact,
         }
+    }
+
+    /// Whether a block that is stored in `tier` stays, unless its exact source is there.
+    pub fn needs_source(self, tier: Tier, has_deltas: impl FnOnce() -> bool) -> bool {
+        self == Aim::Again(tier) && !has_deltas()
     }
 
     /// Whether the moved blocks read as before.
@@ -67,7 +76,7 @@ impl Aim {
     /// The name in requests and reports.
     pub fn name(self) -> &'static str {
         match self {
-            Aim::Tier(tier) => tier.name(),
+            Aim::Tier(tier) | Aim::Again(tier) => tier.name(),
             Aim::Pack => Tier::Packed.name(),
             Aim::Unpack => "verbatim",
         }
@@ -96,12 +105,24 @@ impl MoveTo {
         MoveTo { aim, all: true }
     }
 
-    /// Parses `q5` or `q5:all`, and `packed` and `verbatim` in the same way. The error states the problem.
+    /// Parses `q5` or `q5:all`, and `packed` and `verbatim` in the same way. `:again` may follow a tier with
+    /// quantized values. The error states the problem.
     pub fn parse(text: &str) -> Result<MoveTo> {
+        if let Some(text) = text.strip_suffix(":again") {
+            let to = MoveTo::parse(text)?;
+            return match to.aim {
+                Aim::Tier(tier) if Tier::ENCODED.contains(&tier) => {
+                    Ok(MoveTo { aim: Aim::Again(tier), ..to })
+                }
+                aim => Err(Error::invalid(format!("{aim} has no codes that could be made again"))),
+            };
+        }
         let (name, all) = match text.split_once(':') {
             Some((name, "all")) => (name, true),
             Some((_, other)) => {
-                return Err(Error::invalid(format!("a tier can be followed by :all only, not by :{other}")));
+                return Err(Error::invalid(format!(
+                    "a tier can be followed by :all and :again only, not by :{other}"
+                )));
             }
             None => (text, false),
         };
@@ -121,6 +142,7 @@ impl MoveTo {
         let to = MoveTo::parse(text)?;
         match to.aim {
             Aim::Tier(_) => Ok(to),
+            Aim::Again(_) => Err(Error::invalid("only tierfs tier encodes again")),
             Aim::Pack | Aim::Unpack => {
                 Err(Error::invalid(format!("{} is not a tier; use tierfs pack or tierfs unpack", to.aim)))
             }
@@ -161,11 +183,11 @@ impl MoveTo {
         match self.aim {
             Aim::Unpack => None,
             Aim::Pack => (!dtype.is_packable() || !(self.all || packs(dtype))).then_some(KeptBy::NotPacked),
-            Aim::Tier(_) if !dtype.is_quantizable() => Some(KeptBy::of(dtype)),
+            Aim::Tier(_) | Aim::Again(_) if !dtype.is_quantizable() => Some(KeptBy::of(dtype)),
             Aim::Tier(Tier::Exact) => None,
-            Aim::Tier(_) if self.all => None,
-            Aim::Tier(_) if !is_large() => Some(KeptBy::TooSmall),
-            Aim::Tier(_) => keeps(),
+            Aim::Tier(_) | Aim::Again(_) if self.all => None,
+            Aim::Tier(_) | Aim::Again(_) if !is_large() => Some(KeptBy::TooSmall),
+            Aim::Tier(_) | Aim::Again(_) => keeps(),
         }
     }
 }
@@ -193,6 +215,7 @@ mod tests {
         assert_eq!(taken(Aim::Tier(Tier::Exact), true), [false, false, true, true]);
         assert_eq!(taken(Aim::Tier(Tier::Q8), false), [true, true, false, true]);
         assert_eq!(taken(Aim::Tier(Tier::Q8), true), [true, true, true, true]);
+        assert_eq!(taken(Aim::Again(Tier::Q8), false), [true; 4]);
         assert_eq!(taken(Aim::Tier(Tier::Absent), true), [true, true, true, false]);
         assert_eq!(taken(Aim::Pack, false), [true, false, false, false]);
         assert_eq!(taken(Aim::Pack, true), [true, true, false, false]);
@@ -206,13 +229,18 @@ mod tests {
             assert_eq!(MoveTo::parse(&format!("{aim}:all")).unwrap(), MoveTo::all(aim));
             assert_eq!(MoveTo::parse_tier(aim.name()).is_ok(), matches!(aim, Aim::Tier(_)));
         }
-        for wrong in ["absent", "ladder", "packed:some", ""] {
+        let again = MoveTo { aim: Aim::Again(Tier::Q5), all: true };
+        assert_eq!(MoveTo::parse("q5:all:again").unwrap(), again);
+        assert!(MoveTo::parse_tier("q5:again").is_err());
+        for wrong in
+            ["absent", "ladder", "packed:some", "", "exact:again", "packed:again", "q5:again:all", ":again"]
+        {
             assert!(MoveTo::parse(wrong).is_err(), "{wrong}");
         }
         for (text, name) in [("q5", "q5"), ("warm5", "q5"), ("q8:all", "q8:all")] {
             assert_eq!(MoveTo::parse_variant(text).unwrap().variant_name(), name);
         }
-        for wrong in ["exact", "packed", "verbatim", "absent", "q4", "q5:some"] {
+        for wrong in ["exact", "packed", "verbatim", "absent", "q4", "q5:some", "q5:again"] {
             assert!(MoveTo::parse_variant(wrong).is_err(), "{wrong}");
         }
     }

@@ -39,9 +39,12 @@ pub enum Encoding {
 /// How an encoder chooses scales. One decoder reads the result of all.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Encoder {
-    /// The scale with the least squared error, over the full range of codes.
+    /// The scale with the least squared error, over the full range of codes, among those that keep the bound
+    /// of `Absmax`.
     #[default]
     Best,
+    /// The scale with the least squared error, whatever the largest error is.
+    Least,
     /// The scale that maps the largest magnitude to the largest code.
     Absmax,
 }
@@ -170,17 +173,21 @@ impl Encoding {
 }
 
 impl Encoder {
+    /// Every encoder.
+    pub const ALL: [Encoder; 3] = [Encoder::Best, Encoder::Least, Encoder::Absmax];
+
     /// The name used in settings.
     pub fn name(self) -> &'static str {
         match self {
             Encoder::Best => "best",
+            Encoder::Least => "least",
             Encoder::Absmax => "absmax",
         }
     }
 
     /// The encoder with a name.
     pub fn from_name(name: &str) -> Option<Encoder> {
-        [Encoder::Best, Encoder::Absmax].into_iter().find(|encoder| encoder.name() == name)
+        Encoder::ALL.into_iter().find(|encoder| encoder.name() == name)
     }
 }
 

@@ -17,6 +17,7 @@ mod dequantize;
 mod digest;
 mod embedding_index;
 mod ggml_tensor;
+mod low_rank;
 mod plan;
 mod strides;
 
@@ -32,5 +33,6 @@ pub use embedding_index::{
     shown_hash,
 };
 pub use ggml_tensor::{Incremented, Interleaved, Quantized};
+pub use low_rank::{Factor, Factors, LowRank, Tiles};
 pub use plan::{Piece, Plan};
 pub use strides::Strided;

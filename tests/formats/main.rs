@@ -3,6 +3,7 @@
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod adapters;
 mod archives;
 mod cgeb;
 mod gguf;

@@ -14,6 +14,7 @@ mod export;
 mod gguf;
 mod gguf_model;
 mod listing;
+mod merged;
 mod move_preview;
 mod paths;
 mod pinned;

@@ -27,6 +27,7 @@ fn forms_open_by_name_and_are_not_listed_beside_files() {
         "gguf",
         "gguf-q4_0",
         "gguf-q8_0",
+        "merged",
         "npy",
         "q3",
         "q5",

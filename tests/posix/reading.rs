@@ -132,7 +132,7 @@ fn every_attribute_of_a_tensor_agrees_with_the_store() {
         ("dtype", "f32"),
         ("shape", "1000"),
         ("tier", "q8"),
-        ("lossy", "allow"),
+        ("lossy", "allow:q8"),
         ("pin", "0"),
         ("reconstruct", "none"),
         ("policy", "manual"),

@@ -44,7 +44,7 @@ const FIGURES: &[Figure] = &[
         document: "README.md",
         before: "sentence embeddings keep a cosine of ",
         table: TIERS,
-        row: "q8, best",
+        row: "q8, least",
         column: 4,
     },
     Figure {

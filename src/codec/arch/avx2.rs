@@ -196,6 +196,11 @@ impl Kernel for Avx2 {
     }
 
     #[inline(always)]
+    fn mul_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        with_proof!(self, [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
+    }
+
+    #[inline(always)]
     fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         with_proof!(self, [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])])
     }

@@ -141,6 +141,7 @@ impl<const BF16: bool> Avx512<BF16> {
 
 impl<const BF16: bool> Kernel for Avx512<BF16> {
     type Lanes = __m512;
+    const HAS_WIDE_REGISTERS: bool = true;
     const HAS_FUSED: bool = true;
 
     #[inline]
@@ -239,6 +240,11 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
     #[inline(always)]
     fn mul(self, a: __m512, b: __m512) -> __m512 {
         with_proof!(self, _mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        with_proof!(self, _mm512_fmadd_ps(a, b, c))
     }
 
     #[inline(always)]

@@ -16,6 +16,8 @@ const _: () = assert!(4 * LANES == crate::model::GROUP_LEN);
 pub(in crate::codec) trait Kernel: Cells {
     /// Sixteen f32 values.
     type Lanes: Copy;
+    /// Whether one register holds a vector, and there are registers for more than eight.
+    const HAS_WIDE_REGISTERS: bool = false;
 
     /// Whether `f32::mul_add` is one instruction in a job.
     const HAS_FUSED: bool;
@@ -64,6 +66,8 @@ pub(in crate::codec) trait Kernel: Cells {
     fn sub(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
     /// `a * b`
     fn mul(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `a * b + c`, rounded once.
+    fn mul_add(self, a: Self::Lanes, b: Self::Lanes, c: Self::Lanes) -> Self::Lanes;
     /// Every vector of the group times `factor`.
     #[inline(always)]
     fn mul_group(self, group: Group<Self>, factor: Self::Lanes) -> Group<Self> {

@@ -284,6 +284,19 @@ impl Kernel for Neon {
     }
 
     #[inline(always)]
+    fn mul_add(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        with_proof!(
+            self,
+            [
+                vfmaq_f32(c[0], a[0], b[0]),
+                vfmaq_f32(c[1], a[1], b[1]),
+                vfmaq_f32(c[2], a[2], b[2]),
+                vfmaq_f32(c[3], a[3], b[3])
+            ]
+        )
+    }
+
+    #[inline(always)]
     fn div(self, a: Lanes, b: Lanes) -> Lanes {
         with_proof!(
             self,

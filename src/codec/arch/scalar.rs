@@ -120,6 +120,15 @@ impl Kernel for Scalar {
     }
 
     #[inline(always)]
+    fn mul_add(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        let mut out = c;
+        for (sum, (a, b)) in out.iter_mut().zip(a.into_iter().zip(b)) {
+            *sum = a.mul_add(b, *sum);
+        }
+        out
+    }
+
+    #[inline(always)]
     fn div(self, a: Lanes, b: Lanes) -> Lanes {
         each(a, b, |a, b| a / b)
     }

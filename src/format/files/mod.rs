@@ -3,6 +3,7 @@
 /// The end of an error for a file that is shorter than its header says.
 const CUT_OFF: &str = "it is cut off; download or copy it again";
 
+pub mod adapter_config;
 pub mod cgeb;
 pub mod cgei;
 pub mod gguf;

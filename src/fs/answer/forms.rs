@@ -54,7 +54,13 @@ impl Dispatcher {
                         error
                     })
                 });
-                let opened = opened.map_err(|error| failed(&mounted, "open", &error));
+                let opened = opened.map_err(|error| {
+                    if error.kind() != ErrorKind::Gone {
+                        // The thread would find this file again where another one has the name by then.
+                        second_looks.done(thread);
+                    }
+                    failed(&mounted, "open", &error)
+                });
                 invalidator.invalidate_meanwhile(&vfs, Invalidation::default());
                 let is_stale = invalidator.is_stale(ino);
                 match opened {

@@ -18,8 +18,8 @@ pub(in crate::fs) struct FormFile {
 
 /// The current source of its bytes.
 struct Current {
-    /// The node at that time.
-    node: Option<Arc<Node>>,
+    /// The nodes that its bytes follow from, at that time.
+    nodes: Vec<Option<Arc<Node>>>,
     /// The other files that it followed from.
     inputs: Vec<Arc<Node>>,
     stream: Arc<Stream>,
@@ -28,12 +28,12 @@ struct Current {
 impl FormFile {
     pub fn open(vfs: &Arc<Vfs>, view: FormView) -> Result<FormFile> {
         vfs.flush_for_form(&view)?;
-        let node = node_now(&view);
+        let nodes = vfs.nodes_of_form(&view);
         let recipe = vfs.recipe(&view)?;
         let stream = Arc::new(vfs.open_form(&view, &recipe)?);
         recipe.count_use();
         let inputs = recipe.inputs().to_vec();
-        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, inputs, stream }) })
+        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { nodes, inputs, stream }) })
     }
 
     /// The file that it shows.
@@ -49,14 +49,14 @@ impl FormFile {
     /// Reads from `offset` until `out` is full or the file ends. The bytes are those of the current
     /// content, because the kernel caches them for all openers.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let node = node_now(&self.view);
+        let nodes = self.vfs.nodes_of_form(&self.view);
         let stream = {
             let current = self.current.read();
-            let is_current = match (&node, &current.node) {
+            let is_current = nodes.iter().zip(&current.nodes).all(|pair| match pair {
                 (Some(now), Some(then)) => Arc::ptr_eq(now, then),
                 // The node is gone: an open file keeps its last source.
                 _ => true,
-            };
+            });
             let is_current = is_current && are_same(&self.view, &current.inputs);
             if is_current { Some(current.stream.clone()) } else { None }
         };
@@ -66,18 +66,12 @@ impl FormFile {
                 let recipe = self.vfs.recipe(&self.view)?;
                 let stream = Arc::new(self.vfs.open_form(&self.view, &recipe)?);
                 let inputs = recipe.inputs().to_vec();
-                *self.current.write() = Current { node, inputs, stream: stream.clone() };
+                *self.current.write() = Current { nodes, inputs, stream: stream.clone() };
                 stream
             }
         };
         stream.read(offset, out)
     }
-}
-
-/// The node of a file, as the log now records it.
-fn node_now(view: &FormView) -> Option<Arc<Node>> {
-    let (_, item) = view.of.as_ref()?;
-    view.collection.state().node(item.node()?.entry.id).cloned()
 }
 
 /// Whether files are as the log now records them, or gone.

@@ -70,7 +70,7 @@ pub fn parse_collection(text: &str) -> Result<OwnedCollectionName> {
 
 /// Parses the name of an encoder.
 pub fn parse_encoder(text: &str) -> Result<Encoder> {
-    Encoder::from_name(text).ok_or_else(|| Error::invalid(format!("{text:?} is neither best nor absmax")))
+    Encoder::from_name(text).ok_or_else(|| Error::invalid(format!("{text:?} is not best, least or absmax")))
 }
 
 impl Request {

@@ -29,7 +29,7 @@ impl OpenObject {
             let payload = encode_packed(self.object.dtype(), elements)?;
             return Ok(payload.filter(|payload| is_it(payload)));
         }
-        for encoder in [Encoder::Best, Encoder::Absmax] {
+        for encoder in Encoder::ALL {
             let mut payload = Vec::new();
             let dtype = self.object.dtype();
             let encoded = codec::encode(block.stored.tier, encoder, dtype, elements, &mut payload)?;

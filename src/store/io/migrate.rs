@@ -38,6 +38,8 @@ pub enum Elements {
     Origin,
     /// Any other source.
     Other,
+    /// None: the block stays as it is.
+    Kept,
 }
 
 /// Writes the elements of a block to its last argument. Called on several threads.
@@ -49,13 +51,12 @@ impl OpenObject {
     /// A block that becomes exact and is intact in its outside file is located there again; it is not read
     /// if that was verified before. Packed blocks leave their outside file.
     pub fn migrate(&self, range: Range<u32>, storing: Storing, source: &Source<'_>) -> Result<Migration<'_>> {
-        let (aim, to) = (storing.aim, storing.tier());
         let mut migration = self.migration();
         let layout = self.object().layout();
         let due: Vec<(u32, Block)> = self
             .object()
             .stored_blocks(range, layout)
-            .filter(|(index, block)| self.is_due(*index, block, aim))
+            .filter(|(index, block)| self.is_due(*index, block, storing.aim))
             .collect();
         for group in due.chunk_by(|before, next| before.0 + 1 == next.0) {
             let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
@@ -65,52 +66,74 @@ impl OpenObject {
             let block_bytes = layout.block_bytes as usize;
             // Location of a block's elements in its outside file: they need not be stored.
             let parts = group.par_iter().zip(elements.par_chunks_mut(block_bytes.max(1)));
-            let places: Vec<Option<Stored>> = parts
-                .map(|((index, block), part)| {
-                    let from = source(self, *index, block, part)?;
-                    let place = self.object().origin_place(*index);
-                    Ok(place.filter(|_| from == Elements::Origin))
-                })
-                .collect::<Result<_>>()?;
-            if aim == Aim::Tier(Tier::Exact) && places.iter().all(Option::is_some) {
-                let there = group.iter().zip(places.into_iter().flatten());
-                migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
-                continue;
-            }
-            let dtype = self.object().dtype();
-            let touched = &mut migration.touched;
-            let stored = if to == Tier::Packed {
-                self.pack_blocks(group, &elements, touched)?
-            } else {
-                let (stored, measured) = self.collection.store_blocks(
-                    to,
-                    storing.encoder,
-                    dtype,
-                    &elements,
-                    block_bytes,
-                    touched,
-                )?;
-                migration.measured.add(measured);
-                stored.into_iter().map(Some).collect()
-            };
-            for (((index, block), place), stored) in group.iter().zip(places).zip(stored) {
-                let Some(mut stored) = stored else { continue };
-                if let Some(place) = place.filter(|_| stored.tier.is_exact()) {
-                    migration.touched.slots.give(stored.tier.byte(), stored.offset);
-                    stored = place;
-                }
-                let is_there = block.stored.tier == stored.tier
-                    && self.object().deltas(*index, block.epoch).is_none()
-                    && !(aim == Aim::Pack && self.is_outside(block));
-                if !is_there {
-                    migration.blocks.push((*index, *block, stored));
-                } else if !stored.in_data {
-                    // The block could not be encoded and was exact before.
-                    migration.touched.slots.give(stored.tier.byte(), stored.offset);
+            let read = parts
+                .map(|((index, block), part)| source(self, *index, block, part))
+                .collect::<Result<Vec<Elements>>>()?;
+            let mut rest = (group, elements.as_slice());
+            for run in read.chunk_by(|one, next| (*one == Elements::Kept) == (*next == Elements::Kept)) {
+                // Only the last block of a group is shorter.
+                let bytes = run.len().saturating_mul(block_bytes).min(rest.1.len());
+                let (blocks, others) = rest.0.split_at(run.len().min(rest.0.len()));
+                let (elements, left) = rest.1.split_at(bytes);
+                rest = (others, left);
+                if run.first() != Some(&Elements::Kept) {
+                    self.store_run(&mut migration, storing, blocks, run, elements)?;
                 }
             }
         }
         Ok(migration)
+    }
+
+    /// Stores neighbouring blocks, which come from `from`.
+    fn store_run(
+        &self,
+        migration: &mut Migration<'_>,
+        storing: Storing,
+        group: &[(u32, Block)],
+        from: &[Elements],
+        elements: &[u8],
+    ) -> Result<()> {
+        let (aim, to) = (storing.aim, storing.tier());
+        // Location of a block's elements in its outside file: they need not be stored.
+        let place = |((index, _), from): (&(u32, Block), &Elements)| {
+            self.object().origin_place(*index).filter(|_| *from == Elements::Origin)
+        };
+        let places: Vec<Option<Stored>> = group.iter().zip(from).map(place).collect();
+        if aim == Aim::Tier(Tier::Exact) && places.iter().all(Option::is_some) {
+            let there = group.iter().zip(places.into_iter().flatten());
+            migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
+            return Ok(());
+        }
+        let block_bytes = self.object().layout().block_bytes as usize;
+        let touched = &mut migration.touched;
+        let stored = if to == Tier::Packed {
+            self.pack_blocks(group, elements, touched)?
+        } else {
+            let (dtype, encoder) = (self.object().dtype(), storing.encoder);
+            let (stored, measured) =
+                self.collection.store_blocks(to, encoder, dtype, elements, block_bytes, touched)?;
+            migration.measured.add(measured);
+            stored.into_iter().map(Some).collect()
+        };
+        for (((index, block), place), stored) in group.iter().zip(places).zip(stored) {
+            let Some(mut stored) = stored else { continue };
+            if let Some(place) = place.filter(|_| stored.tier.is_exact()) {
+                migration.touched.slots.give(stored.tier.byte(), stored.offset);
+                stored = place;
+            }
+            let is_same = stored.checksum == block.stored.checksum && stored.len == block.stored.len;
+            let is_there = block.stored.tier == stored.tier
+                && self.object().deltas(*index, block.epoch).is_none()
+                && !(aim == Aim::Pack && self.is_outside(block))
+                && (is_same || !matches!(aim, Aim::Again(_)));
+            if !is_there {
+                migration.blocks.push((*index, *block, stored));
+            } else if !stored.in_data {
+                // Its payload would be the same, or it could not be encoded and was exact before.
+                migration.touched.slots.give(stored.tier.byte(), stored.offset);
+            }
+        }
+        Ok(())
     }
 
     /// Stores blocks packed, or exactly where packing does not make them smaller. `None` for those that are

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use crate::codec;
 use crate::format::log::catalog::{Entry, Measured, NodeEntry, NodeType};
 use crate::format::log::record::Stored;
 use crate::format::snapshot::manifest::FileKind;
@@ -81,6 +82,7 @@ impl Canonical {
         let mut hasher = blake3::Hasher::new();
         let tier = recode.tier();
         hasher.update(concat!("tierfs variant ", env!("CARGO_PKG_VERSION"), "\n").as_bytes());
+        hasher.update(&codec::ENCODERS_REVISION.to_le_bytes());
         hasher.update(format!("{} {tier}\n", recode.name()).as_bytes());
         for (node, places) in nodes {
             let Some(encoder) = recode.takes(still, node) else { continue };

@@ -23,6 +23,9 @@ pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
         Item::Whole => return refused("this form is assembled from many files; pin those files"),
         Item::Node(node) | Item::Index(node) => node,
     };
+    if matches!(form, Form::Merged(_)) {
+        return refused("this form follows the files of two directories; pin those, or export it");
+    }
     let Some(file) = node.file() else {
         return refused("only files of a form can be pinned, not its directories");
     };

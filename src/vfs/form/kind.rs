@@ -3,6 +3,7 @@
 use crate::format::files::hub::ElementType;
 use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Dtype, Tier};
+use crate::vfs::form::adapters::AdapterFiles;
 
 /// A form: the same tensors as a tree of other files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -39,7 +40,14 @@ pub enum Form {
     Experts,
     /// One expert of a tensor.
     Expert(u32),
+    /// A directory for each adapter.
+    Merges,
+    /// With the adapter of another directory added.
+    Merged(AdapterFiles),
 }
+
+/// The name of the directory of forms with an adapter.
+pub const MERGED_NAME: &str = "merged";
 
 /// The number of the index files of `Cgeb`, the only form that has them.
 pub const INDEX_NUMBER: u8 = 12;
@@ -57,6 +65,8 @@ pub enum Shows {
     Moved(Tier),
     /// One file that lists all digests.
     Digests,
+    /// All files, with an adapter added to their tensors.
+    Merged,
     /// One GGUF file for each directory that holds a model, with elements of this type.
     Model(ElementType),
     /// All files, with the part of each tensor that a rank has.
@@ -69,7 +79,7 @@ pub enum Shows {
 
 impl Form {
     /// The forms that `.as` lists. Those with a number come first, in the order of their numbers.
-    pub const ALL: [Form; 16] = [
+    pub const ALL: [Form; 17] = [
         Form::Npy,
         Form::Safetensors,
         Form::F32,
@@ -86,6 +96,7 @@ impl Form {
         Form::GgufQ4,
         Form::Ranks,
         Form::Experts,
+        Form::Merges,
     ];
 
     /// The form's number in inode numbers and pins, from 1. `None` for a form that each mount numbers itself.
@@ -121,19 +132,22 @@ impl Form {
             Form::GgufQ4 => "gguf-q4_0",
             Form::Ranks | Form::Rank(_) => "tp",
             Form::Experts | Form::Expert(_) => "experts",
+            Form::Merges | Form::Merged(_) => MERGED_NAME,
         }
     }
 
-    /// The value of its parameter, if it has one: the name of its directory or file.
+    /// The value of its parameter, if it has one: the name of its directory or file, but the numbers of an adapter.
     pub fn value(self) -> Option<String> {
         match self {
             Form::Rank(rank) => Some(rank.to_string()),
             Form::Expert(index) => Some(index.to_string()),
+            Form::Merged(files) => Some(files.to_string()),
             _ => None,
         }
     }
 
-    /// A text that identifies it among all forms: the path of its directory below `.as`, if it has one.
+    /// A text that identifies it among all forms: the path of its directory below `.as`, if it has one. Not of an adapter,
+    /// which has another name there.
     pub fn path(self) -> String {
         match self.value() {
             Some(value) => format!("{}/{value}", self.name()),
@@ -163,9 +177,10 @@ impl Form {
             Form::Gguf => Shows::Model(ElementType::Automatic),
             Form::GgufQ8 => Shows::Model(ElementType::Q8_0),
             Form::GgufQ4 => Shows::Model(ElementType::Q4_0),
-            Form::Ranks | Form::Experts => Shows::Values,
+            Form::Ranks | Form::Experts | Form::Merges => Shows::Values,
             Form::Rank(rank) => Shows::Split(rank),
             Form::Expert(_) => Shows::Part,
+            Form::Merged(_) => Shows::Merged,
         }
     }
 

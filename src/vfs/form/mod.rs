@@ -20,6 +20,7 @@
 //! are parts of inode numbers and of pins, at most 14; 12 is `INDEX_NUMBER`. Each mount numbers the others itself
 //! (`vfs/tree/form_numbers.rs`), and their files cannot be pinned. `values.rs` has forms with parameters.
 
+mod adapters;
 mod batch;
 mod checkpoint;
 mod experts;
@@ -37,9 +38,10 @@ mod sums;
 mod values;
 mod weights;
 
+pub use adapters::{Adapter, AdapterFiles, files_in, fits, plan as plan_merged};
 pub use form_pins::{PinnedForms, pin_of};
 pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none, why_of_config};
-pub use kind::{Form, Shows};
+pub use kind::{Form, MERGED_NAME, Shows};
 pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;

@@ -154,6 +154,13 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
 
 /// Whether a form shows a node. Embedding batches have numbers, which codes and scales are not.
 fn is_shown(form: Form, state: &State, node: &Node) -> bool {
+    // Loaders would add an adapter beside the base again.
+    if let Form::Merged(files) = form
+        && files.collection == state.number()
+        && [files.config, files.weights].contains(&node.entry.id)
+    {
+        return false;
+    }
     let file = match &node.entry.node_type {
         NodeType::Directory => return form != Form::Sha256,
         NodeType::Symlink(_) => return shows_all(form),
@@ -170,7 +177,7 @@ fn is_shown(form: Form, state: &State, node: &Node) -> bool {
             let has_numbers = is_castable(tensor.dtype) && !state.is_part_of_weight(node.entry.id);
             has_numbers && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
         }
-        Form::Sha256 | Form::Ranks => false,
+        Form::Sha256 | Form::Ranks | Form::Merges => false,
         Form::Experts | Form::Expert(_) => experts::count(tensor).is_some(),
         _ => true,
     }
@@ -178,5 +185,5 @@ fn is_shown(form: Form, state: &State, node: &Node) -> bool {
 
 /// Whether a form shows files that are no tensors, and symbolic links.
 fn shows_all(form: Form) -> bool {
-    matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_) | Shows::Split(_))
+    matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_) | Shows::Split(_) | Shows::Merged)
 }

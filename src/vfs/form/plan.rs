@@ -77,6 +77,7 @@ pub fn plan(
                 Shows::Cast(to) => cast(collection, &node, pieces, to)?,
                 Shows::Split(rank) => split::parts(collection, &node, pieces, rank)?,
                 Shows::Part => vec![expert(form, &pieces)?],
+                Shows::Merged => return Err(Error::new(ErrorKind::NotFound, "a base without an adapter")),
                 _ if published.is_some() => match file.view {
                     Some(_) => vec![Part::Source(tensor(&pieces)?.0)],
                     None => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
@@ -100,7 +101,7 @@ pub fn published(store: &Store, collection: &Arc<Collection>, form: Form) -> Res
 }
 
 /// Assembles the parts of an embedding batch to the batch file. Without records, returns the parts unchanged.
-fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
+pub(super) fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
     let Some(runs) = records else { return parts };
     let source = |part| match part {
         Part::Source(source) => Some(source),
@@ -120,7 +121,7 @@ fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs
 }
 
 /// The current node of a file, and its objects in order. The objects of a sharded tensor are not joined.
-fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
+pub(super) fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
     let state = collection.state();
     let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;

@@ -13,6 +13,7 @@ use crate::store::Node;
 use crate::store::Object;
 use crate::store::{OpenObject, StridedElements, Verify};
 use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, Strided, Zeros, batch_index};
+use crate::vfs::form::adapters::MergedTensor;
 use crate::vfs::form::batch::{self, Rows};
 use crate::vfs::form::gguf_model::ModelTensor;
 use crate::vfs::form::sums::{self, Summed};
@@ -89,6 +90,8 @@ pub(super) enum Part {
     Weight(ShownWeight),
     /// A tensor of a model in its GGUF file.
     ModelTensor(ModelTensor),
+    /// A tensor that an adapter changes.
+    Merged(Box<MergedTensor>),
 }
 
 /// A weight and the tensors that it consists of, by name.
@@ -193,6 +196,7 @@ impl Part {
             Part::Sums(files) => Some(sums::bytes(files)),
             Part::Weight(shown) => shown.weight.shape.elements().checked_mul(shown.to.bytes()),
             Part::ModelTensor(tensor) => Some(tensor.bytes()),
+            Part::Merged(tensor) => tensor.bytes(),
         }
     }
 
@@ -227,6 +231,7 @@ impl Part {
                 Ok(Segment::Computed(Arc::new(index.ok_or_else(gone)?)))
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
+            Part::Merged(tensor) => tensor.segment(collection, verify),
             Part::Weight(shown) => shown.segment(collection, verify),
             Part::ModelTensor(tensor) => tensor.segment(collection, verify),
         }
@@ -272,6 +277,10 @@ impl Recipe {
                 Part::Batch { parts, .. } => parts.iter().collect(),
                 Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
                 Part::ModelTensor(tensor) => tensor.sources(),
+                Part::Merged(tensor) => {
+                    tensor.count_use_of_adapter();
+                    tensor.sources().0
+                }
                 Part::Slice { source, elements } => {
                     let is_range = elements.dimensions.len() == 1 && source.view.is_none();
                     let range = is_range.then(|| elements.begin..elements.begin + elements.bytes());

@@ -4,6 +4,7 @@
 //! | directory | values | what a value shows |
 //! |---|---|---|
 //! | `.as/tp` | `Form::Rank` | the collection |
+//! | `.as/merged` | `Form::Merged`, which `vfs/tree/merges.rs` looks up and lists | the collection |
 //! | a tensor in `.as/experts` | `Form::Expert` | the tensor |
 //!
 //! To add one: a variant for the directory at the end of `Form::ALL` and one for the values, `Form::value`, and an arm
@@ -23,7 +24,7 @@ use crate::vfs::form::weights;
 /// Whether an item of a form is a directory of values.
 pub fn has_values(form: Form, item: &Item) -> bool {
     match form {
-        Form::Ranks => true,
+        Form::Ranks | Form::Merges => true,
         Form::Experts => item.node().is_some_and(|node| node.file().is_some()),
         _ => false,
     }
@@ -51,6 +52,7 @@ pub fn values(collection: &Arc<Collection>, form: Form, node: &Node) -> Vec<Form
 pub fn family_above(form: Form, node: EntryId) -> Option<Form> {
     match form {
         Form::Rank(_) if node == ROOT => Some(Form::Ranks),
+        Form::Merged(_) if node == ROOT => Some(Form::Merges),
         Form::Expert(_) => Some(Form::Experts),
         _ => None,
     }

@@ -137,8 +137,9 @@ impl Vfs {
     /// views. For a form, also the files that it is made of.
     pub fn sharing(&self, ino: Ino) -> Vec<Ino> {
         if let Some(ShownNode { collection, node }) = self.shown_by(ino) {
-            let own = Ino::of(Place::Node { collection, node });
-            return own.into_iter().flat_map(|own| self.sharing(own).into_iter().chain([own])).collect();
+            let sources =
+                Ino::of(Place::Node { collection, node }).into_iter().chain(self.adapter_sources(ino));
+            return sources.flat_map(|own| self.sharing(own).into_iter().chain([own])).collect();
         }
         let Ok(Located::Node(view)) = self.locate(ino) else { return Vec::new() };
         let state = view.collection.state();

@@ -85,6 +85,7 @@ impl Vfs {
     pub fn forget_inode(&self, number: Ino) {
         if !number.is_backed() {
             // Under the passthrough number the kernel caches no pages.
+            self.forget_adapter(number);
             self.forms.forget(number, self.shown_by(number));
         }
         let ino = number.own();

@@ -9,7 +9,7 @@ use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Result};
 use crate::store::{Assembly, Collection, Object, OpenObject, Pin, Settings, State, Verify};
 use crate::stream::{Stream, may_show_other_hash};
-use crate::vfs::form::{self, Form, Item, Shows};
+use crate::vfs::form::{self, Adapter, Form, Item, Shows};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::Located;
 use crate::vfs::tree::vfs::Vfs;
@@ -50,6 +50,8 @@ pub struct Content {
     /// The file, and the form in which it is shown, if it has a number.
     pin: Pin,
     form: Option<(Form, Item)>,
+    /// The adapter that is added, if the form has one.
+    adapter: Option<Arc<Adapter>>,
     /// Of the GGUF file of a model, which has the name of its directory, the path in the collection.
     path: Option<Vec<u8>>,
     /// Its objects with their change counts.
@@ -116,6 +118,10 @@ impl Content {
 
     /// Its bytes as a stream that verifies all of them.
     pub fn stream(&self, settings: &Settings) -> Result<Stream> {
+        if let (Some((_, item)), Some(adapter)) = (&self.form, &self.adapter) {
+            let recipe = form::plan_merged(&self.collection, Ok(adapter.clone()), item)?;
+            return recipe.stream(Verify::Always);
+        }
         match &self.form {
             // No form that shows a move comes here.
             Some((form, item)) => {
@@ -172,14 +178,19 @@ impl Vfs {
         if self.verify != Verify::First {
             return None;
         }
-        let (collection, pin, form) = match self.locate(ino).ok()? {
+        let (collection, pin, form, adapter) = match self.locate(ino).ok()? {
             Located::Node(view) => {
                 // Checked first, because most opened files are short.
                 let state = view.collection.state();
                 let node = state.node(view.node.entry.id).filter(|node| node.bytes >= bytes_min)?;
                 let pin = Pin::file(node.entry.id);
                 drop(state);
-                (view.collection, pin, None)
+                (view.collection, pin, None, None)
+            }
+            Located::Form(view) if matches!(view.of, Some((Form::Merged(_), _))) => {
+                let adapter = self.adapter_of_view(&view)?.ok()?;
+                let node = view.of.as_ref()?.1.node()?.entry.id;
+                (view.collection, Pin::file(node), view.of, Some(adapter))
             }
             Located::Form(view) => {
                 let (form, item) = view.of?;
@@ -191,7 +202,7 @@ impl Vfs {
                     Some(_) => form::pin_of(&view.collection, form, &item).ok()?,
                     None => Pin::file(item.node().filter(|node| node.file().is_some())?.entry.id),
                 };
-                (view.collection, pin, Some((form, item)))
+                (view.collection, pin, Some((form, item)), None)
             }
             _ => return None,
         };
@@ -215,7 +226,10 @@ impl Vfs {
             }
             _ => None,
         };
-        let beside = beside.unwrap_or_default();
+        let mut beside = beside.unwrap_or_default();
+        if let Some(adapter) = &adapter {
+            beside.extend(adapter.objects().ok()?);
+        }
         let (objects, tensor, assembly) = {
             let state = collection.state();
             let file = state.node(pin.node)?.file()?;
@@ -229,7 +243,7 @@ impl Vfs {
             let objects: Option<Vec<_>> = objects.into_iter().map(object).collect();
             (objects?, file.tensor.clone(), assembly)
         };
-        Some(Content { collection, pin, form, path, objects, tensor, assembly })
+        Some(Content { collection, pin, form, adapter, path, objects, tensor, assembly })
     }
 }
 

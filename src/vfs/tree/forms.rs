@@ -16,9 +16,9 @@ use crate::vfs::tree::location::{FileView, FormView, Located, WHOLE, no_name};
 use crate::vfs::tree::vfs::Vfs;
 
 /// The read permissions of the owner, the group and all others.
-const READ_CLASSES: [u32; 3] = [0o400, 0o040, 0o004];
+pub(super) const READ_CLASSES: [u32; 3] = [0o400, 0o040, 0o004];
 /// Their search permissions for directories.
-const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
+pub(super) const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
 
 impl Vfs {
     /// The place of a directory of forms, or of something in it.
@@ -67,11 +67,15 @@ impl Vfs {
         let FormOf { collection, form } = self.form_numbers().form(number)?;
         let collection = self.numbered(collection).ok()??;
         let node = collection.state().shown(node)?;
+        let form = self.with_present_adapter(form, &node)?;
         Some(FormView { collection, of: Some((form, Item::Node(node))) })
     }
 
     /// Looks up a name in a directory of forms.
     pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
+        if let Some(found) = self.adapter_named(view, name) {
+            return found;
+        }
         if let Some((form, Item::Node(node))) =
             view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
         {
@@ -142,7 +146,8 @@ impl Vfs {
             entry.mtime,
             Owner { uid: entry.uid, gid: entry.gid },
         );
-        let directory = Attr { atime: entry.atime, ..directory };
+        let directory =
+            Attr { atime: entry.atime, mode: self.merged_mode(view, directory.mode), ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         if view.of.as_ref().is_some_and(|(form, item)| form::has_values(*form, item)) && node.file().is_some()
         {
@@ -159,7 +164,7 @@ impl Vfs {
                 let of_all = |bits: u32, input: &Arc<Node>| bits & allowed(entry, &input.entry, READ_CLASSES);
                 let mode = match &view.of {
                     Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
-                    _ => inputs.iter().fold(entry.mode & READ_BITS, of_all),
+                    _ => inputs.iter().fold(self.merged_mode(view, entry.mode & READ_BITS), of_all),
                 };
                 let mtime = inputs.iter().map(|input| input.entry.mtime).fold(entry.mtime, Ord::max);
                 let of_container = node.file().is_some_and(|file| file.container.is_some());
@@ -188,6 +193,9 @@ impl Vfs {
         let Some((form, item)) = &view.of else {
             return Err(Error::new(ErrorKind::IsDirectory, "not a file"));
         };
+        if let Some(merged) = self.merged_recipe(view) {
+            return merged;
+        }
         let published = self.published(view)?;
         form::plan(&view.collection, published.as_ref(), self.store().settings(), *form, item)
     }
@@ -205,6 +213,7 @@ impl Vfs {
     pub fn flush_for_form(&self, view: &FormView) -> Result<()> {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
+        self.flush_adapter(view)?;
         let number = view.collection.state().number();
         let inputs = match &view.of {
             Some((form, _)) => form::inputs(&view.collection, *form, node).0,
@@ -232,6 +241,7 @@ impl Vfs {
             && let Some(ShownNode { collection, node }) = self.shown_by(ino)
         {
             self.forms.note(collection, node, ino);
+            self.note_adapter(ino);
         }
         recipe.stream(self.verify)
     }
@@ -255,6 +265,9 @@ impl Vfs {
 
     /// Lists the directory of forms, or one in it, after `after`. Each name comes with its place.
     pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
+        if let Some(merges) = self.merges_after(view, after)? {
+            return Ok(merges);
+        }
         let form = view.of.as_ref().map(|(form, _)| *form);
         let is_model = form.is_some_and(|form| matches!(form.shows(), Shows::Model(_)));
         let form = form.filter(|form| is_model || form::hides_tensors(*form));
@@ -383,7 +396,7 @@ fn read_bits_of_all(state: &State) -> u32 {
 
 /// The classes of `root` that have the permission `asked` of an entry, as read bits. A class whose
 /// owner or group differs there counts as others.
-fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
+pub(super) fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
     let [owner, group, others] = asked.map(|bit| entry.mode & bit != 0);
     let by_owner = if entry.uid == root.uid { owner } else { others };
     let by_group = if entry.gid == root.gid { group } else { others };

@@ -94,6 +94,12 @@ impl Vfs {
             .for_each(|open_file| open_file.note_forgotten());
         let mut changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
         if self.forms.has_any(number) {
+            // A file with an adapter is noted for the adapter's container, whichever of its tensors changes.
+            let containers: Vec<EntryId> = {
+                let state = collection.state();
+                changed.iter().filter_map(|node| state.node(*node)?.file()?.container).collect()
+            };
+            changed.extend(containers);
             // A cast shows a weight with the scales that other tensors have, also those of other shards, and as the
             // configuration of the model says.
             let state = collection.state();

@@ -18,6 +18,7 @@ use crate::vfs::tree::attr::{Attr, Unlogged};
 use crate::vfs::tree::form_numbers::FormNumbers;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
+use crate::vfs::tree::kept_adapters::KeptAdapters;
 use crate::vfs::tree::list_mode::ListMode;
 use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
@@ -61,6 +62,7 @@ struct LookedUp {
     /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
     form_numbers: FormNumbers,
+    adapters: KeptAdapters,
 }
 
 /// A collection that was looked up.
@@ -109,6 +111,10 @@ impl Vfs {
             forms: OpenedForms::default(),
             looked_up: LookedUp::default(),
         }
+    }
+
+    pub(super) fn kept_adapters(&self) -> &KeptAdapters {
+        &self.looked_up.adapters
     }
 
     /// The numbers of forms with parameters.
@@ -341,6 +347,9 @@ impl Vfs {
 
     /// Whether the collection of an inode is open; otherwise nobody uses it, and nothing in it changes.
     pub fn is_open(&self, ino: Ino) -> bool {
+        if self.adapter_sources(ino).into_iter().any(|source| self.is_open(source)) {
+            return true;
+        }
         let collection = match (ino.place(), self.shown_by(ino)) {
             (Place::Node { collection, .. }, _) => collection,
             (_, Some(shown)) => shown.collection,

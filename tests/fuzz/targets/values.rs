@@ -38,8 +38,9 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(encoder.name(), text);
     }
     if let Ok(MoveTo { aim, all }) = MoveTo::parse(text) {
-        assert!(aim.tier() != Tier::Absent && text.ends_with(":all") == all);
-        assert_eq!(MoveTo::parse_tier(text).is_err(), aim.keeps_bytes());
+        let again = text.strip_suffix(":again");
+        assert!(aim.tier() != Tier::Absent && again.unwrap_or(text).ends_with(":all") == all);
+        assert_eq!(MoveTo::parse_tier(text).is_err(), aim.keeps_bytes() || again.is_some());
     }
     if let Ok(settings) = Settings::parse(text) {
         assert_eq!(Settings::parse(&settings.to_text()).ok(), Some(settings));
