@@ -7,7 +7,7 @@
 //! 2. `value = fma(sum, scale, element)`, where the element is widened without loss.
 //! 3. The value is rounded once to the element's type, to nearest, ties to even. A NaN becomes the positive quiet one.
 //!
-//! `right` is packed in panels of [`LANES`] columns ([`Panels`]), and several rows share each panel that is loaded.
+//! `right` is packed in panels of `LANES` columns ([`Panels`]), and several rows share each panel that is loaded.
 
 use half::{bf16, f16};
 
@@ -19,7 +19,7 @@ const PANEL_BYTES: usize = 16 << 10;
 /// Bytes of a vector.
 const VECTOR_BYTES: usize = 4 * LANES;
 
-/// `right` of a product: its columns in panels of [`LANES`], each with one vector for each `k`. Columns after the last
+/// `right` of a product: its columns in panels of `LANES`, each with one vector for each `k`. Columns after the last
 /// one are zeros.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Panels {
