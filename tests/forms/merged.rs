@@ -63,7 +63,7 @@ fn adapters_that_peft_saved_are_merged_as_peft_merges_them() {
     }
     let mounted = place.mount(&["--read-only"]);
     for (case, dtype) in CASES {
-        let base = mounted.path(&format!("t/base-{dtype}"));
+        let base = mounted.path(format!("t/base-{dtype}"));
         let merged = base.join(".as/merged");
         let mut wanted: Vec<&str> = CASES.iter().map(|(case, _)| *case).collect();
         wanted.sort_unstable();
