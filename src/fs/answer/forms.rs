@@ -54,13 +54,11 @@ impl Dispatcher {
                         error
                     })
                 });
-                let opened = opened.map_err(|error| {
-                    if error.kind() != ErrorKind::Gone {
-                        // The thread would find this file again where another one has the name by then.
-                        second_looks.done(thread);
-                    }
-                    failed(&mounted, "open", &error)
-                });
+                // The thread would find this file again where another one has the name by then.
+                if !opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Gone) {
+                    second_looks.done(thread);
+                }
+                let opened = opened.map_err(|error| failed(&mounted, "open", &error));
                 invalidator.invalidate_meanwhile(&vfs, Invalidation::default());
                 let is_stale = invalidator.is_stale(ino);
                 match opened {

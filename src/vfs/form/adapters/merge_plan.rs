@@ -84,7 +84,13 @@ fn find(state: &State, directory: EntryId, name: &str) -> Option<EntryId> {
 /// The recipe of a file of a base with an adapter, which may have been refused. Then the files without tensors are shown.
 pub fn plan(collection: &Arc<Collection>, adapter: Result<Arc<Adapter>>, item: &Item) -> Result<Recipe> {
     let Item::Node(node) = item else { return Err(Error::new(ErrorKind::NotFound, "there is no such file")) };
-    let (_, parts) = parts(collection, adapter, node.entry.id)?;
+    let opened = adapter.as_ref().ok().cloned();
+    let (changed, parts) = parts(collection, adapter, node.entry.id)?;
+    let is_container = node.file().is_some_and(|file| file.tensor.is_none() && file.content.is_container());
+    // Another model of the collection stays as it is, but one without the adapter would be taken for the sum.
+    if let Some(adapter) = opened.filter(|_| changed == 0 && is_container) {
+        fits(collection, &adapter)?;
+    }
     Ok(Recipe {
         collection: collection.clone(),
         created_at: node.entry.created_at,
@@ -103,8 +109,9 @@ pub fn fits(collection: &Arc<Collection>, adapter: &Arc<Adapter>) -> Result<()> 
         Walk::Enter
     });
     let mut first = Err(not_merged(format!(
-        "{}: no safetensors file has a tensor that the adapter names, so it",
-        collection.path()
+        "{}: no safetensors file has the tensor {:?} or another one that the adapter names, so it",
+        collection.path(),
+        adapter.changes.keys().min().map_or("", |name| name)
     )));
     for container in containers {
         match parts(collection, Ok(adapter.clone()), container) {
