@@ -106,7 +106,7 @@ fi
 if is_wanted quantized; then
     for scheme in fp8 mxfp4 gptq nf4; do
         cold
-        timeout 300 "$python" "$here/load_causal.py" "$source/quantized/$scheme.plain" "$mnt/demo/quantized/.as/bf16/$scheme" ||
+        timeout 300 "$python" "$here/causal.py" "$source/quantized/$scheme.plain" "$mnt/demo/quantized/.as/bf16/$scheme" ||
             fail "transformers on $scheme"
         echo "loaders: transformers on $scheme: the values of the codes"
     done
