@@ -50,7 +50,7 @@ impl Strided {
         Strided { elements, source, read_cost_bytes: READ_COST_BYTES }
     }
 
-    /// The same in a source with blocks of so many bytes, each of which a read of a part of it decodes.
+    /// The elements in a source that decodes whole blocks of so many bytes, also to read a part of one.
     pub fn with_blocks(self, block_bytes: u64) -> Strided {
         Strided { read_cost_bytes: block_bytes.max(READ_COST_BYTES), ..self }
     }

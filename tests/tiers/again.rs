@@ -88,7 +88,7 @@ fn blocks_without_an_exact_source_stay() {
         after[40_960..45_056] == before[40_960..45_056] && before[40_960..45_056] != wanted[40_960..45_056]
     );
 
-    // A changed source is no source any more.
+    // A changed source does not count as a source any more.
     fs::write(&file, npy_file(&Random(8).floats(100_000))).unwrap();
     tier_again(&linked, "q8");
     assert!(fs::read(&linked).unwrap() == after);

@@ -280,7 +280,7 @@ fn store<K: Kernel, const BYTES: usize>(kernel: K, to: Dtype, values: &[f32], ou
     each(to, rest, out_rest);
 }
 
-/// The same for values that may be NaN.
+/// Rounds values of which some may be NaN.
 #[inline(always)]
 fn each(to: Dtype, values: &[f32], out: &mut [u8]) {
     for (value, out) in values.iter().zip(out.as_chunks_mut().0) {

@@ -76,7 +76,7 @@ pub enum AdapterPart {
 }
 
 impl AdapterConfig {
-    /// Parses a configuration. Fails with `NotSupported` for kinds of adapters that are no plain sum, and with `Invalid` for other
+    /// Parses a configuration. Fails with `NotSupported` for kinds of adapters that are not a plain sum, and with `Invalid` for other
     /// bytes.
     pub fn parse(json: &[u8]) -> Result<AdapterConfig> {
         let invalid = |text: &str| Error::invalid(format!("{CONFIG_NAME} {text}"));

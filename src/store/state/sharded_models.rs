@@ -72,7 +72,7 @@ impl State {
         tensors.iter().map(mark).collect()
     }
 
-    /// The first shard that a file is recorded to name. `None` for a file that is no index.
+    /// The first shard that the log records for an index. `None` for other files.
     pub fn first_shard(&self, id: EntryId) -> Option<&str> {
         self.setting(id, SHARDS)?.lines().next()
     }

@@ -23,7 +23,7 @@ pub(super) fn count(tensor: &TensorEntry) -> Option<u32> {
     u32::try_from(*first).ok()
 }
 
-/// The number of experts of a node, 0 for one that is no such tensor.
+/// The number of experts of a node, 0 for any other.
 pub(super) fn of(node: &Node) -> u32 {
     node.file().and_then(|file| file.tensor.as_ref()).and_then(count).unwrap_or_default()
 }

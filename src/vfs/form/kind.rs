@@ -28,9 +28,9 @@ pub enum Form {
     Sha256,
     /// Each model of the hub as a GGUF file, in bf16 or f16.
     Gguf,
-    /// The same in Q8_0.
+    /// Each model of the hub as a GGUF file, its matrices in Q8_0.
     GgufQ8,
-    /// The same in Q4_0.
+    /// Each model of the hub as a GGUF file, its matrices in Q4_0.
     GgufQ4,
     /// A directory for each rank of tensor parallelism.
     Ranks,

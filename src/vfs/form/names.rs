@@ -183,7 +183,7 @@ fn is_shown(form: Form, state: &State, node: &Node) -> bool {
     }
 }
 
-/// Whether a form shows files that are no tensors, and symbolic links.
+/// Whether a form shows files that are not tensors, and symbolic links.
 fn shows_all(form: Form) -> bool {
     matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_) | Shows::Split(_) | Shows::Merged)
 }

@@ -62,7 +62,7 @@ impl Vfs {
         Some(FormView { collection, of })
     }
 
-    /// The same of a form with parameters.
+    /// The view of a node in a form with parameters, by the number of the form.
     pub(super) fn numbered_form(&self, number: u32, node: EntryId) -> Option<FormView> {
         let FormOf { collection, form } = self.form_numbers().form(number)?;
         let collection = self.numbered(collection).ok()??;
@@ -297,7 +297,7 @@ impl Vfs {
         }
     }
 
-    /// The same, with the tensors that a form hides.
+    /// Lists also the tensors that a form hides.
     fn all_forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
         let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
         if let Some((form, Item::Node(node))) =

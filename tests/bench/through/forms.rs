@@ -141,7 +141,7 @@ fn weight(scheme: Scheme) -> (Vec<Part>, Vec<u8>) {
     let places = || (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |column| (row, column)));
     match scheme {
         Scheme::Fp8Blocks => {
-            // Without the two codes that are no numbers.
+            // Without the two codes that are not numbers.
             codes.iter_mut().filter(|code| **code & 0x7f == 0x7f).for_each(|code| *code = 0);
             let blocks = &scales[..(ROWS / GROUP * groups) as usize];
             let number = |code: u8| {

@@ -133,7 +133,7 @@ fn a_model_imported_in_q8_is_in_q8_after_a_year_of_the_policy() {
     let set = |setting, value| set_setting(&held.collection, ROOT, setting, value).unwrap();
     set(&POLICY, "auto");
     assert_eq!(pass_days(now, 0..365), [Tier::Q8, Tier::Q8, Tier::Packed]);
-    // A lower floor is no consent to less than the import had, and a consent is no floor.
+    // A lower floor gives no consent: the tensors stay in the tier that the import agreed to.
     set(&POLICY, "auto:q3");
     assert_eq!(pass_days(now, 365..400), [Tier::Q8, Tier::Q8, Tier::Packed]);
     let lossy = || {

@@ -118,7 +118,7 @@ impl Config {
     /// A count by the first of these keys that the configuration has.
     ///
     /// # Errors
-    /// `Invalid` for a value that is no u32.
+    /// `Invalid` for a value that is not a u32.
     pub(super) fn count(&self, keys: &[&str]) -> Result<Option<u32>> {
         let Some((key, value)) = keys.iter().find_map(|key| Some((key, self.value(key)?))) else {
             return Ok(None);

@@ -392,7 +392,7 @@ fn shape_of(sizes: &Sizes, row: &Row, source: &SourceTensor) -> Result<(Shape, O
     Ok((shape, heads))
 }
 
-/// The type of a tensor in the file: F32 for those that llama.cpp needs so, f16 for rows that are no whole blocks.
+/// The type of a tensor in the file: F32 for those that llama.cpp needs so, f16 for rows that are not whole blocks.
 fn type_in_file(name: &str, shape: &Shape, to: Dtype) -> Dtype {
     let is_f32 = shape.dimensions().len() < 2
         || name.ends_with("_norm.weight")

@@ -13,7 +13,7 @@ pub(super) enum Value {
     Map(BTreeMap<String, String>),
 }
 
-/// The keys of a model card, of which there are none without front matter. Takes time in proportion to the text.
+/// The keys of a model card with their values. A card without front matter has no keys. Takes time in proportion to the text.
 pub(super) fn parse(text: &str) -> BTreeMap<String, Value> {
     let mut lines = text.lines();
     let mut found = BTreeMap::new();

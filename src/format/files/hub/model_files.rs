@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::model::{Error, Result};
 
-/// The name of a model's configuration. A directory without one is no model.
+/// The name of a model's configuration. A directory that lacks the file holds no model.
 pub const CONFIG_NAME: &str = "config.json";
 
 /// Files of a directory that the header follows from, each with the most bytes that are read of it. The largest tokenizers of

@@ -92,15 +92,15 @@ pub struct Model<'a> {
 enum Part {
     /// The matrix `[out, in]` itself.
     Weight,
-    /// The same with several elements of a row in one.
+    /// The matrix, with several elements of a row packed into one.
     Packed,
-    /// The same for blocks of it.
+    /// A value for each block of the matrix.
     Scale,
     /// A value a row.
     Bias,
     /// Codes `[in, out]`.
     Turned,
-    /// The same for blocks of it.
+    /// A value for each block of those codes.
     TurnedScale,
     /// A value a column.
     Column,

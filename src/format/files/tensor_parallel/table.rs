@@ -158,9 +158,9 @@ const VOCABULARY: [&str; 8] = [
 /// Names that are output matrices only at the top.
 const VOCABULARY_AT_TOP: [&str; 1] = ["output"];
 
-/// Words in the names of parts that are no language model. They are whole.
+/// Words that are in a part of the name of a tensor outside the language model. Such tensors are whole.
 const OTHER_TOWERS: [&str; 6] = ["vision", "visual", "audio", "image", "speech", "projector"];
-/// The same, as whole names.
+/// Whole parts of the names of such tensors.
 const OTHER_PARTS: [&str; 7] = ["vit", "clip", "talker", "token2wav", "code2wav", "encoder", "embeddings"];
 /// The only language model whose layers are below the name `encoder`.
 const ENCODER: &str = "chatglm";

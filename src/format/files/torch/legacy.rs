@@ -82,7 +82,7 @@ impl<'a> Pickles<'a> {
     fn checkpoint(&self, read: &mut ReadAt<'_>, file_len: u64, budget: &mut Budget) -> Result<Checkpoint> {
         let Pickles { object, keys, len } = self;
         let Value::List(list) = keys.top else {
-            return Err(Error::invalid("the keys of its storages are no list"));
+            return Err(Error::invalid("the keys of its storages are not a list"));
         };
         let numbers = object.storages.iter().map(|storage| object.text(storage.key)).zip(0..);
         let numbers: HashMap<&str, usize> = numbers.collect();
@@ -91,7 +91,7 @@ impl<'a> Pickles<'a> {
         for key in keys.items(list) {
             budget.take(1)?;
             let Value::Text(key) = *key else {
-                return Err(Error::invalid("the key of a storage is no text"));
+                return Err(Error::invalid("the key of a storage is not text"));
             };
             let key = keys.text(key);
             let number = numbers.get(key).copied();
@@ -122,7 +122,8 @@ impl<'a> Pickles<'a> {
     }
 }
 
-/// Whether the pickle of a dictionary says so. Booleans are no values of a checkpoint, so this looks at its bytes.
+/// Whether the pickle of a dictionary says that the machine is little-endian. The reader of checkpoints does not keep booleans, so
+/// this looks at the bytes.
 fn is_little_endian(pickle: &[u8]) -> bool {
     const KEY: &[u8] = b"little_endian";
     const TRUE: u8 = 0x88;

@@ -53,7 +53,7 @@ pub struct Adapter {
 type Parts = HashMap<AdapterPart, Weight>;
 
 impl Adapter {
-    /// Opens the adapter of these files. Fails with `NotSupported` for one that is no plain sum, with `Invalid` for files that do
+    /// Opens the adapter of these files. Fails with `NotSupported` for one that is not a plain sum, with `Invalid` for files that do
     /// not describe one, and with `Gone` for files that are gone.
     pub fn open(collection: &Arc<Collection>, files: AdapterFiles) -> Result<Adapter> {
         let gone = || Error::new(ErrorKind::Gone, "the adapter is gone");

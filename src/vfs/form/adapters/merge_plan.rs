@@ -165,7 +165,7 @@ fn parts(
             return Ok((0, stored(pieces)?));
         }
         if content != Some(Content::Safetensors) {
-            return Err(not_merged("a container that is no safetensors file"));
+            return Err(not_merged("a container that is not a safetensors file"));
         }
         // A file shows what its own tensors become; a container of a model that the adapter does not fit, nothing.
         let has: HashSet<&str> = own.iter().copied().collect();

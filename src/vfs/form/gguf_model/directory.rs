@@ -15,7 +15,7 @@ use crate::stream::{Segment, Stream};
 const NAME: &str = "model.gguf";
 /// The index of the containers of a model.
 const INDEX_NAME: &str = "model.safetensors.index.json";
-/// The most names of a node that are looked at. A node with more is no anchor.
+/// The most names that an anchor may have. The search for one skips nodes with more names.
 const NAMES_MAX: usize = 64;
 /// The most containers of a model.
 const CONTAINERS_MAX: usize = 4096;

@@ -74,7 +74,7 @@ struct Remembered {
     outcome: Outcome,
 }
 
-/// A header, or the reason why there is none.
+/// The header of a model, or the error for a model that has none.
 #[derive(Clone)]
 enum Outcome {
     Made(Arc<Header>),

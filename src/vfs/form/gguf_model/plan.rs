@@ -14,7 +14,7 @@ use crate::vfs::form::weights::Model;
 /// The recipe of the file that shows the model whose anchor a node is.
 ///
 /// # Errors
-/// `NotFound` for a node that is none, those of [`header`], `Gone` for a tensor that is no longer there.
+/// `NotFound` for a node that is not an anchor, the errors of [`header`], `Gone` for a tensor that is no longer there.
 pub fn recipe(collection: &Arc<Collection>, node: &Node, element_type: ElementType) -> Result<Recipe> {
     let directory = directory_of(&collection.state(), node.entry.id);
     let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotFound, "no model"))?;

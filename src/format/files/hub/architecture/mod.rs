@@ -97,7 +97,7 @@ pub(super) enum Vocabulary {
     Llama,
     /// `tokenizer.model`, otherwise byte pairs.
     Qwen,
-    /// The same, and no space before the text.
+    /// `tokenizer.model`, otherwise byte pairs. The tokenizer puts no space before the text.
     Gemma,
     /// Word pieces.
     Bert,
@@ -137,7 +137,7 @@ const fn optional(name: &'static str, source: &'static str, shape: &'static [Siz
     Row { name, source, shape, change: Change::None, is_needed: false }
 }
 
-/// The same, changed.
+/// A row whose elements are changed too.
 const fn changed(row: Row, change: Change) -> Row {
     Row { change, ..row }
 }

@@ -61,5 +61,5 @@ pub(super) const DIGITS: [u8; 136] = [
 /// Its words as BERT reads them in lower case, with spaces between.
 pub(super) const LOWER_WORDS: &str = "🚀 ( normal ) 😶🌫 ( multiple emojis concatenated ) ✅ 🦙🦙 3 33 333 3333 33333 333333 3333333 33333333 3 . 3 3 . . 3 3 . . . 3 កានតែពសេសអាច😁 ? 我 想 在 apple 工 作 1314151 天 ～ - - - - - - = = = = = = = нещо на български ' ' ' ' ' ' ` ` ` ` ` ` ` \" \" \" \" . . . . . . ! ! ! ! ! ! ? ? ? ? ? ? i ' ve been ' told he ' s there , ' re you sure ? ' m not sure i ' ll make it , ' d you like some tea ? we ' ve a ' ll";
 
-/// The same as they are written.
+/// Its words as they are written, with spaces between.
 pub(super) const WORDS: &str = "🚀 ( normal ) 😶🌫️ ( multiple emojis concatenated ) ✅ 🦙🦙 3 33 333 3333 33333 333333 3333333 33333333 3 . 3 3 . . 3 3 . . . 3 កាន់តែពិសេសអាច😁 ? 我 想 在 apple 工 作 1314151 天 ～ - - - - - - = = = = = = = нещо на Български ' ' ' ' ' ' ` ` ` ` ` ` ` \" \" \" \" . . . . . . ! ! ! ! ! ! ? ? ? ? ? ? I ' ve been ' told he ' s there , ' RE you sure ? ' M not sure I ' ll make it , ' D you like some tea ? We ' Ve a ' lL";
