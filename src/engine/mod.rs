@@ -67,7 +67,7 @@ pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
     CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, WRITES, cache_bytes, encoder,
-    note_why, quantizes_writes, set_setting,
+    note_why, set_setting, writes,
 };
 pub use summary::Summary;
 pub use variants::variant;

@@ -4,9 +4,9 @@ use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, LOSSES, Loss, Result, Tier};
 use crate::store::Collection;
 use crate::store::State;
-use crate::store::Touched;
 #[cfg(feature = "mount")]
 use crate::store::allow_until_written;
+use crate::store::{Touched, Writes};
 
 /// A setting with a text value that is inherited: a tensor inherits from its container, a file from
 /// the directories above it.
@@ -99,10 +99,13 @@ pub(super) fn policy_floor(state: &State, node: EntryId) -> Option<Tier> {
     })
 }
 
-/// Whether small writes into an encoded tensor are quantized. A user must have allowed this
-/// explicitly, because written data has no other source.
-pub fn quantizes_writes(state: &State, node: EntryId) -> bool {
-    WRITES.of(state, node) == "delta" && state.is_loss_asked_for(node)
+/// How programs' writes into a tensor are stored. A user must have allowed their rounding explicitly, because written data
+/// has no other source.
+pub fn writes(state: &State, node: EntryId) -> Writes {
+    match WRITES.of(state, node) == "delta" && state.is_loss_asked_for(node) {
+        true => Writes::Rounded { encoder: encoder(state, node), loss: allowed_loss(state, node) },
+        false => Writes::Exact,
+    }
 }
 
 /// Allows loss of precision for an imported node until it is written to.

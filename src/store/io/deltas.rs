@@ -129,9 +129,10 @@ impl OpenObject {
             // The outside file is no longer the source of a block that was written.
             return Ok(Patch::None);
         }
-        // An exact block stays exact.
-        if let Writes::Rounded(encoder) = writes
+        // An exact block stays exact, and a block in a tier below the consent takes exact patches.
+        if let Writes::Rounded { encoder, loss } = writes
             && !block.stored.tier.is_exact()
+            && loss.allows(block.stored.tier)
         {
             if base == new {
                 return Ok(Patch::Same);

@@ -2,15 +2,20 @@
 
 use crate::format::payload::delta::Changes;
 use crate::format::payload::difference::Differences;
-use crate::model::{Dtype, Encoder};
+use crate::model::{Dtype, Encoder, Loss};
 
 /// How writes to an encoded block are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writes {
     /// Exactly.
     Exact,
-    /// Rounded to a delta; encoded again if the delta would be too large.
-    Rounded(Encoder),
+    /// Rounded to a delta, or encoded again if the delta would be too large. Exactly in tiers that the consent does not reach.
+    Rounded {
+        /// How the scales of a block that is encoded again are chosen.
+        encoder: Encoder,
+        /// The tiers to which a person has agreed.
+        loss: Loss,
+    },
 }
 
 /// Maximum change of a block by a delta, as a share of the block's L2 norm.

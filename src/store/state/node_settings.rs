@@ -69,11 +69,6 @@ impl State {
         }
     }
 
-    /// Whether some node has a setting of its own with this value.
-    pub fn has_setting(&self, key: &str, value: &str) -> bool {
-        self.set_nodes(key).any(|(_, own)| own == value)
-    }
-
     /// The nodes that have a setting of their own, with its value, in arbitrary order.
     pub fn set_nodes<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (EntryId, &'a str)> {
         let few = rare(key).and_then(|place| self.settings.rare.get(place));
@@ -108,7 +103,10 @@ impl State {
                         |(_, import): &(EntryId, &str)| Loss::parse(import).covers(Loss::parse(value));
                     return of_import.filter(covers).or(Some((at, value)));
                 }
-                of_import.get_or_insert((at, value));
+                let covers = |(_, known): (EntryId, &str)| Loss::parse(known).covers(Loss::parse(value));
+                if !of_import.is_some_and(covers) {
+                    of_import = Some((at, value));
+                }
             }
             let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
             at = match container {
