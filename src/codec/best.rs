@@ -164,19 +164,13 @@ impl Limits {
         let [positive, negative] = scaled.peaks();
         let peak_is_positive = positive == scaled.max;
         if scales == Scales::All {
-            return Limits {
-                error: f32::INFINITY,
-                least: [0.0; 2],
-                most: f32::INFINITY,
-                peak_is_positive,
-            };
+            return Limits { error: f32::INFINITY, least: [0.0; 2], most: f32::INFINITY, peak_is_positive };
         }
         let most = scaled.max / f32::from(largest_code(bits)) * (1.0 - ROUNDING);
         let error = 0.5 * most;
         let CodeRange { smallest, largest } = code_range(bits);
         let (low, high) = (-f32::from(smallest), f32::from(largest));
-        let at_least =
-            |up: f32, down: f32| ((positive - error) / up).max((negative - error) / down);
+        let at_least = |up: f32, down: f32| ((positive - error) / up).max((negative - error) / down);
         Limits { error, least: [at_least(high, low), at_least(low, high)], most, peak_is_positive }
     }
 

@@ -111,7 +111,9 @@ impl MoveTo {
         if let Some(text) = text.strip_suffix(":again") {
             let to = MoveTo::parse(text)?;
             return match to.aim {
-                Aim::Tier(tier) if Tier::ENCODED.contains(&tier) => Ok(MoveTo { aim: Aim::Again(tier), ..to }),
+                Aim::Tier(tier) if Tier::ENCODED.contains(&tier) => {
+                    Ok(MoveTo { aim: Aim::Again(tier), ..to })
+                }
                 aim => Err(Error::invalid(format!("{aim} has no codes that could be made again"))),
             };
         }

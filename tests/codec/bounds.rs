@@ -28,7 +28,8 @@ fn worst(tier: Tier, dtype: Dtype, values: &[f32], payload: &[u8]) -> f64 {
     let groups = values.chunks(GROUP_LEN).zip(products.chunks(GROUP_LEN));
     let shares = groups.map(|(values, products)| {
         let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-        let errors = values.iter().zip(products).map(|(value, read)| (f64::from(*value) - f64::from(*read)).abs());
+        let errors =
+            values.iter().zip(products).map(|(value, read)| (f64::from(*value) - f64::from(*read)).abs());
         let error = errors.fold(0.0, f64::max);
         if error == 0.0 { 0.0 } else { error / (f64::from(largest) * bound) }
     });
@@ -37,11 +38,12 @@ fn worst(tier: Tier, dtype: Dtype, values: &[f32], payload: &[u8]) -> f64 {
 
 /// Values with one outlier, values just below half a step, steps, subnormal and large ones.
 fn hostile_values() -> impl Strategy<Value = Vec<f32>> {
-    let outlier = (0_usize..64, 1.0_f32..1e4, any::<bool>(), any::<u64>()).prop_map(|(at, size, down, seed)| {
-        let mut values = Random::new(seed).normals(64);
-        values[at] = if down { -size } else { size };
-        values
-    });
+    let outlier =
+        (0_usize..64, 1.0_f32..1e4, any::<bool>(), any::<u64>()).prop_map(|(at, size, down, seed)| {
+            let mut values = Random::new(seed).normals(64);
+            values[at] = if down { -size } else { size };
+            values
+        });
     let halves = (prop::sample::select(vec![127.0_f32, 63.0, 15.0, 3.0, 4.0, 16.0]), any::<u64>()).prop_map(
         |(steps, seed)| {
             let mut random = Random::new(seed);
@@ -129,7 +131,9 @@ fn values_that_are_not_finite_are_refused_by_every_encoder() {
                     let mut values = Random::new(1).normals(64);
                     values[63] = bad;
                     let (set, mut out) = (InstructionSet::detected(), Vec::new());
-                    assert!(set.encode(tier, encoder, dtype, &raw_of(dtype, &values), &mut out).unwrap().is_err());
+                    assert!(
+                        set.encode(tier, encoder, dtype, &raw_of(dtype, &values), &mut out).unwrap().is_err()
+                    );
                 }
             }
         }
@@ -167,7 +171,13 @@ fn the_errors_of_all_encoders_are_those_of_the_table() {
         })
         .collect();
     for (tier, _) in BOUNDS {
-        let (payload, _) = encoded(InstructionSet::detected(), tier, Encoder::Least, Dtype::F32, &raw_of(Dtype::F32, &normal));
+        let (payload, _) = encoded(
+            InstructionSet::detected(),
+            tier,
+            Encoder::Least,
+            Dtype::F32,
+            &raw_of(Dtype::F32, &normal),
+        );
         println!("{tier}: least reaches {:.2} times the bound", worst(tier, Dtype::F32, &normal, &payload));
     }
     // The figures of an independent simulation.

@@ -47,7 +47,10 @@ fn a_tensor_is_encoded_anew_from_its_source_with_the_present_encoder() {
         assert_eq!(get(&tensor, "tier"), tier);
         mounted.unmount();
         run(["fsck".as_ref(), place.store().as_os_str()]).ok();
-        assert!(fs::read(place.mount(&["--read-only"]).path("t/c/w")).unwrap() == wanted, "{tier}, mounted again");
+        assert!(
+            fs::read(place.mount(&["--read-only"]).path("t/c/w")).unwrap() == wanted,
+            "{tier}, mounted again"
+        );
     }
 }
 
@@ -81,7 +84,9 @@ fn blocks_without_an_exact_source_stay() {
     let wanted = imported_into(&source, "q8:all", "best");
     assert!(after[..40_960] == wanted[..40_960] && after[45_056..] == wanted[45_056..]);
     // The written block has no other source than its codes.
-    assert!(after[40_960..45_056] == before[40_960..45_056] && before[40_960..45_056] != wanted[40_960..45_056]);
+    assert!(
+        after[40_960..45_056] == before[40_960..45_056] && before[40_960..45_056] != wanted[40_960..45_056]
+    );
 
     // A changed source is no source any more.
     fs::write(&file, npy_file(&Random(8).floats(100_000))).unwrap();

@@ -7,6 +7,7 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::{Collection, Node};
 use crate::vfs::form::{self, Form, Item};
 use crate::vfs::tree::ino::{Ino, Owner, Place};
+use crate::vfs::tree::tag_places::TagsView;
 
 /// The control directory of the mount, of each tenant and of each collection. Listings hide it, as they
 /// hide [`TENSORS_NAME`](crate::store::TENSORS_NAME) of each directory of a collection.
@@ -30,12 +31,17 @@ pub enum Located {
     Control(ControlView),
     /// The directory of a collection's forms, or something in it.
     Form(FormView),
+    /// The directory of tags, or something in it.
+    Tags(TagsView),
 }
 
 impl Located {
     /// The target of a symbolic link.
     pub fn link_target(&self) -> Result<Vec<u8>> {
         let node = match self {
+            Located::Tags(view) => {
+                return view.target().ok_or_else(|| Error::invalid("not a symbolic link"));
+            }
             Located::Node(view) => Some(&view.node),
             Located::Form(view) => view.of.as_ref().and_then(|(_, item)| item.node()),
             _ => None,
