@@ -181,6 +181,19 @@ pub const ATTRIBUTES: &[Attribute] = &[
             Ok(Some(view.collection.pack_of(&state, view.node.entry.id).to_owned()))
         },
     ),
+    Attribute {
+        is_listed: true,
+        ..setting(
+            "tags",
+            "words with commas between; the directory .tags of the mount has a link for each; not inherited",
+            sets::TAGS,
+            |_, view| {
+                let state = view.collection.state();
+                let tags: Vec<&str> = state.tags_of(view.node.entry.id).collect();
+                Ok((!tags.is_empty()).then(|| tags.join(",")))
+            },
+        )
+    },
     shown("id", "tensor_id: 32 hex digits, computed from the current name", |_, view| {
         let below = view.collection.state().path(view.node.entry.id);
         let path = String::from_utf8_lossy(&below);
@@ -232,10 +245,19 @@ pub const ATTRIBUTES: &[Attribute] = &[
             },
         )
     },
-    shown("error", "max=... rms=...: encoding error against the source", |_, view| {
-        let measured = view.node.file().map(|file| file.error.as_deref().copied().unwrap_or_default());
-        Ok(tensor(view).and(measured).map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
-    }),
+    shown(
+        "error",
+        "max=... rms=...: encoding error against the source, or absent for lost bytes",
+        |_, view| {
+            if tensor(view).is_some() && engine::has_lost_blocks(&view.collection, view.node.entry.id) {
+                return Ok(Some("absent".to_owned()));
+            }
+            let measured = view.node.file().map(|file| file.error.as_deref().copied().unwrap_or_default());
+            Ok(tensor(view)
+                .and(measured)
+                .map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
+        },
+    ),
     shown(
         "access",
         "access count of the hottest block, then its last access in Unix seconds, or 0",

@@ -12,7 +12,7 @@ use crate::engine::{
     self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
 };
 use crate::format::log::catalog::NodeType;
-use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human};
+use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human, parse_tags};
 use crate::store::{EventKind, State};
 use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
@@ -105,6 +105,8 @@ pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine:
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
 pub(super) const LIST: Set = at_once(|asked, text| set_of_directory(asked, &engine::LIST, text));
 pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &engine::PLAIN, text));
+pub(super) const TAGS: Set =
+    at_once(|asked, text| open::set_tags(&asked.view.collection, asked.node(), &parse_tags(text)?));
 pub(super) const WRITES: Set = at_once(|asked, text| set_inherited(asked, &engine::WRITES, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
@@ -219,7 +221,8 @@ fn evict(asked: &Asked, text: &str) -> Result<()> {
     asked.vfs().flush_everything()?;
     change(asked, format!("evict={text}"), move |asked, progress, moved| {
         let (collection, node) = (&asked.view.collection, asked.node());
-        asked.vfs().engine().evict(collection, node, EvictRequest { what, consent }, progress, moved)
+        let request = EvictRequest { what, consent, user: Some(asked.user) };
+        asked.vfs().engine().evict(collection, node, request, progress, moved)
     })
 }
 

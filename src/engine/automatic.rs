@@ -143,7 +143,7 @@ impl Engine {
             Tier::Absent => self.evict(
                 collection,
                 node,
-                EvictRequest { what: Evict::Stored, consent: Consent::AsSet },
+                EvictRequest { what: Evict::Stored, consent: Consent::AsSet, user: None },
                 progress,
                 moved,
             )?,

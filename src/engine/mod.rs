@@ -62,6 +62,7 @@ pub use finish_import::Finish;
 pub use move_preview::{MovePreview, would_move};
 pub use pins::Pinned;
 pub use plan_move::{MoveRequest, SourceCheck, Sources};
+pub use reconstruct::has_lost_blocks;
 pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};

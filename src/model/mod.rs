@@ -18,6 +18,7 @@ mod owner;
 mod progress;
 mod refusal;
 mod shape;
+mod tags;
 mod text;
 mod tier;
 
@@ -41,5 +42,6 @@ pub use owner::Owner;
 pub use progress::{Progress, Silent};
 pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
 pub use shape::{DIMENSIONS_MAX, Shape};
-pub use text::{hex, human, human_part};
+pub use tags::{TAG_BYTES_MAX, TAGS_MAX, check_tag, parse_tags};
+pub use text::{hex, human, human_part, utc};
 pub use tier::{Encoder, Encoding, GROUP_LEN, Tier};

@@ -104,7 +104,10 @@ pub use state::node_settings::{
 };
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
-pub use state::settings_table::DATA_FILES;
+pub use state::program_attributes::{
+    ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX, is_program_attribute, program_attribute, tags_entry,
+};
+pub use state::settings_table::{DATA_FILES, TAGS};
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;

@@ -11,4 +11,5 @@ mod files;
 mod metrics;
 mod report;
 mod settings;
+mod tags;
 mod traces;

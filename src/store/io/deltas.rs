@@ -5,6 +5,8 @@
 //! and the slot in `tier0.dat` is released. Otherwise the block becomes exact. The ninth patch of a block merges the
 //! others into itself. Deltas stay until every read that began before a change has ended.
 
+use std::ops::Range;
+
 use crate::codec;
 use crate::format::checksum;
 use crate::format::log::record::Record;
@@ -13,7 +15,7 @@ use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::packed_blocks::apply_changes;
 use crate::store::io::scaled_delta::{Writes, scaled};
-use crate::store::object::blocks::{Block, IndexedBlock};
+use crate::store::object::blocks::{Block, DIRTY, IndexedBlock};
 use crate::store::object::links::{DELTA_FILE, DeltaLink, LINKS_MAX};
 use crate::store::space::files::Touched;
 
@@ -157,6 +159,46 @@ impl OpenObject {
             return Ok(Patch::None);
         }
         self.link(IndexedBlock { index, block: &block }, changes, chain_len, touched)
+    }
+
+    /// Merges the patches of each block of `range` that has several into one. Readers see the same bytes. Chains with
+    /// rounded or compressed differences, and those of parents, stay. Returns the number of blocks; not durable before a
+    /// sync.
+    pub fn merge_patches(&self, range: Range<u32>) -> Result<u64> {
+        let object = &self.object;
+        let _writing = object.write_state().writing.lock();
+        let (layout, dtype) = (object.logged_layout(), object.dtype());
+        let is_plain = |link: &DeltaLink| link.kind == DeltaKind::Patch && !link.is_on_parent;
+        let (mut touched, mut records) = (Touched::default(), Vec::new());
+        let is_stored = |block: &Block| block.epoch != DIRTY && block.stored.len > 0;
+        let stored = object.stored_blocks(range, layout).filter(|(_, block)| is_stored(block));
+        for (index, block) in stored.collect::<Vec<_>>() {
+            let Some(links) = object.deltas(index, block.epoch) else { continue };
+            if links.len() < 2 || !links.iter().all(is_plain) {
+                continue;
+            }
+            let mut base = vec![0; layout.len(index)];
+            self.read_base(index, &block, &mut base)?;
+            let mut merged = base.clone();
+            self.apply_deltas(index, &block, &mut merged)?;
+            let Some(changes) = changes(dtype, &base, &merged).filter(|changes| !changes.is_empty()) else {
+                continue;
+            };
+            if let Patch::Link(record) =
+                self.link(IndexedBlock { index, block: &block }, changes, 1, &mut touched)?
+            {
+                records.push(record);
+            }
+        }
+        let merged = records.len() as u64;
+        if merged > 0 {
+            self.collection.record(touched, |batch, _| {
+                records.into_iter().for_each(|record| batch.record(record));
+                batch.keep_bytes();
+                Ok(())
+            })?;
+        }
+        Ok(merged)
     }
 
     fn link(

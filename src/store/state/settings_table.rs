@@ -13,8 +13,11 @@ pub const DATA_FILES: &str = "data_files";
 /// (`format/files/shard_index.rs`).
 pub const SHARDS: &str = "shards";
 
-/// Keys that few nodes have and that are asked for at every change of a file.
-const RARE_KEYS: [&str; 3] = [RECOGNIZE_AGAIN, DATA_FILES, SHARDS];
+/// Setting with the tags of a node, with commas between.
+pub const TAGS: &str = "tags";
+
+/// Keys that few nodes have, and of which all nodes are asked for.
+const RARE_KEYS: [&str; 4] = [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS];
 
 /// The settings of all nodes.
 #[derive(Debug, Default)]
