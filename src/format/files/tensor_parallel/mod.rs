@@ -166,7 +166,10 @@ impl Model<'_> {
 
     fn share_of_expert(&self, Rank { rank, ranks }: Rank, expert: Expert<'_>) -> Result<Share, String> {
         let index = expert.index;
-        let experts = self.config.experts.unwrap_or_else(|| self.count_experts(expert));
+        let experts = match self.config.experts {
+            Some(experts) => experts,
+            None => self.count_experts(expert).ok_or("experts without a last number")?,
+        };
         let each = share_out(experts, ranks, "experts")?;
         if index >= experts {
             return Err(format!("config.json has {experts} experts"));
@@ -174,12 +177,13 @@ impl Model<'_> {
         Ok(if index / each.max(1) == u64::from(rank) { Share::Whole } else { Share::Absent })
     }
 
-    /// The number of experts that have a tensor of this name. They are numbered without gaps.
-    fn count_experts(&self, Expert { before, index, after }: Expert<'_>) -> u64 {
+    /// The number of experts that have a tensor of this name. They are numbered without gaps. `None` for more than can be
+    /// counted.
+    fn count_experts(&self, Expert { before, index, after }: Expert<'_>) -> Option<u64> {
         let is_there = |index: u64| (self.shape)(&format!("{before}{index}{after}")).is_some();
         let (mut last, mut step) = (index, 1_u64);
         let mut end = last.saturating_add(step);
-        while is_there(end) {
+        while end > last && is_there(end) {
             last = end;
             step = step.saturating_mul(2);
             end = last.saturating_add(step);
@@ -192,7 +196,7 @@ impl Model<'_> {
                 end = middle;
             }
         }
-        end
+        last.checked_add(1)
     }
 
     fn share_of_experts(&self, Rank { rank, ranks }: Rank, shape: &Shape) -> Result<Share, String> {
@@ -269,7 +273,8 @@ impl Model<'_> {
         let none = || "config.json lacks the numbers of heads".to_owned();
         let sizes: Option<Vec<u64>> = units.iter().map(|unit| self.weight_of(*unit)).collect();
         let sizes = sizes.ok_or_else(none)?;
-        let sum = sizes.iter().sum::<u64>();
+        let sum = sizes.iter().try_fold(0_u64, |sum, size| sum.checked_add(*size));
+        let sum = sum.ok_or("config.json has more heads than can be counted")?;
         if sum == 0 || !size.is_multiple_of(sum) {
             return Err(format!("{size} rows that join {} matrices", units.len()));
         }
@@ -439,6 +444,25 @@ mod tests {
         assert_eq!(stacked(&[12, 2], "1-of-2").unwrap(), "0: 6..12");
         assert_eq!(stacked(&[1], "1-of-2").unwrap(), "whole");
         assert!(stacked(&[6, 2], "1-of-2").is_err());
+    }
+
+    #[test]
+    fn numbers_of_experts_and_heads_that_cannot_be_counted_are_refused() {
+        let last = format!("layers.0.mlp.experts.{}.up_proj.weight", u64::MAX);
+        let before = format!("layers.0.mlp.experts.{}.up_proj.weight", u64::MAX - 1);
+        let tensors: [(&str, &[u64]); 2] = [(&last, &[4, 4]), (&before, &[4, 4])];
+        for at in [0, 1] {
+            for rank in ["0-of-1", "1-of-3"] {
+                let why = share("{}", &tensors, at, rank).unwrap_err();
+                assert!(why.ends_with("experts without a last number"), "{why}");
+            }
+        }
+        let most = u64::MAX;
+        let config =
+            format!(r#"{{"model_type":"phi3","num_attention_heads":{most},"num_key_value_heads":{most}}}"#);
+        let qkv: [(&str, &[u64]); 1] = [("layers.0.self_attn.qkv_proj.weight", &[16, 3])];
+        let why = share(&config, &qkv, 0, "0-of-1").unwrap_err();
+        assert!(why.ends_with("more heads than can be counted"), "{why}");
     }
 
     #[test]
