@@ -499,6 +499,21 @@ mod tests {
         assert_eq!((known.model_type.as_str(), known.kv_heads), ("falcon_groups", Some(2)));
         let known = Config::parse(falcon.replace("true", "false").as_bytes());
         assert_eq!((known.model_type.as_str(), known.kv_heads), ("falcon_one", Some(1)));
+        for (json, kind, kv_heads) in [
+            (r#"{"model_type":"gpt_bigcode","n_head":8}"#, "gpt_bigcode", 1),
+            (r#"{"model_type":"gpt_bigcode","n_head":8,"multi_query":false}"#, "gpt_bigcode_heads", 8),
+            (
+                r#"{"model_type":"chatglm","n_head":8,"multi_query_attention":true,"multi_query_group_num":2}"#,
+                "chatglm",
+                2,
+            ),
+            (r#"{"model_type":"chatglm","n_head":8,"ffn_hidden_size":64}"#, "chatglm_heads", 8),
+            (r#"{"model_type":"chatglm","n_head":8,"inner_hidden_size":64}"#, "chatglm_first", 8),
+            (r#"{"model_type":"chatglm","n_head":8}"#, "chatglm_other", 8),
+        ] {
+            let known = Config::parse(json.as_bytes());
+            assert_eq!((known.model_type.as_str(), known.kv_heads), (kind, Some(kv_heads)), "{json}");
+        }
         let mistral = r#"{"n_heads":8,"n_kv_heads":4,"moe":{"num_experts":16}}"#;
         let known = Config::parse(mistral.as_bytes());
         assert_eq!((known.heads, known.kv_heads, known.experts), (Some(8), Some(4), Some(16)));
