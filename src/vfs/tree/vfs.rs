@@ -27,6 +27,10 @@ use crate::vfs::tree::opened_forms::OpenedForms;
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
 
+/// The reason for which a form has no number.
+const FORMS_TAKEN: &str =
+    "too many ranks, experts and adapters of this collection were looked up since the mount";
+
 /// The mounted tree without the kernel: numbers and names to nodes, and the requests on them.
 ///
 /// A request names an inode number. `Vfs::locate` turns it into a place: the root, a tenant, a node of a collection, a
@@ -228,7 +232,7 @@ impl Vfs {
             Located::Control(view) => view.number(),
             Located::Form(view) => match self.form_place(view) {
                 Some(place) => place,
-                None => return Err(Error::unsupported("more than 2^23 forms with parameters")),
+                None => return Err(Error::unsupported(FORMS_TAKEN)),
             },
         };
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^38 files in one"))
