@@ -152,6 +152,20 @@ impl Model<'_> {
         }
     }
 
+    /// Whether so many ranks share a tensor out. Otherwise each of them has all of it.
+    ///
+    /// # Errors
+    /// As those of [`Model::share`], which are the same for each of so many ranks.
+    pub fn is_shared(&self, ranks: u16, name: &str, shape: &Shape) -> Result<bool, String> {
+        let share = self.share(Rank { rank: 0, ranks }, name, shape)?;
+        // The first ranks may have all experts that are there.
+        let is_expert = || {
+            let place = table::find(name, shape.dimensions().len(), &self.config.model_type);
+            matches!(place, Some(Place::Expert(_)))
+        };
+        Ok(share != Share::Whole || is_expert())
+    }
+
     /// The size of a dimension of a matrix in a rank, from the whole size.
     ///
     /// # Errors
@@ -211,6 +225,7 @@ impl Model<'_> {
             return Err(format!("a dimension of {size} for {experts} experts"));
         }
         let each = share_out(size, ranks, "rows")?;
+        // Less than the size, because the rank is less than the number of ranks.
         let begin = each * u64::from(rank);
         Ok(Share::Slice { dimension: 0, ranges: one(begin..begin + each) })
     }
@@ -281,6 +296,7 @@ impl Model<'_> {
         let mut begin = 0;
         let mut ranges = Ranges::new();
         for (unit, count) in units.iter().zip(sizes) {
+            // At most the size, because the counts make up the sum.
             let end = begin + size / sum * count;
             ranges.push(self.range(*unit, rank, begin..end)?);
             begin = end;
@@ -319,6 +335,7 @@ impl Model<'_> {
             return Err(format!("{ranks} ranks cannot share a dimension of {size}"));
         }
         let each = size / parts;
+        // Less than the end, because the place is less than the number of parts.
         let begin = of.start + each * place;
         Ok(begin..begin + each)
     }
@@ -444,6 +461,26 @@ mod tests {
         assert_eq!(stacked(&[12, 2], "1-of-2").unwrap(), "0: 6..12");
         assert_eq!(stacked(&[1], "1-of-2").unwrap(), "whole");
         assert!(stacked(&[6, 2], "1-of-2").is_err());
+    }
+
+    #[test]
+    fn tensors_are_shared_by_all_of_a_number_of_ranks_or_by_none() {
+        let config = Config::parse(br#"{"num_experts":8,"num_attention_heads":4}"#);
+        let is_shared = |ranks, name: &str| {
+            let (shape, of) = (Shape::new(&[8, 4]).unwrap(), |_: &str| None);
+            Model { config: &config, shape: &of }.is_shared(ranks, name, &shape)
+        };
+        for (name, ranks, wanted) in [
+            ("layers.0.mlp.experts.0.up_proj.weight", 4, Some(true)),
+            ("layers.0.mlp.experts.7.up_proj.weight", 1, Some(true)),
+            ("layers.0.mlp.experts.0.up_proj.weight", 3, None),
+            ("layers.0.mlp.experts.8.up_proj.weight", 4, None),
+            ("layers.0.mlp.up_proj.weight", 4, Some(true)),
+            ("layers.0.self_attn.q_proj.weight", 8, None),
+            ("layers.0.norm.weight", 3, Some(false)),
+        ] {
+            assert_eq!(is_shared(ranks, name).ok(), wanted, "{name} {ranks}");
+        }
     }
 
     #[test]
