@@ -2,14 +2,23 @@
 //! collection and for the parameters, so the mount gives a number to each form of each collection that is looked up.
 //!
 //! The number is a hash of both, so that it is the same after a remount, unless two of them meet.
+//!
+//! A number means one form until the kernel has forgotten all inodes with it, whatever becomes of the collection: the kernel may
+//! hold an inode, with pages, of a form that is gone. So each reply that names such an inode is counted, and each forget
+//! says how many of the replies it ends. Then the number is free. Thus there are as many numbers as the kernel holds inodes, at
+//! most, and those that were given in the last seconds.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
 use crate::model::EntryId;
 use crate::vfs::form::Form;
 use crate::vfs::tree::ino::FORM_NUMBERS_END;
+
+/// A number may be in a reply that is not sent yet.
+const FREED_AFTER: Duration = Duration::from_secs(10);
 
 /// A form of a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,77 +34,85 @@ pub(super) struct ShownNode {
     pub node: EntryId,
 }
 
-/// The most forms of a collection that have numbers at a time: any user can look up half a million ranks of a model.
-const FORMS_MAX: u32 = 1 << 14;
-
-/// The numbers of the forms that were looked up.
-///
-/// 1. A number means one form for as long as the mount lasts. The kernel may hold an inode of a form that is gone, with
-///    pages under its number, and a decoded copy is found by it. So a number that was given is not given again, but to
-///    the same form: `by_number` only grows, to at most [`FORM_NUMBERS_END`] of them.
-/// 2. A collection has at most [`FORMS_MAX`] numbers in use. One with more lets go of adapters first, because those that were
-///    replaced are among them. An adapter that is still used has its number again when it is looked up.
+/// The numbers of forms.
 #[derive(Default)]
 pub(super) struct FormNumbers(RwLock<Numbers>);
 
 #[derive(Default)]
 struct Numbers {
     by_form: HashMap<FormOf, u32>,
-    by_number: HashMap<u32, FormOf>,
-    /// How many forms of each collection `by_form` has.
-    in_use: HashMap<u32, u32>,
+    by_number: HashMap<u32, Given>,
+}
+
+/// A number that was given.
+struct Given {
+    of: FormOf,
+    /// The replies that named an inode with it to the kernel, without those that the kernel has forgotten.
+    named: u64,
+    /// When it was last asked for, or forgotten, while the kernel knew no inode with it.
+    last: Instant,
 }
 
 impl FormNumbers {
-    /// The number of a form. `None` if all numbers are taken, or all that a collection may have.
+    /// The number of a form. `None` if all numbers are taken.
     pub fn number(&self, of: FormOf) -> Option<u32> {
-        if let Some(number) = self.0.read().by_form.get(&of) {
-            return Some(*number);
+        {
+            let numbers = self.0.read();
+            let is_named =
+                |number: &&u32| numbers.by_number.get(*number).is_some_and(|given| given.named > 0);
+            if let Some(number) = numbers.by_form.get(&of).filter(is_named) {
+                return Some(*number);
+            }
         }
-        let mut numbers = self.0.write();
-        if !numbers.by_form.contains_key(&of) && !numbers.has_room(of.collection) {
-            return None;
-        }
-        let first = hash(of);
-        let all = (first..FORM_NUMBERS_END).chain(1..first);
-        let number =
-            all.into_iter().find(|number| numbers.by_number.get(number).is_none_or(|known| *known == of))?;
-        numbers.by_number.insert(number, of);
-        if numbers.by_form.insert(of, number).is_none() {
-            *numbers.in_use.entry(of.collection).or_default() += 1;
-        }
+        let Numbers { by_form, by_number } = &mut *self.0.write();
+        let number = match by_form.get(&of) {
+            Some(number) => *number,
+            None => {
+                let first = hash(of);
+                let mut all = (first..FORM_NUMBERS_END).chain(1..first);
+                all.find(|number| !by_number.contains_key(number))?
+            }
+        };
+        by_form.insert(of, number);
+        by_number.entry(number).or_insert(Given { of, named: 0, last: Instant::now() }).last = Instant::now();
         Some(number)
     }
 
     /// The form with a number.
     pub fn form(&self, number: u32) -> Option<FormOf> {
-        self.0.read().by_number.get(&number).copied()
+        self.0.read().by_number.get(&number).map(|given| given.of)
     }
 
-    /// Lets go of the numbers of a collection that the mount has closed, removed or renamed. They still mean its forms.
-    pub fn forget(&self, collection: u32) {
-        let numbers = &mut *self.0.write();
-        numbers.by_form.retain(|of, _| of.collection != collection);
-        numbers.in_use.remove(&collection);
-    }
-}
-
-impl Numbers {
-    /// Whether a collection may have one more number. Lets go of its adapters if it has all.
-    fn has_room(&mut self, collection: u32) -> bool {
-        let count = |numbers: &Numbers| numbers.in_use.get(&collection).copied().unwrap_or_default();
-        if count(self) < FORMS_MAX {
-            return true;
+    /// Notes that a reply names an inode with this number to the kernel.
+    pub fn note_named(&self, number: u32) {
+        if let Some(given) = self.0.write().by_number.get_mut(&number) {
+            given.named = given.named.saturating_add(1);
         }
-        let mut adapters = 0;
-        self.by_form.retain(|of, _| {
-            let is_gone = of.collection == collection && matches!(of.form, Form::Merged(_));
-            adapters += u32::from(is_gone);
-            !is_gone
-        });
-        let left = count(self).saturating_sub(adapters);
-        self.in_use.insert(collection, left);
-        left < FORMS_MAX
+    }
+
+    /// Notes that the kernel has forgotten so many of the replies that named an inode with this number.
+    pub fn note_forgotten(&self, number: u32, replies: u64) {
+        if let Some(given) = self.0.write().by_number.get_mut(&number) {
+            given.named = given.named.saturating_sub(replies);
+            given.last = Instant::now();
+        }
+    }
+
+    /// Frees the numbers that the kernel does not know, and that were not asked for lately.
+    pub fn free_unknown(&self) {
+        self.free_unknown_for(FREED_AFTER);
+    }
+
+    fn free_unknown_for(&self, time: Duration) {
+        let is_free = |given: &Given| given.named == 0 && given.last.elapsed() >= time;
+        if !self.0.read().by_number.values().any(is_free) {
+            return;
+        }
+        let Numbers { by_form, by_number } = &mut *self.0.write();
+        for (_, given) in by_number.extract_if(|_, given| is_free(given)) {
+            by_form.remove(&given.of);
+        }
+        log::debug!("forms: {} numbers are left", by_number.len());
     }
 }
 
@@ -111,10 +128,11 @@ fn hash(FormOf { collection, form }: FormOf) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{FORMS_MAX, FormNumbers, FormOf, hash};
-    use crate::format::files::tensor_parallel::Rank;
-    use crate::model::EntryId;
-    use crate::vfs::form::{AdapterFiles, Form};
+    use std::collections::HashMap;
+    use std::time::Duration;
+
+    use super::{FormNumbers, FormOf, hash};
+    use crate::vfs::form::Form;
 
     fn expert(collection: u32, index: u32) -> FormOf {
         FormOf { collection, form: Form::Expert(index) }
@@ -138,52 +156,44 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_a_collection_that_is_gone_is_not_given_to_another_form() {
+    fn a_number_stays_until_the_kernel_has_forgotten_each_reply_that_named_it() {
         let numbers = FormNumbers::default();
         let (gone, other) = two_with_one_hash();
         let number = numbers.number(gone).unwrap();
-        numbers.forget(gone.collection);
-        assert!(numbers.0.read().by_form.is_empty());
-        assert_ne!(numbers.number(other), Some(number));
-        // A collection that was renamed has the numbers that the kernel knows.
-        assert_eq!((numbers.form(number), numbers.number(gone)), (Some(gone), Some(number)));
+        let is_kept = |time| {
+            numbers.free_unknown_for(time);
+            let kept = (numbers.form(number), numbers.number(gone));
+            kept == (Some(gone), Some(number))
+        };
+        // Before the reply.
+        assert!(is_kept(Duration::from_secs(100)));
+        for _ in 0..3 {
+            numbers.note_named(number);
+        }
+        numbers.note_forgotten(number, 2);
+        assert!(is_kept(Duration::ZERO));
+        let second = numbers.number(other).unwrap();
+        assert_ne!(second, number);
+        numbers.note_named(second);
+        numbers.note_forgotten(number, 1);
+        assert!(is_kept(Duration::from_secs(100)));
+        numbers.free_unknown_for(Duration::ZERO);
+        assert_eq!((numbers.form(number), numbers.form(second)), (None, Some(other)));
+        // A form keeps its number, although the first number that it could have is free now.
+        assert_eq!((numbers.number(other), numbers.number(gone)), (Some(second), Some(number)));
+        for number in [number, second, 5] {
+            numbers.note_forgotten(number, u64::MAX);
+        }
+        numbers.free_unknown_for(Duration::ZERO);
+        let left = numbers.0.read();
+        assert!(left.by_form.is_empty() && left.by_number.is_empty());
     }
 
     /// Two forms of different collections that would be given the same number.
     fn two_with_one_hash() -> (FormOf, FormOf) {
         let forms = |collection| (0..6000).map(move |index| expert(collection, index));
-        let known: std::collections::HashMap<u32, FormOf> = forms(1).map(|of| (hash(of), of)).collect();
+        let known: HashMap<u32, FormOf> = forms(1).map(|of| (hash(of), of)).collect();
         let found = forms(2).find_map(|of| Some((*known.get(&hash(of))?, of)));
         found.unwrap()
-    }
-
-    #[test]
-    fn a_collection_has_a_bounded_number_of_forms_and_adapters_make_room() {
-        let numbers = FormNumbers::default();
-        let rank = |place: u32| {
-            let rank = Rank { rank: (place % 1000) as u16, ranks: (1000 + place / 1000) as u16 };
-            FormOf { collection: 1, form: Form::Rank(rank) }
-        };
-        let adapter = |weights| {
-            let files = AdapterFiles {
-                collection: 2,
-                directory: EntryId(1),
-                config: EntryId(5),
-                weights: EntryId(weights),
-            };
-            FormOf { collection: 1, form: Form::Merged(files) }
-        };
-        let first = numbers.number(adapter(0)).unwrap();
-        for replaced in 1..u64::from(FORMS_MAX) + 10 {
-            assert!(numbers.number(adapter(replaced)).is_some());
-        }
-        assert_eq!((numbers.form(first), numbers.number(adapter(0))), (Some(adapter(0)), Some(first)));
-        let mut given = (0..FORMS_MAX).filter(|place| numbers.number(rank(*place)).is_some()).count() as u32;
-        assert_eq!(given, FORMS_MAX);
-        given = (0..FORMS_MAX + 5).filter(|place| numbers.number(rank(*place)).is_some()).count() as u32;
-        assert_eq!(given, FORMS_MAX);
-        assert_eq!((numbers.number(adapter(1)), numbers.number(expert(1, 0))), (None, None));
-        assert!(numbers.number(expert(3, 0)).is_some());
-        assert_eq!(numbers.0.read().by_form.len(), FORMS_MAX as usize + 1);
     }
 }

@@ -27,10 +27,6 @@ use crate::vfs::tree::opened_forms::OpenedForms;
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
 
-/// The reason for which a form has no number.
-const FORMS_TAKEN: &str =
-    "too many ranks, experts and adapters of this collection were looked up since the mount";
-
 /// The mounted tree without the kernel: numbers and names to nodes, and the requests on them.
 ///
 /// A request names an inode number. `Vfs::locate` turns it into a place: the root, a tenant, a node of a collection, a
@@ -232,7 +228,7 @@ impl Vfs {
             Located::Control(view) => view.number(),
             Located::Form(view) => match self.form_place(view) {
                 Some(place) => place,
-                None => return Err(Error::unsupported(FORMS_TAKEN)),
+                None => return Err(Error::unsupported("more than 2^23 forms with parameters")),
             },
         };
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^38 files in one"))
@@ -375,7 +371,6 @@ impl Vfs {
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
-        self.looked_up.form_numbers.forget(number);
     }
 
     /// The tenant with a hash, if it was looked up before.
