@@ -286,7 +286,7 @@ fn all_ranks_of_a_number_exist_or_none() {
         (0..4).map(|index| format!("model.layers.0.mlp.experts.{index}.up_proj.weight")).collect();
     let tensors: Vec<(&str, [usize; 2])> = names.iter().map(|name| (name.as_str(), [4, 4])).collect();
     let file = place.write("m/model-00001-of-00002.safetensors", matrices(&tensors, 1).0);
-    place.write("m/config.json", br#"{"model_type":"qwen3_moe","num_experts":8}"#.to_vec());
+    place.write("m/config.json", br#"{"model_type":"qwen3_moe","num_experts":8}"#);
     place.import("t/c", &[file.parent().unwrap()], &[]);
     let mounted = place.mount(&["--read-only"]);
     let ranks = mounted.path("t/c/.as/tp");
