@@ -184,6 +184,7 @@ impl Dispatcher {
                 let attr = self.vfs.attr(ino, &located);
                 let attributes = self.times.of_attr(&attr);
                 let name = self.times.of_name(&attr, may_be_cached);
+                self.vfs.note_named(ino);
                 reply.entry(&self.times.entry(&attr, name, attributes));
             }
             Err(error) => reply.error(self.failed(doing, &error)),

@@ -7,8 +7,8 @@ use crate::control::{self, Asker, Operation as Counted};
 use crate::fs::answer::dispatcher::{About, Caller, Dispatcher, Durable, LookupBegun};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{
-    Forgotten, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply, Request, Service,
-    SetAttributes, SetTime, Space,
+    Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply,
+    Request, Service, SetAttributes, SetTime, Space,
 };
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
@@ -40,8 +40,8 @@ impl Service for Dispatcher {
             Operation::Lookup { name } => {
                 self.measured(Counted::Lookup, child(name), || self.lookup(by, child(name), reply));
             }
-            Operation::Forget => self.forget([node], reply),
-            Operation::BatchForget(nodes) => self.forget(Forgotten::nodes(nodes), reply),
+            Operation::Forget { replies } => self.forget([ForgottenInode { node, replies }], reply),
+            Operation::BatchForget(inodes) => self.forget(Forgotten::inodes(inodes), reply),
             Operation::GetAttributes { handle } => {
                 self.measured(Counted::Getattr, node, || self.stat(thread, reply, node, handle));
             }
@@ -198,9 +198,9 @@ impl Dispatcher {
         }
     }
 
-    fn forget(&self, nodes: impl IntoIterator<Item = Ino>, reply: Reply) {
-        for node in nodes {
-            self.measured(Counted::Forget, node, || self.vfs.forget_inode(node));
+    fn forget(&self, inodes: impl IntoIterator<Item = ForgottenInode>, reply: Reply) {
+        for ForgottenInode { node, replies } in inodes {
+            self.measured(Counted::Forget, node, || self.vfs.forget_inode(node, replies));
         }
         reply.withhold();
     }
@@ -380,7 +380,12 @@ impl Dispatcher {
         let listed = self.names_in(user, node, offset, &mut |listed| {
             let time = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
             let entry = self.times.entry(&listed.attr, time, time);
-            listing.add_entry(&entry, listed.attr.ino.own(), listed.offset, &listed.name)
+            let has_room = listing.add_entry(&entry, listed.attr.ino.own(), listed.offset, &listed.name);
+            // The kernel looks at no entry of these two names.
+            if has_room && !matches!(listed.name.as_slice(), b"." | b"..") {
+                self.vfs.note_named(listed.attr.ino);
+            }
+            has_room
         });
         let bytes = listing.bytes();
         self.listed(listed, bytes, reply);

@@ -79,6 +79,11 @@ impl Footprint {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
+    /// The number of changes so far.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
     /// Keeps a summary that `compute` makes of the present state, instead of the last one of its type.
     pub fn keep_summary<T: Send + Sync + 'static>(&self, compute: impl FnOnce() -> T) -> Arc<T> {
         let changes = self.changes.load(Ordering::Acquire);

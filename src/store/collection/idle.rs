@@ -17,6 +17,12 @@ impl Collection {
         self.footprint.bytes(|| self.state.try_read().map(|state| state.memory()))
     }
 
+    /// The number of changes of its state since it was opened. A caller that asks before it looks at the state notices by
+    /// another number that the state has changed since.
+    pub fn changes(&self) -> u64 {
+        self.footprint.changes()
+    }
+
     /// Computes a summary of the state, which is kept while the collection is closed.
     pub fn summarized<T: Send + Sync + 'static>(&self, compute: impl FnOnce() -> T) -> Arc<T> {
         self.footprint.keep_summary(compute)

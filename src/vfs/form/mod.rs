@@ -31,6 +31,7 @@ mod kind;
 mod names;
 mod pieces;
 mod plan;
+mod rank_models;
 mod recipe;
 mod safetensors;
 mod split;

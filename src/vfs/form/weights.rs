@@ -25,7 +25,7 @@ pub(super) const PARAMS_NAME: &str = "params.json";
 const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
 
 /// The stem and the number of shards in the name of a shard, `STEM-00001-of-00003.safetensors`.
-fn shard_of(name: &[u8]) -> Option<(&str, u32)> {
+pub(super) fn shard_of(name: &[u8]) -> Option<(&str, u32)> {
     let name = std::str::from_utf8(name).ok()?.strip_suffix(".safetensors")?;
     let (before, count) = name.rsplit_once("-of-")?;
     let (stem, number) = before.rsplit_once('-')?;
@@ -127,7 +127,7 @@ impl Model {
     }
 
     /// The content of a small file of the directory.
-    pub(super) fn file(&self, name: &str) -> Option<Vec<u8>> {
+    fn file(&self, name: &str) -> Option<Vec<u8>> {
         let objects = {
             let state = self.collection.state();
             let node = state.node(state.directory(self.directory?)?.get(name.as_bytes())?)?;
@@ -139,15 +139,8 @@ impl Model {
     }
 
     /// The bytes of objects, at most so many.
-    pub(super) fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
-        let open = |object| OpenObject::open(&self.collection, object, Verify::First).map(Segment::Object);
-        let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
-        if stream.bytes() > most {
-            return Err(Error::invalid("a file that is too long to describe a model"));
-        }
-        let mut bytes = vec![0; stream.bytes() as usize];
-        stream.read_exact(0, &mut bytes)?;
-        Ok(bytes)
+    fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
+        bytes_of(&self.collection, objects, most)
     }
 
     /// A tensor by name: of the container, or of another container of the directory.
@@ -265,6 +258,18 @@ impl Model {
         }
         has_weights
     }
+}
+
+/// The bytes of objects, at most so many.
+pub(super) fn bytes_of(collection: &Arc<Collection>, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
+    let open = |object| OpenObject::open(collection, object, Verify::First).map(Segment::Object);
+    let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
+    if stream.bytes() > most {
+        return Err(Error::invalid("a file that is too long to describe a model"));
+    }
+    let mut bytes = vec![0; stream.bytes() as usize];
+    stream.read_exact(0, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// The content of a file that describes a model, as the form shows it. `None` for a file that is shown as it is.

@@ -79,7 +79,7 @@ impl Vfs {
         if let Some((form, Item::Node(node))) =
             view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
         {
-            let found = form::value_named(&view.collection, *form, node, name);
+            let found = form::value_named(&view.collection, *form, node, name)?;
             let of = |form| FormView {
                 collection: view.collection.clone(),
                 of: Some((form, Item::Node(node.clone()))),
@@ -303,7 +303,7 @@ impl Vfs {
         if let Some((form, Item::Node(node))) =
             view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
         {
-            let values = form::values(&view.collection, *form, node).into_iter();
+            let values = form::values(&view.collection, *form, node)?.into_iter();
             let named = values.filter_map(|form| Some((form, form.value()?)));
             let placed = (1..).zip(named).filter(|(place, _)| *place > after).take(LISTED);
             let view = |(place, (form, name)): (u64, (Form, String))| {
