@@ -13,6 +13,7 @@ mod experts;
 mod export;
 mod gguf;
 mod gguf_model;
+mod gguf_quantized;
 mod listing;
 mod merged;
 mod move_preview;
