@@ -8,6 +8,7 @@
 mod blocks;
 mod events;
 mod files;
+mod foreseen;
 mod metrics;
 mod report;
 mod settings;
