@@ -394,13 +394,16 @@ fn read_bits_of_all(state: &State) -> u32 {
     bits
 }
 
-/// The classes of `root` that have the permission `asked` of an entry, as read bits. A class whose
-/// owner or group differs there counts as others.
+/// The classes of `root` of which all users have the permission `asked` of an entry, as read bits. A user of a class may
+/// be the owner of the entry, or in its group, unless `root` has the same owner or group.
 pub(super) fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
     let [owner, group, others] = asked.map(|bit| entry.mode & bit != 0);
-    let by_owner = if entry.uid == root.uid { owner } else { others };
-    let by_group = if entry.gid == root.gid { group } else { others };
-    [by_owner, by_group, others]
+    let (has_same_owner, has_same_group) = (entry.uid == root.uid, entry.gid == root.gid);
+    let by_owner = if has_same_owner { owner } else { group && others };
+    let may_be_owner = has_same_owner || owner;
+    let by_group = may_be_owner && group && (has_same_group || others);
+    let by_others = may_be_owner && others && (has_same_group || group);
+    [by_owner, by_group, by_others]
         .into_iter()
         .zip(READ_CLASSES)
         .filter(|(is_allowed, _)| *is_allowed)
