@@ -38,7 +38,9 @@ mod sums;
 mod values;
 mod weights;
 
-pub use adapters::{Adapter, AdapterFiles, files_in, fits, plan as plan_merged};
+pub use adapters::{
+    Adapter, AdapterFiles, AdapterNodes, KeptRefusal, OpenAdapter, files_in, fits, plan as plan_merged,
+};
 pub use form_pins::{PinnedForms, pin_of};
 pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none, why_of_config};
 pub use kind::{Form, MERGED_NAME, Shows};

@@ -214,14 +214,23 @@ impl Vfs {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
         self.flush_adapter(view)?;
-        let number = view.collection.state().number();
         let inputs = match &view.of {
             Some((form, _)) => form::inputs(&view.collection, *form, node).0,
             None => Vec::new(),
         };
-        let inos = [node].into_iter().chain(inputs);
+        self.flush_nodes(&view.collection, [node].into_iter().chain(inputs))
+    }
+
+    /// Flushes files of a collection, and those that share bytes with them. Queues the invalidations.
+    pub(super) fn flush_nodes(
+        &self,
+        collection: &Arc<Collection>,
+        nodes: impl IntoIterator<Item = EntryId>,
+    ) -> Result<()> {
+        let number = collection.state().number();
+        let nodes = nodes.into_iter();
         let inos: Vec<Ino> =
-            inos.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
+            nodes.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
         for ino in inos.iter().copied().chain(inos.iter().flat_map(|ino| self.sharing(*ino))) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
                 match self.flush_and_queue(&open_file) {
