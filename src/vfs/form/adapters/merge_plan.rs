@@ -69,7 +69,15 @@ fn parts(
     node: EntryId,
 ) -> Result<(usize, Vec<Part>)> {
     let gone = || Error::new(ErrorKind::Gone, "the file is gone");
-    let node = collection.state().node(node).cloned().ok_or_else(gone)?;
+    let (node, container, content) = {
+        let state = collection.state();
+        let node = state.node(node).cloned().ok_or_else(gone)?;
+        let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
+        let content = state.node(container).and_then(|node| node.file()).map(|file| file.content);
+        (node, container, content)
+    };
+    // The refusal of an adapter is known, and the pieces of a large container are not made for it.
+    let adapter = content.is_some_and(Content::is_container).then_some(adapter).transpose()?;
     let (node, pieces) = pieces(collection, &node)?;
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
     let stored = |pieces: Vec<Piece>| -> Result<Vec<Part>> {
@@ -79,16 +87,7 @@ fn parts(
         let parts = pieces.into_iter().map(|piece| plain(piece.object));
         Ok(stitched(file.records.clone(), parts.collect()))
     };
-    let (container, content) = {
-        let state = collection.state();
-        let container = file.container.unwrap_or(node.entry.id);
-        (container, state.node(container).and_then(|node| node.file()).map(|file| file.content))
-    };
-    let is_container = content.is_some_and(Content::is_container);
-    if !is_container {
-        return Ok((0, stored(pieces)?));
-    }
-    let adapter = adapter?;
+    let Some(adapter) = adapter else { return Ok((0, stored(pieces)?)) };
     let own: Vec<&str> = match &file.tensor {
         Some(own) => vec![&*own.name],
         None => pieces.iter().filter_map(|piece| Some(&*piece.tensor.as_ref()?.1.name)).collect(),
