@@ -23,7 +23,9 @@ use crate::engine::{Engine, Finish, Reconstruct};
 use crate::ingest::{
     Action, Blocking, Listed, Plan, Request, Sum, Watch, hub_cache, parse_collection, parse_encoder,
 };
-use crate::model::{Encoder, Error, ErrorKind, MoveTo, OwnedCollectionName, Progress, Result, check_label};
+use crate::model::{
+    Encoder, Error, ErrorKind, MoveTo, OwnedCollectionName, Progress, Result, check_label, check_tag,
+};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store, Verify};
 use crate::vfs::open::{OpenFiles, finish_renames};
@@ -114,6 +116,9 @@ pub(super) struct Args {
     /// pointers
     #[arg(long)]
     strict: bool,
+    /// Give the files this tag, beside those that they have; may be repeated
+    #[arg(long = "tag", value_name = "TAG", value_parser = parse_tag)]
+    tags: Vec<String>,
     /// List what would be imported, replaced and removed, and do nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -143,6 +148,10 @@ fn parse_destination(text: &str) -> Result<Destination> {
 
 fn parse_tier(text: &str) -> Result<String> {
     MoveTo::parse_tier(text).map(|_| text.to_owned())
+}
+
+fn parse_tag(text: &str) -> Result<String> {
+    check_tag(text).map(|()| text.to_owned())
 }
 
 fn parse_reconstruct(text: &str) -> Result<String> {
@@ -238,6 +247,7 @@ impl Args {
             no_share: self.no_share,
             strict: self.strict,
             dry_run: self.dry_run,
+            tags: self.tags,
             tag: None,
         };
         if let Some(name) = collection {

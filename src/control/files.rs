@@ -8,7 +8,7 @@ use crate::control::maintenance::{COMPACT, SCRUB};
 use crate::control::push;
 use crate::control::refusals::Asker;
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, hot_tensors, maintenance, metrics, prefetch, quota, status};
+use crate::control::{actions, blocks, foreseen, hot_tensors, maintenance, metrics, prefetch, quota, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
@@ -141,6 +141,14 @@ pub const MOUNT_FILES: &[File] = &[
             "refresh",
             "of a mounted remote: reading it shows the newest snapshots from now on, and which changed",
             actions::refresh,
+        )
+    },
+    File {
+        is_private: true,
+        ..shown(
+            "coldest.json",
+            "the moves of the policy in a day without a use, in order, as JSON",
+            foreseen::coldest,
         )
     },
 ];

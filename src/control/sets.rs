@@ -6,13 +6,16 @@ use crate::control::attributes::{Attribute, attribute};
 use crate::control::context::Mounted;
 use crate::control::context::ROOT_USER;
 use crate::control::files::note_event;
+use crate::control::foreseen::{Foreseen, POLICY_PLAN};
 use crate::control::jobs::{Job, Report};
 use crate::control::refusals::Asker;
 use crate::engine::{
     self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
 };
 use crate::format::log::catalog::NodeType;
-use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human};
+use crate::model::{
+    self, Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
+};
 use crate::store::{EventKind, State};
 use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
@@ -105,7 +108,19 @@ pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine:
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
 pub(super) const LIST: Set = at_once(|asked, text| set_of_directory(asked, &engine::LIST, text));
 pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &engine::PLAIN, text));
+pub(super) const TAGS: Set =
+    at_once(|asked, text| open::set_tags(&asked.view.collection, asked.node(), &parse_tags(text)?));
 pub(super) const WRITES: Set = at_once(|asked, text| set_inherited(asked, &engine::WRITES, text));
+pub(super) const DOWN_BELOW: Set = at_once(|asked, text| set_threshold(asked, &model::DOWN_BELOW, text));
+pub(super) const UP_ABOVE: Set = at_once(|asked, text| set_threshold(asked, &model::UP_ABOVE, text));
+pub(super) const HOLD: Set = at_once(|asked, text| set_threshold(asked, &model::HOLD, text));
+pub(super) const IDLE: Set = at_once(|asked, text| set_threshold(asked, &model::IDLE, text));
+pub(super) const EMA_SHARE: Set = at_once(|asked, text| set_threshold(asked, &model::EMA_SHARE, text));
+pub(super) const DELTA_CHANGED: Set =
+    at_once(|asked, text| set_threshold(asked, &model::DELTA_CHANGED, text));
+pub(super) const DELTA_NORM: Set = at_once(|asked, text| set_threshold(asked, &model::DELTA_NORM, text));
+pub(super) const DELTA_CHAIN: Set = at_once(|asked, text| set_threshold(asked, &model::DELTA_CHAIN, text));
+pub(super) const FREE_MIN: Set = at_once(|asked, text| set_threshold(asked, &model::FREE_MIN, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
     set: |asked, text| {
@@ -175,6 +190,10 @@ fn set_inherited(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
     engine::set_setting(&asked.view.collection, asked.node(), setting, text)
 }
 
+fn set_threshold(asked: &Asked, threshold: &Threshold, text: &str) -> Result<()> {
+    engine::set_threshold(&asked.view.collection, asked.node(), threshold, text)
+}
+
 fn set_of_directory(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
     if asked.is_directory() {
         return set_inherited(asked, setting, text);
@@ -199,6 +218,9 @@ fn set_tier(asked: &Asked, text: &str) -> Result<()> {
 
 /// Checks a move as [`set_tier`] does, and changes nothing. The job's result describes the move.
 fn plan(asked: &Asked, text: &str) -> Result<()> {
+    if text == POLICY_PLAN {
+        return foresee(asked);
+    }
     let (tier, consent) = Consent::split(text);
     let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
     asked.vfs().flush_all(&asked.view.collection)?;
@@ -212,6 +234,17 @@ fn plan(asked: &Asked, text: &str) -> Result<()> {
     })
 }
 
+/// Describes the moves of the policy in a day without a use of any tensor.
+fn foresee(asked: &Asked) -> Result<()> {
+    asked.vfs().flush_all(&asked.view.collection)?;
+    let job = Job::new(format!("plan={POLICY_PLAN}"), asked.view.path(), asked.user, 0);
+    asked.mounted.jobs.run(job, |_, report| {
+        let foreseen = Foreseen::below(asked.vfs().engine(), &asked.view.collection, asked.node())?;
+        *report = Report { text: foreseen.text(), result: foreseen.json() };
+        Ok(())
+    })
+}
+
 fn evict(asked: &Asked, text: &str) -> Result<()> {
     let (name, consent) = Consent::split(text);
     let what = Evict::from_name(name).ok_or_else(|| invalid_value("evict", text, "cache, 1 or discard"))?;
@@ -219,7 +252,8 @@ fn evict(asked: &Asked, text: &str) -> Result<()> {
     asked.vfs().flush_everything()?;
     change(asked, format!("evict={text}"), move |asked, progress, moved| {
         let (collection, node) = (&asked.view.collection, asked.node());
-        asked.vfs().engine().evict(collection, node, EvictRequest { what, consent }, progress, moved)
+        let request = EvictRequest { what, consent, user: Some(asked.user) };
+        asked.vfs().engine().evict(collection, node, request, progress, moved)
     })
 }
 

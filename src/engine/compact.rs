@@ -8,8 +8,9 @@
 //!    from `tier0.dat` back to their extent, if that stretch is reclaimed and nobody holds the file. The bytes are made
 //!    durable, then Migrate records say so and keep the epochs. The blocks are read back and compared, so that the file
 //!    may be shown to the kernel at once.
-//! 2. `OpenObject::fill_gaps` moves payloads from the end of a tier file to gaps before, in the same way.
-//! 3. `Collection::truncate_files` cuts tier files behind the last slot; `Collection::checkpoint_now` writes the log
+//! 2. `OpenObject::merge_patches` joins the patches of a block to one.
+//! 3. `OpenObject::fill_gaps` moves payloads from the end of a tier file to gaps before, in the same way.
+//! 4. `Collection::truncate_files` cuts tier files behind the last slot; `Collection::checkpoint_now` writes the log
 //!    anew.
 //!
 //! Records in `delta.dat` and `factor.dat` stay where they are: nothing compacts these files yet.
@@ -59,6 +60,11 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
             });
             leave_damaged(collection, object, packed, &mut left)?;
         }
+        let merged = each_step(collection, object, &Uncounted(progress), &mut |open, range| {
+            done.merged += open.merge_patches(range)?;
+            Ok(())
+        });
+        leave_damaged(collection, object, merged, &mut left)?;
         if is_exact(object) {
             let brought = each_step(collection, object, progress, &mut |open, range| {
                 done.returned += open.return_to_extent(range)?;

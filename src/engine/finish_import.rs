@@ -60,7 +60,7 @@ fn evict_imported(
         engine.evict(
             collection,
             node,
-            EvictRequest { what: Evict::Stored, consent: Consent::AsSet },
+            EvictRequest { what: Evict::Stored, consent: Consent::AsSet, user: None },
             &Silent,
             &mut moved,
         )

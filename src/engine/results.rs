@@ -30,6 +30,8 @@ pub struct Compacted {
     pub returned: u64,
     /// Blocks that were packed again.
     pub packed: u64,
+    /// Blocks whose patches were merged.
+    pub merged: u64,
     /// Blocks that were moved within tier files.
     pub moved: u64,
     /// Bytes of the payload files before: `tier0.dat` to `factor.dat`.
@@ -47,6 +49,7 @@ impl Compacted {
     pub fn add(&mut self, other: Compacted) {
         self.returned += other.returned;
         self.packed += other.packed;
+        self.merged += other.merged;
         self.moved += other.moved;
         self.before += other.before;
         self.after += other.after;
@@ -57,11 +60,14 @@ impl Compacted {
 
 impl fmt::Display for Compacted {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Compacted { returned, packed, moved, before, after, left, at } = self;
+        let Compacted { returned, packed, merged, moved, before, after, left, at } = self;
         write!(
             out,
             "payloads at {at} from {before} to {after} bytes, {returned} blocks back in data files, {packed} packed again, {moved} moved"
         )?;
+        if *merged > 0 {
+            write!(out, ", patches of {merged} blocks merged")?;
+        }
         match left {
             0 => Ok(()),
             left => write!(out, ", {left} objects cannot be read and stay as they are: run tierfs fsck"),

@@ -18,7 +18,9 @@ mod owner;
 mod progress;
 mod refusal;
 mod shape;
+mod tags;
 mod text;
+mod thresholds;
 mod tier;
 
 pub use collection_name::{CollectionName, OwnedCollectionName};
@@ -41,5 +43,10 @@ pub use owner::Owner;
 pub use progress::{Progress, Silent};
 pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
 pub use shape::{DIMENSIONS_MAX, Shape};
-pub use text::{hex, human, human_part};
+pub use tags::{TAG_BYTES_MAX, TAGS_MAX, check_tag, parse_tags};
+pub use text::{hex, human, human_part, utc};
+pub use thresholds::{
+    DELTA_CHAIN, DELTA_CHANGED, DELTA_NORM, DOWN_BELOW, EMA_SHARE, FREE_MIN, HOLD, IDLE, THRESHOLDS,
+    Threshold, Thresholds, UP_ABOVE,
+};
 pub use tier::{Encoder, Encoding, GROUP_LEN, Tier};

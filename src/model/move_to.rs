@@ -114,7 +114,7 @@ impl MoveTo {
                 Aim::Tier(tier) if Tier::ENCODED.contains(&tier) => {
                     Ok(MoveTo { aim: Aim::Again(tier), ..to })
                 }
-                aim => Err(Error::invalid(format!("{aim} has no codes that could be made again"))),
+                _ => Err(Error::invalid(format!("{text} has no codes that could be made again"))),
             };
         }
         let (name, all) = match text.split_once(':') {
@@ -154,8 +154,8 @@ impl MoveTo {
         let to = MoveTo::parse(text)?;
         match to.aim {
             Aim::Tier(tier) if Tier::ENCODED.contains(&tier) => Ok(to),
-            aim => Err(Error::invalid(format!(
-                "{aim} cannot be a variant; the variants are q8, q7, q5, q3x and q3"
+            _ => Err(Error::invalid(format!(
+                "{text} cannot be a variant; the variants are q8, q7, q5, q3x and q3"
             ))),
         }
     }

@@ -21,11 +21,11 @@ pub struct Refusal {
 /// The reason why a file does not admit a request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
-    /// Rounding would destroy the last exact copy, and `lossy` is `deny`.
+    /// Rounding would destroy the last exact copy, and `lossy` does not allow it.
     LastExactCopy,
-    /// Its bytes would be lost permanently, and `lossy` is `deny`.
+    /// Its bytes would be lost permanently, and `lossy` does not allow it.
     LastBytes,
-    /// Low-rank factors would replace its last exact copy, and `lossy` is `deny`.
+    /// Low-rank factors would replace its last exact copy, and `lossy` does not allow it.
     Factors,
     Pinned,
     /// Other tensors are stored as differences to it.
@@ -117,10 +117,14 @@ impl Cause {
         };
         match self {
             Cause::LastExactCopy => {
-                format!("{} (lossy=deny)", of("rounding would destroy", "last exact copy"))
+                format!("{} (lossy does not allow it)", of("rounding would destroy", "last exact copy"))
             }
-            Cause::LastBytes => format!("{} (lossy=deny)", of("discarding would destroy", "only bytes")),
-            Cause::Factors => format!("{} (lossy=deny)", of("factors would replace", "last exact copy")),
+            Cause::LastBytes => {
+                format!("{} (lossy does not allow it)", of("discarding would destroy", "only bytes"))
+            }
+            Cause::Factors => {
+                format!("{} (lossy does not allow it)", of("factors would replace", "last exact copy"))
+            }
             Cause::Pinned => is("pinned"),
             Cause::Needed => match about {
                 About::Itself => "other tensors are stored as differences to it".to_owned(),
@@ -225,7 +229,7 @@ mod tests {
         assert_eq!((found.len(), found[0].count, found[0].paths.len()), (2, 12, FILES_SHOWN_MAX));
         assert_eq!(
             found[0].text("t/c"),
-            "rounding would destroy the last exact copy of 12 tensors (lossy=deny)"
+            "rounding would destroy the last exact copy of 12 tensors (lossy does not allow it)"
         );
         assert_eq!(found[0].names("t/c").next(), Some("w0"));
         assert_eq!(

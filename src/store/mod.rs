@@ -72,7 +72,7 @@ pub use io::migrate::Elements;
 pub use io::packed_blocks::exact_difference;
 pub use io::pinned_copies::Compare;
 pub use io::places::{Place, Stretch};
-pub use io::scaled_delta::Writes;
+pub use io::scaled_delta::{DeltaLimits, Rounding, Writes};
 pub use io::write::Written;
 pub use io::zeros::GATHERED_BYTES_MAX;
 pub use link_candidates::SharedName;
@@ -83,6 +83,7 @@ pub use object::blocks::{Block, IndexedBlock};
 pub use object::failed_reads::Unreadable;
 pub use object::links::DeltaLink;
 pub use object::parts::Part;
+pub use object::usage::FileUse;
 pub use quota::{Limits, Reserved, Room, Use};
 pub use repair::set_aside::open_collection;
 pub use repair::{Lost, Repaired, repair};
@@ -100,11 +101,14 @@ pub use state::assembly::{Assembly, Places, StridedElements};
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{
-    LOSSY, PACK, PLAIN, PLAINS, POLICY, allow_until_written, end_plain_names, show_plain_names,
+    LOSSY, PACK, PLAIN, PLAINS, allow_until_written, end_plain_names, show_plain_names,
 };
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
-pub use state::settings_table::DATA_FILES;
+pub use state::program_attributes::{
+    ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX, is_program_attribute, program_attribute, tags_entry,
+};
+pub use state::settings_table::{DATA_FILES, POLICY, TAGS};
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;

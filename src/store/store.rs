@@ -11,12 +11,11 @@ use crate::model::{
 };
 use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::clones::{Clones, PieceSource};
-use crate::store::collection::Collection;
-use crate::store::collection::Services;
 use crate::store::collection::identity::Access;
 use crate::store::collection::lineage::{children_in, relatives};
 use crate::store::collection::open::{OpenedLog, refuse_remains};
 use crate::store::collection::open_object::Rebuild;
+use crate::store::collection::{Collection, Defaults, Services};
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
@@ -147,7 +146,9 @@ impl Store {
         let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
-        let services = Services::new(ticks, settings.pack != PACKS[0], sharing);
+        let packs = settings.pack != PACKS[0];
+        let defaults = Defaults { packs, thresholds: settings.rules.thresholds };
+        let services = Services::new(ticks, defaults, sharing);
         let variants = Mutex::default();
         let store = Store {
             disk,

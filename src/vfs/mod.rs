@@ -18,4 +18,5 @@ pub use tree::list_mode::ListMode;
 pub use tree::location::{
     CONTROL_NAME, Control, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, Shape,
 };
+pub use tree::tag_places::{TAGS_NAME, TagsView, Viewer};
 pub use tree::vfs::Vfs;

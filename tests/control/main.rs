@@ -8,7 +8,9 @@
 mod blocks;
 mod events;
 mod files;
+mod foreseen;
 mod metrics;
 mod report;
 mod settings;
+mod tags;
 mod traces;

@@ -214,6 +214,9 @@ fn links_to_checkpoints_lead_to_the_names_that_the_form_shows() {
     std::os::unix::fs::symlink("hub/models--a--b/snapshots/abc/pytorch_model.bin", own.join("other.bin"))
         .unwrap();
     std::os::unix::fs::symlink("nothing", own.join("broken.txt")).unwrap();
+    // A listing resolves all links, so a long path is not followed.
+    let around = format!("{}hub/models--a--b/snapshots/abc/pytorch_model.bin", "hub/../".repeat(40));
+    std::os::unix::fs::symlink(around, own.join("around.bin")).unwrap();
     let form = mounted.path("t/c/.as/safetensors");
     let shown = form.join("hub/models--a--b/snapshots/abc");
     assert_eq!(names(&shown), ["config.json", "model.safetensors", "model.safetensors.index.json"]);
@@ -229,6 +232,8 @@ fn links_to_checkpoints_lead_to_the_names_that_the_form_shows() {
     for hidden in ["pytorch_model.bin", "training_args.bin", "training_args.safetensors"] {
         assert!(fs::symlink_metadata(shown.join(hidden)).is_err(), "{hidden}");
     }
-    assert!(fs::symlink_metadata(form.join("other.bin")).is_err());
+    for hidden in ["other.bin", "around.bin", "around.safetensors"] {
+        assert!(fs::symlink_metadata(form.join(hidden)).is_err(), "{hidden}");
+    }
     mounted.unmount();
 }

@@ -72,6 +72,59 @@ fn each_of_two_models_of_a_directory_has_its_own_scales() {
     mounted.unmount();
 }
 
+/// The peak of the daemon's memory, in KiB.
+fn peak(mounted: &Mounted) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", mounted.daemon().unwrap())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn many_shards_beside_another_model_take_memory_for_their_tensors_once() {
+    const SHARDS: usize = 100;
+    const TENSORS: usize = 60;
+    let place = Place::new();
+    let folder = made(&place);
+    let shard = |number: usize| format!("s-{:05}-of-{SHARDS:05}.safetensors", number + 1);
+    let entry = |name: &str, dtype: &str, shape: &str, at: usize, bytes: usize| {
+        format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{at},{}]}}"#, at + bytes)
+    };
+    let name = |shard: usize, tensor: usize| format!("model.layers.{shard}.experts.{tensor}.w");
+    let (mut map, mut others) = (Vec::new(), Vec::new());
+    for number in 0..SHARDS {
+        let (mut entries, mut bytes) = (Vec::new(), Vec::new());
+        for tensor in 0..TENSORS {
+            // The scale lies in another shard than the codes.
+            let (codes, scale) = (name(number, tensor), name((number + 1) % SHARDS, tensor) + "_scale");
+            entries.push(entry(&scale, "F32", "[1]", bytes.len(), 4));
+            bytes.extend(2_f32.to_le_bytes());
+            entries.push(entry(&codes, "I8", "[2,2]", bytes.len(), 4));
+            bytes.extend([1, 2, 3, 255]);
+            others.push(entry(&scale, "F32", "[1]", others.len() * 4, 4));
+            map.extend([codes, scale].map(|name| format!(r#""{name}":"{}""#, shard(number))));
+        }
+        let header = format!("{{{}}}", entries.join(","));
+        fs::write(folder.join(shard(number)), safetensors_file(&header, &bytes)).unwrap();
+    }
+    let header = format!("{{{}}}", others.join(","));
+    let floats_of_others = 9_f32.to_le_bytes().repeat(others.len());
+    fs::write(folder.join("a.safetensors"), safetensors_file(&header, &floats_of_others)).unwrap();
+    let index = format!(r#"{{"metadata":{{}},"weight_map":{{{}}}}}"#, map.join(","));
+    fs::write(folder.join("s.safetensors.index.json"), index).unwrap();
+    let mounted = mounted(&place, &folder);
+    let form = mounted.path("t/c/.as/f32");
+    let before = peak(&mounted);
+    let index = fs::read_to_string(form.join("s.safetensors.index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    assert_eq!(index["weight_map"].as_object().unwrap().len(), SHARDS * TENSORS);
+    let grown = peak(&mounted) - before;
+    assert!(grown < 60 << 10, "{grown} KiB");
+    let read = fs::read(form.join(shard(3))).unwrap();
+    let read = safetensors::SafeTensors::deserialize(&read).unwrap();
+    assert_eq!(floats(read.tensor(&name(3, 7)).unwrap().data()), [2.0, 4.0, 6.0, -2.0]);
+    mounted.unmount();
+}
+
 #[test]
 fn a_name_leads_to_the_codes_that_are_shown_under_it_whatever_other_codes_are_beside_them() {
     let place = Place::new();

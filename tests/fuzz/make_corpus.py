@@ -163,11 +163,11 @@ def entries():
 def texts():
     for place, name in enumerate(["layers.0.w", "a/b/c%", "../x", ".", "", "x\ny", "/etc", "\u00e9" * 200, ".ctl/.as"]):
         put("names", f"name_{place}", bytes([place % 3]), name.encode())
-    for place, value in enumerate(["4096x11008", "f8_e4m3", "BF16", "q5:all", "warm5", "absmax", "0", "q3x", ""]):
+    for place, value in enumerate(["4096x11008", "f8_e4m3", "BF16", "q5:all", "warm5", "absmax", "0", "q3x", "", "q8:all:again", "a,b,a"]):
         put("values", f"value_{place}", value.encode())
     put("values", "set_dtype", b"user.tierfs.dtype\nf32")
     put("values", "set_shape", b"user.tierfs.shape\n2x12")
-    for name, value in [("tier", "q8"), ("lossy", "allow"), ("writes", "exact"), ("evict", "now"), ("encoder", "absmax")]:
+    for name, value in [("tier", "q8"), ("lossy", "allow"), ("writes", "exact"), ("evict", "now"), ("encoder", "absmax"), ("tags", "model:w,team:x")]:
         put("values", f"set_{name}", f"user.tierfs.{name}\n{value}".encode())
     settings = "format = 1\nuuid = \"000000000000000000000000000000ab\"\nkeep = [\"norm\", \"a\\\"b\"]\n"
     put("values", "settings", settings.encode())

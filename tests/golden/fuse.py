@@ -7,6 +7,7 @@ case does not name are filled with noise, so that a parser which reads another p
 """
 import ctypes
 import json
+import os
 import re
 from pathlib import Path
 
@@ -145,10 +146,11 @@ def requests():
     request("FUSE_RELEASE", asked("fuse_release_in", fh=9), "Release", handle=9)
     request("FUSE_FSYNC", asked("fuse_fsync_in", fh=10), "Fsync", handle=10)
     value = b"q8\0:all"
-    body = asked("fuse_setxattr_in", size=len(value))
-    # Without FUSE_SETXATTR_EXT the kernel sends the first two fields.
-    body = body[:NUMBERS["FUSE_COMPAT_SETXATTR_IN_SIZE"]] + text("user.tierfs.tier") + value
-    request("FUSE_SETXATTR", body, "SetXattr", name="user.tierfs.tier", value=value.hex())
+    for flags in [0, os.XATTR_CREATE, os.XATTR_REPLACE]:
+        body = asked("fuse_setxattr_in", size=len(value), flags=flags)
+        # Without FUSE_SETXATTR_EXT the kernel sends the first two fields.
+        body = body[:NUMBERS["FUSE_COMPAT_SETXATTR_IN_SIZE"]] + text("user.tierfs.tier") + value
+        request("FUSE_SETXATTR", body, "SetXattr", name="user.tierfs.tier", value=value.hex(), flags=flags)
     body = asked("fuse_getxattr_in", size=64) + text("user.tierfs.tier")
     request("FUSE_GETXATTR", body, "GetXattr", name="user.tierfs.tier", size=64)
     request("FUSE_LISTXATTR", asked("fuse_getxattr_in", size=0), "ListXattr", size=0)

@@ -101,8 +101,8 @@ fn described(operation: &Operation) -> (&'static str, Value) {
         Operation::FsyncDirectory => ("FsyncDirectory", json!({})),
         Operation::Statfs => ("Statfs", json!({})),
         Operation::GetXattr { name, size } => ("GetXattr", json!({"name": text(name), "size": size})),
-        Operation::SetXattr { name, value } => {
-            ("SetXattr", json!({"name": text(name), "value": hexed(value)}))
+        Operation::SetXattr { name, value, flags } => {
+            ("SetXattr", json!({"name": text(name), "value": hexed(value), "flags": flags.0}))
         }
         Operation::ListXattr { size } => ("ListXattr", json!({"size": size})),
         Operation::RemoveXattr { name } => ("RemoveXattr", json!({"name": text(name)})),

@@ -19,6 +19,7 @@ mod model;
 mod names;
 mod page_cache;
 mod permissions;
+mod program_attributes;
 mod ranges;
 mod read_only;
 mod reading;

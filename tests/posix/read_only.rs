@@ -108,7 +108,7 @@ fn each_attribute_refuses_changes_with_its_own_error() {
         ("user.tierfs.dtype", libc::EINVAL, libc::EPERM),
         ("user.tierfs.sha256", libc::EPERM, libc::EPERM),
         ("user.tierfs.colour", libc::ENODATA, libc::ENODATA),
-        ("user.other", libc::EOPNOTSUPP, libc::EOPNOTSUPP),
+        ("security.other", libc::EOPNOTSUPP, libc::EOPNOTSUPP),
         ("trusted.other", libc::EOPNOTSUPP, libc::EOPNOTSUPP),
     ];
     let refuses = |mounted: &Mounted, numbers: &dyn Fn(i32) -> i32| {

@@ -180,13 +180,14 @@ fn digests_equal_those_of_the_imported_bytes() {
 }
 
 #[test]
-fn unknown_attributes_have_no_value_and_foreign_ones_are_not_supported() {
+fn unknown_attributes_have_no_value_and_those_of_other_kinds_are_not_supported() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     for path in ["demo/model/a", "demo/model"] {
         let path = mounted.path(path);
         assert_eq!(try_get(&path, "colour"), Err(Errno::NODATA));
-        for foreign in ["user.mime_type", "security.selinux", "trusted.x"] {
+        assert_eq!(try_get_any(&path, "user.mime_type"), Err(Errno::NODATA));
+        for foreign in ["security.selinux", "trusted.x"] {
             assert_eq!(try_get_any(&path, foreign), Err(Errno::OPNOTSUPP), "{foreign}");
         }
     }

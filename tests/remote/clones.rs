@@ -84,7 +84,7 @@ impl Cloned {
 
     fn evict(&self) -> Result<u64> {
         let mut moved = Moved::default();
-        let what = EvictRequest { what: Evict::Stored, consent: Consent::AsSet };
+        let what = EvictRequest { what: Evict::Stored, consent: Consent::AsSet, user: None };
         self.engine.evict(&self.collection(), ROOT, what, &Silent, &mut moved)?;
         Ok(moved.to_remote.unwrap())
     }

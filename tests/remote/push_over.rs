@@ -32,7 +32,7 @@ fn a_push_over_the_snapshot_of_another_store_is_refused_until_it_is_forced() {
     push(&one, &url, &["--create"]).ok();
     let refused =
         push(&other, &url, &[]).failed(1, &["snapshot 1 of acme/m", "--force", "acme/m=acme/OTHER"]);
-    assert!(refused.contains("another store"), "{refused}");
+    assert!(refused.contains("which this collection has not pushed"), "{refused}");
     // Under another name nothing is lost.
     answer(tierfs().arg("push").arg(&other).args(["acme/m=acme/n", &url])).ok();
     // A change of its own goes on, from any copy of the store.
@@ -49,6 +49,21 @@ fn a_push_over_the_snapshot_of_another_store_is_refused_until_it_is_forced() {
     push(&other, &url, &["--force"]).ok();
     push(&one, &url, &[]).failed(1, &["snapshot 4 of acme/m"]);
     push(&other, &url, &[]).ok();
+}
+
+#[test]
+fn a_push_to_one_place_is_remembered_beside_pushes_to_many_others() {
+    let place = Place::new();
+    let url = remote(&place);
+    let one = store(&place, "one", 5);
+    let lines = |at: usize| format!("{:032x} {:032x} acme/{}\n", at, at, "n".repeat(200));
+    let others: String = (0..4500).map(lines).collect();
+    assert!(others.len() > 1 << 20);
+    fs::write(one.join("acme/m/pushed"), others).unwrap();
+    push(&one, &url, &["--create"]).ok();
+    answer(tierfs().arg("import").arg(&one).arg("acme/m").arg(place.write("in/notes.txt", b"new"))).ok();
+    assert!(push(&one, &url, &[]).ok().contains("snapshot 2"));
+    assert!(fs::metadata(one.join("acme/m/pushed")).unwrap().len() <= 1 << 20);
 }
 
 #[test]

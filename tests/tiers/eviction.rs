@@ -24,6 +24,12 @@ fn a_discarded_tensor_is_absent_and_fails_to_open_until_it_is_rewritten() {
     set(&w, "lossy", "allow").unwrap();
     set(&w, "evict", "discard").unwrap();
     assert_eq!((get(&w, "tier"), get(&w, "bytes_stored")), ("absent".to_owned(), "0".to_owned()));
+    assert_eq!(get(&w, "error"), "absent");
+    assert_eq!(get(&mounted.path("t/c/v"), "error"), "max=0e0 rms=0e0");
+    let why = get(&w, "why");
+    let user = rustix::process::getuid().as_raw();
+    assert!(why.starts_with("its bytes were discarded at 2"), "{why}");
+    assert!(why.ends_with(&format!(" UTC by user {user}")), "{why}");
     for path in [&w, &container] {
         assert_eq!(fs::read(path).unwrap_err().raw_os_error(), Some(Errno::NODATA.raw_os_error()));
         assert!(fs::metadata(path).unwrap().len() > 0);
@@ -43,6 +49,7 @@ fn a_discarded_tensor_is_absent_and_fails_to_open_until_it_is_rewritten() {
     let mounted = place.mount(&[]);
     let (container, w) = (mounted.path("t/c/m.safetensors"), mounted.path("t/c/w"));
     assert_eq!(fs::read(&w).unwrap_err().raw_os_error(), Some(Errno::NODATA.raw_os_error()));
+    assert_eq!((get(&w, "error"), get(&w, "why")), ("absent".to_owned(), why));
     let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
     let bytes = &source[source.len() - 412_000..source.len() - 12_000];
     std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();

@@ -143,6 +143,42 @@ fn consent_of_a_directory_covers_files_written_over_an_import() {
 }
 
 #[test]
+fn rounded_writes_stay_within_the_consent() {
+    let place = Place::new();
+    let source = place.write("m.safetensors", container_of(&mut Random(86), &TENSORS));
+    place.import("t/c", &[&source], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    let w = mounted.path("t/c/w");
+    set(&mounted.path("t/c"), "lossy", "allow:q8").unwrap();
+    // The source allows the lower tier, but has not the values that are written.
+    set(&w, "tier", "q5").unwrap();
+    set(&w, "writes", "delta").unwrap();
+    let mut wanted = fs::read(&w).unwrap();
+    let values = Random(87).floats(20_000);
+    wanted[4096..4096 + values.len()].copy_from_slice(&values);
+    let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
+    file.write_all_at(&values, 4096).unwrap();
+    drop(file);
+    mounted.unmount();
+    let mounted = place.mount(&[]);
+    assert_same(&fs::read(mounted.path("t/c/w")).unwrap(), &wanted, "written");
+}
+
+#[test]
+fn an_import_into_a_tier_evicts_what_it_stores_as_factors() {
+    let place = Place::new();
+    let rows: Vec<u8> = Random(88).floats(256);
+    let matrix: Vec<u8> = (0..512).flat_map(|_| rows.iter().copied()).collect();
+    let mut array = npy_file(&matrix);
+    let header = format!("{:<117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (512, 256), }");
+    array[10..128].copy_from_slice(header.as_bytes());
+    let source = place.write("x.npy", &array);
+    place.import("t/c", &[&source], &["--tier", "q8:all", "--reconstruct", "factor:rank=1"]);
+    let mounted = place.mount(&[]);
+    assert_eq!(get(&mounted.path("t/c/x"), "tier"), "absent");
+}
+
+#[test]
 fn factors_made_by_an_import_give_no_consent_for_later_writes() {
     let place = Place::new();
     let rows: Vec<u8> = Random(83).floats(64);

@@ -96,3 +96,30 @@ fn a_large_change_makes_a_block_exact_and_an_identical_write_keeps_it() {
     wanted[400_000..400_004].copy_from_slice(&f32::NAN.to_le_bytes());
     same(&mounted, &wanted, 1);
 }
+
+#[test]
+fn a_compaction_merges_the_patches_of_a_block_into_one() {
+    let mut random = Random(9);
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&random.floats(ELEMENTS)));
+    place.import("demo/c", &[&source], &["--tier", "q5:all"]);
+    let mut mounted = place.mount(&[]);
+    let mut wanted = fs::read(mounted.path("demo/c/w")).unwrap();
+    for _ in 0..4 {
+        let file = fs::OpenOptions::new().write(true).open(mounted.path("demo/c/w")).unwrap();
+        for _ in 0..40 {
+            let (at, new) = (random.below(ELEMENTS / 2) * 4, random.floats(1));
+            file.write_all_at(&new, at as u64).unwrap();
+            wanted[at..at + 4].copy_from_slice(&new);
+        }
+        drop(file);
+    }
+    assert!(get(&mounted.path("demo/c/w"), "chain").parse::<u32>().unwrap() > 1);
+    mounted.unmount();
+    let said = support::run(["compact".as_ref(), place.store().as_os_str()]).ok();
+    assert!(said.contains("blocks merged"), "{said}");
+    support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    mounted = place.mount(&[]);
+    assert_eq!(get(&mounted.path("demo/c/w"), "chain"), "1");
+    same(&mounted, &wanted, 0);
+}

@@ -17,9 +17,9 @@ use crate::engine::select::{Target, is_tensor, targets};
 use crate::engine::settings::Consent;
 use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
-use crate::format::log::catalog::Measured;
-use crate::model::{Aim, Cause, EntryId, Error, ErrorKind, Progress, Refusal, Result, Silent, Tier};
-use crate::store::{Collection, Object, OpenObject, Verify};
+use crate::format::log::catalog::{Measured, NodeEntry, NodeType};
+use crate::model::{Aim, Cause, EntryId, Error, ErrorKind, Progress, Refusal, Result, Silent, Tier, utc};
+use crate::store::{Batch, Collection, Object, OpenObject, State, Verify, now_nanoseconds, now_seconds};
 
 /// The bytes to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,8 @@ pub struct EvictRequest {
     pub what: Evict,
     /// Whether the last exact copy may be lost.
     pub consent: Consent,
+    /// The user who asks, if one does. A discarded tensor names him.
+    pub user: Option<u32>,
 }
 
 impl Evict {
@@ -61,7 +63,7 @@ impl Engine {
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        EvictRequest { what, consent }: EvictRequest,
+        EvictRequest { what, consent, user }: EvictRequest,
         progress: &dyn Progress,
         moved: &mut Moved,
     ) -> Result<()> {
@@ -97,7 +99,7 @@ impl Engine {
         let mut left = Refused::default();
         for target in &targets {
             let was_there = is_there(target);
-            match self.drop_target(collection, target, what, moved) {
+            match self.drop_target(collection, target, what, user, moved) {
                 // One of many tensors does not stop the others.
                 Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
                     left.take(Err::<(), _>(error))?;
@@ -129,6 +131,7 @@ impl Engine {
         collection: &Arc<Collection>,
         target: &Target,
         what: Evict,
+        user: Option<u32>,
         moved: &mut Moved,
     ) -> Result<()> {
         let how = Reconstruct::of(&collection.state(), target.node);
@@ -136,8 +139,8 @@ impl Engine {
             (Evict::Stored, Reconstruct::Delta) => delta::evict(self, collection, target, moved),
             (Evict::Stored, Reconstruct::Factor(rank)) => factor::evict(collection, target, rank, moved),
             (Evict::Stored, Reconstruct::Remote) => evict_to_remote(collection, target.node, &Silent, moved),
-            (Evict::Stored, _) => drop_blocks(collection, target, how.way(), moved),
-            _ => drop_blocks(collection, target, None, moved),
+            (Evict::Stored, _) => drop_blocks(collection, target, Dropping::With(how.way()), moved),
+            _ => drop_blocks(collection, target, Dropping::ForGood(user), moved),
         }
     }
 }
@@ -193,21 +196,30 @@ fn is_absent(object: &Object) -> bool {
     blocks.peek().is_some() && blocks.all(|(_, block)| block.stored.tier == Tier::Absent)
 }
 
-/// Makes blocks absent: those that a way can reconstruct, or without one all of them, permanently.
+/// How blocks become absent.
+#[derive(Clone, Copy)]
+enum Dropping<'a> {
+    /// Those that the way can reconstruct; without one all.
+    With(Option<&'a Way>),
+    /// All of them, for a user.
+    ForGood(Option<u32>),
+}
+
+/// Makes blocks absent.
 fn drop_blocks(
     collection: &Arc<Collection>,
     target: &Target,
-    way: Option<&Way>,
+    dropping: Dropping<'_>,
     moved: &mut Moved,
 ) -> Result<()> {
     for object in &target.objects {
         let open = OpenObject::open_by_name(collection, object)?;
-        let migration = match way {
-            Some(way) => open.drop_blocks(0..object.layout().blocks(), &|index, block| {
+        let migration = match dropping {
+            Dropping::With(Some(way)) => open.drop_blocks(0..object.layout().blocks(), &|index, block| {
                 // The block may have been written to since the check.
                 (way.is_sound)(&open, index, block)
             })?,
-            None => {
+            _ => {
                 let migration = open.discard_blocks(0..object.layout().blocks());
                 // An earlier write has ended the consent of an import, and there are no writes now.
                 check_discard(collection, target)?;
@@ -220,11 +232,28 @@ fn drop_blocks(
         moved.blocks += migration.blocks() as u64;
         let touched = collection.record(Default::default(), |batch, state| {
             migration.add(batch);
-            Ok(touch(batch, state, target.node, Measured::default()))
+            let touched = touch(batch, state, target.node, Measured::default());
+            if let Dropping::ForGood(user) = dropping {
+                note_discard(batch, state, target.node, user);
+            }
+            Ok(touched)
         })?;
         moved.nodes.extend(touched);
     }
     Ok(())
+}
+
+/// Says in the node of a tensor when its bytes were discarded, and by whom.
+fn note_discard(batch: &mut Batch, state: &State, node: EntryId, user: Option<u32>) {
+    let Some(found) = state.node(node) else { return };
+    let now = now_nanoseconds();
+    let mut entry = NodeEntry { mtime: now, ctime: now, ..found.entry.clone() };
+    if let NodeType::File(file) = &mut entry.node_type {
+        let by = user.map(|user| format!(" by user {user}")).unwrap_or_default();
+        file.error = None;
+        file.why = format!("its bytes were discarded at {}{by}", utc(now_seconds())).into();
+        batch.node(entry);
+    }
 }
 
 /// Gives back the space of a file, or of all files of a container or below a directory, plain files and headers

@@ -36,8 +36,9 @@ use std::sync::{Arc, Weak};
 
 use crate::engine::reconstruct::copies::Copies;
 use crate::engine::reconstruct::damage_queue::Damaged;
-use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Block;
+use crate::store::Collection;
 use crate::store::Compare;
 use crate::store::Elements;
 use crate::store::OpenObject;
@@ -158,6 +159,19 @@ pub(super) fn has_exact_source(open: &OpenObject, index: u32, block: &Block) -> 
 /// Whether a block should have an exact source besides its payload, by the log.
 pub(super) fn expects_exact_source(open: &OpenObject, index: u32, block: &Block) -> bool {
     WAYS.iter().any(|way| way.gives == Gives::Exact && (way.is_there)(open, index, block))
+}
+
+/// Whether a file has blocks that are absent and that nothing seems to make again, by the log.
+pub fn has_lost_blocks(collection: &Arc<Collection>, node: EntryId) -> bool {
+    let Ok(objects) = collection.objects_of(node) else { return false };
+    objects.iter().any(|object| {
+        let (open, layout) = (OpenObject::unread(collection, object), object.layout());
+        let mut blocks = object.stored_blocks(0..layout.blocks(), layout);
+        blocks.any(|(index, block)| {
+            let is_absent = block.stored.tier == Tier::Absent;
+            is_absent && !WAYS.iter().any(|way| (way.is_there)(&open, index, &block))
+        })
+    })
 }
 
 /// Verifies that a block can be read without the copies of pinned files. The error states why not.

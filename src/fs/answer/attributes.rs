@@ -4,11 +4,13 @@ use crate::control::{self, Acts, Asked, Asker, Cost, Reader};
 use crate::fs::answer::caller::Caller;
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::answer::numbers::other_number;
+use crate::fs::answer::program_attributes::names_of;
 use crate::fs::kernel::Reply;
 use crate::fs::kernel::errno;
 use crate::fs::state::failure::{guarded, refused};
 use crate::fs::state::in_progress;
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::is_program_attribute;
 use crate::vfs::{Ino, Invalidation, Located};
 
 /// Replies with the value of an attribute, or with its size where the request asks for that.
@@ -25,6 +27,9 @@ pub(in crate::fs) fn send_attribute(reply: Reply, size: u32, value: &[u8]) {
 impl Dispatcher {
     /// Replies with the value of an extended attribute.
     pub fn attribute(&self, by: Caller, ino: Ino, name: &[u8], size: u32, reply: Reply) {
+        if is_program_attribute(name) {
+            return self.program_attribute(by.thread, ino, name, size, reply);
+        }
         let asker = Asker { ino: ino.own(), user: by.user };
         let view = match self.located_again(by.thread, ino) {
             Ok((_, Located::Node(view))) => view,
@@ -60,7 +65,7 @@ impl Dispatcher {
 
     /// The target of an inode number. If it is gone, and was found by the second look of the thread, the one that has
     /// its name now: attributes follow from what the log has.
-    fn located_again(&self, thread: u32, ino: Ino) -> Result<(Ino, Located)> {
+    pub(super) fn located_again(&self, thread: u32, ino: Ino) -> Result<(Ino, Located)> {
         self.located(ino).or_else(|error| {
             let (parent, name) = self.found_again(thread, ino.own(), error)?.name;
             self.vfs.lookup(parent, &name)
@@ -114,13 +119,16 @@ impl Dispatcher {
     /// Replies with the names of the extended attributes that listings show.
     pub fn attribute_names(&self, thread: u32, ino: Ino, size: u32, reply: Reply) {
         let names = match self.located_again(thread, ino) {
-            Ok((_, Located::Node(view))) => control::listed(&self.vfs, &view),
-            Ok(_) => Ok(Vec::new()),
+            Ok((_, Located::Node(view))) => {
+                control::listed(&self.vfs, &view).map(|own| (own, names_of(&view)))
+            }
+            Ok(_) => Ok((Vec::new(), Vec::new())),
             Err(error) => Err(error),
         };
         match names {
-            Ok(names) => {
-                let list: Vec<u8> = names.iter().flat_map(|name| name.bytes().chain([0])).collect();
+            Ok((own, others)) => {
+                let names = own.into_iter().map(String::into_bytes).chain(others);
+                let list: Vec<u8> = names.flat_map(|name| name.into_iter().chain([0])).collect();
                 send_attribute(reply, size, &list);
             }
             Err(error) => reply.error(self.failed("listxattr", &error)),

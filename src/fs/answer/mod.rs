@@ -8,6 +8,7 @@ mod forms;
 mod numbers;
 mod open;
 mod open_decoded;
+mod program_attributes;
 mod read;
 mod recognize;
 mod requests;

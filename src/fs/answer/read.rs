@@ -18,19 +18,19 @@ impl Dispatcher {
             Ok(count) => count,
             Err(error) => return reply.error(self.failed("read", &error)),
         };
-        reply.placed(count);
         // The kernel does not cache direct reads, so they do not count.
-        if flags.is_direct() {
-            return;
-        }
-        let range = offset..offset.saturating_add(count as u64);
+        let range = offset..offset.saturating_add(if flags.is_direct() { 0 } else { count as u64 });
+        // Before the reply: the close that may follow it decides by the reads so far.
         match open {
-            Handle::File(open_file, pattern) => {
-                pattern.add(range.clone(), || open_file.bytes());
-                open_file.cached_by_kernel(range);
-            }
-            Handle::Form(file, pattern) => pattern.add(range, || file.bytes()),
+            Handle::File(file, pattern) => pattern.add(range.clone(), || file.bytes()),
+            Handle::Form(file, pattern) => pattern.add(range.clone(), || file.bytes()),
             _ => {}
+        }
+        reply.placed(count);
+        if let Handle::File(file, _) = open
+            && !flags.is_direct()
+        {
+            file.cached_by_kernel(range);
         }
     }
 

@@ -15,10 +15,11 @@ use crate::fs::kernel::{
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
 use crate::model::{Error, ErrorKind, NAME_BYTES_MAX, Result};
+use crate::store::is_program_attribute;
 use crate::store::now_nanoseconds;
 use crate::trace;
 use crate::vfs::open::SetAttr;
-use crate::vfs::{ChildName, Ino, Kind, Located, Place};
+use crate::vfs::{ChildName, Ino, Kind, Listed, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 /// The events for which files are always ready.
@@ -123,10 +124,12 @@ impl Service for Dispatcher {
                 self.measured(Counted::Opendir, node, || self.open_directory(thread, node, reply));
             }
             Operation::ReadDirectory { offset, size } => {
-                self.measured(Counted::Readdir, node, || self.list(node, offset, size, reply));
+                self.measured(Counted::Readdir, node, || self.list(user, node, offset, size, reply));
             }
             Operation::ReadDirectoryPlus { offset, size } => {
-                self.measured(Counted::Readdirplus, node, || self.list_entries(node, offset, size, reply));
+                self.measured(Counted::Readdirplus, node, || {
+                    self.list_entries(user, node, offset, size, reply)
+                });
             }
             Operation::ReleaseDirectory | Operation::Destroy => reply.ok(),
             Operation::FsyncDirectory => {
@@ -140,10 +143,14 @@ impl Service for Dispatcher {
                     self.attribute(by, node, name, size, reply);
                 });
             }
-            Operation::SetXattr { name, value } => {
+            Operation::SetXattr { name, value, flags } => {
                 self.measured(Counted::Setxattr, About::attribute(node, name), || {
                     trace::note_value(value);
-                    self.set_attribute(user, node, name, value, reply);
+                    if is_program_attribute(name) {
+                        self.set_program_attribute(node, name, value, flags, reply);
+                    } else {
+                        self.set_attribute(user, node, name, value, reply);
+                    }
                 });
             }
             Operation::ListXattr { size } => {
@@ -151,7 +158,11 @@ impl Service for Dispatcher {
             }
             Operation::RemoveXattr { name } => {
                 self.measured(Counted::Removexattr, About::attribute(node, name), || {
-                    self.remove_attribute(name, reply)
+                    if is_program_attribute(name) {
+                        self.remove_program_attribute(node, name, reply);
+                    } else {
+                        self.remove_attribute(name, reply);
+                    }
                 });
             }
             Operation::Poll { handle, kernel_handle, events } => {
@@ -177,7 +188,8 @@ impl Dispatcher {
 
     fn lookup(&self, by: Caller, child: ChildName<'_>, reply: Reply) {
         let asked = LookupBegun { thread: by.thread, changes: self.names.changes() };
-        let found = self.look_up(by.thread, child.parent, child.name);
+        let tagged = self.vfs.look_up_tag(by.user, child.parent, child.name);
+        let found = tagged.unwrap_or_else(|| self.look_up(by.thread, child.parent, child.name));
         if let Ok((ino, Located::Form(view))) = &found
             && let Some(directories) = self.vfs.directories_of_adapter(view)
             && !directories.are_open
@@ -351,6 +363,7 @@ impl Dispatcher {
         let is_directory = located.map(|located| match &located {
             Located::Control(_) | Located::Form(_) => self.vfs.attr(ino, &located).kind == Kind::Directory,
             Located::Node(view) => view.node.file().is_none(),
+            Located::Tags(view) => view.is_directory(),
             _ => true,
         });
         let cached = OpenedFlags::CACHES_LISTING | OpenedFlags::KEEPS_CACHE;
@@ -364,10 +377,10 @@ impl Dispatcher {
         }
     }
 
-    fn list(&self, node: Ino, offset: u64, size: u32, mut reply: Reply) {
+    fn list(&self, user: u32, node: Ino, offset: u64, size: u32, mut reply: Reply) {
         let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
         let mut listing = Listing::new(place);
-        let listed = self.vfs.list(node, offset, &mut |listed| {
+        let listed = self.names_in(user, node, offset, &mut |listed| {
             let (shown, mode) = (listed.attr.ino.own(), type_bits(listed.attr.kind));
             listing.add(shown, mode, listed.offset, &listed.name)
         });
@@ -375,17 +388,28 @@ impl Dispatcher {
         self.listed(listed, bytes, reply);
     }
 
-    fn list_entries(&self, node: Ino, offset: u64, size: u32, mut reply: Reply) {
+    fn list_entries(&self, user: u32, node: Ino, offset: u64, size: u32, mut reply: Reply) {
         let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
         let mut listing = Listing::new(place);
         let changes = self.names.changes();
-        let listed = self.vfs.list(node, offset, &mut |listed| {
+        let listed = self.names_in(user, node, offset, &mut |listed| {
             let time = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
             let entry = self.times.entry(&listed.attr, time, time);
             listing.add_entry(&entry, listed.attr.ino.own(), listed.offset, &listed.name)
         });
         let bytes = listing.bytes();
         self.listed(listed, bytes, reply);
+    }
+
+    fn names_in(
+        &self,
+        user: u32,
+        node: Ino,
+        offset: u64,
+        take: &mut dyn FnMut(Listed) -> bool,
+    ) -> Result<()> {
+        let tags = self.vfs.list_tags(user, node, offset, take);
+        tags.unwrap_or_else(|| self.vfs.list(node, offset, take))
     }
 
     /// Replies with the part of a listing that lies in the place of the reply.

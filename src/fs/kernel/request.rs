@@ -130,6 +130,7 @@ pub enum Operation<'a> {
     SetXattr {
         name: &'a [u8],
         value: &'a [u8],
+        flags: AttributeFlags,
     },
     ListXattr {
         size: u32,
@@ -228,6 +229,22 @@ impl RenameFlags {
     /// Whether it asks for more than that: an exchange of two names, or a whiteout.
     pub fn has_others(self) -> bool {
         self.0 & !RenameFlags::NO_REPLACE != 0
+    }
+}
+
+/// The flags of setxattr(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AttributeFlags(pub u32);
+
+impl AttributeFlags {
+    /// Whether the attribute must not exist (`XATTR_CREATE`).
+    pub fn creates(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Whether it must exist (`XATTR_REPLACE`).
+    pub fn replaces(self) -> bool {
+        self.0 & 2 != 0
     }
 }
 
@@ -515,10 +532,8 @@ impl<'a> Operation<'a> {
                 Operation::GetXattr { name: from.attribute()?, size }
             }
             opcode::SETXATTR => {
-                let size = from.u32()?;
-                // Flags of setxattr(2).
-                from.skip(4)?;
-                Operation::SetXattr { name: from.attribute()?, value: from.rest(size)? }
+                let (size, flags) = (from.u32()?, AttributeFlags(from.u32()?));
+                Operation::SetXattr { name: from.attribute()?, value: from.rest(size)?, flags }
             }
             opcode::LISTXATTR => {
                 let size = from.u32()?;

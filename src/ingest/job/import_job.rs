@@ -23,6 +23,7 @@ use crate::ingest::publish::compare::{Compare, Comparison, node_at};
 use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink};
 use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
+use crate::ingest::publish::tags::add_tags;
 use crate::model::{
     Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result, quoted_name,
 };
@@ -421,7 +422,7 @@ impl ImportJob<'_> {
             let target = target_of(tensor)?;
             sum.note_changed(collection, &target);
             sum.add(&with_room(store, plan.bytes(), watch, || self.shards(&target))?);
-            return Ok(());
+            return add_tags(collection, [&target].into_iter(), &plan.request.tags);
         }
         let is_cancelled = || watch.is_cancelled();
         let compare = plan.compare(store, self.options, &is_cancelled);
@@ -463,6 +464,7 @@ impl ImportJob<'_> {
         sum.left = 0;
         self.links(sum)?;
         note_missing_shards(collection, &indexes, watch, sum);
+        add_tags(collection, plan.walked.found.iter().map(|found| &found.target), &plan.request.tags)?;
         self.remove(sum)
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::hub::Revisions;
 use crate::ingest::recognize::block_size::Blocking;
-use crate::model::{Encoder, Error, MoveTo, OwnedCollectionName, Result, check_label};
+use crate::model::{Encoder, Error, MoveTo, OwnedCollectionName, Result, check_label, parse_tags};
 
 /// Maximal length of a tag in characters.
 const TAG_LEN_MAX: usize = 64;
@@ -54,6 +54,8 @@ pub struct Request {
     pub strict: bool,
     /// List the actions without taking them.
     pub dry_run: bool,
+    /// Tags that the files get, beside those that they have.
+    pub tags: Vec<String>,
     pub tag: Option<String>,
 }
 
@@ -114,6 +116,7 @@ impl Request {
         if self.reconstruct.as_deref() == Some("origin") && !self.in_place {
             return Err(Error::invalid("reconstruct=origin needs files that stay in place; add --in-place"));
         }
+        parse_tags(&self.tags.join(","))?;
         let tier = self.tier.as_deref().map(MoveTo::parse_tier).transpose()?;
         let (encoder, strict, pack, no_share) = (self.encoder, self.strict, self.pack, self.no_share);
         Ok(Options { tier, pack, encoder, blocking, strict, no_share, ..Options::default() })
@@ -170,6 +173,11 @@ impl Request {
                 "block_bytes" => request.block_bytes = Some(number()?),
                 "head_dim" => request.head_dim = Some(number()?),
                 "manifest" => request.manifest = Some(absolute(text()?)?),
+                "tags" => {
+                    for tag in value.as_array().ok_or_else(wrong)? {
+                        request.tags.push(tag.as_str().ok_or_else(wrong)?.to_owned());
+                    }
+                }
                 "tag" => request.tag = Some(checked_tag(text()?)?),
                 _ => return Err(Error::invalid(format!("unknown option {key:?} of an import"))),
             }
@@ -225,6 +233,9 @@ impl Request {
             if let Some(number) = number {
                 put(key, number.into());
             }
+        }
+        if !self.tags.is_empty() {
+            put("tags", self.tags.clone().into());
         }
         if let Some(manifest) = &self.manifest {
             put("manifest", path(manifest)?);

@@ -53,12 +53,14 @@ pub(in crate::ingest) fn publish(
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = target.file_name();
+        let settings = names.kept_settings(parent, &file_name);
         names.replace(parent, &file_name)?;
         let node = names.number();
         let named = file.name(&mut names, node, why);
         names.data_files(parent, node, &file.data_files);
         names.shards(node, file.shards.take());
         names.entries(provenance.iter().map(|provenance| provenance.entry(node)));
+        names.keep_settings(node, settings);
         names.name(parent, &file_name, node);
         names.finish();
         Ok(named)
@@ -321,12 +323,14 @@ pub(in crate::ingest) fn publish_shards(
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = target.file_name();
+        let settings = names.kept_settings(parent, &file_name);
         names.replace(parent, &file_name)?;
         let node = names.number();
         let name = String::from_utf8_lossy(&target.name).into();
         let tensor = TensorEntry { name, dtype: Dtype::U8, shape: whole, parent: lineage };
         let file = FileEntry { tensor: Some(tensor), ..FileEntry::new(Content::Tensor, kept.as_slice()) };
         names.file(node, file);
+        names.keep_settings(node, settings);
         names.name(parent, &file_name, node);
         names.finish();
         Ok(())

@@ -11,3 +11,5 @@ pub(in crate::ingest) mod mend;
 pub(in crate::ingest) mod names;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod removal;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod tags;

@@ -135,6 +135,18 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// The settings that a file has which replaces the one with a name.
+    pub fn kept_settings(&self, parent: EntryId, name: &[u8]) -> Vec<(String, String)> {
+        self.find(parent, name).map(|node| self.state.settings_of_user(node)).unwrap_or_default()
+    }
+
+    /// Gives a file the settings of the one that it replaces.
+    pub fn keep_settings(&mut self, node: EntryId, settings: Vec<(String, String)>) {
+        for (key, value) in settings {
+            self.batch.entry(Entry::Setting { node, key, value: Some(value) });
+        }
+    }
+
     /// Removes the file that has a name, and its tensors. Fails with `Exists` where a directory has the
     /// name.
     pub fn replace(&mut self, parent: EntryId, name: &[u8]) -> Result<()> {

@@ -61,7 +61,7 @@ pub fn push(
     push_within(remote, collection, parameters, progress, &|| begun.elapsed())
 }
 
-/// The same, with a clock of the caller.
+/// Publishes a collection, with a clock of the caller.
 pub fn push_within(
     remote: &Remote,
     collection: &Arc<Collection>,
@@ -136,7 +136,7 @@ pub fn push_within(
     Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
 }
 
-/// Fails with `Exists` for a snapshot that another store has pushed, unless it has the present state, or a person says to
+/// Fails with `Exists` for a snapshot that this collection has not pushed, unless it has the present state, or a person says to
 /// put this state over it.
 fn check_own(
     remote: &Remote,
@@ -153,7 +153,8 @@ fn check_own(
     }
     let (at, named, number) = (remote.place(), place.named, newest.number);
     let text = format!(
-        "{at} has snapshot {number} of {named}, which another store has pushed; tierfs clone gets it, push under          another name ({named}={}/OTHER), or put this state over it with --force",
+        "{at} has snapshot {number} of {named}, which this collection has not pushed; tierfs clone gets it, push under \
+         another name ({named}={}/OTHER), or put this state over it with --force",
         place.named.tenant
     );
     Err(Error::new(ErrorKind::Exists, text))

@@ -7,7 +7,7 @@ use crate::store::collection::footprint::Summary;
 use crate::store::collection::identity::Access;
 use crate::store::collection::lineage::relatives;
 use crate::store::log::checkpoint::Checkpoint;
-use crate::store::state::node_settings::POLICY;
+use crate::store::state::settings_table::POLICY;
 use crate::store::state::tree::ComputedDirectories;
 
 impl Collection {

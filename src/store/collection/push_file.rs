@@ -11,7 +11,7 @@ use crate::store::disk::{Open, replace_file};
 use crate::store::space::files::Files;
 
 const NAME: &str = "pushed";
-/// A longer file is not ours.
+/// The file keeps the lines of the places that were pushed to last, up to so many bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The last pushes that are kept for a place: its newest snapshot may be an older one again.
 const LINES_MAX: usize = 64;
@@ -53,7 +53,14 @@ pub(in crate::store) fn note_push(files: &Files, place: PushPlace<'_>, push: u12
     own.retain(|known| *known != line);
     own.push(&line);
     let kept = own.split_off(own.len().saturating_sub(LINES_MAX));
-    let after: String = others.into_iter().chain(kept).map(|line| format!("{line}\n")).collect();
+    let mut after = String::new();
+    for line in kept.into_iter().chain(others) {
+        if after.len() + line.len() + 1 > FILE_BYTES_MAX as usize {
+            break;
+        }
+        after.push_str(line);
+        after.push('\n');
+    }
     let path = format!("{}/{NAME}", files.path());
     replace_file(&**files.disk(), &format!("{path}.new"), &path, after.as_bytes())
 }

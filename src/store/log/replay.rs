@@ -147,7 +147,7 @@ fn follow(log: &mut LogReader<'_>, out: Replayed, refused: Option<&mut RefusedEn
 enum Step {
     /// A record, or a whole batch.
     Done,
-    /// A slot that no batch has, with the reason.
+    /// A slot that fits no batch, and why it does not.
     Bad(String),
 }
 
@@ -263,7 +263,7 @@ impl Follower<'_, '_> {
         Ok(())
     }
 
-    /// Goes on behind a bad slot, at the next batch. False if the log ends here: the batch was never finished.
+    /// Goes on at the next batch behind a bad slot. Returns `false` if the log ends here: then the batch was never finished.
     fn skip(&mut self, bad: &str) -> Result<bool> {
         let at = self.at;
         let is_kept = self.log.was_durable(at, &self.out.end)?;

@@ -80,7 +80,7 @@ impl<'a> BlockApplier<'a> {
         Ok(())
     }
 
-    /// Adds a block that is the next of a dense index. Whether it is. Nearly all blocks of a log are, so this is inlined: copies
+    /// Adds a block if it is the next of a dense index, and returns whether it was. Nearly all blocks of a log are, so this is inlined: copies
     /// of a block on the way cost a fifth of a replay.
     #[inline(always)]
     fn push(&mut self, index: u32, block: Block) -> bool {

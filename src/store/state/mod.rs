@@ -42,6 +42,7 @@ pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;
 pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
+pub(in crate::store) mod program_attributes;
 pub(in crate::store) mod settings_table;
 mod shard_indexes;
 mod sharded_models;

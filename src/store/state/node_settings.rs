@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
-use crate::model::{EntryId, LOSSES, Loss, Tier};
+use crate::model::{EntryId, LOSSES, Loss, THRESHOLDS, Thresholds, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
 use crate::store::state::settings_table::{ByNode, SHARDS, rare};
@@ -13,8 +13,6 @@ use crate::store::state::settings_table::{ByNode, SHARDS, rare};
 pub const LOSSY: &str = "lossy";
 /// Setting that says how exact blocks of arriving tensors are stored.
 pub const PACK: &str = "pack";
-/// Setting that says whether the periodic work of a mount moves or removes files.
-pub const POLICY: &str = "policy";
 /// Setting of directories that says whether tensors also open by their plain names there.
 pub const PLAIN: &str = "plain";
 /// Its values, the default first.
@@ -69,11 +67,6 @@ impl State {
         }
     }
 
-    /// Whether some node has a setting of its own with this value.
-    pub fn has_setting(&self, key: &str, value: &str) -> bool {
-        self.set_nodes(key).any(|(_, own)| own == value)
-    }
-
     /// The nodes that have a setting of their own, with its value, in arbitrary order.
     pub fn set_nodes<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (EntryId, &'a str)> {
         let few = rare(key).and_then(|place| self.settings.rare.get(place));
@@ -83,6 +76,23 @@ impl State {
         let few = few.into_iter().flatten();
         // Only one of the two has any.
         of_key.chain(few.filter_map(move |node| Some((*node, self.logged_setting(*node, key)?))))
+    }
+
+    /// The thresholds of a node, of which `store` has the defaults. A value that no program could have set does not count.
+    pub(in crate::store) fn thresholds(&self, node: EntryId, store: &Thresholds) -> Thresholds {
+        let mut found = *store;
+        for threshold in &THRESHOLDS {
+            // Most collections set none of them.
+            let nodes = rare(threshold.name).and_then(|place| self.settings.rare.get(place));
+            if nodes.is_some_and(|nodes| nodes.is_empty()) {
+                continue;
+            }
+            let text = self.inherited(node, threshold.name);
+            if let Some(value) = text.and_then(|text| threshold.parse(text).ok()) {
+                threshold.set(&mut found, value);
+            }
+        }
+        found
     }
 
     /// All of a node's own settings.
@@ -108,7 +118,10 @@ impl State {
                         |(_, import): &(EntryId, &str)| Loss::parse(import).covers(Loss::parse(value));
                     return of_import.filter(covers).or(Some((at, value)));
                 }
-                of_import.get_or_insert((at, value));
+                let covers = |(_, known): (EntryId, &str)| Loss::parse(known).covers(Loss::parse(value));
+                if !of_import.is_some_and(covers) {
+                    of_import = Some((at, value));
+                }
             }
             let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
             at = match container {

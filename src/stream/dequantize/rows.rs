@@ -176,9 +176,12 @@ impl Rows {
                 let count = place.left.min(columns.end - column).max(1);
                 let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
                 let span = place.bytes.start..place.bytes.start + needed;
-                // Several rows may have their codes in the same words.
-                if spans.last() != Some(&span) {
-                    spans.push(span);
+                // Several rows may have their codes in the same words, and most rows follow each other.
+                match spans.last_mut() {
+                    Some(last) if (last.start..=last.end).contains(&span.start) => {
+                        last.end = last.end.max(span.end)
+                    }
+                    _ => spans.push(span),
                 }
                 column += count;
             }

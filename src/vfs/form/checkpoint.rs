@@ -18,6 +18,8 @@ const SUFFIX: &str = ".safetensors";
 
 /// Most symbolic links that lead to each other.
 const LINKS_MAX: usize = 8;
+/// Most parts of the path of a link. Links in a cache of the hub have four or five.
+const PARTS_MAX: usize = 32;
 
 /// How the form `safetensors` shows a file that is not a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,9 +75,10 @@ struct Target<'a> {
     node: &'a Arc<Node>,
 }
 
-/// The name that the target of a symbolic link is, of a link in a directory.
+/// Resolves the target of a symbolic link in a directory. `None` for a path that leaves the collection, and for one of many
+/// parts: a listing resolves all links of a directory.
 fn target<'a>(state: &'a State, directory: EntryId, path: &'a [u8]) -> Option<Target<'a>> {
-    if path.starts_with(b"/") {
+    if path.starts_with(b"/") || path.iter().filter(|byte| **byte == b'/').count() >= PARTS_MAX {
         return None;
     }
     let mut at = directory;

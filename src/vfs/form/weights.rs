@@ -2,7 +2,7 @@
 //!
 //! A weight may have its scales in another container of the directory. So a model is the directory of a container.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::vfs::form::recipe::{Shown, ShownWeight, source};
 
 /// The name of a model's configuration.
 pub(super) const CONFIG_NAME: &str = "config.json";
-/// The name of the same of models in the format of Mistral.
+/// The name of the configuration in the format of Mistral.
 pub(super) const PARAMS_NAME: &str = "params.json";
 /// Files that say how weights are quantized, the first that does so counts.
 const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
@@ -57,6 +57,13 @@ pub(super) struct Known {
     pub objects: Vec<Arc<Object>>,
 }
 
+/// Containers of one model, with all their tensors.
+struct Shards {
+    /// The name of one of them.
+    first: Arc<[u8]>,
+    tensors: HashMap<Box<str>, EntryId>,
+}
+
 /// The tensors of a directory.
 pub struct Model {
     collection: Arc<Collection>,
@@ -65,8 +72,9 @@ pub struct Model {
     container: Option<Arc<[u8]>>,
     /// Its tensors, by name, where they are all needed.
     own: HashMap<Box<str>, EntryId>,
-    /// The tensors of the other containers of the model. Needed where another model has tensors of the same names.
-    others: OnceCell<HashMap<Box<str>, EntryId>>,
+    /// The models of several containers in the directory, each listed when a tensor of another container is asked for and
+    /// another model has one of the same name. All models of the directory share the list.
+    sharded: Rc<RefCell<Vec<Shards>>>,
     /// Read when a weight needs it: most tensors have none.
     config: Rc<OnceCell<Config>>,
 }
@@ -95,7 +103,7 @@ impl Model {
             directory,
             container: None,
             own: HashMap::new(),
-            others: OnceCell::new(),
+            sharded: Rc::default(),
             config: Rc::default(),
         }
     }
@@ -106,7 +114,8 @@ impl Model {
         let file = state.node(state.directory(self.directory?)?.get(name)?)?.file()?;
         let own = (file.content == Content::Safetensors).then(|| tensors(&state, file))?;
         let model = Model::new(&self.collection, self.directory);
-        Some(Model { container: Some(name.into()), own, config: self.config.clone(), ..model })
+        let (sharded, config) = (self.sharded.clone(), self.config.clone());
+        Some(Model { container: Some(name.into()), own, sharded, config, ..model })
     }
 
     fn config(&self) -> &Config {
@@ -162,7 +171,7 @@ impl Model {
             Some(id) => id,
             None => {
                 let first = below(None)?;
-                if self.is_of_same_model(&state, first) { first } else { *self.others(&state).get(name)? }
+                if self.is_of_same_model(&state, first) { first } else { self.in_shards(&state, name)? }
             }
         };
         let file = state.node(id)?.file()?;
@@ -181,22 +190,29 @@ impl Model {
         others.any(|(_, other)| are_of_one_model(state, directory, own, other))
     }
 
-    /// The tensors of the other containers of the model.
-    fn others(&self, state: &State) -> &HashMap<Box<str>, EntryId> {
-        self.others.get_or_init(|| {
-            let mut found = HashMap::new();
-            let Some((directory, own)) = self.directory.zip(self.container.as_ref()) else { return found };
-            let names = state.directory(directory).into_iter().flat_map(|names| names.after(EntryId(0)));
-            let others =
-                names.filter(|(_, name, _)| *name != own && are_of_one_model(state, directory, own, name));
-            let files = others.filter_map(|(.., id)| state.node(id)?.file());
-            for file in files.filter(|file| file.content == Content::Safetensors) {
-                for (name, id) in tensors(state, file) {
-                    found.entry(name).or_insert(id);
+    /// A tensor of another container of the model.
+    fn in_shards(&self, state: &State, name: &str) -> Option<EntryId> {
+        let (directory, own) = self.directory.zip(self.container.as_ref())?;
+        let is_own = |other: &[u8]| own.as_ref() == other || are_of_one_model(state, directory, own, other);
+        let mut sharded = self.sharded.borrow_mut();
+        let place = match sharded.iter().position(|known| is_own(&known.first)) {
+            Some(place) => place,
+            None => {
+                let mut tensors_of_all = HashMap::new();
+                let names = state.directory(directory)?.after(EntryId(0)).filter(|(_, name, _)| is_own(name));
+                let files = names.filter_map(|(.., id)| state.node(id)?.file());
+                for file in files.filter(|file| file.content == Content::Safetensors) {
+                    for (name, id) in tensors(state, file) {
+                        tensors_of_all.entry(name).or_insert(id);
+                    }
                 }
+                sharded.push(Shards { first: own.clone(), tensors: tensors_of_all });
+                sharded.len() - 1
             }
-            found
-        })
+        };
+        let found = sharded.get(place)?.tensors.get(name).copied()?;
+        // Two indexes may share a container.
+        Some(found).filter(|id| self.is_of_same_model(state, *id))
     }
 
     /// The treatment of a tensor by the form.

@@ -295,8 +295,7 @@ impl OpenFile {
     fn writes(&self, open: &OpenObject) -> Writes {
         let state = self.collection.state();
         let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
-        let is_rounded = engine::quantizes_writes(&state, node);
-        if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
+        engine::writes(&self.collection, &state, node)
     }
 
     /// The data file that begins with exactly the bytes of these objects.

@@ -52,6 +52,7 @@ mod hub;
 mod layout;
 mod names;
 mod page_cache;
+mod program_attributes;
 mod recognition;
 mod source;
 mod table;
@@ -64,4 +65,5 @@ pub use names::{
     Above, create, finish_renames, has_other_suffix, inherited, link, make_directory, may_become_container,
     remove_directory, rename, symlink, unlink,
 };
+pub use program_attributes::{SetHow, remove_program_attribute, set_program_attribute, set_tags};
 pub use table::OpenFiles;

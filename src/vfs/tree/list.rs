@@ -9,6 +9,7 @@ use crate::vfs::tree::attr::Attr;
 use crate::vfs::tree::ino::{Ino, Owner, Place};
 use crate::vfs::tree::list_mode::ListMode;
 use crate::vfs::tree::location::{ControlView, FileView, Located, Scope};
+use crate::vfs::tree::tag_places::Viewer;
 use crate::vfs::tree::vfs::{Vfs, is_plain_name};
 
 /// Offsets 1 and 2 are `.` and `..`; names follow by their places.
@@ -41,13 +42,8 @@ impl Vfs {
     /// come first; the unlisted directories are left out.
     pub fn list(&self, ino: Ino, offset: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
         let located = self.locate(ino)?;
-        let parent = self.parent(&located)?;
-        let own = self.attr(ino, &located);
-        for (place, (name, attr)) in [(".", own), ("..", parent)].into_iter().enumerate() {
-            let listed = Listed { offset: place as u64 + 1, name: name.into(), attr };
-            if offset < listed.offset && !take(listed) {
-                return Ok(());
-            }
+        if !self.list_dots(ino, offset, take)? {
+            return Ok(());
         }
         let after = offset.saturating_sub(FIRST_OFFSET);
         match &located {
@@ -62,6 +58,7 @@ impl Vfs {
                 self.list_names(names, after, take, |name| self.attr_of_collection(tenant, name))
             }
             Located::Node(view) => self.list_node(view, after, take, &|attr, _| Some(attr)),
+            Located::Tags(view) => self.list_tagged(view, Viewer::All, offset, take),
             Located::Form(view) => {
                 let mut after = after;
                 loop {
@@ -97,12 +94,32 @@ impl Vfs {
         }
     }
 
+    /// Lists `.` and `..` after `offset`. Returns whether `take` goes on.
+    pub(super) fn list_dots(
+        &self,
+        ino: Ino,
+        offset: u64,
+        take: &mut dyn FnMut(Listed) -> bool,
+    ) -> Result<bool> {
+        let located = self.locate(ino)?;
+        let parent = self.parent(&located)?;
+        let own = self.attr(ino, &located);
+        for (place, (name, attr)) in [(".", own), ("..", parent)].into_iter().enumerate() {
+            let listed = Listed { offset: place as u64 + 1, name: name.into(), attr };
+            if offset < listed.offset && !take(listed) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The attributes of the parent directory; the mount is its own parent.
     fn parent(&self, located: &Located) -> Result<Attr> {
         let above = match located {
             Located::Root | Located::Tenant(_) => Located::Root,
             Located::Control(view) => self.above_control(view)?,
             Located::Form(view) => self.above_form(view)?,
+            Located::Tags(view) => self.above_tags(view),
             Located::Node(FileView { collection, node }) => {
                 let state = collection.state();
                 let above = state.above(node.entry.id).and_then(|above| state.shown(above));

@@ -7,6 +7,7 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::{Collection, Node};
 use crate::vfs::form::{self, Form, Item};
 use crate::vfs::tree::ino::{Ino, Owner, Place};
+use crate::vfs::tree::tag_places::TagsView;
 
 /// The control directory of the mount, of each tenant and of each collection. Listings hide it, as they
 /// hide [`TENSORS_NAME`](crate::store::TENSORS_NAME) of each directory of a collection.
@@ -30,6 +31,8 @@ pub enum Located {
     Control(ControlView),
     /// The directory of a collection's forms, or something in it.
     Form(FormView),
+    /// The directory of tags, or something in it.
+    Tags(TagsView),
 }
 
 impl Located {
@@ -41,6 +44,7 @@ impl Located {
                 NodeType::Symlink(target) => Ok(target.clone()),
                 _ => Err(none()),
             },
+            Located::Tags(view) => view.target().ok_or_else(none),
             Located::Form(view) => view.link_target().ok_or_else(none),
             _ => Err(none()),
         }

@@ -27,6 +27,8 @@ pub(in crate::vfs) mod location;
 mod merges;
 pub(in crate::vfs) mod opened_forms;
 pub(in crate::vfs) mod relocation;
+pub(in crate::vfs) mod tag_places;
+pub(in crate::vfs) mod tags;
 pub(in crate::vfs) mod tenant;
 pub(in crate::vfs) mod unlinked_files;
 pub(in crate::vfs) mod vfs;

@@ -16,7 +16,7 @@ use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
 use crate::vfs::tree::form_numbers::FormNumbers;
-use crate::vfs::tree::ino::{Ino, Place};
+use crate::vfs::tree::ino::{Ino, Owner as ControlOwner, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::kept_adapters::KeptAdapters;
 use crate::vfs::tree::list_mode::ListMode;
@@ -24,6 +24,7 @@ use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::tree::opened_forms::OpenedForms;
+use crate::vfs::tree::tag_places::{TAGS_NAME, TAGS_PLACE, TagNumbers, TagsView, Viewer};
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
 
@@ -63,6 +64,7 @@ struct LookedUp {
     tenants: RwLock<HashMap<u64, String>>,
     form_numbers: FormNumbers,
     adapters: KeptAdapters,
+    tags: TagNumbers,
 }
 
 /// A collection that was looked up.
@@ -126,6 +128,10 @@ impl Vfs {
         &self.store
     }
 
+    pub(super) fn tag_numbers(&self) -> &TagNumbers {
+        &self.looked_up.tags
+    }
+
     /// The engine that moves tensors between tiers.
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -141,6 +147,9 @@ impl Vfs {
                 let collection = self.numbered(collection)?.ok_or_else(|| gone(ino))?;
                 let node = collection.state().shown(node).ok_or_else(|| gone(ino))?;
                 Ok(Located::Node(FileView { collection, node }))
+            }
+            Place::Control { owner: ControlOwner::Tenant(number), place: TAGS_PLACE, .. } => {
+                self.tags_at(number).map(Located::Tags).ok_or_else(|| gone(ino))
             }
             Place::Control { owner, place, node } => {
                 self.control(owner, place, node).map(Located::Control).ok_or_else(|| gone(ino))
@@ -177,6 +186,7 @@ impl Vfs {
             Located::Root if name == CONTROL_NAME.as_bytes() => {
                 Located::Control(ControlView::top(Scope::Mount))
             }
+            Located::Root if name == TAGS_NAME.as_bytes() => Located::Tags(TagsView::top()),
             Located::Root => Located::Tenant(self.tenant_named(text(name)?)?),
             Located::Tenant(tenant) if name == CONTROL_NAME.as_bytes() => {
                 Located::Control(ControlView::top(Scope::Tenant(tenant)))
@@ -204,6 +214,7 @@ impl Vfs {
             }
             Located::Control(view) => Located::Control(self.control_named(view, name)?),
             Located::Form(view) => Located::Form(self.form_named(&view, name)?),
+            Located::Tags(view) => Located::Tags(self.tags_named(&view, name, Viewer::All)?),
         };
         Ok((self.ino(&located)?, located))
     }
@@ -230,6 +241,7 @@ impl Vfs {
                 Some(place) => place,
                 None => return Err(Error::unsupported("more than 2^23 forms with parameters")),
             },
+            Located::Tags(view) => view.place(),
         };
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^38 files in one"))
     }
@@ -251,6 +263,7 @@ impl Vfs {
             }
             Located::Control(view) => self.control_attr(ino, view),
             Located::Form(view) => self.form_attr(ino, view),
+            Located::Tags(view) => self.tags_attr(ino, view),
         }
     }
 

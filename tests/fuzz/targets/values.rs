@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tierfs::control::{Asked, Asker, Mounted, Reader, attribute, controls, set};
 use tierfs::ingest::{Options, Origin, Target, import_file};
 use tierfs::model::{
-    DIMENSIONS_MAX, Dtype, Encoder, ErrorKind, MoveTo, Owner, Result, Shape, Silent, StoreId, Tier,
+    DIMENSIONS_MAX, Dtype, Encoder, ErrorKind, MoveTo, Owner, Result, Shape, Silent, StoreId, TAGS_MAX, Tier,
+    check_tag, parse_tags,
 };
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -41,6 +42,10 @@ pub fn check(bytes: &[u8]) {
         let again = text.strip_suffix(":again");
         assert!(aim.tier() != Tier::Absent && again.unwrap_or(text).ends_with(":all") == all);
         assert_eq!(MoveTo::parse_tier(text).is_err(), aim.keeps_bytes() || again.is_some());
+    }
+    if let Ok(tags) = parse_tags(text) {
+        assert!(tags.len() <= TAGS_MAX && tags.iter().all(|tag| check_tag(tag).is_ok()));
+        assert_eq!(parse_tags(&tags.join(",")).unwrap(), tags);
     }
     if let Ok(settings) = Settings::parse(text) {
         assert_eq!(Settings::parse(&settings.to_text()).ok(), Some(settings));

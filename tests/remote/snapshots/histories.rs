@@ -92,7 +92,7 @@ impl History {
             7 => {
                 let to = Reconstruct::parse("factor:rank=3").unwrap();
                 if set_reconstruct(&self.collection, node, to).is_ok() {
-                    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
+                    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given, user: None };
                     self.engine.evict(&self.collection, node, what, silent, &mut Moved::default()).ok();
                 }
             }
@@ -134,7 +134,7 @@ impl History {
         }
         let Some(child) = self.node("d/y.npy") else { return };
         if set_reconstruct(&self.collection, child, Reconstruct::parse("delta").unwrap()).is_ok() {
-            let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
+            let what = EvictRequest { what: Evict::Stored, consent: Consent::Given, user: None };
             self.engine.evict(&self.collection, child, what, &Silent, &mut Moved::default()).ok();
         }
     }

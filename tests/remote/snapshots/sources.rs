@@ -30,7 +30,7 @@ fn weights(tuned: impl Fn(usize, f32) -> f32) -> Vec<u8> {
 fn evict(engine: &Engine, collection: &Arc<Collection>, path: &str, way: &str) {
     let node = find(collection, path).unwrap().entry.id;
     set_reconstruct(collection, node, Reconstruct::parse(way).unwrap()).unwrap();
-    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given };
+    let what = EvictRequest { what: Evict::Stored, consent: Consent::Given, user: None };
     engine.evict(collection, node, what, &Silent, &mut Moved::default()).unwrap();
 }
 
@@ -154,7 +154,7 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
         .evict(
             &collection,
             absent,
-            EvictRequest { what: Evict::Stored, consent },
+            EvictRequest { what: Evict::Stored, consent, user: None },
             &Silent,
             &mut Moved::default(),
         )

@@ -26,7 +26,7 @@ const MARK: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
 pub const LEGACY_MAGIC: [u8; 8] = *b"\x80\x02\x8a\x0al\xfc\x9cF";
 /// The version of the format.
 const VERSION: i64 = 1001;
-/// The bytes that are read first; more are where the pickles are longer.
+/// Bytes that are read first. Longer pickles take more reads.
 const FIRST_BYTES: u64 = 1 << 16;
 
 /// The pickles of a file.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::{Dtype, EntryId, Result};
-use crate::store::{Collection, Verify};
+use crate::store::{Collection, ROOT, Verify};
 use crate::stream::{Factor, Factors, LowRank, OwnTiles, Segment, Stream};
 use crate::vfs::form::recipe::Source;
 
@@ -97,10 +97,9 @@ impl MergedTensor {
 
     /// Counts an access to the adapter's objects.
     pub fn count_use_of_adapter(&self) {
-        let ticks = self.adapter.ticks();
-        let created = ticks.of(self.adapter_created_at);
+        let file_use = self.adapter.use_of(ROOT, self.adapter_created_at);
         for object in self.sources().1.into_iter().flat_map(|source| &source.objects) {
-            object.count_use(0..object.layout().blocks(), created, ticks.now());
+            object.count_use(0..object.layout().blocks(), file_use);
         }
         self.adapter.note_use();
     }
