@@ -5,6 +5,7 @@
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod adapters;
 mod changes;
 mod checkpoints;
 mod compressed;

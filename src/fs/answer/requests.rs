@@ -2,9 +2,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use crate::control::{self, Asker, Operation as Counted};
-use crate::fs::answer::dispatcher::{About, Caller, Dispatcher, Durable, LookupBegun};
+use crate::fs::answer::caller::Caller;
+use crate::fs::answer::dispatcher::{About, Dispatcher, Durable, LookupBegun};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{
     Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply,
@@ -12,7 +14,7 @@ use crate::fs::kernel::{
 };
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
-use crate::model::{ErrorKind, NAME_BYTES_MAX, Result};
+use crate::model::{Error, ErrorKind, NAME_BYTES_MAX, Result};
 use crate::store::is_program_attribute;
 use crate::store::now_nanoseconds;
 use crate::trace;
@@ -188,6 +190,19 @@ impl Dispatcher {
         let asked = LookupBegun { thread: by.thread, changes: self.names.changes() };
         let tagged = self.vfs.look_up_tag(by.user, child.parent, child.name);
         let found = tagged.unwrap_or_else(|| self.look_up(by.thread, child.parent, child.name));
+        if let Ok((ino, Located::Form(view))) = &found
+            && let Some(directories) = self.vfs.directories_of_adapter(view)
+            && !directories.are_open
+        {
+            if !by.may_enter_all(&directories.nodes) {
+                let hidden =
+                    Error::new(ErrorKind::NotFound, "an adapter in a directory that the user may not enter");
+                return reply.error(self.failed("lookup", &hidden));
+            }
+            // The kernel asks again for each user.
+            let attr = self.vfs.attr(*ino, &Located::Form(view.clone()));
+            return reply.entry(&self.times.entry(&attr, Duration::ZERO, self.times.of_attr(&attr)));
+        }
         match found {
             Ok((ino, Located::Form(view)))
                 if self.second_looks.is_sent(by.thread) && !self.passthrough.is_promised(ino, by.thread) =>

@@ -28,6 +28,11 @@ impl Collection {
         self.footprint.keep_summary(compute)
     }
 
+    /// [`summarized`](Self::summarized), computed once after each change of the state.
+    pub fn summarized_once<T: Send + Sync + 'static>(&self, compute: impl FnOnce() -> T) -> Arc<T> {
+        self.footprint.present_summary(compute)
+    }
+
     /// Notes a use, so that it stays open longer than others.
     #[inline]
     pub fn note_lookup(&self) {

@@ -39,7 +39,9 @@ mod sums;
 mod values;
 mod weights;
 
-pub use adapters::{Adapter, AdapterFiles, files_in, fits, plan as plan_merged};
+pub use adapters::{
+    Adapter, AdapterFiles, AdapterNodes, KeptRefusal, OpenAdapter, files_in, fits, plan as plan_merged,
+};
 pub use form_pins::{PinnedForms, pin_of};
 pub use gguf_model::{
     anchors_of, find as model_in, inputs, is_shown as is_model_shown, name as model_name,

@@ -155,8 +155,7 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
 fn is_shown(form: Form, state: &State, node: &Node) -> bool {
     // Loaders would add an adapter beside the base again.
     if let Form::Merged(files) = form
-        && files.collection == state.number()
-        && [files.config, files.weights].contains(&node.entry.id)
+        && files.has(state, node.entry.id)
     {
         return false;
     }

@@ -225,14 +225,23 @@ impl Vfs {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
         self.flush_adapter(view)?;
-        let number = view.collection.state().number();
         let inputs = match &view.of {
             Some((form, _)) => form::inputs(&view.collection, *form, node).0,
             None => Vec::new(),
         };
-        let inos = [node].into_iter().chain(inputs);
+        self.flush_nodes(&view.collection, [node].into_iter().chain(inputs))
+    }
+
+    /// Flushes files of a collection, and those that share bytes with them. Queues the invalidations.
+    pub(super) fn flush_nodes(
+        &self,
+        collection: &Arc<Collection>,
+        nodes: impl IntoIterator<Item = EntryId>,
+    ) -> Result<()> {
+        let number = collection.state().number();
+        let nodes = nodes.into_iter();
         let inos: Vec<Ino> =
-            inos.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
+            nodes.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
         for ino in inos.iter().copied().chain(inos.iter().flat_map(|ino| self.sharing(*ino))) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
                 match self.flush_and_queue(&open_file) {
@@ -427,13 +436,16 @@ fn read_bits_of_all(state: &State) -> u32 {
     bits
 }
 
-/// The classes of `root` that have the permission `asked` of an entry, as read bits. A class whose
-/// owner or group differs there counts as others.
+/// The classes of `root` of which all users have the permission `asked` of an entry, as read bits. A user of a class may
+/// be the owner of the entry, or in its group, unless `root` has the same owner or group.
 pub(super) fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
     let [owner, group, others] = asked.map(|bit| entry.mode & bit != 0);
-    let by_owner = if entry.uid == root.uid { owner } else { others };
-    let by_group = if entry.gid == root.gid { group } else { others };
-    [by_owner, by_group, others]
+    let (has_same_owner, has_same_group) = (entry.uid == root.uid, entry.gid == root.gid);
+    let by_owner = if has_same_owner { owner } else { group && others };
+    let may_be_owner = has_same_owner || owner;
+    let by_group = may_be_owner && group && (has_same_group || others);
+    let by_others = may_be_owner && others && (has_same_group || group);
+    [by_owner, by_group, by_others]
         .into_iter()
         .zip(READ_CLASSES)
         .filter(|(is_allowed, _)| *is_allowed)
