@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::control::attributes::{Attribute, attribute};
 use crate::control::context::Mounted;
 use crate::control::context::ROOT_USER;
-use crate::control::files::note_event;
+use crate::control::files::{By, note_event};
 use crate::control::foreseen::{Foreseen, POLICY_PLAN};
 use crate::control::jobs::{Job, Report};
 use crate::control::refusals::Asker;
@@ -16,7 +16,7 @@ use crate::format::log::catalog::NodeType;
 use crate::model::{
     self, Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
 };
-use crate::store::{EventKind, State};
+use crate::store::{Event, EventKind, State};
 use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
 
@@ -148,8 +148,8 @@ pub fn set(asked: &Asked, name: &[u8], value: &[u8]) -> Result<()> {
     if let Err(error) = &done {
         asked.note(&request, error);
     }
-    let cause = format!("{}, user {}", attribute.name, asked.user);
-    note_event(asked.view.collection.event_log(), &asked.view.path(), &cause, &text, &done);
+    let by = By { request: attribute.name, user: asked.user };
+    note_event(asked.view.collection.event_log(), &asked.view.path(), by, &text, &done);
     done
 }
 
@@ -308,7 +308,15 @@ fn change(
             report.text = format!("{} ({left})", report.text);
             asked.note(&cause, &left);
         }
-        view.collection.event_log().tell(EventKind::Migration, &view.path(), &cause, &report.text);
+        let event = Event {
+            kind: EventKind::Migration,
+            path: &view.path(),
+            cause: &cause,
+            text: &report.text,
+            user: Some(asked.user),
+            step: None,
+        };
+        view.collection.event_log().note(&event);
         Ok(())
     })
 }

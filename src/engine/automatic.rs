@@ -18,7 +18,7 @@ use crate::engine::settings::{Consent, POLICY, allowed_loss, is_automatic, polic
 use crate::engine::work::Engine;
 use crate::model::{Aim, ErrorKind, MoveTo, Progress, Result, Tier, packs};
 use crate::store::Collection;
-use crate::store::EventKind;
+use crate::store::{Event, EventKind, Step};
 use crate::store::ROOT;
 use crate::store::{OpenObject, State, Verify};
 
@@ -179,7 +179,10 @@ impl Engine {
     fn tell(&self, candidate: &Candidate, step: &Move, kind: EventKind, text: &str) {
         let path = format!("{}/{}", candidate.collection.path(), candidate.target.path);
         let text = format!("{} -> {}, {}: {text}", step.from, step.to, step.why);
-        candidate.collection.event_log().tell(kind, &path, "policy=auto", &text);
+        let moved = Step { from: step.from, to: step.to, bytes: candidate.target.bytes() };
+        let step = Some(moved).filter(|_| kind == EventKind::Migration);
+        let event = Event { kind, path: &path, cause: "policy=auto", text: &text, user: None, step };
+        candidate.collection.event_log().note(&event);
     }
 
     pub(super) fn candidates(&self) -> Result<Vec<Candidate>> {

@@ -48,6 +48,7 @@ mod state;
 #[expect(clippy::module_inception, reason = "the store itself, beside its rooms")]
 mod store;
 mod tenant;
+mod trail;
 mod upstream;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
@@ -64,7 +65,7 @@ pub use collection::state_lock::StateGuard;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
 pub use disk::remote::{RemoteError, Traffic};
-pub use events::{EventKind, Events};
+pub use events::{Event, EventKind, Events, Step};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};
 pub use io::link::Shared;
@@ -113,3 +114,4 @@ pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;
 pub use tenant::{Tenant, TenantEntry};
+pub use trail::{TrailLines, read_trail};

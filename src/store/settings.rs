@@ -25,6 +25,8 @@ pub struct Settings {
     pub pack: &'static str,
     /// Which files share the bytes of data files.
     pub share: Share,
+    /// Whether events are kept in the trail of the store.
+    pub audit: bool,
     /// Rules for automatic changes of tier.
     pub rules: Rules,
 }
@@ -79,6 +81,7 @@ impl Settings {
             idle_memory_max: IDLE_MEMORY_MAX,
             pack: PACKS[0],
             share: Share::Tenant,
+            audit: true,
             rules: Rules::default(),
         }
     }
@@ -113,7 +116,9 @@ impl Settings {
              # Default of the setting pack for arriving tensors: none, or ladder for packed ones.\n\
              pack = \"{}\"\n\n\
              # Which files share equal bytes: none, tenant (the files of one tenant) or store.\n\
-             share = \"{}\"\n\n{}",
+             share = \"{}\"\n\n\
+             # Whether imports, moves, repairs and changes of settings are kept in .tierfs.audit: on or off.\n\
+             audit = \"{}\"\n\n{}",
             self.store,
             keep.join(", "),
             self.passthrough_files_max,
@@ -121,6 +126,7 @@ impl Settings {
             self.idle_memory_max,
             self.pack,
             self.share.name(),
+            if self.audit { "on" } else { "off" },
             self.rules.to_text()
         )
     }
@@ -168,6 +174,13 @@ impl Settings {
                     settings.share = share.ok_or_else(|| {
                         Error::invalid("tierfs.toml: share must be \"none\", \"tenant\" or \"store\"")
                     })?;
+                }
+                "audit" => {
+                    settings.audit = match value.as_str() {
+                        Some("on") => true,
+                        Some("off") => false,
+                        _ => return Err(Error::invalid("tierfs.toml: audit must be \"on\" or \"off\"")),
+                    };
                 }
                 other if settings.rules.take(other, value)? => {}
                 other => return Err(Error::invalid(format!("tierfs.toml: unknown setting {other}"))),
@@ -330,6 +343,7 @@ mod tests {
         let mut settings = Settings::new(StoreId(0xfeed));
         settings.keep.push("a \"quoted\"\\part".to_owned());
         settings.passthrough_files_max = 7;
+        settings.audit = false;
         settings.pack = "ladder";
         assert_eq!(Settings::parse(&settings.to_text()).unwrap(), settings);
     }

@@ -207,6 +207,13 @@ impl Store {
         self.access
     }
 
+    /// Writes the events of the store to its trail from now on, unless its settings say no.
+    pub fn keep_trail(&self) {
+        if self.settings.audit {
+            self.events().keep_on(self.disk.clone());
+        }
+    }
+
     /// Events since the store was opened.
     pub fn events(&self) -> &Arc<Events> {
         self.services.events()

@@ -14,3 +14,4 @@ mod report;
 mod settings;
 mod tags;
 mod traces;
+mod trail;

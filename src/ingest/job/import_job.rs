@@ -33,7 +33,7 @@ use crate::model::{
 use crate::store::Use;
 use crate::store::disk::files::{FileDisk, open_source};
 use crate::store::disk::{File, Identity};
-use crate::store::{Collection, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
+use crate::store::{Collection, Event, EventKind, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
 
 /// Missing shards that a note names.
 const SHARDS_SHOWN_MAX: usize = 5;
@@ -207,6 +207,15 @@ impl Plan {
         let job =
             ImportJob { plan: self, store, collection: &collection, owner, options: &options, watch, finish };
         let ran = job.all(sum);
+        if sum.files + sum.linked + sum.mended + sum.removed > 0 || ran.is_err() {
+            let (path, cause) = (collection.path(), format!("import, user {}", owner.uid));
+            let text = match &ran {
+                Ok(()) => sum.text(&self.request),
+                Err(error) => format!("{}; {error}", sum.text(&self.request)),
+            };
+            let event = Event { kind: EventKind::Import, path: &path, cause: &cause, text: &text, user: Some(owner.uid), step: None };
+            collection.event_log().note(&event);
+        }
         collection.save_damage();
         // Makes the imported files durable.
         let marked = match collection.check_writable() {

@@ -217,6 +217,7 @@ impl Vfs {
                 });
             }
         }
+        self.store().events().sync();
         first
     }
 
