@@ -35,7 +35,9 @@ pub(super) struct Args {
 /// Seconds since 1970.
 fn since(text: &str) -> Result<u64> {
     let seconds = HOLD.parse(text).map_err(|_| {
-        Error::invalid(format!("{text:?} is neither seconds since 1970 nor a time such as 90s, 30m, 12h or 7d"))
+        Error::invalid(format!(
+            "{text:?} is neither seconds since 1970 nor a time such as 90s, 30m, 12h or 7d"
+        ))
     })? as u64;
     let is_age = text.ends_with(|last: char| last.is_ascii_alphabetic());
     Ok(if is_age { now_seconds().saturating_sub(seconds) } else { seconds })

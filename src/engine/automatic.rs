@@ -18,8 +18,8 @@ use crate::engine::settings::{Consent, POLICY, allowed_loss, is_automatic, polic
 use crate::engine::work::Engine;
 use crate::model::{Aim, ErrorKind, MoveTo, Progress, Result, Tier, packs};
 use crate::store::Collection;
-use crate::store::{Event, EventKind, Step};
 use crate::store::ROOT;
+use crate::store::{Event, EventKind, Step};
 use crate::store::{OpenObject, State, Verify};
 
 /// Seconds between two passes that reduce q7 to its cap.

@@ -75,8 +75,7 @@ impl EventKind {
 impl EventKind {
     /// Whether the trail has it. Anybody can cause any number of refusals; the others are of this mount alone.
     fn is_kept(self) -> bool {
-        let left_out =
-            [EventKind::Refusal, EventKind::Compaction, EventKind::Remote, EventKind::Panic];
+        let left_out = [EventKind::Refusal, EventKind::Compaction, EventKind::Remote, EventKind::Panic];
         !left_out.contains(&self)
     }
 }
@@ -84,11 +83,13 @@ impl EventKind {
 /// An event.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
+    /// Its kind.
     pub kind: EventKind,
     /// Its subject, below the mount.
     pub path: &'a str,
     /// The operation that caused it.
     pub cause: &'a str,
+    /// What happened.
     pub text: &'a str,
     /// The user who asked, if one did.
     pub user: Option<u32>,
@@ -99,7 +100,9 @@ pub struct Event<'a> {
 /// A change of tier of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
+    /// The tier before.
     pub from: Tier,
+    /// The tier after.
     pub to: Tier,
     /// Bytes of its elements.
     pub bytes: u64,

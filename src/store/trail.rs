@@ -178,7 +178,9 @@ pub fn read_trail(disk: &dyn Disk) -> Result<TrailLines> {
         for line in whole(disk, number).map_err(failed)?.lines() {
             let wrong = match serde_json::from_str::<Value>(line) {
                 Ok(Value::Object(event)) => match (event.get(PREVIOUS).and_then(Value::as_str), &before) {
-                    (Some(previous), Some(before)) if previous != *before => Some("it does not follow the line before it"),
+                    (Some(previous), Some(before)) if previous != *before => {
+                        Some("it does not follow the line before it")
+                    }
                     (Some(previous), None) => {
                         found.begins_later = !previous.is_empty();
                         None

@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 fn events(place: &Place, options: &[&str]) -> Answer {
     let store = place.store();
-    let words = ["events".as_ref(), store.as_os_str()].into_iter().chain(options.iter().map(|word| word.as_ref()));
+    let words =
+        ["events".as_ref(), store.as_os_str()].into_iter().chain(options.iter().map(|word| word.as_ref()));
     run(words)
 }
 
@@ -55,14 +56,21 @@ fn imports_moves_discards_settings_and_removals_are_told_over_mounts_and_kills()
     let user = rustix::process::getuid().as_raw();
     assert!(told.iter().all(|line| line["user"] == user), "{told:?}");
     let moves = of_kind("migration");
-    assert!(moves[0]["text"].as_str().unwrap().contains("1 of 1 tensor now q5") && moves[0]["path"] == "t/c/one");
+    assert!(
+        moves[0]["text"].as_str().unwrap().contains("1 of 1 tensor now q5") && moves[0]["path"] == "t/c/one"
+    );
     assert_eq!(of_kind("removal")[0]["path"], "t/d");
     assert!(of_kind("refusal").is_empty());
-    assert!(of_kind("control").iter().any(|line| line["text"] == "allow" && line["cause"] == "lossy, user 0"));
+    assert!(
+        of_kind("control").iter().any(|line| line["text"] == "allow" && line["cause"] == "lossy, user 0")
+    );
     assert!(events(&place, &["--verify"]).ok().starts_with("ok: each of "));
     assert_eq!(lines(&place, &["--path", "t/d"]).len(), 2);
     assert_eq!(lines(&place, &["--path", "t/"]).len(), told.len());
-    assert_eq!((lines(&place, &["--since", "1h"]).len(), lines(&place, &["--since", "4000000000"]).len()), (told.len(), 0));
+    assert_eq!(
+        (lines(&place, &["--since", "1h"]).len(), lines(&place, &["--since", "4000000000"]).len()),
+        (told.len(), 0)
+    );
     // One changed byte of a line in the middle.
     let file = fs::File::options().write(true).open(newest(&place)).unwrap();
     let text = fs::read_to_string(newest(&place)).unwrap();

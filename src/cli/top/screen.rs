@@ -713,7 +713,9 @@ mod tests {
         screen.foresee(NextMove::of(&moves));
         for (width, height) in [(80, 24), (200, 60)] {
             let picture = drawn(&screen, width, height);
-            for text in ["Next moves of the policy", "1:05", "exact → packed", "11:01", "packed → q8", "2.9 MiB"] {
+            for text in
+                ["Next moves of the policy", "1:05", "exact → packed", "11:01", "packed → q8", "2.9 MiB"]
+            {
                 assert!(picture.contains(text), "{text}: {picture}");
             }
         }

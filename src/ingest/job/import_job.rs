@@ -213,7 +213,14 @@ impl Plan {
                 Ok(()) => sum.text(&self.request),
                 Err(error) => format!("{}; {error}", sum.text(&self.request)),
             };
-            let event = Event { kind: EventKind::Import, path: &path, cause: &cause, text: &text, user: Some(owner.uid), step: None };
+            let event = Event {
+                kind: EventKind::Import,
+                path: &path,
+                cause: &cause,
+                text: &text,
+                user: Some(owner.uid),
+                step: None,
+            };
             collection.event_log().note(&event);
         }
         collection.save_damage();
