@@ -8,7 +8,7 @@ use crate::cli::Outcome;
 use crate::cli::common::output::print;
 use crate::model::{Error, HOLD, Result};
 use crate::store::disk::files::FileDisk;
-use crate::store::{now_seconds, read_trail};
+use crate::store::{now_seconds, read_trail, without_controls};
 
 /// Print the trail of a store: imports, moves, evictions, repairs, damage, changes of settings and removals.
 ///
@@ -58,7 +58,7 @@ impl Args {
         }
         let mut text = String::new();
         for line in found.lines.iter().filter(|line| self.is_wanted(line)) {
-            text.push_str(line);
+            text.push_str(&without_controls(line));
             text.push('\n');
         }
         print(&text)?;

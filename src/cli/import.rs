@@ -24,7 +24,8 @@ use crate::ingest::{
     Action, Blocking, Listed, Plan, Request, Sum, Watch, hub_cache, parse_collection, parse_encoder,
 };
 use crate::model::{
-    Encoder, Error, ErrorKind, MoveTo, OwnedCollectionName, Progress, Result, check_label, check_tag,
+    Dtype, Encoder, Error, ErrorKind, MoveTo, OwnedCollectionName, Progress, Result, Shape, check_label,
+    check_tag,
 };
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store, Verify};
@@ -73,10 +74,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["manifest", "checksum", "update", "delete", "dry_run"])]
     shard_of: Option<String>,
     /// Element type of the joined file, if it is no container
-    #[arg(long, value_name = "TYPE", requires = "shard_of")]
+    #[arg(long, value_name = "TYPE", value_parser = parse_dtype, requires = "shard_of")]
     dtype: Option<String>,
     /// Shape of the joined file, such as 4096x11008
-    #[arg(long, value_name = "SIZES", requires_all = ["shard_of", "dtype"])]
+    #[arg(long, value_name = "SIZES", value_parser = parse_shape, requires_all = ["shard_of", "dtype"])]
     shape: Option<String>,
     /// Lineage parent: TENANT/COLLECTION, where each tensor has the tensor of the same name and shape as
     /// its parent, or TENANT/COLLECTION/TENSOR
@@ -154,6 +155,16 @@ fn parse_destination(text: &str) -> Result<Destination> {
 
 fn parse_tier(text: &str) -> Result<String> {
     MoveTo::parse_tier(text).map(|_| text.to_owned())
+}
+
+fn parse_dtype(text: &str) -> Result<String> {
+    let wrong = || Error::invalid(format!("{text:?} is not a type such as f32 or bf16"));
+    Dtype::from_name(text).map(|_| text.to_owned()).ok_or_else(wrong)
+}
+
+fn parse_shape(text: &str) -> Result<String> {
+    let wrong = || Error::invalid(format!("{text:?} are not sizes such as 4096x11008"));
+    Shape::parse(text).map(|_| text.to_owned()).ok_or_else(wrong)
 }
 
 fn parse_tag(text: &str) -> Result<String> {

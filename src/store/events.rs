@@ -72,14 +72,6 @@ impl EventKind {
     }
 }
 
-impl EventKind {
-    /// Whether the trail has it. Anybody can cause any number of refusals; the others are of this mount alone.
-    fn is_kept(self) -> bool {
-        let left_out = [EventKind::Refusal, EventKind::Compaction, EventKind::Remote, EventKind::Panic];
-        !left_out.contains(&self)
-    }
-}
-
 /// An event.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
@@ -95,6 +87,19 @@ pub struct Event<'a> {
     pub user: Option<u32>,
     /// The change of tier, if the event is one.
     pub step: Option<Step>,
+}
+
+impl Event<'_> {
+    /// Whether the trail has it. Anybody can cause any number of refusals; other kinds are of this mount alone. The jobs that
+    /// control files start tell of themselves.
+    fn is_kept(&self) -> bool {
+        let is_setting = |file: &str| ["quota", "policy"].iter().any(|name| file.starts_with(name));
+        match self.kind {
+            EventKind::Refusal | EventKind::Compaction | EventKind::Remote | EventKind::Panic => false,
+            EventKind::Control => self.cause.strip_prefix(".ctl/").is_none_or(is_setting),
+            _ => true,
+        }
+    }
 }
 
 /// A change of tier of a tensor.
@@ -159,7 +164,7 @@ impl Events {
         put("text", shortened(event.text).into());
         let text = Value::Object(line.clone()).to_string();
         self.ring.lock().push(format!("{text}\n"));
-        if let Some(trail) = self.trail.get().filter(|_| event.kind.is_kept()) {
+        if let Some(trail) = self.trail.get().filter(|_| event.is_kept()) {
             let mut put = |key: &str, value: Value| line.insert(key.to_owned(), value);
             if let Some(user) = event.user {
                 put("user", user.into());

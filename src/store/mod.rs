@@ -114,4 +114,4 @@ pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;
 pub use tenant::{Tenant, TenantEntry};
-pub use trail::{TrailLines, read_trail};
+pub use trail::{TrailLines, read_trail, without_controls};

@@ -65,7 +65,7 @@ impl Trail {
             None => self.open()?,
         };
         event.insert(PREVIOUS.to_owned(), open.last.clone().into());
-        let line = Value::Object(event).to_string();
+        let line = without_controls(&Value::Object(event).to_string());
         if open.bytes >= FILE_BYTES_MAX {
             open = self.next(&open)?;
         }
@@ -200,6 +200,19 @@ pub fn read_trail(disk: &dyn Disk) -> Result<TrailLines> {
     Ok(found)
 }
 
+/// A line of JSON in which every control character is escaped. Serializers leave some of them, such as those of C1.
+pub fn without_controls(line: &str) -> String {
+    let mut escaped = String::with_capacity(line.len());
+    for letter in line.chars() {
+        if letter.is_control() {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(letter)));
+        } else {
+            escaped.push(letter);
+        }
+    }
+    escaped
+}
+
 fn digest(line: &[u8]) -> String {
     hex(blake3::hash(line).as_bytes())
 }
@@ -248,12 +261,13 @@ mod tests {
         assert!(read_trail(&*disk).is_err());
         for opening in 0..3 {
             let trail = Trail::new(disk.clone());
-            (0..4).for_each(|number| trail.append(event(opening * 4 + number, "ü\n\"")));
+            (0..4).for_each(|number| trail.append(event(opening * 4 + number, "ü\n\"\u{7f}\u{9b}")));
         }
         let found = read_trail(&*disk).unwrap();
         assert_eq!((found.lines.len(), found.broken, found.begins_later), (12, None, false));
         let last: Value = serde_json::from_str(&found.lines[11]).unwrap();
-        assert_eq!((&last["number"], &last["text"]), (&11.into(), &"ü\n\"".into()));
+        assert_eq!((&last["number"], &last["text"]), (&11.into(), &"ü\n\"\u{7f}\u{9b}".into()));
+        assert!(found.lines.iter().all(|line| !line.contains(char::is_control)));
         // 40 KB a line: files of 16 MiB.
         let trail = Trail::new(disk.clone());
         let long = "x".repeat(40_000);

@@ -39,6 +39,10 @@ tierfs du store t/c
 tierfs du store t/c --json
 tierfs fsck store
 tierfs scrub store
+tierfs events store
+tierfs events store --path t/c/@.npy
+tierfs events store --since @
+tierfs events store --verify
 tierfs report store -o report.html
 TIERFS_COMPLETE=bash _CLAP_COMPLETE_INDEX=3 _CLAP_COMPLETE_COMP_TYPE=9 _CLAP_COMPLETE_SPACE=true tierfs -- tierfs ls store t/c/h
 tierfs completions bash

@@ -38,7 +38,7 @@ impl JoinedFile {
         while let (Some(file), Some(end)) = (self.files.get(place), self.ends.get(place)) {
             let begin = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
             let here = len.min(end - offset);
-            if here == 0 || !visit(&**file, offset - begin, here)? {
+            if len == 0 || here > 0 && !visit(&**file, offset - begin, here)? {
                 break;
             }
             (offset, len, place) = (offset + here, len - here, place + 1);
