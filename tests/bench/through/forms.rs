@@ -71,6 +71,8 @@ fn sequential(place: &Place, scheme: Scheme) -> Result<Contest> {
     Contest::new(
         checked,
         move || {
+            // Named as a whole, so that the closure keeps the mount too.
+            let shown = &shown;
             shown.kept.warm()?;
             speed(&file, CALL, Through::Cache, Pages::Cold)
         },
