@@ -70,6 +70,15 @@ fn an_unknown_layer_is_a_finding() {
 }
 
 #[test]
+fn a_crate_of_its_own_and_the_daemon_do_not_name_each_other() {
+    assert_none("src/client/tensor.rs", "use crate::shape::Shape;\nuse crate::{error, npy::read};");
+    assert_none("src/client/tensor.rs", "/// See `tierfs::store`.\nconst A: &str = \"tierfs\";");
+    assert_one("src/client/tensor.rs", "use tierfs::model::Shape;", 2, "names nothing of the daemon");
+    assert_one("src/client/lib.rs", "use ::tierfs as daemon;", 2, "names nothing of the daemon");
+    assert_one("src/control/mod.rs", "use tierfs_client::Tensor;", 2, "call the store itself");
+}
+
+#[test]
 fn wrapped_crates_are_named_in_their_place_only() {
     assert_none("src/fs/kernel/session.rs", "use fuser::Session;");
     assert_one("src/fs/kernel/request.rs", "use fuser::INodeNo;", 2, "only in src/fs/kernel/session.rs");

@@ -21,6 +21,9 @@ const LAYERS: &[(&str, u8)] = &[
     ("cli", 8),
 ];
 
+/// Folders of src that are crates of their own. They name nothing of tierfs, and no layer names them.
+pub const CRATES: &[(&str, &str)] = &[("client", "tierfs_client")];
+
 /// Crates that one place wraps: the crate, the path prefixes that may name it, the alternative for other code.
 const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     (
@@ -31,7 +34,7 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("io_uring", &["src/fs/kernel/rings/ring.rs"], "use `Ring` of src/fs/kernel/rings/ring.rs"),
     (
         "memmap2",
-        &["src/fs/kernel/rings/memory.rs", "src/cli/bench.rs"],
+        &["src/fs/kernel/rings/memory.rs", "src/cli/bench.rs", "src/client/memory_map.rs"],
         "read files by calls; src/fs/kernel/rings maps only memory of its own",
     ),
     (
@@ -125,6 +128,11 @@ pub fn layering(source: &Source) -> Vec<Finding> {
     let Some(own) = source.layer() else {
         return Vec::new();
     };
+    if source.own_crate().is_some() {
+        let what = "a crate of its own names nothing of the daemon; write what it needs there, and compare both in tests/";
+        let named = words(&source.code, "tierfs");
+        return named.map(|at| source.finding(at, format!("`{own}` names `tierfs`: {what}"))).collect();
+    }
     let Some(own_height) = height(own) else {
         let what = format!(
             "`{own}` is not a known layer; give it a height in tests/tidy/rules.rs and a place in docs/TOUR.md"
@@ -135,6 +143,11 @@ pub fn layering(source: &Source) -> Vec<Finding> {
     named.extend(first_segments(&source.code, "tierfs"));
     named.extend(through_super(source));
     let mut findings = Vec::new();
+    for (_, name) in CRATES {
+        let what =
+            format!("`{own}` names `{name}`, which is for programs that use a mount; call the store itself");
+        findings.extend(words(&source.code, name).map(|at| source.finding(at, what.clone())));
+    }
     for (at, other) in named {
         if other == own {
             continue;
