@@ -19,6 +19,11 @@
 //! # Ok::<(), tierfs_client::Error>(())
 //! ```
 
+/// The page of the manual, whose example must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/RUST.md")]
+struct Page;
+
 #[cfg(target_endian = "big")]
 compile_error!("the elements of a mount are little-endian, and this crate shows them as they are");
 

@@ -113,6 +113,16 @@ fn intrinsics_stand_in_their_folder_only() {
 }
 
 #[test]
+fn the_core_asks_one_file_for_the_time() {
+    assert_none("src/model/clock.rs", "use std::time::{Duration, Instant, SystemTime};");
+    assert_none("src/store/quota.rs", "use std::time::Duration;\nuse crate::model::Instant;");
+    assert_none("src/remote/listing.rs", "use std::time::Instant;");
+    assert_none("src/store/quota.rs", "#[cfg(test)]\nmod tests {\n    use std::time::Instant;\n}");
+    assert_one("src/store/quota.rs", "use std::time::{Duration, Instant};", 2, "src/model/clock.rs");
+    assert_one("src/vfs/tree/ino.rs", "fn f() { std::time::SystemTime::now(); }", 2, "src/model/clock.rs");
+}
+
+#[test]
 fn error_numbers_stand_in_one_file_only() {
     assert_none(ERRNO_FILE, "use libc::{EIO, ENOENT};\nconst A: i32 = libc::EROFS;");
     assert_none(

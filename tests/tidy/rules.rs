@@ -56,6 +56,11 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("crc32c", &["src/format/checksum.rs"], "call `checksum::of` or `checksum::joined`"),
 ];
 
+/// The file that asks the clock of the system, for all layers of the portable core.
+const CLOCK_FILE: &str = "src/model/clock.rs";
+/// The layers that hosts without an operating system use too.
+const CORE_HEIGHT_MAX: u8 = 5;
+
 pub const INTRINSICS_FOLDER: &str = "src/codec/arch/";
 pub const ERRNO_FILE: &str = "src/fs/kernel/errno.rs";
 pub const CODE_LINES_MAX: usize = 800;
@@ -189,6 +194,18 @@ pub fn foreign_names(source: &Source) -> Vec<Finding> {
         if !allowed.iter().any(|prefix| source.path.starts_with(prefix)) {
             let what = format!("`{name}` is named only in {}; {instead}", allowed.join(" and "));
             findings.extend(words(&source.code, name).map(|at| source.finding(at, what.clone())));
+        }
+    }
+    let height = source.layer().filter(|layer| *layer != "remote").and_then(height);
+    if height.is_some_and(|height| height <= CORE_HEIGHT_MAX) && source.path != CLOCK_FILE {
+        let product = source.code.split("#[cfg(test)]").next().unwrap_or_default();
+        for (at, name) in first_segments(product, "time") {
+            if matches!(name, "Instant" | "SystemTime") {
+                let what = format!(
+                    "`{name}` of the standard library panics on hosts without a clock; use {CLOCK_FILE}"
+                );
+                findings.push(source.finding(at, what));
+            }
         }
     }
     if !source.path.starts_with(INTRINSICS_FOLDER) {
