@@ -38,7 +38,8 @@ fn tensors_read_the_same_by_each_of_their_names() {
         (tensors(&folder).unwrap(), tensors(folder.join("model.safetensors")).unwrap());
     let of_npy = tensors(folder.join("x.npy")).unwrap();
     assert_eq!(of_directory.len(), wanted.len() + 1);
-    assert_eq!((of_container.len(), of_npy.keys().collect::<Vec<_>>()), (wanted.len(), vec!["x"]));
+    assert_eq!(of_container.len(), wanted.len());
+    assert!(of_npy.keys().eq(["x"]));
     for (name, bytes) in &wanted {
         let below = [".tensors", ".tensors/model.safetensors", "."].map(|at| folder.join(at).join(name));
         let opened = below.map(|path| Tensor::open(path).unwrap());
@@ -149,9 +150,9 @@ fn in_form(mounted: &Mounted, path: &str) -> (Dtype, Vec<f32>) {
 #[test]
 fn tensors_of_forms_have_the_type_and_shape_that_they_have_there() {
     let place = Place::new();
-    let values: Vec<f32> = (0..4096).map(|number| (number as f32).sin()).collect();
+    let values: Vec<f32> = (0..65_536).map(|number| (number as f32).sin()).collect();
     let halves: Vec<u8> = values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect();
-    let header = r#"{"w":{"dtype":"BF16","shape":[64,64],"data_offsets":[0,8192]},"n":{"dtype":"I8","shape":[3],"data_offsets":[8192,8195]}}"#;
+    let header = r#"{"w":{"dtype":"BF16","shape":[256,256],"data_offsets":[0,131072]},"n":{"dtype":"I8","shape":[3],"data_offsets":[131072,131075]}}"#;
     let source =
         place.write("model.safetensors", safetensors_file(header, &[&halves[..], &[1, 2, 3]].concat()));
     let floats: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -161,14 +162,15 @@ fn tensors_of_forms_have_the_type_and_shape_that_they_have_there() {
     let rounded: Vec<f32> = values.iter().map(|value| bf16::from_f32(*value).to_f32()).collect();
     for path in [".as/f32/.tensors/w", ".as/f32/w", ".as/npy/w.npy"] {
         let wanted = if path.contains("npy") { Dtype::Bf16 } else { Dtype::F32 };
-        assert_eq!(in_form(&mounted, path), (wanted, rounded.clone()), "{path}");
+        assert!(in_form(&mounted, path) == (wanted, rounded.clone()), "{path}");
     }
     let (dtype, halves) = in_form(&mounted, ".as/f16/x.npy");
     assert_eq!(dtype, Dtype::F16);
     assert!(halves.iter().zip(&values).all(|(half, value)| *half == f16::from_f32(*value).to_f32()));
     let w = Tensor::open(mounted.mountpoint.join("demo/m/.tensors/w")).unwrap();
     let cast = w.cast(Dtype::F32).unwrap();
-    assert_eq!((cast.shape(), cast.read::<f32>().unwrap()), ([64, 64].as_slice(), rounded));
+    assert_eq!(cast.shape(), [256, 256]);
+    assert!(cast.read::<f32>().unwrap() == rounded);
     assert_eq!(cast.tier().unwrap_err().kind(), ErrorKind::NoAttribute);
     assert_eq!(cast.cast(Dtype::F16).unwrap_err().kind(), ErrorKind::NotMounted);
     assert_eq!(w.cast(Dtype::F64).unwrap_err().kind(), ErrorKind::Unsupported);
@@ -178,7 +180,7 @@ fn tensors_of_forms_have_the_type_and_shape_that_they_have_there() {
     let (dtype, what_if) = in_form(&mounted, ".as/q8/.tensors/w");
     assert_eq!(dtype, Dtype::Bf16);
     w.set_tier("q8", tierfs_client::Consent::Given).unwrap();
-    assert_eq!(in_form(&mounted, ".tensors/w"), (Dtype::Bf16, what_if));
+    assert!(what_if != rounded && in_form(&mounted, ".tensors/w") == (Dtype::Bf16, what_if));
     mounted.unmount();
 }
 
@@ -205,7 +207,7 @@ fn weights_of_quantized_models_have_their_plain_names_and_shapes_in_a_cast() {
     let mounted = place.mount(&["--read-only"]);
     let form = mounted.mountpoint.join("demo/m/.as/f32");
     for found in [tensors(form.join("model.safetensors")).unwrap(), tensors(&form).unwrap()] {
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["bias", "w"]);
+        assert!(found.keys().eq(["bias", "w"]), "{found:?}");
         assert_eq!((found["w"].dtype(), found["w"].shape()), (Dtype::F32, [1, 32].as_slice()));
         assert_eq!(found["w"].read::<f32>().unwrap(), [2.0; 32]);
         assert_eq!(found["bias"].read::<f32>().unwrap(), [1.0; 2]);
