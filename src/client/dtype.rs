@@ -116,7 +116,7 @@ mod sealed {
 
 pub(crate) use sealed::Bits;
 
-/// A Rust type of elements: numbers, [`f16`], [`bf16`], and `[f32; 2]` for complex numbers.
+/// A Rust type of elements: numbers, [`struct@f16`], [`bf16`], and `[f32; 2]` for complex numbers.
 ///
 /// `u8` is the type of `u8`, and of all element types that Rust lacks: `bool` (a file may have bytes other than 0 and
 /// 1), floats of 8 and 4 bits, and the quantized types of ggml, whose blocks are read as bytes.

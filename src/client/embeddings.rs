@@ -23,6 +23,7 @@
 //!
 //! Records begin at multiples of 4,096 bytes. The last one may end without its padding.
 
+use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -127,14 +128,12 @@ impl<'a> Floats<'a> {
 }
 
 /// An embedding batch.
-#[derive(Debug)]
 pub struct Embeddings {
     path: PathBuf,
     bytes: Bytes,
     places: Places,
 }
 
-#[derive(Debug)]
 enum Bytes {
     Map(Mmap),
     Memory(Vec<u8>),
@@ -154,6 +153,17 @@ struct Found {
     starts: Vec<u64>,
     /// Start of the record after them, or the end.
     next: u64,
+}
+
+impl fmt::Debug for Embeddings {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, bytes) = (&self.path, self.bytes().len());
+        out.debug_struct("Embeddings")
+            .field("path", path)
+            .field("bytes", &bytes)
+            .field("places", &self.places)
+            .finish()
+    }
 }
 
 impl Embeddings {
