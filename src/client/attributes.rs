@@ -100,9 +100,16 @@ pub(crate) fn set(path: &Path, name: &str, value: &str) -> Result<()> {
     set.map_err(|errno| Error::refused(path, &io::Error::from(errno), place.why()))
 }
 
+/// Opens a file to read it. `None` for all but regular files: a pipe would wait for a writer.
+pub(crate) fn open(path: &Path) -> Result<Option<File>> {
+    let failed = |error| Place::of(path).failed(error);
+    let is_file = fs::metadata(path).map_err(failed)?.is_file();
+    is_file.then(|| File::open(path).map_err(failed)).transpose()
+}
+
 /// Other file systems would keep a request as an attribute that nobody obeys. Each file and directory on a mount has
 /// `pin`, and no copy of it has: listings do not name it.
-fn check_mounted(place: Place<'_>) -> Result<()> {
+pub(crate) fn check_mounted(place: Place<'_>) -> Result<()> {
     match place.value("pin") {
         Ok(None) => {
             let text = "it is not on a mount of tierfs, or is not a file or directory of a collection";

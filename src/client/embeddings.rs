@@ -31,7 +31,7 @@ use std::sync::{Mutex, PoisonError};
 
 use zerocopy::FromBytes;
 
-use crate::attributes::Place;
+use crate::attributes::{self, Place};
 use crate::error::{Error, ErrorKind, Result, Wrong};
 use crate::memory_map::{Mmap, map, zeros};
 use crate::shape::Shape;
@@ -190,7 +190,7 @@ impl Embeddings {
     /// ```
     pub unsafe fn open(path: impl AsRef<Path>) -> Result<Embeddings> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|error| Place::of(path).failed(error))?;
+        let file = open(path)?;
         let len = length(path, &file)?;
         // SAFETY: the caller's contract is that of the function.
         let bytes = Bytes::Map(unsafe { map(path, &file, 0, len) }?);
@@ -204,7 +204,7 @@ impl Embeddings {
     /// gives; [`ErrorKind::OutOfMemory`].
     pub fn read(path: impl AsRef<Path>) -> Result<Embeddings> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|error| Place::of(path).failed(error))?;
+        let file = open(path)?;
         let mut bytes = zeros(path, length(path, &file)?)?;
         read_exact_at(Place { path, file: Some(&file) }, &file, &mut bytes, 0)?;
         Embeddings::new(path, Bytes::Memory(bytes))
@@ -318,6 +318,10 @@ impl Embeddings {
             Wrong { text: format!("the record at byte {start} {}", wrong.text), ..wrong }.at(&self.path)
         })
     }
+}
+
+fn open(path: &Path) -> Result<File> {
+    attributes::open(path)?.ok_or_else(|| Error::new(ErrorKind::Invalid, path, "not a regular file"))
 }
 
 fn length(path: &Path, file: &File) -> Result<usize> {

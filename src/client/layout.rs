@@ -1,8 +1,6 @@
 //! The elements of a file: their type, their shape, and where they begin.
 
-use std::fs::{self, File};
-
-use crate::attributes::Place;
+use crate::attributes::{self, Place};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result, Wrong};
 use crate::npy;
@@ -50,9 +48,7 @@ impl Layout {
         };
         let opened = match place.file {
             Some(_) => None,
-            // A pipe would wait for a writer.
-            None if !fs::metadata(place.path).map_err(failed)?.is_file() => return Err(no_tensor()),
-            None => Some(File::open(place.path).map_err(failed)?),
+            None => attributes::open(place.path)?,
         };
         let file = place.file.or(opened.as_ref()).ok_or_else(no_tensor)?;
         let header = npy::read(file).map_err(failed)?.ok_or_else(no_tensor)?;

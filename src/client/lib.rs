@@ -46,3 +46,14 @@ pub use listing::tensors;
 pub use memory_map::Mapping;
 pub use requests::{Consent, Evict, evict, pin, set_tier, unpin};
 pub use tensor::{QuantizationError, Tensor};
+
+#[cfg(test)]
+mod tests {
+    use super::{Embeddings, Error, Mapping, Tensor};
+
+    #[test]
+    fn threads_share_all_types() {
+        fn is_shared<T: Send + Sync + 'static>() {}
+        is_shared::<(Tensor, Mapping, Embeddings, Error)>();
+    }
+}

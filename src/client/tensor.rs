@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use zerocopy::IntoBytes;
 
-use crate::attributes::Place;
+use crate::attributes::{self, Place};
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
@@ -116,8 +116,8 @@ impl Tensor {
     /// not a float keeps its type.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for other types; [`ErrorKind::NotMounted`] for a path that is not one of a
-    /// collection; those of [`Tensor::open`].
+    /// [`ErrorKind::Unsupported`] for other types and for files of forms; [`ErrorKind::NotMounted`] for a file that is not
+    /// in a collection on a mount; those of [`Tensor::open`].
     pub fn cast(&self, dtype: Dtype) -> Result<Tensor> {
         if !CASTS.contains(&dtype) {
             let text = format!("a mount casts to f32, f16 and bf16, not to {dtype}");
@@ -132,27 +132,22 @@ impl Tensor {
         // Directories of a mount have its device number, and the one above it has another.
         let device = real.metadata().map_err(failed)?.dev();
         let is_of_mount = |path: &&Path| path.metadata().is_ok_and(|found| found.dev() == device);
-        let root = real.ancestors().take_while(is_of_mount).last();
-        let below = root.and_then(|root| real.strip_prefix(root).ok()).unwrap_or(Path::new(""));
+        let root = real.ancestors().take_while(is_of_mount).last().unwrap_or(&real);
+        let below = real.strip_prefix(root).unwrap_or(&real);
         let mut names = below.components();
-        match (root, names.next(), names.next(), names.clone().next()) {
-            (
-                Some(root),
-                Some(Component::Normal(tenant)),
-                Some(Component::Normal(collection)),
-                Some(Component::Normal(first)),
-            ) if first != FORMS => Ok([
-                root,
-                tenant.as_ref(),
-                collection.as_ref(),
-                FORMS.as_ref(),
-                form.as_ref(),
-                names.as_path(),
-            ]
-            .iter()
-            .collect()),
-            _ => Err(self.failure(ErrorKind::NotMounted, "it is not a file of a collection on a mount")),
+        let (Some(Component::Normal(tenant)), Some(Component::Normal(collection))) =
+            (names.next(), names.next())
+        else {
+            return Err(self.failure(ErrorKind::NotMounted, "it is not a file of a collection on a mount"));
+        };
+        if names.as_path().starts_with(FORMS) {
+            return Err(
+                self.failure(ErrorKind::Unsupported, "it is a file of a form, and forms have no forms")
+            );
         }
+        attributes::check_mounted(Place::of(&self.path))?;
+        let forms = root.join(tenant).join(collection).join(FORMS);
+        Ok(forms.join(form).join(names.as_path()))
     }
 
     /// Maps the tensor. The use of a page whose bytes cannot be read ends the process by SIGBUS, as with every mapped

@@ -97,6 +97,7 @@ fn hostile_attributes_of_another_file_system_are_errors() {
     let pipe = place.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     assert_eq!(Tensor::open(&pipe).unwrap_err().kind(), ErrorKind::NotATensor);
+    assert_eq!(Embeddings::read(&pipe).unwrap_err().kind(), ErrorKind::Invalid);
     fs::File::options().write(true).open(&path).unwrap().set_len(15).unwrap();
     assert_eq!(tensor.read::<u8>().unwrap_err().kind(), ErrorKind::Changed);
 }
