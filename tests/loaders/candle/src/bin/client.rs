@@ -7,7 +7,8 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
-use tierfs_client::{Dtype, tensors};
+use half::{bf16, f16};
+use tierfs_client::{Dtype, ErrorKind, tensors};
 use tierfs_loader_candle::{arguments, embedding};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -15,12 +16,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(&folder);
     let (mut weights, mut tiers) = (HashMap::new(), BTreeSet::new());
     for (name, tensor) in tensors(folder.join("model.safetensors"))? {
-        tiers.insert(tensor.tier()?);
+        match tensor.tier() {
+            Ok(tier) => drop(tiers.insert(tier)),
+            Err(error) if error.kind() == ErrorKind::NoAttribute => drop(tiers.insert("a form".to_owned())),
+            Err(error) => return Err(error.into()),
+        }
         // SAFETY: nobody writes to the model or moves it while this program runs.
         let mapping = unsafe { tensor.map()? };
         let shape = tensor.shape();
         let loaded = match tensor.dtype() {
             Dtype::F32 => Tensor::from_slice(mapping.as_slice::<f32>()?, shape, &Device::Cpu)?,
+            Dtype::F16 => Tensor::from_slice(mapping.as_slice::<f16>()?, shape, &Device::Cpu)?,
+            Dtype::Bf16 => Tensor::from_slice(mapping.as_slice::<bf16>()?, shape, &Device::Cpu)?,
             Dtype::I64 => Tensor::from_slice(mapping.as_slice::<i64>()?, shape, &Device::Cpu)?,
             other => return Err(format!("{name} is {other}").into()),
         };
