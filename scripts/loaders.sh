@@ -20,7 +20,7 @@ if [ "${1:-}" = --remote ]; then
 fi
 wanted=("$@")
 if [ $# = 0 ]; then
-    wanted=(numpy safetensors gguf llamacpp hub onnx tokenizers torch transformers pickle quantized model2vec usearch faiss annoy arrow candle)
+    wanted=(numpy safetensors gguf llamacpp hub onnx tokenizers torch transformers pickle quantized adapted model2vec usearch faiss annoy arrow candle)
     # tinygrad opens the files that it reads for writing.
     [ -n "$remote" ] || wanted+=(tinygrad arrivals backups)
 fi
@@ -47,6 +47,7 @@ for kind in arrays gguf onnx vectors tables; do "$python" "$here/make.py" "$kind
 "$python" "$here/make.py" static "$source/static" target/models/minilm
 "$python" "$here/make.py" pickled "$source/pickled" target/models/minilm
 "$python" "$here/quantize.py" "$source/quantized"
+"$python" "$here/adapt.py" "$source/adapted"
 cp -rL target/models/minilm target/models-loaders/smollm2 "$source"
 for kind in "$source"/*; do "$tierfs" import "$place/store" "demo/$(basename "$kind")" "$kind" >"$place/import.log"; done
 # The loaders also find tensors beside their containers; the reference of the backups has none.
@@ -110,6 +111,14 @@ if is_wanted quantized; then
             fail "transformers on $scheme"
         echo "loaders: transformers on $scheme: the values of the codes"
     done
+fi
+
+# A base with an adapter opens as the model that PEFT merges, without PEFT.
+if is_wanted adapted; then
+    cold
+    timeout 300 "$python" "$here/causal.py" "$source/adapted/merged" "$mnt/demo/adapted/.as/merged/adapted:lora/base" ||
+        fail "transformers on a base with an adapter"
+    echo "loaders: transformers on a base with an adapter: what PEFT merged"
 fi
 
 # candle maps the weights, or tierfs-client does; the embedding equals that of tests/loaders/minilm.py except for rounding.

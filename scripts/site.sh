@@ -40,7 +40,7 @@ page() { # indent, path
     for name in table remote io_uring scale experiments; do
         page '  ' "tests/bench/results/$name.md"
     done
-    for name in CHANGELOG TOUR CHANGING LOCKS DECISIONS FORMAT; do
+    for name in CHANGELOG TOUR CHANGING LOCKS DECISIONS SOURCES FORMAT; do
         page '' "docs/$name.md"
     done
 } >"$source/SUMMARY.md"

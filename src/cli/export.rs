@@ -57,45 +57,89 @@ pub(super) struct Args {
     destination: PathBuf,
     /// Convert to this form
     #[arg(long = "as", value_name = "FORM", value_parser = FormParser)]
-    form: Option<Form>,
+    form: Option<Wanted>,
     /// Add this adapter of the tenant: a collection, or COLLECTION:DIRECTORY
     #[arg(long, value_name = "ADAPTER", conflicts_with = "form")]
     adapter: Option<String>,
 }
 
-/// Parses the name of a form, or `tp/R-of-N`.
+/// The directory below `.as` whose files are copied.
+#[derive(Clone)]
+enum Wanted {
+    Form(Form),
+    /// The form with this adapter, by its name.
+    Adapter(String),
+}
+
+/// Parses the name of a form, `tp/R-of-N` or `merged/ADAPTER`.
 #[derive(Clone)]
 struct FormParser;
 
+/// The names of the most forms that an error lists.
+const LISTED_MAX: usize = 16;
+
+/// The name of a form in the help. A form with a parameter has no name without one.
+fn name_in_help(form: Form) -> &'static str {
+    match form {
+        Form::Ranks => "tp/R-of-N",
+        Form::Merges => "merged/ADAPTER",
+        form => form.name(),
+    }
+}
+
 impl FormParser {
     fn names(&self) -> PossibleValuesParser {
-        PossibleValuesParser::new(Form::ALL.map(Form::name))
+        PossibleValuesParser::new(Form::ALL.map(name_in_help))
     }
 }
 
 impl TypedValueParser for FormParser {
-    type Value = Form;
+    type Value = Wanted;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         argument: Option<&clap::Arg>,
         value: &OsStr,
-    ) -> std::result::Result<Form, clap::Error> {
-        if let Some(rank) = value.as_bytes().strip_prefix(b"tp/").and_then(Rank::from_name) {
-            return Ok(Form::Rank(rank));
+    ) -> std::result::Result<Wanted, clap::Error> {
+        let rank = || value.as_bytes().strip_prefix(b"tp/").and_then(Rank::from_name).map(Form::Rank);
+        if let Some(form) = Form::from_name(value.as_bytes()).or_else(rank) {
+            return Ok(Wanted::Form(form));
         }
-        let known = self.names().try_map(|name| {
-            let form = Form::from_name(name.as_bytes());
-            form.ok_or_else(|| Error::invalid("unknown form"))
-        });
-        known.parse_ref(command, argument, value)
+        let adapter = value.to_str().and_then(|value| value.strip_prefix(MERGED_NAME)?.strip_prefix('/'));
+        if let Some(adapter) = adapter.filter(|adapter| !adapter.is_empty()) {
+            return Ok(Wanted::Adapter(adapter.to_owned()));
+        }
+        let none = |_| Err(Error::invalid("R and N stand for numbers, as in tp/0-of-2"));
+        self.names().try_map(none).parse_ref(command, argument, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let values: Vec<PossibleValue> = self.names().possible_values()?.collect();
         Some(Box::new(values.into_iter()))
     }
+}
+
+/// The error for the directory of a form that has a directory for each value of a parameter. It lists these.
+fn not_one_form(form: Form, directory: &Source<'_>) -> Error {
+    let names = match directory.names() {
+        Ok(names) => names,
+        Err(error) => return error,
+    };
+    let listed = names.iter().take(LISTED_MAX).map(|name| {
+        let name = String::from_utf8_lossy(name);
+        format!("{}/{name}", form.name())
+    });
+    let listed: Vec<String> = listed.collect();
+    let more = match names.len() - listed.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let known = match listed.is_empty() {
+        true => "this collection has none".to_owned(),
+        false => format!("this collection has {}{more}", listed.join(", ")),
+    };
+    Error::invalid(format!("--as {} needs the form {}; {known}", form.name(), name_in_help(form)))
 }
 
 /// The path of a file or directory below `.as/FORM`.
@@ -143,10 +187,20 @@ fn found<'a>(root: &Source<'a>, path: &[u8], form: Option<Form>) -> Result<(Vec<
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let path = match (self.form, &self.adapter) {
+        let (form, adapter) = match (self.form, self.adapter) {
+            (Some(Wanted::Form(form)), _) => (Some(form), None),
+            (Some(Wanted::Adapter(adapter)), _) => (None, Some(adapter)),
+            (None, adapter) => (None, adapter),
+        };
+        let family = form.filter(|form| matches!(form, Form::Ranks | Form::Merges));
+        let path = match (form, adapter) {
+            (Some(form), _) if family.is_some() => {
+                let names: Vec<&str> = self.path.trim_matches('/').splitn(3, '/').take(2).collect();
+                path_in_form(&names.join("/"), form.name())?
+            }
             (Some(form), _) => path_in_form(&self.path, &form.path())?,
             (None, Some(adapter)) => path_in_form(&self.path, &format!("{MERGED_NAME}/{adapter}"))?,
-            (None, None) => self.path.clone(),
+            (None, None) => self.path,
         };
         let tree = Tree::open(&self.store, Some(&path))?;
         let (root, path) = match &tree {
@@ -158,7 +212,10 @@ impl Args {
                 (Source::mounted(root.to_owned())?, path.into_bytes())
             }
         };
-        let (name, source) = found(&root, &path, self.form)?;
+        let (name, source) = found(&root, &path, form)?;
+        if let Some(family) = family {
+            return Err(not_one_form(family, &source));
+        }
         let mut sum = Sum::default();
         if source.kind == Kind::Directory {
             let failed = |error| Error::io(self.destination.display(), error);

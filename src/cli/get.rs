@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use crate::cli::Outcome;
 use crate::cli::common::output::{attribute_json, print, print_json};
 use crate::cli::common::tree::Tree;
-use crate::control::{ATTRIBUTES, Cost};
 use crate::model::{Error, ErrorKind, Result};
 
 /// Print the settings of a file or directory, as tierfs set takes them.
@@ -25,10 +24,7 @@ pub(super) struct Args {
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let tree = Tree::open(&self.path, self.below.as_deref())?;
-        let is_set =
-            |name: &str| ATTRIBUTES.iter().any(|attribute| attribute.name == name && attribute.set.is_some());
-        let mut settings = tree.attributes(Cost::Small)?;
-        settings.retain(|(name, _)| is_set(name));
+        let settings = tree.settings()?;
         if settings.is_empty() {
             let text =
                 format!("{}: only collections and their files and directories have settings", tree.place());

@@ -68,10 +68,16 @@ pub(super) struct Args {
     /// the bound) or absmax
     #[arg(long, default_value = "best", value_parser = parse_encoder)]
     encoder: Encoder,
-    /// Import the paths as the shards, in this order, of one tensor with this name
-    #[arg(long, value_name = "NAME", conflicts_with_all =
-        ["tier", "pack", "manifest", "checksum", "update", "delete", "dry_run"])]
+    /// Join the paths to one file with this name: in this order, or in that of the 128-bit numbers (32 hex digits) that
+    /// the names of all end with
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["manifest", "checksum", "update", "delete", "dry_run"])]
     shard_of: Option<String>,
+    /// Element type of the joined file, if it is no container
+    #[arg(long, value_name = "TYPE", requires = "shard_of")]
+    dtype: Option<String>,
+    /// Shape of the joined file, such as 4096x11008
+    #[arg(long, value_name = "SIZES", requires_all = ["shard_of", "dtype"])]
+    shape: Option<String>,
     /// Lineage parent: TENANT/COLLECTION, where each tensor has the tensor of the same name and shape as
     /// its parent, or TENANT/COLLECTION/TENSOR
     #[arg(long, value_name = "COLLECTION-OR-TENSOR")]
@@ -233,6 +239,8 @@ impl Args {
             pack: self.pack,
             encoder: self.encoder,
             shard_of: self.shard_of,
+            dtype: self.dtype,
+            shape: self.shape,
             parent: self.parent,
             reconstruct: self.reconstruct,
             in_place: self.in_place,

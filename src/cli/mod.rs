@@ -28,6 +28,7 @@ mod completions;
 mod diff;
 mod doctor;
 mod du;
+mod events;
 mod evict;
 mod export;
 mod fsck;
@@ -120,6 +121,7 @@ enum Command {
     Scrub(scrub::Args),
     Compact(compact::Args),
     Fsck(fsck::Args),
+    Events(events::Args),
     GpuRead(gpu_read::Args),
     Cgeb(cgeb::Args),
     Doctor(doctor::Args),
@@ -217,6 +219,7 @@ pub fn main() -> ExitCode {
         Command::Scrub(args) => args.run(),
         Command::Compact(args) => args.run(),
         Command::Fsck(args) => args.run(),
+        Command::Events(args) => args.run(),
         Command::GpuRead(args) => args.run(),
         Command::Cgeb(args) => args.run(),
         Command::Doctor(args) => args.run(),

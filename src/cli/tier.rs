@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use crate::cli::Outcome;
 use crate::cli::common::request::{How, Request, make_all};
-use crate::model::{MoveTo, Result};
+use crate::control::POLICY_PLAN;
+use crate::model::{Error, MoveTo, Result};
 
 /// Move tensors to a precision tier.
 ///
@@ -18,7 +19,8 @@ use crate::model::{MoveTo, Result};
 /// Example: tierfs tier q5 /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// exact, q8, q7, q5, q3 or q3x; append :all to move every float tensor
+    /// exact, q8, q7, q5, q3 or q3x; append :all to move every float tensor; with --dry-run also policy, for what
+    /// policy=auto would move in a day without a use
     #[arg(value_parser = parse_tier)]
     tier: String,
     /// Files, directories, collections, tenants or mount points
@@ -39,14 +41,19 @@ pub(super) struct Args {
 }
 
 fn parse_tier(text: &str) -> Result<String> {
-    MoveTo::parse_tier(text).map(|_| text.to_owned())
+    if text == POLICY_PLAN { Ok(text.to_owned()) } else { MoveTo::parse_tier(text).map(|_| text.to_owned()) }
 }
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let again = if self.again { ":again" } else { "" };
         let tier = format!("{}{again}", self.tier);
-        MoveTo::parse(&tier)?;
+        if tier != POLICY_PLAN {
+            MoveTo::parse(&tier)?;
+        } else if !self.dry_run || self.lossy {
+            let text = "policy is not a tier; tierfs set policy=auto moves by policy, tier policy --dry-run shows the moves";
+            return Err(Error::invalid(text));
+        }
         let value = format!("{tier}{}", if self.lossy { ":lossy" } else { "" });
         let words = format!("tier {tier}{}", if self.dry_run { " --dry-run" } else { "" });
         let name = if self.dry_run { "plan" } else { "tier" };

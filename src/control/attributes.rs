@@ -8,7 +8,7 @@ use crate::control::totals::why_unreadable;
 use crate::engine::{self, Heat};
 use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, FileEntry};
-use crate::model::{Error, ErrorKind, Result, TensorId, hex, quoted_name};
+use crate::model::{self, Error, ErrorKind, Result, TensorId, Threshold, hex, quoted_name};
 use crate::store::{ROOT, TENSORS_NAME};
 use crate::vfs::form::why_of_config;
 use crate::vfs::{FileView, Vfs};
@@ -67,6 +67,16 @@ const fn setting(
     Attribute { set: Some(set), ..shown(name, help, get) }
 }
 
+/// A threshold. `tierfs stat` prints none of them.
+const fn threshold(
+    name: &'static str,
+    help: &'static str,
+    set: Set,
+    get: fn(&Reader, &FileView) -> Result<Option<String>>,
+) -> Attribute {
+    Attribute { is_printed: false, ..setting(name, help, set, get) }
+}
+
 /// Every attribute, in the order in which `tierfs stat` prints them.
 pub const ATTRIBUTES: &[Attribute] = &[
     Attribute {
@@ -103,7 +113,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "plan",
-        "write-only: a value of tier; checks that move and changes nothing; jobs shows the result",
+        "write-only: a value of tier, or policy; checks that move, or those of a day without a use, and changes nothing; \
+         jobs shows the result",
         sets::PLAN,
         |_, _| Ok(None),
     ),
@@ -180,6 +191,60 @@ pub const ATTRIBUTES: &[Attribute] = &[
             let state = view.collection.state();
             Ok(Some(view.collection.pack_of(&state, view.node.entry.id).to_owned()))
         },
+    ),
+    threshold(
+        "down_below",
+        "score below which the policy moves it down, 0 to 1000; inherited",
+        sets::DOWN_BELOW,
+        |_, view| threshold_of(view, &model::DOWN_BELOW),
+    ),
+    threshold(
+        "up_above",
+        "score above which the policy moves it up, 0 to 1000; inherited",
+        sets::UP_ABOVE,
+        |_, view| threshold_of(view, &model::UP_ABOVE),
+    ),
+    threshold(
+        "hold",
+        "seconds in a tier before the policy moves it down, or 90s, 30m, 12h, 7d; inherited",
+        sets::HOLD,
+        |_, view| threshold_of(view, &model::HOLD),
+    ),
+    threshold(
+        "idle",
+        "seconds without a use before the policy makes it absent; inherited",
+        sets::IDLE,
+        |_, view| threshold_of(view, &model::IDLE),
+    ),
+    threshold(
+        "ema_share",
+        "weight of a use in the average of its score, 0.001 to 1; inherited",
+        sets::EMA_SHARE,
+        |_, view| threshold_of(view, &model::EMA_SHARE),
+    ),
+    threshold(
+        "delta_changed",
+        "share of the elements of a block that a delta may change, 0 to 1; inherited",
+        sets::DELTA_CHANGED,
+        |_, view| threshold_of(view, &model::DELTA_CHANGED),
+    ),
+    threshold(
+        "delta_norm",
+        "share of the norm of a block that a rounded delta may change, 0 to 1; inherited",
+        sets::DELTA_NORM,
+        |_, view| threshold_of(view, &model::DELTA_NORM),
+    ),
+    threshold(
+        "delta_chain",
+        "number of deltas on a block, 1 to 8; inherited",
+        sets::DELTA_CHAIN,
+        |_, view| threshold_of(view, &model::DELTA_CHAIN),
+    ),
+    threshold(
+        "free_min",
+        "bytes of the store's disk that stay free, or 500M, 50G, 1T: below, caches and the policy make room; inherited",
+        sets::FREE_MIN,
+        |_, view| threshold_of(view, &model::FREE_MIN),
     ),
     Attribute {
         is_listed: true,
@@ -353,14 +418,15 @@ pub fn listed(vfs: &Vfs, view: &FileView) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Every attribute that has a value and costs at most `most`, by name, as `tierfs stat` prints them.
-pub fn values(vfs: &Vfs, view: &FileView, most: Cost) -> Result<Vec<(&'static str, String)>> {
+/// The attributes that are wanted and have a value, by name.
+pub fn values(
+    vfs: &Vfs,
+    view: &FileView,
+    is_wanted: &dyn Fn(&Attribute) -> bool,
+) -> Result<Vec<(&'static str, String)>> {
     let reader = Reader { vfs, refusals: None };
     let mut values = Vec::new();
-    for attribute in ATTRIBUTES {
-        if !attribute.is_printed || attribute.cost == Cost::WholeFile && most == Cost::Small {
-            continue;
-        }
+    for attribute in ATTRIBUTES.iter().filter(|attribute| is_wanted(attribute)) {
         match (attribute.get)(&reader, view) {
             Ok(Some(value)) => values.push((attribute.name, value)),
             Ok(None) => {}
@@ -406,8 +472,13 @@ fn inherited(view: &FileView, setting: &engine::Setting) -> String {
     setting.of(&view.collection.state(), view.node.entry.id).to_owned()
 }
 
+fn threshold_of(view: &FileView, threshold: &Threshold) -> Result<Option<String>> {
+    let thresholds = view.collection.thresholds_of(&view.collection.state(), view.node.entry.id);
+    Ok(Some(threshold.of(&thresholds).to_string()))
+}
+
 fn heat(view: &FileView) -> Option<Heat> {
     view.node.file()?;
     let objects = view.collection.objects_of(view.node.entry.id).ok()?;
-    Some(Heat::of(&objects, view.node.entry.created_at, view.collection.ticks()))
+    Some(Heat::of(&view.collection, &view.collection.state(), &view.node, &objects))
 }

@@ -8,9 +8,9 @@ use crate::control::maintenance::{COMPACT, SCRUB};
 use crate::control::push;
 use crate::control::refusals::Asker;
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, hot_tensors, maintenance, metrics, prefetch, quota, status};
+use crate::control::{actions, blocks, foreseen, hot_tensors, maintenance, metrics, prefetch, quota, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
-use crate::store::{EventKind, Events};
+use crate::store::{Event, EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
 
 /// Most bytes of a text that one write may have. The kernel splits much longer writes, and a part of
@@ -143,6 +143,14 @@ pub const MOUNT_FILES: &[File] = &[
             actions::refresh,
         )
     },
+    File {
+        is_private: true,
+        ..shown(
+            "coldest.json",
+            "the moves of the policy in a day without a use, in order, as JSON",
+            foreseen::coldest,
+        )
+    },
 ];
 
 const QUOTA_HELP: &str = "usage and limits; write bytes=10G stored=1G files=1000, or none for no limit";
@@ -271,17 +279,26 @@ pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Res
         Ok(_) => mounted.refusals.clear(asker),
         Err(error) => mounted.refusals.note(asker, &view.path(), &shown, error),
     }
-    let cause = format!(".ctl/{}, user {user}", file.name);
-    note_event(mounted.store().events(), &view.path(), &cause, &String::from_utf8_lossy(text), &done);
+    let by = By { request: &format!(".ctl/{}", file.name), user };
+    note_event(mounted.store().events(), &view.path(), by, &String::from_utf8_lossy(text), &done);
     done
 }
 
 /// Records the event of a request, or of its refusal.
-pub(super) fn note_event<T>(events: &Events, path: &str, cause: &str, asked: &str, done: &Result<T>) {
-    match done {
-        Ok(_) => events.tell(EventKind::Control, path, cause, asked.trim()),
-        Err(error) => events.tell(EventKind::Refusal, path, cause, &error.to_string()),
-    }
+pub(super) fn note_event<T>(events: &Events, path: &str, by: By<'_>, asked: &str, done: &Result<T>) {
+    let (cause, user) = (format!("{}, user {}", by.request, by.user), Some(by.user));
+    let (kind, text) = match done {
+        Ok(_) => (EventKind::Control, asked.trim().to_owned()),
+        Err(error) => (EventKind::Refusal, error.to_string()),
+    };
+    events.note(&Event { kind, path, cause: &cause, text: &text, user, step: None });
+}
+
+/// A request and the user who made it.
+#[derive(Clone, Copy)]
+pub(super) struct By<'a> {
+    pub request: &'a str,
+    pub user: u32,
 }
 
 fn done(context: &Context, file: &File, text: &[u8]) -> Result<Invalidation> {

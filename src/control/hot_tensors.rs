@@ -34,7 +34,7 @@ pub(super) fn json(context: &Context) -> Result<String> {
             let Some(file) = node.file().filter(|file| file.tensor.is_some()) else { continue };
             let objects: Vec<_> =
                 file.objects.iter().filter_map(|id| state.object(*id)).map(Arc::clone).collect();
-            let heat = Heat::of(&objects, node.entry.created_at, collection.ticks());
+            let heat = Heat::of(collection, &state, node, &objects);
             if heat.count == 0 {
                 continue;
             }

@@ -19,6 +19,7 @@ mod context;
 mod counters;
 mod digests;
 mod files;
+mod foreseen;
 mod forms;
 mod hot_tensors;
 #[cfg(feature = "mount")]
@@ -41,7 +42,7 @@ mod text;
 mod totals;
 mod visibility;
 
-pub use actions::note_refused_rename;
+pub use actions::{note_refused_rename, note_removal};
 pub use attributes::{
     ATTRIBUTES, Attribute, Cost, PREFIX, Reader, attribute, listed, refusal_attribute, values,
 };
@@ -49,6 +50,7 @@ pub use context::{Context, Mounted};
 pub use counters::{Counters, Operation, Snapshot, Times};
 pub use digests::{blake3, sha256};
 pub use files::{COLLECTION_FILES, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show};
+pub use foreseen::POLICY_PLAN;
 pub use forms::{form_attribute, set_form_attribute};
 #[cfg(feature = "mount")]
 pub use http::serve_metrics;

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use crate::control::attributes::{Attribute, attribute};
 use crate::control::context::Mounted;
 use crate::control::context::ROOT_USER;
-use crate::control::files::note_event;
+use crate::control::files::{By, note_event};
+use crate::control::foreseen::{Foreseen, POLICY_PLAN};
 use crate::control::jobs::{Job, Report};
 use crate::control::refusals::Asker;
 use crate::engine::{
     self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
 };
 use crate::format::log::catalog::NodeType;
-use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, human, parse_tags};
-use crate::store::{EventKind, State};
+use crate::model::{
+    self, Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
+};
+use crate::store::{Event, EventKind, State};
 use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
 
@@ -108,6 +111,16 @@ pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &eng
 pub(super) const TAGS: Set =
     at_once(|asked, text| open::set_tags(&asked.view.collection, asked.node(), &parse_tags(text)?));
 pub(super) const WRITES: Set = at_once(|asked, text| set_inherited(asked, &engine::WRITES, text));
+pub(super) const DOWN_BELOW: Set = at_once(|asked, text| set_threshold(asked, &model::DOWN_BELOW, text));
+pub(super) const UP_ABOVE: Set = at_once(|asked, text| set_threshold(asked, &model::UP_ABOVE, text));
+pub(super) const HOLD: Set = at_once(|asked, text| set_threshold(asked, &model::HOLD, text));
+pub(super) const IDLE: Set = at_once(|asked, text| set_threshold(asked, &model::IDLE, text));
+pub(super) const EMA_SHARE: Set = at_once(|asked, text| set_threshold(asked, &model::EMA_SHARE, text));
+pub(super) const DELTA_CHANGED: Set =
+    at_once(|asked, text| set_threshold(asked, &model::DELTA_CHANGED, text));
+pub(super) const DELTA_NORM: Set = at_once(|asked, text| set_threshold(asked, &model::DELTA_NORM, text));
+pub(super) const DELTA_CHAIN: Set = at_once(|asked, text| set_threshold(asked, &model::DELTA_CHAIN, text));
+pub(super) const FREE_MIN: Set = at_once(|asked, text| set_threshold(asked, &model::FREE_MIN, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
     set: |asked, text| {
@@ -135,8 +148,8 @@ pub fn set(asked: &Asked, name: &[u8], value: &[u8]) -> Result<()> {
     if let Err(error) = &done {
         asked.note(&request, error);
     }
-    let cause = format!("{}, user {}", attribute.name, asked.user);
-    note_event(asked.view.collection.event_log(), &asked.view.path(), &cause, &text, &done);
+    let by = By { request: attribute.name, user: asked.user };
+    note_event(asked.view.collection.event_log(), &asked.view.path(), by, &text, &done);
     done
 }
 
@@ -177,6 +190,10 @@ fn set_inherited(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
     engine::set_setting(&asked.view.collection, asked.node(), setting, text)
 }
 
+fn set_threshold(asked: &Asked, threshold: &Threshold, text: &str) -> Result<()> {
+    engine::set_threshold(&asked.view.collection, asked.node(), threshold, text)
+}
+
 fn set_of_directory(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
     if asked.is_directory() {
         return set_inherited(asked, setting, text);
@@ -201,6 +218,9 @@ fn set_tier(asked: &Asked, text: &str) -> Result<()> {
 
 /// Checks a move as [`set_tier`] does, and changes nothing. The job's result describes the move.
 fn plan(asked: &Asked, text: &str) -> Result<()> {
+    if text == POLICY_PLAN {
+        return foresee(asked);
+    }
     let (tier, consent) = Consent::split(text);
     let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
     asked.vfs().flush_all(&asked.view.collection)?;
@@ -210,6 +230,17 @@ fn plan(asked: &Asked, text: &str) -> Result<()> {
         let check = SourceCheck { sources: Sources::Read, progress };
         let moved = engine.check_tier(collection, asked.node(), request, check)?;
         *report = Report { text: moved.summary.would_text(), result: moved.summary.to_json() };
+        Ok(())
+    })
+}
+
+/// Describes the moves of the policy in a day without a use of any tensor.
+fn foresee(asked: &Asked) -> Result<()> {
+    asked.vfs().flush_all(&asked.view.collection)?;
+    let job = Job::new(format!("plan={POLICY_PLAN}"), asked.view.path(), asked.user, 0);
+    asked.mounted.jobs.run(job, |_, report| {
+        let foreseen = Foreseen::below(asked.vfs().engine(), &asked.view.collection, asked.node())?;
+        *report = Report { text: foreseen.text(), result: foreseen.json() };
         Ok(())
     })
 }
@@ -277,7 +308,15 @@ fn change(
             report.text = format!("{} ({left})", report.text);
             asked.note(&cause, &left);
         }
-        view.collection.event_log().tell(EventKind::Migration, &view.path(), &cause, &report.text);
+        let event = Event {
+            kind: EventKind::Migration,
+            path: &view.path(),
+            cause: &cause,
+            text: &report.text,
+            user: Some(asked.user),
+            step: None,
+        };
+        view.collection.event_log().note(&event);
         Ok(())
     })
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::access::History;
-use crate::store::Object;
-use crate::store::Ticks;
+use crate::store::{Collection, Node, Object, State};
 
 /// Access statistics of a file, which are those of its hottest block. Its blocks are moved together,
 /// and a used block must not lose precision with the others.
@@ -19,16 +18,19 @@ pub struct Heat {
 }
 
 impl Heat {
-    /// The statistics of objects, whose file was created at `created_at` in seconds since 1970.
-    pub fn of(objects: &[Arc<Object>], created_at: u64, ticks: &Ticks) -> Heat {
+    /// The statistics of a file with these objects.
+    pub fn of(collection: &Collection, state: &State, node: &Node, objects: &[Arc<Object>]) -> Heat {
+        let (ticks, entry) = (collection.ticks(), &node.entry);
+        let share = collection.thresholds_of(state, entry.id).ema_share as f32;
         let now = ticks.now();
-        let mut heat = Heat { score: History::new(ticks.of(created_at)).score(now), ..Heat::default() };
+        let unused = History::new(ticks.of(entry.created_at));
+        let mut heat = Heat { score: unused.score(now, share), ..Heat::default() };
         for object in objects {
             object.accesses.turn_back(now);
             object.accesses.each_used(object.layout().blocks(), |_, history| {
                 heat.count = heat.count.max(history.count);
                 heat.last_access = heat.last_access.max(ticks.begins(history.last));
-                heat.score = heat.score.max(history.score(now));
+                heat.score = heat.score.max(history.score(now, share));
             });
         }
         heat

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::engine::access::Heat;
 use crate::engine::evict::{Evict, EvictRequest};
 use crate::engine::plan_move::MoveRequest;
-use crate::engine::policy::{BlockKey, Move, Tensor, plan};
+use crate::engine::policy::{BlockKey, Moment, Move, Tensor, add_moves_for_space, plan};
 use crate::engine::reconstruct::setting::Reconstruct;
 use crate::engine::reconstruct::{Gives, WAYS};
 use crate::engine::refuse::refuse_pinned;
@@ -18,8 +18,8 @@ use crate::engine::settings::{Consent, POLICY, allowed_loss, is_automatic, polic
 use crate::engine::work::Engine;
 use crate::model::{Aim, ErrorKind, Instant, MoveTo, Progress, Result, Tier, packs};
 use crate::store::Collection;
-use crate::store::EventKind;
 use crate::store::ROOT;
+use crate::store::{Event, EventKind, Step};
 use crate::store::{OpenObject, State, Verify};
 
 /// Seconds between two passes that reduce q7 to its cap.
@@ -28,11 +28,11 @@ const COOL_EVERY: u64 = 60;
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// A tensor that may be moved, with the handles to move it.
-struct Candidate {
-    collection: Arc<Collection>,
-    target: Target,
-    tensor: Tensor,
-    epoch: u64,
+pub(super) struct Candidate {
+    pub collection: Arc<Collection>,
+    pub target: Target,
+    pub tensor: Tensor,
+    pub epoch: u64,
 }
 
 /// Pauses after each step as long as the step took, so that other work comes first.
@@ -68,11 +68,12 @@ impl Engine {
         collections.iter().any(|collection| has_policy(&collection.state()))
     }
 
-    /// Moves the tensors that the plan selects, in open collections with the policy `auto`. Passes to
-    /// `changed` the nodes whose bytes change. Returns how many tensors were moved; durable when it
-    /// returns.
+    /// Moves the tensors that the plan selects, in open collections with the policy `auto`, and those that make room
+    /// where fewer than `free_min` of `free` bytes are free. Passes to `changed` the nodes whose bytes change. Returns how
+    /// many tensors were moved; durable when it returns.
     pub fn move_automatically(
         &self,
+        free: u64,
         progress: &dyn Progress,
         changed: &mut dyn FnMut(&Arc<Collection>, Moved),
     ) -> Result<u64> {
@@ -80,17 +81,13 @@ impl Engine {
         let now = self.store.ticks().seconds();
         let candidates = self.candidates()?;
         let mut tensors: Vec<Tensor> = candidates.iter().map(|candidate| candidate.tensor.clone()).collect();
-        let (may_cool, begun) = {
-            let mut automatic = self.automatic.lock();
-            let begun = automatic.begun.filter(|begun| *begun <= now).unwrap_or(now);
-            automatic.begun = Some(begun);
-            (now >= automatic.cooled.saturating_add(COOL_EVERY) || now < automatic.cooled, begun)
+        self.correct_times(&mut tensors, now);
+        let may_cool = {
+            let cooled = self.automatic.lock().cooled;
+            now >= cooled.saturating_add(COOL_EVERY) || now < cooled
         };
-        // A clock that was ahead must not keep a tensor in its tier until that time comes.
-        for tensor in tensors.iter_mut().filter(|it| it.since > now.saturating_add(rules.hold_seconds)) {
-            tensor.since = begun;
-        }
-        let moves = plan(&tensors, rules, may_cool, now);
+        let mut moves = plan(&tensors, rules, may_cool, now);
+        add_moves_for_space(&mut moves, &tensors, rules, Moment { free, now });
         if may_cool && moves.iter().any(|step| step.from == Tier::Q7 && step.to == Tier::Q5) {
             self.automatic.lock().cooled = now;
         }
@@ -127,7 +124,22 @@ impl Engine {
         Ok(done)
     }
 
-    fn is_stuck(&self, key: BlockKey, to: Tier, epoch: u64) -> bool {
+    /// Corrects times of a clock that was ahead: they must not keep a tensor in its tier until they come.
+    pub(super) fn correct_times(&self, tensors: &mut [Tensor], now: u64) {
+        let begun = {
+            let mut automatic = self.automatic.lock();
+            let begun = automatic.begun.filter(|begun| *begun <= now).unwrap_or(now);
+            automatic.begun = Some(begun);
+            begun
+        };
+        for tensor in tensors.iter_mut() {
+            if tensor.since > now.saturating_add(tensor.thresholds.hold as u64) {
+                tensor.since = begun;
+            }
+        }
+    }
+
+    pub(super) fn is_stuck(&self, key: BlockKey, to: Tier, epoch: u64) -> bool {
         self.automatic.lock().stuck.get(&(key, to)).is_some_and(|stuck| *stuck == epoch)
     }
 
@@ -167,10 +179,13 @@ impl Engine {
     fn tell(&self, candidate: &Candidate, step: &Move, kind: EventKind, text: &str) {
         let path = format!("{}/{}", candidate.collection.path(), candidate.target.path);
         let text = format!("{} -> {}, {}: {text}", step.from, step.to, step.why);
-        candidate.collection.event_log().tell(kind, &path, "policy=auto", &text);
+        let moved = Step { from: step.from, to: step.to, bytes: candidate.target.bytes() };
+        let step = Some(moved).filter(|_| kind == EventKind::Migration);
+        let event = Event { kind, path: &path, cause: "policy=auto", text: &text, user: None, step };
+        candidate.collection.event_log().note(&event);
     }
 
-    fn candidates(&self) -> Result<Vec<Candidate>> {
+    pub(super) fn candidates(&self) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
         for collection in self.store.open_collections() {
             if has_policy(&collection.state()) && collection.check_writable().is_ok() {
@@ -188,12 +203,16 @@ impl Engine {
     /// A tensor, if it may be moved by policy.
     fn candidate(&self, collection: &Arc<Collection>, target: Target) -> Result<Option<Candidate>> {
         let to = MoveTo { aim: Aim::Tier(Tier::Q8), all: false };
-        let (number, floor, loss, how, created_at) = {
+        let (number, floor, loss, how, thresholds, heat) = {
             let state = collection.state();
             let node = target.node;
-            let created_at = state.node(node).map_or(0, |node| node.entry.created_at);
-            let Some(floor) = policy_floor(&state, node) else { return Ok(None) };
-            (state.number(), floor, allowed_loss(&state, node), Reconstruct::of(&state, node), created_at)
+            let (Some(floor), Some(found)) = (policy_floor(&state, node), state.node(node)) else {
+                return Ok(None);
+            };
+            let heat = Heat::of(collection, &state, found, &target.objects);
+            let thresholds = collection.thresholds_of(&state, node);
+            let (loss, how) = (allowed_loss(&state, node), Reconstruct::of(&state, node));
+            (state.number(), floor, loss, how, thresholds, heat)
         };
         let can_be_encoded = target.kept_by(to, self.store.settings()).is_none();
         let is_busy = |object: &Arc<crate::store::Object>| {
@@ -207,6 +226,7 @@ impl Engine {
         }
         let mut tiers: HashMap<Tier, u64> = HashMap::new();
         let (mut blocks, mut since, mut epoch, mut has_exact_source) = (0, 0, 0, true);
+        let is_outside = target.objects.iter().any(|object| object.origin.is_some());
         for object in &target.objects {
             let open = OpenObject::open(collection, object, Verify::First)?;
             let layout = object.layout();
@@ -222,7 +242,6 @@ impl Engine {
         // Blocks that cannot be encoded stay exact, so the majority determines the tier.
         let tier = tiers.into_iter().max_by_key(|(tier, count)| (*count, std::cmp::Reverse(*tier)));
         let Some((tier, _)) = tier else { return Ok(None) };
-        let heat = Heat::of(&target.objects, created_at, self.store.ticks());
         let width = target.dtype.bytes();
         let key = BlockKey { collection: number, object: first, index: 0 };
         let tensor = Tensor {
@@ -239,7 +258,9 @@ impl Engine {
             can_be_encoded,
             loss,
             floor,
+            thresholds,
             has_exact_source,
+            is_outside,
             can_be_absent: how.way().is_some_and(|way| match way.gives {
                 Gives::Exact => has_exact_source,
                 // A clone's evicted bytes are still stored, in the bucket: no tier is left.

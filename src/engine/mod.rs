@@ -43,6 +43,7 @@ mod moves;
 mod pins;
 mod plan_move;
 pub mod policy;
+mod policy_preview;
 mod reconstruct;
 mod refuse;
 mod results;
@@ -62,13 +63,14 @@ pub use finish_import::Finish;
 pub use move_preview::{MovePreview, would_move};
 pub use pins::Pinned;
 pub use plan_move::{MoveRequest, SourceCheck, Sources};
+pub use policy_preview::ForeseenMove;
 pub use reconstruct::has_lost_blocks;
 pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
     CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, WRITES, cache_bytes, encoder,
-    note_why, set_setting, writes,
+    note_why, set_setting, set_threshold, writes,
 };
 pub use summary::Summary;
 pub use variants::variant;

@@ -5,16 +5,12 @@
 //! precision never move further. The coldest tensors come first, those of equal score by the key of their first block,
 //! so that the same history gives the same moves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::codec;
-use crate::model::{GROUP_LEN, Loss, ObjectId, Tier};
+use crate::model::{GROUP_LEN, Loss, ObjectId, Thresholds, Tier};
 use crate::store::Rules;
 
-/// Tensors with a lower score move down.
-pub const DOWN_BELOW: f64 = 32.0;
-/// Tensors with a higher score move up.
-pub const UP_ABOVE: f64 = 512.0;
 /// Tensors with a lower score can become absent.
 pub const ABSENT_BELOW: f64 = 4.0;
 /// The tiers in order of the steps, the most precise first. Packed tensors are exact, so a step between
@@ -58,8 +54,11 @@ pub struct Tensor {
     pub loss: Loss,
     /// The lowest tier that it may be encoded in.
     pub floor: Tier,
+    pub thresholds: Thresholds,
     /// Whether it has an exact source besides the payloads.
     pub has_exact_source: bool,
+    /// Whether its exact bytes lie in a file outside the store, so that a lower tier takes more of the store's disk.
+    pub is_outside: bool,
     /// Whether it stays readable when it becomes absent.
     pub can_be_absent: bool,
 }
@@ -86,6 +85,15 @@ impl Tensor {
                 self.elements.div_ceil(group).saturating_mul(bytes)
             }
         }
+    }
+
+    /// The bytes that a step down frees. Packing usually saves a quarter.
+    fn freed_by(&self, to: Tier) -> u64 {
+        let bytes = |tier| match tier {
+            Tier::Packed => self.bytes_in(tier) / 4 * 3,
+            _ => self.bytes_in(tier),
+        };
+        bytes(self.tier).saturating_sub(bytes(to))
     }
 
     /// Whether users see it in a tier.
@@ -138,7 +146,9 @@ impl Tensor {
         let used = self.last_access.max(self.since);
         self.below(rules).filter(|next| match next {
             Tier::Packed => now >= used.saturating_add(rules.pack_idle),
-            Tier::Absent => self.score < ABSENT_BELOW && now >= used.saturating_add(rules.idle_seconds),
+            Tier::Absent => {
+                self.score < ABSENT_BELOW && now >= used.saturating_add(self.thresholds.idle as u64)
+            }
             _ => true,
         })
     }
@@ -149,8 +159,14 @@ impl Tensor {
     }
 
     fn goes_down(&self, rules: &Rules, now: u64) -> Option<Tier> {
-        let is_held = now < self.since.saturating_add(rules.hold_seconds);
-        self.below_now(rules, now).filter(|_| self.score < DOWN_BELOW && !is_held)
+        let Thresholds { hold, down_below, .. } = self.thresholds;
+        let is_held = now < self.since.saturating_add(hold as u64);
+        self.below_now(rules, now).filter(|_| self.score < down_below && !is_held)
+    }
+
+    /// Whether it is used enough to move up. It would come down again at once if it were below the other threshold.
+    fn is_hot(&self) -> bool {
+        self.score > self.thresholds.up_above.max(self.thresholds.down_below)
     }
 }
 
@@ -178,8 +194,7 @@ pub fn plan(tensors: &[Tensor], rules: &Rules, may_cool: bool, now: u64) -> Vec<
     for tensor in tensors {
         pass.hold(tensor, tensor.tier, u64::saturating_add);
     }
-    let mut coldest: Vec<(usize, &Tensor)> = tensors.iter().enumerate().collect();
-    coldest.sort_by(|(_, one), (_, other)| one.score.total_cmp(&other.score).then(one.key.cmp(&other.key)));
+    let coldest = coldest_first(tensors);
     for (place, tensor) in &coldest {
         if let Some(to) = tensor.goes_down(rules, now) {
             pass.go(*place, to, "it is not used");
@@ -190,12 +205,56 @@ pub fn plan(tensors: &[Tensor], rules: &Rules, may_cool: bool, now: u64) -> Vec<
         pass.cool();
     }
     for (place, tensor) in coldest.iter().rev() {
-        if let Some(to) = tensor.above().filter(|to| tensor.score > UP_ABOVE && pass.has_room(tensor, *to)) {
+        if let Some(to) = tensor.above().filter(|to| tensor.is_hot() && pass.has_room(tensor, *to)) {
             pass.go(*place, to, "it is used");
         }
     }
     pass.warm();
     pass.moves
+}
+
+/// A time, in seconds since 1970, and the bytes that are free on the disk of the store then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
+    pub free: u64,
+    pub now: u64,
+}
+
+/// Adds the steps down that make room on the disk, of tensors that `moves` leaves as they are: the coldest first, however
+/// much they are used, until as many bytes are free as their `free_min` says.
+pub fn add_moves_for_space(moves: &mut Vec<Move>, tensors: &[Tensor], rules: &Rules, moment: Moment) {
+    let mut free = moment.free;
+    if tensors.iter().all(|tensor| free >= tensor.thresholds.free_min as u64) {
+        return;
+    }
+    // A tensor that moved up would come down again at once.
+    let is_short = |key: &BlockKey| {
+        let tensor = tensors.iter().find(|tensor| tensor.key == *key);
+        tensor.is_some_and(|tensor| free < tensor.thresholds.free_min as u64)
+    };
+    moves.retain(|step| step.to > step.from || !is_short(&step.key));
+    let planned: HashMap<BlockKey, Tier> = moves.iter().map(|step| (step.key, step.to)).collect();
+    for tensor in tensors {
+        let freed = planned.get(&tensor.key).map_or(0, |to| tensor.freed_by(*to));
+        free = free.saturating_add(freed);
+    }
+    for (_, tensor) in coldest_first(tensors) {
+        if free >= tensor.thresholds.free_min as u64 || tensor.is_outside || planned.contains_key(&tensor.key)
+        {
+            continue;
+        }
+        if let Some(to) = tensor.below_if_full(rules, moment.now) {
+            free = free.saturating_add(tensor.freed_by(to));
+            moves.push(Move { key: tensor.key, from: tensor.tier, to, why: "the disk is nearly full" });
+        }
+    }
+}
+
+/// The places and tensors, those with the lowest scores first.
+fn coldest_first(tensors: &[Tensor]) -> Vec<(usize, &Tensor)> {
+    let mut coldest: Vec<(usize, &Tensor)> = tensors.iter().enumerate().collect();
+    coldest.sort_by(|(_, one), (_, other)| one.score.total_cmp(&other.score).then(one.key.cmp(&other.key)));
+    coldest
 }
 
 impl Pass<'_> {

@@ -1,12 +1,12 @@
 //! Settings of files and directories: their storage in the log, and their meaning.
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::model::{Encoder, EntryId, Error, ErrorKind, LOSSES, Loss, Result, Tier};
+use crate::model::{Encoder, EntryId, Error, ErrorKind, LOSSES, Loss, Result, Threshold, Tier};
 use crate::store::Collection;
 use crate::store::State;
 #[cfg(feature = "mount")]
 use crate::store::allow_until_written;
-use crate::store::{Touched, Writes};
+use crate::store::{DeltaLimits, Rounding, Touched, Writes, now_nanoseconds};
 
 /// A setting with a text value that is inherited: a tensor inherits from its container, a file from
 /// the directories above it.
@@ -101,11 +101,11 @@ pub(super) fn policy_floor(state: &State, node: EntryId) -> Option<Tier> {
 
 /// How programs' writes into a tensor are stored. A user must have allowed their rounding explicitly, because written data
 /// has no other source.
-pub fn writes(state: &State, node: EntryId) -> Writes {
-    match WRITES.of(state, node) == "delta" && state.is_loss_asked_for(node) {
-        true => Writes::Rounded { encoder: encoder(state, node), loss: allowed_loss(state, node) },
-        false => Writes::Exact,
-    }
+pub fn writes(collection: &Collection, state: &State, node: EntryId) -> Writes {
+    let is_rounded = WRITES.of(state, node) == "delta" && state.is_loss_asked_for(node);
+    let rounding = || Rounding { encoder: encoder(state, node), loss: allowed_loss(state, node) };
+    let limits = DeltaLimits::of(&collection.thresholds_of(state, node));
+    Writes { rounding: is_rounded.then(rounding), limits }
 }
 
 /// Allows loss of precision for an imported node until it is written to.
@@ -166,8 +166,23 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
             set(LOSSY.name, LOSSY.of(state, node));
         }
         set(setting.name, value);
-        let ctime = crate::store::now_nanoseconds();
-        batch.node(NodeEntry { ctime, ..found.entry.clone() });
+        batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
+        Ok(())
+    })
+}
+
+/// Sets a threshold of a file or a directory. Fails with `Invalid` for a value out of its range.
+pub fn set_threshold(
+    collection: &Collection,
+    node: EntryId,
+    threshold: &Threshold,
+    text: &str,
+) -> Result<()> {
+    let value = threshold.parse(text)?.to_string();
+    collection.record(Touched::default(), |batch, state| {
+        let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+        batch.entry(Entry::Setting { node, key: threshold.name.to_owned(), value: Some(value.clone()) });
+        batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
         Ok(())
     })
 }

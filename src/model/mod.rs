@@ -21,6 +21,7 @@ mod refusal;
 mod shape;
 mod tags;
 mod text;
+mod thresholds;
 mod tier;
 
 pub use clock::{Clock, Instant, now_nanoseconds, now_seconds, set_host_clock};
@@ -46,4 +47,8 @@ pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
 pub use shape::{DIMENSIONS_MAX, Shape};
 pub use tags::{TAG_BYTES_MAX, TAGS_MAX, check_tag, parse_tags};
 pub use text::{hex, human, human_part, utc};
+pub use thresholds::{
+    DELTA_CHAIN, DELTA_CHANGED, DELTA_NORM, DOWN_BELOW, EMA_SHARE, FREE_MIN, HOLD, IDLE, THRESHOLDS,
+    Threshold, Thresholds, UP_ABOVE,
+};
 pub use tier::{Encoder, Encoding, GROUP_LEN, Tier};

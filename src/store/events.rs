@@ -1,13 +1,16 @@
-//! The event log: the latest events as lines of JSON, in memory.
+//! The event log: the latest events as lines of JSON, in memory. The trail (`trail.rs`) keeps most kinds longer.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Map, Value};
 
-use crate::model::{Error, ErrorKind, Result, beginning};
+use crate::model::{Error, ErrorKind, Result, Tier, beginning};
 use crate::store::clock::now_nanoseconds;
+use crate::store::disk::Disk;
+use crate::store::trail::Trail;
 
 /// Maximum number of lines kept.
 pub const LINES_MAX: usize = 10_000;
@@ -42,6 +45,10 @@ pub enum EventKind {
     Remote,
     /// A request failed because of a bug; other requests are not affected.
     Panic,
+    /// Files were imported.
+    Import,
+    /// A collection was removed.
+    Removal,
 }
 
 impl EventKind {
@@ -59,8 +66,46 @@ impl EventKind {
             EventKind::Migration => "migration",
             EventKind::Remote => "remote",
             EventKind::Panic => "panic",
+            EventKind::Import => "import",
+            EventKind::Removal => "removal",
         }
     }
+}
+
+impl EventKind {
+    /// Whether the trail has it. Anybody can cause any number of refusals; the others are of this mount alone.
+    fn is_kept(self) -> bool {
+        let left_out = [EventKind::Refusal, EventKind::Compaction, EventKind::Remote, EventKind::Panic];
+        !left_out.contains(&self)
+    }
+}
+
+/// An event.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    /// Its kind.
+    pub kind: EventKind,
+    /// Its subject, below the mount.
+    pub path: &'a str,
+    /// The operation that caused it.
+    pub cause: &'a str,
+    /// What happened.
+    pub text: &'a str,
+    /// The user who asked, if one did.
+    pub user: Option<u32>,
+    /// The change of tier, if the event is one.
+    pub step: Option<Step>,
+}
+
+/// A change of tier of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The tier before.
+    pub from: Tier,
+    /// The tier after.
+    pub to: Tier,
+    /// Bytes of its elements.
+    pub bytes: u64,
 }
 
 /// A finding in a log when it was opened.
@@ -83,6 +128,7 @@ impl fmt::Display for Note {
 #[derive(Default)]
 pub struct Events {
     ring: Mutex<Ring>,
+    trail: OnceLock<Trail>,
 }
 
 #[derive(Default)]
@@ -98,15 +144,45 @@ impl Events {
     /// Adds an event. `path` is its subject, below the mount; `cause` is the person or operation that
     /// caused it.
     pub fn tell(&self, kind: EventKind, path: &str, cause: &str, text: &str) {
+        self.note(&Event { kind, path, cause, text, user: None, step: None });
+    }
+
+    /// Adds an event.
+    pub fn note(&self, event: &Event<'_>) {
         let milliseconds = now_nanoseconds() / 1_000_000;
-        let value = json!({
-            "time": milliseconds as f64 / 1000.0,
-            "kind": kind.name(),
-            "path": shortened(path),
-            "cause": shortened(cause),
-            "text": shortened(text),
-        });
-        self.ring.lock().push(format!("{value}\n"));
+        let mut line = Map::new();
+        let mut put = |key: &str, value: Value| line.insert(key.to_owned(), value);
+        put("time", (milliseconds as f64 / 1000.0).into());
+        put("kind", event.kind.name().into());
+        put("path", shortened(event.path).into());
+        put("cause", shortened(event.cause).into());
+        put("text", shortened(event.text).into());
+        let text = Value::Object(line.clone()).to_string();
+        self.ring.lock().push(format!("{text}\n"));
+        if let Some(trail) = self.trail.get().filter(|_| event.kind.is_kept()) {
+            let mut put = |key: &str, value: Value| line.insert(key.to_owned(), value);
+            if let Some(user) = event.user {
+                put("user", user.into());
+            }
+            if let Some(Step { from, to, bytes }) = event.step {
+                put("from", from.to_string().into());
+                put("to", to.to_string().into());
+                put("bytes", bytes.into());
+            }
+            trail.append(line);
+        }
+    }
+
+    /// Writes events from now on to the trail of the store on `disk` too. Only the first call has an effect.
+    pub(in crate::store) fn keep_on(&self, disk: Arc<dyn Disk>) {
+        self.trail.get_or_init(|| Trail::new(disk));
+    }
+
+    /// Makes the lines of the trail durable.
+    pub fn sync(&self) {
+        if let Some(trail) = self.trail.get() {
+            trail.sync();
+        }
     }
 
     /// Offsets of the first byte kept and of the end.

@@ -48,6 +48,7 @@ mod state;
 #[expect(clippy::module_inception, reason = "the store itself, beside its rooms")]
 mod store;
 mod tenant;
+mod trail;
 mod upstream;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
@@ -64,7 +65,7 @@ pub use collection::state_lock::StateGuard;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
 pub use disk::remote::{RemoteError, Traffic};
-pub use events::{EventKind, Events};
+pub use events::{Event, EventKind, Events, Step};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};
 pub use io::link::Shared;
@@ -72,7 +73,7 @@ pub use io::migrate::Elements;
 pub use io::packed_blocks::exact_difference;
 pub use io::pinned_copies::Compare;
 pub use io::places::{Place, Stretch};
-pub use io::scaled_delta::Writes;
+pub use io::scaled_delta::{DeltaLimits, Rounding, Writes};
 pub use io::write::Written;
 pub use io::zeros::GATHERED_BYTES_MAX;
 pub use link_candidates::SharedName;
@@ -83,6 +84,7 @@ pub use object::blocks::{Block, IndexedBlock};
 pub use object::failed_reads::Unreadable;
 pub use object::links::DeltaLink;
 pub use object::parts::Part;
+pub use object::usage::FileUse;
 pub use quota::{Limits, Reserved, Room, Use};
 pub use repair::set_aside::open_collection;
 pub use repair::{Lost, Repaired, repair};
@@ -100,15 +102,16 @@ pub use state::assembly::{Assembly, Places, StridedElements};
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{
-    LOSSY, PACK, PLAIN, PLAINS, POLICY, allow_until_written, end_plain_names, show_plain_names,
+    LOSSY, PACK, PLAIN, PLAINS, allow_until_written, end_plain_names, show_plain_names,
 };
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
 pub use state::program_attributes::{
     ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX, is_program_attribute, program_attribute, tags_entry,
 };
-pub use state::settings_table::{DATA_FILES, TAGS};
+pub use state::settings_table::{DATA_FILES, POLICY, TAGS};
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;
 pub use tenant::{Tenant, TenantEntry};
+pub use trail::{TrailLines, read_trail};

@@ -217,7 +217,12 @@ mod tests {
         assert!(store.closed_summary::<u8>("t", "first").is_none(), "it may change now");
         assert_eq!(first.state().setting(ROOT, "list"), Some("1"));
         first.summarized(|| 8_u8);
+        assert_eq!(*first.summarized_once(|| 9_u8), 8, "it is known");
+        let changes = first.changes();
         set(&first, "cache");
+        assert!(first.changes() > changes);
+        assert_eq!(*first.summarized_once(|| 9_u8), 9, "it has changed");
+        set(&first, "list");
         first.sync().unwrap();
         let second = store.collection_made("t", "second", Owner { uid: 0, gid: 0 }).unwrap();
         set(&second, POLICY);

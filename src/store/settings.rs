@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Error, KEEP, KeptBy, Result, StoreId, Tier, keeps};
+use crate::model::{Error, KEEP, KeptBy, Result, StoreId, THRESHOLDS, Threshold, Thresholds, Tier, keeps};
 
 /// Version of the store layout that this program creates and opens.
 pub const FORMAT_VERSION: i64 = 1;
 
 /// Content of `tierfs.toml`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// The uuid of the store.
     pub store: StoreId,
@@ -25,6 +25,8 @@ pub struct Settings {
     pub pack: &'static str,
     /// Which files share the bytes of data files.
     pub share: Share,
+    /// Whether events are kept in the trail of the store.
+    pub audit: bool,
     /// Rules for automatic changes of tier.
     pub rules: Rules,
 }
@@ -79,6 +81,7 @@ impl Settings {
             idle_memory_max: IDLE_MEMORY_MAX,
             pack: PACKS[0],
             share: Share::Tenant,
+            audit: true,
             rules: Rules::default(),
         }
     }
@@ -113,7 +116,9 @@ impl Settings {
              # Default of the setting pack for arriving tensors: none, or ladder for packed ones.\n\
              pack = \"{}\"\n\n\
              # Which files share equal bytes: none, tenant (the files of one tenant) or store.\n\
-             share = \"{}\"\n\n{}",
+             share = \"{}\"\n\n\
+             # Whether imports, moves, repairs and changes of settings are kept in .tierfs.audit: on or off.\n\
+             audit = \"{}\"\n\n{}",
             self.store,
             keep.join(", "),
             self.passthrough_files_max,
@@ -121,6 +126,7 @@ impl Settings {
             self.idle_memory_max,
             self.pack,
             self.share.name(),
+            if self.audit { "on" } else { "off" },
             self.rules.to_text()
         )
     }
@@ -169,6 +175,13 @@ impl Settings {
                         Error::invalid("tierfs.toml: share must be \"none\", \"tenant\" or \"store\"")
                     })?;
                 }
+                "audit" => {
+                    settings.audit = match value.as_str() {
+                        Some("on") => true,
+                        Some("off") => false,
+                        _ => return Err(Error::invalid("tierfs.toml: audit must be \"on\" or \"off\"")),
+                    };
+                }
                 other if settings.rules.take(other, value)? => {}
                 other => return Err(Error::invalid(format!("tierfs.toml: unknown setting {other}"))),
             }
@@ -186,16 +199,14 @@ fn count(key: &str, value: &toml::Value) -> Result<u32> {
 pub const TICK_SECONDS: u32 = 60;
 
 /// Rules for automatic changes of tier.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Rules {
     /// Length of a tick in seconds. Accesses are counted in ticks, and tiers change once a tick.
     pub tick_seconds: u32,
-    /// Minimum time in seconds that a tensor stays in its tier before it moves further down.
-    pub hold_seconds: u64,
+    /// Those of tensors without their own.
+    pub thresholds: Thresholds,
     /// Seconds without an access after which an exact tensor is packed; 0 for never.
     pub pack_idle: u64,
-    /// Seconds without an access after which a tensor is made absent.
-    pub idle_seconds: u64,
     /// Logical bytes moved in a tick. The last tensor may exceed it.
     pub pass_bytes: u64,
     /// Stored bytes in q7 above which the least recently used tensors move to q5; 0 for no limit.
@@ -224,9 +235,8 @@ impl Default for Rules {
     fn default() -> Rules {
         Rules {
             tick_seconds: TICK_SECONDS,
-            hold_seconds: 3600,
+            thresholds: Thresholds::default(),
             pack_idle: 3600,
-            idle_seconds: 24 * 3600,
             pass_bytes: 4 << 30,
             warm_byte_cap: 0,
             limits: BTreeMap::new(),
@@ -241,21 +251,18 @@ impl Rules {
             "# Policy auto: seconds of a tick, and maximum bytes that a tick moves.\n\
              tick_seconds = {}\n\
              pass_bytes = {}\n\
-             # Seconds that a tensor stays in its tier before it moves further down.\n\
-             hold_seconds = {}\n\
              # Seconds without an access after which an exact tensor is packed; 0 for never.\n\
              pack_idle = {}\n\
-             # Seconds without an access after which a tensor may become absent.\n\
-             idle_seconds = {}\n\
              # Stored bytes in q7 above which the least recently used tensors move to q5; 0 for no limit.\n\
              warm_byte_cap = {}\n",
-            self.tick_seconds,
-            self.pass_bytes,
-            self.hold_seconds,
-            self.pack_idle,
-            self.idle_seconds,
-            self.warm_byte_cap
+            self.tick_seconds, self.pass_bytes, self.pack_idle, self.warm_byte_cap
         );
+        text.push_str(
+            "# Thresholds of files and directories without their own: scores, seconds and shares.\n",
+        );
+        for threshold in &THRESHOLDS {
+            text.push_str(&format!("{} = {}\n", threshold.name, threshold.of(&self.thresholds)));
+        }
         if self.limits.is_empty() {
             text.push_str("# Capacities of tiers: limits.q8 = { bytes = 1000000000, blocks = 0 }\n");
         }
@@ -275,9 +282,7 @@ impl Rules {
                 self.tick_seconds =
                     seconds.ok_or_else(|| Error::invalid("tierfs.toml: tick_seconds must be at least 1"))?;
             }
-            "hold_seconds" => self.hold_seconds = number()?,
             "pack_idle" => self.pack_idle = number()?,
-            "idle_seconds" => self.idle_seconds = number()?,
             "pass_bytes" => self.pass_bytes = number()?,
             "warm_byte_cap" => self.warm_byte_cap = number()?,
             "limits" => {
@@ -292,10 +297,21 @@ impl Rules {
                     self.limits.insert(tier, limit(name, value)?);
                 }
             }
-            _ => return Ok(false),
+            _ => {
+                let Some(threshold) = THRESHOLDS.iter().find(|threshold| threshold.name == key) else {
+                    return Ok(false);
+                };
+                threshold.set(&mut self.thresholds, threshold_value(threshold, value)?);
+            }
         }
         Ok(true)
     }
+}
+
+/// A number, or a text as the setting of a directory has it: `hold = "7d"`.
+fn threshold_value(threshold: &Threshold, value: &toml::Value) -> Result<f64> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    threshold.parse(&text).map_err(|error| Error::invalid(format!("tierfs.toml: {error}")))
 }
 
 fn number(key: &str, value: &toml::Value) -> Result<u64> {
@@ -327,6 +343,7 @@ mod tests {
         let mut settings = Settings::new(StoreId(0xfeed));
         settings.keep.push("a \"quoted\"\\part".to_owned());
         settings.passthrough_files_max = 7;
+        settings.audit = false;
         settings.pack = "ladder";
         assert_eq!(Settings::parse(&settings.to_text()).unwrap(), settings);
     }
@@ -350,6 +367,8 @@ mod tests {
     #[test]
     fn rules_round_trip() {
         let mut rules = Rules { tick_seconds: 1, warm_byte_cap: 7, ..Rules::default() };
+        rules.thresholds.hold = 604_800.0;
+        rules.thresholds.delta_norm = 0.125;
         assert_eq!(rules_of(&rules.to_text()).unwrap(), rules);
         rules.limits.insert(Tier::Q8, Limit { bytes: 5, blocks: 0 });
         rules.limits.insert(Tier::Exact, Limit { bytes: 0, blocks: 9 });
@@ -360,7 +379,10 @@ mod tests {
     fn impossible_rules_are_refused() {
         for text in [
             "tick_seconds = 0",
-            "hold_seconds = -1",
+            "hold = -1",
+            "hold = \"1w\"",
+            "down_below = 1000.5",
+            "ema_share = true",
             "warm_byte_cap = \"much\"",
             "limits = 3",
             "limits.q9 = { bytes = 1 }",

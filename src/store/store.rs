@@ -11,12 +11,11 @@ use crate::model::{
 };
 use crate::store::clock::{Clock, HostClock, Ticks};
 use crate::store::clones::{Clones, PieceSource};
-use crate::store::collection::Collection;
-use crate::store::collection::Services;
 use crate::store::collection::identity::Access;
 use crate::store::collection::lineage::{children_in, relatives};
 use crate::store::collection::open::{OpenedLog, refuse_remains};
 use crate::store::collection::open_object::Rebuild;
+use crate::store::collection::{Collection, Defaults, Services};
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
@@ -147,7 +146,9 @@ impl Store {
         let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
         let ticks = Ticks::new(Arc::new(HostClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
-        let services = Services::new(ticks, settings.pack != PACKS[0], sharing);
+        let packs = settings.pack != PACKS[0];
+        let defaults = Defaults { packs, thresholds: settings.rules.thresholds };
+        let services = Services::new(ticks, defaults, sharing);
         let variants = Mutex::default();
         let store = Store {
             disk,
@@ -204,6 +205,13 @@ impl Store {
     /// Whether it was opened for writing.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// Writes the events of the store to its trail from now on, unless its settings say no.
+    pub fn keep_trail(&self) {
+        if self.settings.audit {
+            self.events().keep_on(self.disk.clone());
+        }
     }
 
     /// Events since the store was opened.

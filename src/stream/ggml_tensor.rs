@@ -11,6 +11,9 @@ use crate::stream::cast::cast;
 /// Values to encode at a time: whole blocks of every type.
 const STEP: u64 = 16 << 10;
 
+/// Bytes of rows to bring into order at a time. Longer rows are read where they belong.
+const ROWS_BYTES: u64 = 64 << 10;
+
 /// The rows of heads with the two halves of each interleaved: the first row of the first half, the first of the second, and so on.
 pub struct Interleaved {
     /// The rows as they are stored.
@@ -22,6 +25,12 @@ pub struct Interleaved {
 }
 
 impl Interleaved {
+    /// The place of a row among the stored rows.
+    fn stored(&self, row: u64) -> u64 {
+        let (head, number) = (row / self.head_rows, row % self.head_rows);
+        head * self.head_rows + number % 2 * (self.head_rows / 2) + number / 2
+    }
+
     /// Copies the rows of one head with these numbers in it. `at` is the first row of the head.
     fn head(&self, at: u64, rows: Range<u64>, out: &mut [u8]) -> Result<()> {
         let (pairs, half) = (rows.start / 2..rows.end.div_ceil(2), self.head_rows / 2);
@@ -51,10 +60,19 @@ impl Computed for Interleaved {
         if head_bytes == 0 {
             return Ok(());
         }
-        let most = (STEP * 4 / self.row_bytes.max(1)).max(2);
+        let most = ROWS_BYTES / self.row_bytes;
         let (mut at, mut rest) = (range.start, out);
         let mut rows_read = Vec::new();
         while !rest.is_empty() {
+            if most < 4 {
+                let skip = at % self.row_bytes;
+                let len = (self.row_bytes - skip).min(rest.len() as u64);
+                let (here, after) = std::mem::take(&mut rest).split_at_mut(len as usize);
+                self.source.read_exact(self.stored(at / self.row_bytes) * self.row_bytes + skip, here)?;
+                at += len;
+                rest = after;
+                continue;
+            }
             let head = at / head_bytes;
             let first = at % head_bytes / self.row_bytes;
             let skip = (at % self.row_bytes) as usize;
@@ -150,10 +168,11 @@ impl Computed for Quantized {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::{Incremented, Interleaved, Quantized};
     use crate::codec::ggml;
-    use crate::model::Dtype;
+    use crate::model::{Dtype, Result};
     use crate::stream::{Computed, Segment, Stream};
 
     fn whole(computed: &dyn Computed) -> Vec<u8> {
@@ -184,6 +203,39 @@ mod tests {
         let order: Vec<u8> = whole(&made).chunks(3).map(|row| row[0]).collect();
         assert_eq!(order, [0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11]);
         check_ranges(&made);
+    }
+
+    /// Rows of numbers, which notes the most bytes that it was asked for.
+    struct Rows(u64, AtomicUsize);
+
+    impl Computed for Rows {
+        fn bytes(&self) -> u64 {
+            self.0
+        }
+
+        fn read(&self, range: std::ops::Range<u64>, out: &mut [u8]) -> Result<()> {
+            self.1.fetch_max(out.len(), Ordering::Relaxed);
+            out.iter_mut().zip(range).for_each(|(byte, at)| *byte = (at % 251) as u8);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_long_row_is_read_alone() {
+        let row_bytes = 20 << 20;
+        let rows = Arc::new(Rows(8 * row_bytes, AtomicUsize::new(0)));
+        let source = Stream::new(vec![Segment::Computed(rows.clone())]).unwrap();
+        let made = Interleaved { source, row_bytes, head_rows: 4 };
+        let mut found = [0; 100];
+        // The end of row 4, which is stored as row 4, and the begin of row 5, which is stored as row 6.
+        made.read(5 * row_bytes - 50..5 * row_bytes + 50, &mut found).unwrap();
+        let byte = |at: u64| (at % 251) as u8;
+        let wanted: Vec<u8> = (0..50)
+            .map(|at| byte(5 * row_bytes - 50 + at))
+            .chain((0..50).map(|at| byte(6 * row_bytes + at)))
+            .collect();
+        assert_eq!(found.to_vec(), wanted);
+        assert_eq!(rows.1.load(Ordering::Relaxed), 50);
     }
 
     #[test]

@@ -1,12 +1,10 @@
 //! Elements to which the product of two narrow matrices is added when they are read.
 //!
 //! The rows of the left matrix that a range needs are read each time. The right one, which all ranges need, is kept in
-//! tiles of columns ([`Tiles`]) for all tensors of a file.
+//! tiles of columns (`tiles.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use crate::codec::low_rank::{Panels, Product};
 use crate::model::{Dtype, Error, Result};
@@ -14,11 +12,10 @@ use crate::store::Object;
 use crate::stream::Stream;
 use crate::stream::byte_source::Computed;
 use crate::stream::cast::cast;
+use crate::stream::tiles::{ObjectVersion, OwnTiles, TilePlace};
 
 /// Most bytes of a tile, unless one panel has more.
 const TILE_BYTES: u64 = 2 << 20;
-/// Most bytes of tiles that are kept for a file.
-const KEPT_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of numbers of the left matrix that are held at a time, unless one row has more.
 const LEFT_BYTES: u64 = 1 << 20;
 /// Most elements that are computed at a time where the base has another type.
@@ -46,10 +43,10 @@ pub struct Factors {
     pub columns: u64,
     pub rank: u64,
     pub scale: f32,
-    /// The tiles of the file.
-    pub tiles: Arc<Tiles>,
-    /// The tensor's number in the file.
-    pub number: usize,
+    /// The tiles of the right matrix and of others.
+    pub tiles: Arc<OwnTiles>,
+    /// The number of the right matrix among those.
+    pub number: u64,
 }
 
 /// The elements of a base, of type `from`, with a product added, as elements of type `to`.
@@ -59,55 +56,6 @@ pub struct LowRank {
     pub to: Dtype,
     /// `None` where the base itself is shown.
     pub factors: Option<Factors>,
-}
-
-/// Tiles of the right matrices of a file.
-#[derive(Default)]
-pub struct Tiles(Mutex<Kept>);
-
-#[derive(Default)]
-struct Kept {
-    /// The one that was used last comes last.
-    tiles: Vec<Tile>,
-    bytes: usize,
-}
-
-struct Tile {
-    tensor: usize,
-    first_column: u64,
-    /// The change counts of the objects before the elements were read.
-    changes: Vec<u32>,
-    panels: Arc<Panels>,
-}
-
-impl Tiles {
-    fn find(&self, tensor: usize, first_column: u64, changes: &[u32]) -> Option<Arc<Panels>> {
-        let mut kept = self.0.lock();
-        let is_it = |tile: &Tile| tile.tensor == tensor && tile.first_column == first_column;
-        let found = kept.tiles.iter().position(is_it)?;
-        let tile = kept.tiles.remove(found);
-        if tile.changes != changes {
-            kept.bytes -= tile.panels.bytes();
-            return None;
-        }
-        let panels = tile.panels.clone();
-        kept.tiles.push(tile);
-        Some(panels)
-    }
-
-    fn keep(&self, tile: Tile) {
-        let mut kept = self.0.lock();
-        let is_it = |other: &Tile| other.tensor == tile.tensor && other.first_column == tile.first_column;
-        if tile.panels.bytes() > KEPT_BYTES_MAX || kept.tiles.iter().any(is_it) {
-            return;
-        }
-        kept.bytes += tile.panels.bytes();
-        kept.tiles.push(tile);
-        while kept.bytes > KEPT_BYTES_MAX && !kept.tiles.is_empty() {
-            let gone = kept.tiles.remove(0);
-            kept.bytes -= gone.panels.bytes();
-        }
-    }
 }
 
 impl Factor {
@@ -121,13 +69,13 @@ impl Factor {
         Ok(wide.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 
-    /// The change counts of its objects. `None` while one is written to.
-    fn changes(&self) -> Option<Vec<u32>> {
-        let count = |object: &Arc<Object>| {
+    /// The versions of its objects. `None` while one is written to.
+    fn versions(&self) -> Option<Vec<ObjectVersion>> {
+        let version = |object: &Arc<Object>| {
             let changes = object.changes();
-            (!object.is_dirty()).then_some(changes)
+            (!object.is_dirty()).then_some(ObjectVersion { object: object.entry.id, changes })
         };
-        self.objects.iter().map(count).collect()
+        self.objects.iter().map(version).collect()
     }
 }
 
@@ -177,15 +125,16 @@ impl Factors {
 
     /// The tile that begins with a column.
     fn tile(&self, first_column: u64) -> Result<Arc<Panels>> {
-        let changes = self.right.changes();
-        let known = changes.as_ref().and_then(|now| self.tiles.find(self.number, first_column, now));
+        let versions = self.right.versions();
+        let place = TilePlace { matrix: self.number, first_column };
+        let known = versions.as_ref().and_then(|now| self.tiles.find(place, now));
         if let Some(known) = known {
             return Ok(known);
         }
         let end = (first_column + self.tile_columns()).min(self.columns);
         let panels = Arc::new(self.right_of(first_column..end)?);
-        if let Some(changes) = changes {
-            self.tiles.keep(Tile { tensor: self.number, first_column, changes, panels: panels.clone() });
+        if let Some(versions) = versions {
+            self.tiles.keep(place, versions, panels.clone());
         }
         Ok(panels)
     }

@@ -20,6 +20,7 @@ mod ggml_tensor;
 mod low_rank;
 mod plan;
 mod strides;
+mod tiles;
 
 pub use assemble::{Segment, Stream};
 pub use batch::AssembledBatch;
@@ -33,6 +34,7 @@ pub use embedding_index::{
     shown_hash,
 };
 pub use ggml_tensor::{Incremented, Interleaved, Quantized};
-pub use low_rank::{Factor, Factors, LowRank, Tiles};
+pub use low_rank::{Factor, Factors, LowRank};
 pub use plan::{Piece, Plan};
 pub use strides::Strided;
+pub use tiles::{OwnTiles, Tiles};

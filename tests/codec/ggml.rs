@@ -1,7 +1,7 @@
 //! The quantized types of ggml against the values of the Python package `gguf` (`tests/golden/ggml.py`).
 
 use tierfs::codec::InstructionSet;
-use tierfs::codec::ggml::{TYPES, dequantize, dequantize_on};
+use tierfs::codec::ggml::{TYPES, dequantize, dequantize_on, quantize_on};
 use tierfs::model::{Dtype, ErrorKind};
 
 /// The blocks and the values of each type.
@@ -51,4 +51,29 @@ fn a_part_of_a_block_and_other_room_are_refused() {
     }
     let error = dequantize(Dtype::Q8_K, &[0; 292], &mut [0; 1024]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn blocks_with_nan_infinities_and_tiny_values_are_those_of_the_gguf_package_on_every_set() {
+    // `tests/golden/quantize.py`.
+    let golden: &[u8] = include_bytes!("../golden/quantize.bin");
+    let (count, rest) = golden.split_at(4);
+    let count = u32::from_le_bytes(count.try_into().unwrap()) as usize;
+    let (values, rest) = rest.split_at(count * 128);
+    let (eight, four) = rest.split_at(count * 34);
+    for (quantized, wanted) in [(Dtype::Q8_0, eight), (Dtype::Q4_0, four)] {
+        let each = quantized.block().1 as usize;
+        for set in InstructionSet::available() {
+            let mut out = vec![0xa5; wanted.len()];
+            quantize_on(set, quantized, values, &mut out).unwrap();
+            let pairs = out.chunks(each).zip(wanted.chunks(each)).zip(values.chunks(128));
+            for (i, ((block, wanted), values)) in pairs.enumerate() {
+                assert!(
+                    block == wanted,
+                    "{quantized} block {i} on {}: {block:x?} {wanted:x?} {values:x?}",
+                    set.name()
+                );
+            }
+        }
+    }
 }

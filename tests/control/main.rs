@@ -8,8 +8,10 @@
 mod blocks;
 mod events;
 mod files;
+mod foreseen;
 mod metrics;
 mod report;
 mod settings;
 mod tags;
 mod traces;
+mod trail;

@@ -73,3 +73,44 @@ fn other_kinds_are_refused_by_name() {
         assert_eq!(kind, Some(ErrorKind::Invalid), "{json}");
     }
 }
+
+#[test]
+fn fields_of_other_types_and_numbers_that_json_lacks_are_refused_with_a_reason() {
+    for (fields, reason) in [
+        (r#""fan_in_fan_out": "true""#, "fan_in_fan_out as a string; it must be true or false"),
+        (r#""use_rslora": 1"#, "use_rslora as a number"),
+        (r#""lora_bias": []"#, "lora_bias as a list"),
+        (r#""alpha_pattern": [["q", 8]]"#, "alpha_pattern as a list; it must be an object"),
+        (r#""rank_pattern": 3"#, "rank_pattern as a number"),
+        (r#""init_lora_weights": 3"#, "init_lora_weights as a number; it must be true or false or a string"),
+        (r#""target_modules": {}"#, "target_modules as an object"),
+        (r#""r": "16""#, "r as a string; it must be a number"),
+        (r#""peft_type": 1"#, "peft_type as a number"),
+        (r#""lora_alpha": null"#, "lora_alpha"),
+        (r#""lora_alpha": 1e300"#, "lora_alpha that is not a number of f32"),
+        (r#""alpha_pattern": {"q": "8"}"#, "alpha that is not a number"),
+        (r#""lora_alpha": NaN"#, "NaN or Infinity, which JSON lacks"),
+        (r#""note": "a \"quoted\" word", "lora_dropout": -Infinity"#, "NaN or Infinity"),
+        (r#""note": "NaN", "lora_alpha": }"#, "is not JSON: expected value at line 1"),
+    ] {
+        let error =
+            AdapterConfig::parse(format!(r#"{{"peft_type": "LORA", {fields}}}"#).as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{fields}");
+        assert!(error.to_string().contains(reason), "{fields}: {error}");
+    }
+    let nulls = r#"{"peft_type": "LORA", "alpha_pattern": null, "use_rslora": null, "target_modules": null}"#;
+    AdapterConfig::parse(nulls.as_bytes()).unwrap();
+}
+
+#[test]
+fn the_comparison_of_patterns_with_names_is_bounded() {
+    let config = |patterns: usize| {
+        let patterns: Vec<String> = (0..patterns).map(|at| format!("\"layers.{at}.q_proj\": {at}")).collect();
+        let json = format!("{{\"peft_type\": \"LORA\", \"alpha_pattern\": {{{}}}}}", patterns.join(","));
+        AdapterConfig::parse(json.as_bytes()).unwrap()
+    };
+    config(2000).check_patterns(2000).unwrap();
+    let error = config(30_000).check_patterns(5000).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert!(error.to_string().contains("30000 patterns for 5000 modules"), "{error}");
+}

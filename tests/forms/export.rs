@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::with_many_types;
-use support::{Answer, Place, assert_same, files_below, names, run, shell};
+use support::{Answer, Place, assert_same, files_below, names, repository, run, shell};
 
 const FORMS: [&str; 15] = [
     "npy",
@@ -123,4 +123,32 @@ fn an_export_refuses_paths_outside_the_form_and_lists_the_known_forms() {
     export(&place, "t/c/sub", &to, "f16").ok();
     assert_eq!(names(&to), ["array.npy", "notes.txt"]);
     mounted.unmount();
+}
+
+#[test]
+fn a_form_with_a_parameter_needs_its_value() {
+    let place = Place::new();
+    let golden = repository("tests/golden/merged");
+    place.import("t/base", &[&golden.join("base-f32")], &[]);
+    place.import("t/lora", &[&golden.join("embedding")], &[]);
+    place.import("t/none", &[&place.write("plain/notes.txt", "text")], &[]);
+    let to = place.path("to");
+    for path in ["t/base", "t/base/config.json"] {
+        export(&place, path, &to, "merged")
+            .failed(1, &["--as merged needs the form merged/ADAPTER; this collection has merged/lora"]);
+        export(&place, path, &to, "tp")
+            .failed(1, &["--as tp needs the form tp/R-of-N", "has tp/0-of-2, tp/1-of-2", " more"]);
+    }
+    for form in ["tp", "merged"] {
+        export(&place, "t/none", &to, form).failed(1, &["this collection has none"]);
+    }
+    assert!(!to.exists());
+    export(&place, "t/base", &to, "merged/lora").ok();
+    let (store, other) = (place.store(), place.path("other"));
+    let more = [store.as_os_str(), "t/base".as_ref(), other.as_os_str()];
+    run(["export", "--adapter", "lora"].map(AsRef::as_ref).into_iter().chain(more)).ok();
+    assert_eq!(files_below(&to), files_below(&other));
+    for name in files_below(&other) {
+        assert_same_file(&to.join(&name), &other.join(&name));
+    }
 }

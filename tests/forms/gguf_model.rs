@@ -55,7 +55,7 @@ fn values(name: &str, dtype: &str, count: usize) -> Vec<u8> {
 type Described<'a> = (&'a str, &'a str, Vec<usize>);
 
 /// Copies the small files of a model, and makes its containers.
-fn make(model: &str, into: &Path) {
+pub(crate) fn make(model: &str, into: &Path) {
     copy(&golden(model), into);
     let list = fs::read_to_string(golden(model).join("tensors.txt")).unwrap();
     let mut shards: BTreeMap<&str, Vec<Described<'_>>> = BTreeMap::new();
@@ -331,6 +331,9 @@ fn models_that_do_not_fit_a_table_are_not_shown_and_why_names_the_reason() {
     // A shard that the index names is missing.
     make("llama3", &source.join("shards"));
     fs::remove_file(source.join("shards/model-00002-of-00002.safetensors")).unwrap();
+    make("llama3", &source.join("both"));
+    set_to(&source.join("both"), "architectures", serde_json::json!(["OddForCausalLM"]));
+    fs::remove_file(source.join("both/model-00002-of-00002.safetensors")).unwrap();
     place.import("t/c", &[&source], &[]);
     let mounted = place.mount(&[]);
     let form = mounted.path("t/c/.as/gguf");
@@ -344,8 +347,32 @@ fn models_that_do_not_fit_a_table_are_not_shown_and_why_names_the_reason() {
     }
     assert!(get(&form.join("shards"), "why").contains("model-00002-of-00002.safetensors"));
     assert!(get(&form.join("empty"), "why").contains("model*.safetensors"));
-    for name in ["alone", "empty", "shards"] {
+    // The configuration counts before the containers.
+    assert!(get(&form.join("both"), "why").contains("OddForCausalLM"));
+    for name in ["alone", "empty", "shards", "both"] {
         assert!(!form.join(name).join("model.gguf").exists(), "{name}");
     }
+    mounted.unmount();
+}
+
+#[test]
+fn a_directory_with_too_many_containers_says_so() {
+    let place = Place::new();
+    let source = place.path("source");
+    make("bert", &source.join("bert"));
+    fs::write(source.join("bert/model-0.safetensors"), safetensors_file("{}", &[])).unwrap();
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let (folder, form) = (mounted.path("t/c/bert"), mounted.path("t/c/.as/gguf/bert"));
+    let link = |number: usize| {
+        let name = format!("model-{number}.safetensors");
+        fs::hard_link(folder.join("model-0.safetensors"), folder.join(name)).unwrap();
+    };
+    (1..4095).for_each(link);
+    assert!(names(&form).contains(&"model.gguf".to_owned()));
+    link(4095);
+    assert!(!names(&form).contains(&"model.gguf".to_owned()));
+    let why = get(&form, "why");
+    assert!(why.contains("4096"), "{why}");
     mounted.unmount();
 }

@@ -5,6 +5,7 @@
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod adapters;
 mod changes;
 mod checkpoints;
 mod compressed;
@@ -13,6 +14,7 @@ mod experts;
 mod export;
 mod gguf;
 mod gguf_model;
+mod gguf_quantized;
 mod listing;
 mod merged;
 mod move_preview;

@@ -23,13 +23,13 @@ fn golden() -> PathBuf {
     repository("tests/golden/merged")
 }
 
-fn compare(base: &Path, adapter: &Path, shown: &Path) {
+pub fn compare(base: &Path, adapter: &Path, shown: &Path) {
     let arguments = ["compare".as_ref(), base.as_os_str(), adapter.as_os_str(), shown.as_os_str()];
     python("merged.py", arguments);
 }
 
 /// A store with the base in two shards and its adapters, each a collection of `t`.
-fn with_made(options: &[&str]) -> (Place, PathBuf) {
+pub fn with_made(options: &[&str]) -> (Place, PathBuf) {
     let place = Place::new();
     let folder = place.path("made");
     python("merged.py", ["make".as_ref(), folder.as_os_str()]);
@@ -42,7 +42,7 @@ fn with_made(options: &[&str]) -> (Place, PathBuf) {
 
 const ADAPTERS: [&str; 4] = ["inner", "sixteen", "tokens", "wide"];
 
-fn names_in(directory: &Path) -> Vec<String> {
+pub fn names_in(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use support::{
     Mapping, Mounted, Place, Random, assert_same, errno, get, names, python, run, safetensors_file, set,
-    try_get,
+    try_get, wait_until,
 };
 
 const MODELS: [&str; 9] =
@@ -254,5 +254,138 @@ fn a_rank_follows_writes_moves_and_the_configuration() {
     assert_same(&fs::read(&part).unwrap(), &half, "rows of unknown heads");
     fs::remove_file(collection.join("config.json")).unwrap();
     assert_same(&fs::read(&part).unwrap(), &half, "no configuration");
+    mounted.unmount();
+}
+
+/// A safetensors file of f32 tensors of these sizes, and the bytes of its data.
+fn matrices(tensors: &[(&str, [usize; 2])], seed: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut at = 0;
+    let mut entry = |(name, [rows, columns]): &(&str, [usize; 2])| {
+        let begin = at;
+        at += rows * columns * 4;
+        format!(r#""{name}":{{"dtype":"F32","shape":[{rows},{columns}],"data_offsets":[{begin},{at}]}}"#)
+    };
+    let entries: Vec<String> = tensors.iter().map(&mut entry).collect();
+    let data = Random(seed).floats(at / 4);
+    (safetensors_file(&format!("{{{}}}", entries.join(",")), &data), data)
+}
+
+fn is_there(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Ok(_) => true,
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => false,
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
+}
+
+#[test]
+fn all_ranks_of_a_number_exist_or_none() {
+    let place = Place::new();
+    // The first half of the experts, as one of two shards that were not all downloaded.
+    let names: Vec<String> =
+        (0..4).map(|index| format!("model.layers.0.mlp.experts.{index}.up_proj.weight")).collect();
+    let tensors: Vec<(&str, [usize; 2])> = names.iter().map(|name| (name.as_str(), [4, 4])).collect();
+    let file = place.write("m/model-00001-of-00002.safetensors", matrices(&tensors, 1).0);
+    place.write("m/config.json", br#"{"model_type":"qwen3_moe","num_experts":8}"#);
+    place.import("t/c", &[file.parent().unwrap()], &[]);
+    let mounted = place.mount(&["--read-only"]);
+    let ranks = mounted.path("t/c/.as/tp");
+    for count in 1..10 {
+        let there: Vec<bool> =
+            (0..count).map(|rank| is_there(&ranks.join(format!("{rank}-of-{count}")))).collect();
+        assert_eq!(there, vec![8 % count == 0; count], "{count}");
+    }
+    let listed: Vec<String> = names_of_experts(&ranks.join("0-of-2"));
+    assert_eq!(listed, names);
+    assert_eq!(names_of_experts(&ranks.join("1-of-2")), Vec::<String>::new());
+    mounted.unmount();
+}
+
+fn names_of_experts(rank: &Path) -> Vec<String> {
+    names(&rank.join(".tensors"))
+}
+
+#[test]
+fn models_that_share_a_directory_are_split_on_their_own() {
+    const UP: &str = "model.layers.0.mlp.up_proj.weight";
+    const DOWN: &str = "model.layers.0.mlp.down_proj.weight";
+    let place = Place::new();
+    let (one, one_data) = matrices(&[(UP, [12, 2])], 1);
+    let (two, two_data) = matrices(&[(UP, [10, 2])], 2);
+    let (three, _) = matrices(&[(DOWN, [2, 10])], 3);
+    let folder = place.write("m/one.safetensors", one);
+    let folder = folder.parent().unwrap();
+    place.write("m/a1.safetensors", two);
+    place.write("m/a2.safetensors", three);
+    let index = format!(
+        r#"{{"metadata":{{"total_size":160}},"weight_map":{{"{UP}":"a1.safetensors","{DOWN}":"a2.safetensors"}}}}"#
+    );
+    place.write("m/a.safetensors.index.json", index.into_bytes());
+    place.import("t/c", &[folder], &[]);
+    let mounted = place.mount(&["--read-only"]);
+    let ranks = mounted.path("t/c/.as/tp");
+    for (count, splits_one, splits_two) in
+        [(2, true, true), (3, true, false), (5, false, true), (6, true, false), (7, false, false)]
+    {
+        assert_eq!(is_there(&ranks.join(format!("1-of-{count}"))), splits_one || splits_two, "{count}");
+        if !splits_one && !splits_two {
+            continue;
+        }
+        let rank = ranks.join(format!("1-of-{count}"));
+        let cases = [("one", "one", splits_one, &one_data), ("a1", "a1", splits_two, &two_data)];
+        for (file, container, is_split, data) in cases {
+            let tensor = rank.join(format!(".tensors/{container}.safetensors/{UP}"));
+            let file = rank.join(format!("{file}.safetensors"));
+            if is_split {
+                let own = data.len() / count;
+                let found = fs::read(&file).unwrap();
+                assert_same(&found[found.len() - own..], &data[own..2 * own], "the file");
+                assert_same(&fs::read(&tensor).unwrap(), &data[own..2 * own], "the tensor");
+            } else {
+                assert_eq!(errno(fs::read(&file)), libc::EOPNOTSUPP, "{}", file.display());
+                assert!(get(&file, "why").contains("ranks cannot share"), "{}", file.display());
+            }
+        }
+        let index = fs::read_to_string(rank.join("a.safetensors.index.json"));
+        if splits_two {
+            let index: serde_json::Value = serde_json::from_str(&index.unwrap()).unwrap();
+            assert_eq!(index["metadata"]["total_size"], 160 / count, "{count}");
+        } else {
+            assert_eq!(errno(index), libc::EOPNOTSUPP);
+        }
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn the_ranks_of_a_model_are_found_with_few_reads() {
+    let place = Place::new();
+    let names: Vec<String> =
+        (0..64).map(|index| format!("model.layers.0.mlp.experts.{index}.up_proj.weight")).collect();
+    let tensors: Vec<(&str, [usize; 2])> = names.iter().map(|name| (name.as_str(), [4, 4])).collect();
+    let file = place.write("m/model.safetensors", matrices(&tensors, 1).0);
+    let config = format!(r#"{{"num_experts":64{}}}"#, " ".repeat(500_000));
+    place.write("m/config.json", config.clone().into_bytes());
+    place.import("t/c", &[file.parent().unwrap()], &[]);
+    let mounted = place.mount(&[]);
+    let ranks = mounted.path("t/c/.as/tp");
+    let before = bytes_read(&mounted);
+    for count in [2, 4, 8, 16, 32, 64] {
+        for rank in 0..count {
+            let rank = ranks.join(format!("{rank}-of-{count}"));
+            assert_eq!(self::names(&rank.join(".tensors")).len(), 64 / count, "{}", rank.display());
+        }
+    }
+    let read = bytes_read(&mounted) - before;
+    assert!(read < 20_000_000, "{read} bytes");
+    // One that is too long may say anything.
+    fs::write(mounted.path("t/c/config.json"), format!("{config}{}", " ".repeat(600_000))).unwrap();
+    // The kernel keeps a name for a second.
+    wait_until("a configuration of any length", || !is_there(&ranks.join("3-of-16")));
+    assert!(get(&ranks, "why").contains("too long"), "{}", get(&ranks, "why"));
+    fs::write(mounted.path("t/c/config.json"), config.replace("64", "16")).unwrap();
+    wait_until("experts that the configuration does not count", || !is_there(&ranks.join("1-of-2")));
+    fs::write(mounted.path("t/c/config.json"), config).unwrap();
+    wait_until("the first configuration", || is_there(&ranks.join("1-of-2")));
     mounted.unmount();
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{Mounted, Place, get, safetensors_file};
+use support::{Mounted, Place, get, safetensors_file, set_mode};
 
 /// Codes of 8 bits, and their scale in another file.
 fn write_model(folder: &Path, name: &str, scale: f32) {
@@ -171,5 +171,22 @@ fn forms_follow_a_configuration_and_scales_that_are_removed_or_renamed() {
     assert_eq!(read().1, [1, 2, 3, 4, 5, 6, 7, 255], "codes without scales");
     fs::rename(own.join("other.safetensors"), own.join("a2.safetensors")).unwrap();
     assert!(read() == decoded, "with their scales again");
+    mounted.unmount();
+}
+
+#[test]
+fn a_weight_is_for_those_who_may_read_its_scales() {
+    let place = Place::new();
+    let folder = made(&place);
+    write_model(&folder, "a", 2.0);
+    write_model(&folder, "b", 2.0);
+    let mounted = mounted(&place, &folder);
+    set_mode(&mounted.path("t/c/a2.safetensors"), 0o600);
+    for (name, mode) in [("a", 0o400), ("b", 0o444)] {
+        for file in [format!("{name}1.safetensors"), format!(".tensors/{name}1.safetensors/w")] {
+            let found = fs::metadata(mounted.path("t/c/.as/f32").join(&file)).unwrap().permissions();
+            assert_eq!(std::os::unix::fs::PermissionsExt::mode(&found) & 0o777, mode, "{file}");
+        }
+    }
     mounted.unmount();
 }

@@ -105,6 +105,38 @@ def indexes():
     put("shard_index", "text", b"1\n\ta\n\tb\n2\n\tc\n\n\t")
 
 
+def configurations():
+    plain = {"peft_type": "LORA", "lora_alpha": 16, "alpha_pattern": {"^q_proj": 4, "layers.0.k.proj": 8},
+             "use_rslora": True, "init_lora_weights": True}
+    put("adapter_config", "plain", json.dumps(plain).encode())
+    put("adapter_config", "other", json.dumps({"peft_type": "LORA", "use_dora": True}).encode())
+    put("adapter_config", "name", b"base_model.model.model.layers.0.q_proj.lora_A.default.weight")
+    for name, config in {
+        "llama": {"num_attention_heads": 12, "num_key_value_heads": 4, "model_type": "phi3", "num_experts": 12},
+        "words": {"text_config": {"num_attention_heads": 2**64 - 1, "num_key_value_heads": 2**64 - 1,
+                                  "model_type": "phi3", "num_local_experts": 2**64 - 1}},
+        "falcon": {"model_type": "falcon", "num_attention_heads": 6, "num_kv_heads": 2, "multi_query": False},
+        "bigcode": {"model_type": "gpt_bigcode", "n_head": 12, "multi_query": False},
+        "chatglm": {"model_type": "chatglm", "num_attention_heads": 12, "ffn_hidden_size": 24,
+                    "quantization_config": {"bits": 4, "desc_act": True}},
+        "counted": {},
+    }.items():
+        put("tensor_parallel", name, json.dumps(config).encode())
+    words = {"model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": 2}}}
+    bert = {"architectures": ["BertModel"], "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "intermediate_size": 8, "max_position_embeddings": 8, "layer_norm_eps": 1e-12}
+    put("model_config", "bert", json.dumps(bert).encode() + b"\0" + json.dumps(words).encode())
+    llama = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "num_key_value_heads": 1, "intermediate_size": 8, "vocab_size": 3, "rms_norm_eps": 1e-5,
+             "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+             "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+                              "original_max_position_embeddings": 8}, "max_position_embeddings": 64}
+    tokens = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}}
+    put("model_config", "llama", json.dumps(llama).encode() + b"\0" + json.dumps(tokens).encode())
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling/"}]
+    put("model_config", "pooling", json.dumps(modules).encode())
+
+
 def records():
     for case in json.loads(golden("cases.json")):
         if case["kind"] in ("delta", "patch"):
@@ -276,6 +308,7 @@ def requests():
 
 containers()
 indexes()
+configurations()
 records()
 entries()
 texts()

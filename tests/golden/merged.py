@@ -74,7 +74,8 @@ for name, dtype in TYPES.items():
     folder = HERE / f"base-{name}"
     folder.mkdir(parents=True)
     save_file(tensors(base(dtype)), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text('{"model_type": "made"}\n')
+    # An architecture with Conv1D.
+    (folder / "config.json").write_text('{"model_type": "gpt2"}\n')
 for case, (dtype, options) in CASES.items():
     model = get_peft_model(base(TYPES[dtype]), LoraConfig(**options), autocast_adapter_dtype=case != "patterns")
     with torch.no_grad():

@@ -179,7 +179,7 @@ fn computed_digests_are_remembered_until_the_file_changes() {
         open.write(70_000, b"other").unwrap();
         // Unflushed bytes have no version.
         assert_eq!((asked(3), asked(4)), (3, 4));
-        let written = open.written(Writes::Exact).unwrap();
+        let written = open.written(Writes::default()).unwrap();
         collection
             .record(Touched::default(), |batch, _| {
                 written.add(batch);

@@ -21,6 +21,7 @@ mod names;
 mod packed;
 mod real_model;
 mod renamed;
+mod shards;
 mod slot_runs;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]

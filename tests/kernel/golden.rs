@@ -49,10 +49,11 @@ fn set_time(time: Option<SetTime>) -> Value {
 fn described(operation: &Operation) -> (&'static str, Value) {
     match *operation {
         Operation::Lookup { name } => ("Lookup", json!({"name": text(name)})),
-        Operation::Forget => ("Forget", json!({})),
-        Operation::BatchForget(forgotten) => {
-            ("BatchForget", json!({"nodes": forgotten.nodes().map(|ino| ino.0).collect::<Vec<_>>()}))
-        }
+        Operation::Forget { .. } => ("Forget", json!({})),
+        Operation::BatchForget(forgotten) => (
+            "BatchForget",
+            json!({"nodes": forgotten.inodes().map(|inode| inode.node.0).collect::<Vec<_>>()}),
+        ),
         Operation::GetAttributes { handle } => ("GetAttributes", json!({"handle": handle})),
         Operation::SetAttributes(set) => (
             "SetAttributes",

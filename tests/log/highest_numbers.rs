@@ -6,6 +6,7 @@ use tierfs::format::log::access::{History, to_bytes};
 use tierfs::format::log::catalog::{Entry, Extent, ObjectEntry};
 use tierfs::format::log::record::{LOG_VERSION, Record};
 use tierfs::model::{Dtype, EntryId, ObjectId, Result};
+use tierfs::store::FileUse;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, Store};
@@ -183,7 +184,7 @@ fn usage_records_of_unknown_blocks_get_no_memory() {
         let collection = store.collection("t", "c").unwrap();
         assert!(collection.damage().is_none());
         let object = collection.objects_of(EntryId(2)).unwrap().remove(0);
-        object.accesses.count(0..1, object.layout().blocks(), 5, 6);
+        object.accesses.count(0..1, object.layout().blocks(), FileUse { created: 5, now: 6, share: 0.1 });
         let used = object.accesses.used(blocks);
         assert_eq!(used.len(), 1, "{used:?}");
         assert_eq!((used[0].0, used[0].1.count), (0, 2));

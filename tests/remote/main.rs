@@ -19,6 +19,7 @@ mod mounted;
 mod proxy;
 mod push;
 mod push_over;
+mod ranks;
 mod reading;
 mod rounds;
 mod seaweed;

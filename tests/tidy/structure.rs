@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
             ("settings", 0),
             ("clock", 1),
             ("link_candidates", 1),
+            ("trail", 1),
             ("pieces", 1),
             ("clones", 2),
             ("upstream", 3),

@@ -17,9 +17,9 @@ fn short_ticks(place: &Place, more: &str) {
     let text = fs::read_to_string(&path).unwrap();
     let text = text
         .replace("tick_seconds = 60", "tick_seconds = 1")
-        .replace("hold_seconds = 3600", "hold_seconds = 1")
+        .replace("hold = 3600", "hold = 1")
         .replace("pack_idle = 3600", "pack_idle = 1");
-    assert!(text.contains("tick_seconds = 1\n") && text.contains("hold_seconds = 1\n"), "{text}");
+    assert!(text.contains("tick_seconds = 1\n") && text.contains("hold = 1\n"), "{text}");
     fs::write(&path, text + more).unwrap();
 }
 
@@ -204,4 +204,35 @@ fn a_tensor_in_place_is_demoted_automatically_and_restored_exactly_and_a_pinned_
     assert!(!jobs.contains("failed"), "{jobs}");
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
+fn a_cache_makes_room_while_too_little_of_the_disk_is_free() {
+    let mut random = Random(34);
+    let place = Place::new();
+    place.import("t/c", &[&place.write("seed", b"x")], &[]);
+    let mounted = place.mount(&[]);
+    let cache = mounted.path("t/c/cache");
+    fs::create_dir(&cache).unwrap();
+    for name in ["one", "open", "three"] {
+        fs::write(cache.join(name), random.bytes(100_000)).unwrap();
+    }
+    fs::write(mounted.path("t/c/beside"), random.bytes(100_000)).unwrap();
+    let open = fs::File::open(cache.join("open")).unwrap();
+    set(&cache, "policy", "cache 100000000").unwrap();
+    for wrong in ["-1", "50GB", "lots", "1e9"] {
+        assert!(refused_set(&cache, "free_min", wrong, Errno::INVAL).contains("bytes, or a size"), "{wrong}");
+    }
+    // No disk has so much.
+    set(&cache, "free_min", "8000T").unwrap();
+    assert_eq!(get(&cache.join("open"), "free_min"), (8000_u64 << 40).to_string());
+    let names = || {
+        let entries = fs::read_dir(&cache).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    wait_until("the files that nobody has open are gone", || names() == ["open"]);
+    drop(open);
+    wait_until("the last one is gone", || names().is_empty());
+    assert_eq!(fs::read(mounted.path("t/c/beside")).unwrap().len(), 100_000);
+    mounted.unmount();
 }

@@ -25,7 +25,13 @@ pub(in crate::cli) fn open_store(path: &Path, access: Access, note: &str) -> Res
     loop {
         match Store::open(Arc::new(FileDisk::new(path)), access, note) {
             Err(busy) if begun.elapsed() < CLOSING_MAX && is_closing(&busy, path) => thread::sleep(PAUSE),
-            opened => return opened.map_err(|error| with_mounts(error, path)),
+            opened => {
+                let store = opened.map_err(|error| with_mounts(error, path))?;
+                if access == Access::Write {
+                    store.keep_trail();
+                }
+                return Ok(store);
+            }
         }
     }
 }

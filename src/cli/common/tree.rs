@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::cli::common::mounts::{mount_of, mounted_at};
 use crate::cli::common::open_store::open_store;
 use crate::cli::common::remote;
-use crate::control::{self, ATTRIBUTES, Cost, Mounted, PREFIX};
+use crate::control::{self, ATTRIBUTES, Attribute, Cost, Mounted, PREFIX};
 use crate::model::{Error, ErrorKind, Owner, Result};
 use crate::store::Verify;
 use crate::store::{Access, TENSORS_NAME};
@@ -148,12 +148,25 @@ impl Tree {
 
     /// The attributes that have a value and cost at most `most` to read.
     pub fn attributes(&self, most: Cost) -> Result<Vec<(&'static str, String)>> {
+        let is_cheap = |of: &Attribute| of.cost == Cost::Small || most == Cost::WholeFile;
+        self.wanted_attributes(&|of| of.is_printed && is_cheap(of))
+    }
+
+    /// The settings and their values.
+    pub fn settings(&self) -> Result<Vec<(&'static str, String)>> {
+        self.wanted_attributes(&|of| of.set.is_some() && of.cost == Cost::Small)
+    }
+
+    fn wanted_attributes(
+        &self,
+        is_wanted: &dyn Fn(&Attribute) -> bool,
+    ) -> Result<Vec<(&'static str, String)>> {
         match self {
             Tree::Store { vfs, below } => match vfs.walk(below)?.1 {
-                Located::Node(view) => control::values(vfs, &view, most),
+                Located::Node(view) => control::values(vfs, &view, is_wanted),
                 _ => Ok(Vec::new()),
             },
-            Tree::Mount(path) => mount_attributes(path, most),
+            Tree::Mount(path) => mount_attributes(path, is_wanted),
         }
     }
 
@@ -257,13 +270,13 @@ fn mount_rows(path: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn mount_attributes(path: &Path, most: Cost) -> Result<Vec<(&'static str, String)>> {
+fn mount_attributes(
+    path: &Path,
+    is_wanted: &dyn Fn(&Attribute) -> bool,
+) -> Result<Vec<(&'static str, String)>> {
     let mut values = Vec::new();
     fs::symlink_metadata(path).map_err(|error| Error::io(path.display(), error))?;
-    for attribute in ATTRIBUTES {
-        if attribute.cost == Cost::WholeFile && most == Cost::Small {
-            continue;
-        }
+    for attribute in ATTRIBUTES.iter().filter(|attribute| is_wanted(attribute)) {
         let name = format!("{PREFIX}{}", attribute.name);
         let mut value = vec![0; 64 << 10];
         match rustix::fs::getxattr(path, &name, &mut value[..]) {

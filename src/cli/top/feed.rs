@@ -60,19 +60,54 @@ pub(super) struct Tensor {
     pub stored: u64,
 }
 
+/// A move that the policy would make if nothing were used.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct NextMove {
+    pub path: String,
+    /// Seconds from now.
+    pub after: u64,
+    pub from: String,
+    pub to: String,
+    /// Bytes that it frees.
+    pub freed: u64,
+}
+
+impl NextMove {
+    /// Reads `coldest.json` of a mount.
+    pub fn read(mountpoint: &Path) -> Result<Vec<NextMove>> {
+        Ok(NextMove::of(&json_of(mountpoint, "coldest.json")?))
+    }
+
+    /// Parses the text. Missing values are 0 or empty.
+    pub fn of(moves: &Value) -> Vec<NextMove> {
+        let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let number = |row: &Value, key: &str| row[key].as_u64().unwrap_or_default();
+        let row = |row: &Value| NextMove {
+            path: text(row, "path"),
+            after: number(row, "after_seconds"),
+            from: text(row, "from"),
+            to: text(row, "to"),
+            freed: number(row, "bytes").saturating_sub(number(row, "bytes_after")),
+        };
+        moves.as_array().map_or(Vec::new(), |rows| rows.iter().map(row).collect())
+    }
+}
+
+/// A control file of a mount.
+fn json_of(mountpoint: &Path, name: &str) -> Result<Value> {
+    let path = mountpoint.join(".ctl").join(name);
+    fs::read(&path).map_err(|error| Error::io(path.display(), error)).and_then(|text| {
+        serde_json::from_slice(&text).map_err(|error| Error::invalid(format!("{}: {error}", path.display())))
+    })
+}
+
 /// Names of tiers in the order in which they are shown.
 const TIERS: [&str; 8] = ["exact", "packed", "q8", "q7", "q5", "q3", "q3x", "absent"];
 
 impl Sample {
     /// Reads the control files of a mount.
     pub fn read(mountpoint: &Path, at: f64) -> Result<Sample> {
-        let read = |name: &str| {
-            let path = mountpoint.join(".ctl").join(name);
-            fs::read(&path).map_err(|error| Error::io(path.display(), error)).and_then(|text| {
-                serde_json::from_slice(&text)
-                    .map_err(|error| Error::invalid(format!("{}: {error}", path.display())))
-            })
-        };
+        let read = |name: &str| json_of(mountpoint, name);
         Ok(Sample::of(&read("stats.json")?, &read("jobs.json")?, &read("hottest.json")?, at))
     }
 

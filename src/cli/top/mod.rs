@@ -17,7 +17,7 @@ use crate::cli::Outcome;
 use crate::cli::common::jobs::cancel;
 use crate::cli::common::mounts::{Mounted, mount_of};
 use crate::cli::common::output::print;
-use crate::cli::top::feed::Sample;
+use crate::cli::top::feed::{NextMove, Sample};
 use crate::cli::top::screen::{Key, Screen, Wish};
 use crate::model::{Error, ErrorKind, Result};
 
@@ -93,6 +93,7 @@ impl Args {
             match key_of(pressed).map_or(Wish::Nothing, |key| screen.press(key)) {
                 Wish::Nothing => {}
                 Wish::Leave => return Ok(()),
+                Wish::Foresee => foresee(screen, mounted),
                 Wish::Cancel(number) => {
                     screen.tell(match cancel(mounted, number) {
                         Ok(true) => format!("job {number} is being cancelled"),
@@ -103,6 +104,14 @@ impl Args {
                 }
             }
         }
+    }
+}
+
+/// Shows the next moves of the policy. Only root and the mount's user may read them.
+fn foresee(screen: &mut Screen, mounted: &Mounted) {
+    match NextMove::read(&mounted.mountpoint) {
+        Ok(moves) => screen.foresee(moves),
+        Err(error) => screen.tell(error.to_string()),
     }
 }
 

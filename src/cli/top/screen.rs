@@ -11,7 +11,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 
 use crate::cli::common::jobs::Job;
 use crate::cli::common::output::{human, human_part};
-use crate::cli::top::feed::{Sample, Tensor, Times};
+use crate::cli::top::feed::{NextMove, Sample, Tensor, Times};
 use crate::cli::top::text::{
     bar, beginning, counted, duration, ends_of, latency, number, shortened, spark, without_time,
 };
@@ -22,7 +22,7 @@ const SAMPLES_MAX: usize = 121;
 const WINDOW: usize = 10;
 /// Lines about the daemon, with those of decoded copies.
 const DAEMON_LINES: usize = 7;
-const HELP: &str = " q quit   s sort requests   h sort tensors   ↑↓ choose a job   c cancel it";
+const HELP: &str = " q quit   s, h sort   p moves of the policy   ↑↓ choose a job   c cancel it";
 
 /// The order of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,8 @@ pub(super) enum Wish {
     Leave,
     /// To cancel the job of this number.
     Cancel(u64),
+    /// To read the next moves of the policy.
+    Foresee,
 }
 
 /// A key, apart from the library that reads it.
@@ -65,6 +67,8 @@ pub(super) struct Screen {
     samples: VecDeque<Sample>,
     requests: RequestOrder,
     tensors: TensorOrder,
+    /// The next moves of the policy, which are shown in place of the hottest tensors.
+    moves: Option<Vec<NextMove>>,
     /// The number of the chosen job.
     chosen: Option<u64>,
     /// The number of the job that `y` cancels.
@@ -82,6 +86,7 @@ impl Screen {
             samples: VecDeque::new(),
             requests: RequestOrder::Rate,
             tensors: TensorOrder::Score,
+            moves: None,
             chosen: None,
             asked: None,
             note: None,
@@ -108,6 +113,11 @@ impl Screen {
         self.note = Some(note);
     }
 
+    /// Shows the next moves of the policy.
+    pub fn foresee(&mut self, moves: Vec<NextMove>) {
+        self.moves = Some(moves);
+    }
+
     pub fn press(&mut self, key: Key) -> Wish {
         self.note = None;
         if let Some(number) = self.asked.take() {
@@ -129,6 +139,8 @@ impl Screen {
                     TensorOrder::Bytes => TensorOrder::Score,
                 }
             }
+            Key::Letter('p') if self.moves.take().is_none() => return Wish::Foresee,
+            Key::Letter('p') => {}
             Key::Up | Key::Letter('k') => self.choose(-1),
             Key::Down | Key::Letter('j') => self.choose(1),
             Key::Letter('c') => {
@@ -189,7 +201,10 @@ impl Screen {
         self.draw_requests(frame, requests);
         draw_tiers(frame, tiers, sample);
         self.draw_daemon(frame, daemon, sample);
-        self.draw_tensors(frame, tensors, sample);
+        match &self.moves {
+            Some(moves) => draw_moves(frame, tensors, moves),
+            None => self.draw_tensors(frame, tensors, sample),
+        }
         self.draw_jobs(frame, jobs);
     }
 
@@ -518,6 +533,24 @@ fn progress(job: &Job, room: usize) -> Span<'static> {
     format!("{:>3.0} % {}", share * 100.0, bar(share, room.saturating_sub(6))).cyan()
 }
 
+/// The moves that the policy would make in a day without a use, in order.
+fn draw_moves(frame: &mut Frame, area: Rect, moves: &[NextMove]) {
+    let room = usize::from(area.width.saturating_sub(2 + 6 + 14 + 9 + 3));
+    let rows = moves.iter().map(|step| {
+        Row::new([
+            right(format!("{}:{:02}", step.after / 3600, step.after / 60 % 60)),
+            Cell::from(shortened(&step.path, room)),
+            Cell::from(format!("{} → {}", step.from, step.to)).style(tier_style(&step.to)),
+            right(human(step.freed)),
+        ])
+    });
+    let widths = [Constraint::Length(6), Constraint::Fill(1), Constraint::Length(14), Constraint::Length(9)];
+    let table = Table::new(rows, widths)
+        .header(header([">in", "tensor", "move", ">frees"]))
+        .block(Block::bordered().title(" Next moves of the policy, if nothing is used "));
+    frame.render_widget(table, area);
+}
+
 #[cfg(test)]
 mod tests {
     use ratatui::Terminal;
@@ -525,7 +558,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{Key, Screen, Wish};
-    use crate::cli::top::feed::Sample;
+    use crate::cli::top::feed::{NextMove, Sample};
     use crate::cli::top::plain;
 
     /// A fixed feed: the control files of a mount at a second of a minute.
@@ -665,6 +698,33 @@ mod tests {
         assert_eq!(first(&screen, "tensors, by stored"), "acme/minilm/embeddings.word_embeddings.weight");
         screen.press(Key::Letter('s'));
         assert_eq!(first(&screen, "Requests, by rate"), "read");
+    }
+
+    #[test]
+    fn a_key_shows_the_next_moves_of_the_policy_and_hides_them() {
+        let mut screen = screen(0..3);
+        assert_eq!(screen.press(Key::Letter('p')), Wish::Foresee);
+        let moves = json!([
+            { "path": "acme/minilm/a.weight", "after_seconds": 3900, "from": "exact", "to": "packed",
+              "bytes": 4_194_304, "bytes_after": 4_194_304, "why": "it is not used" },
+            { "path": "acme/x/\u{1b}[31mred", "after_seconds": 39_660, "from": "packed", "to": "q8",
+              "bytes": 4_194_304, "bytes_after": 1_114_112 },
+        ]);
+        screen.foresee(NextMove::of(&moves));
+        for (width, height) in [(80, 24), (200, 60)] {
+            let picture = drawn(&screen, width, height);
+            for text in
+                ["Next moves of the policy", "1:05", "exact → packed", "11:01", "packed → q8", "2.9 MiB"]
+            {
+                assert!(picture.contains(text), "{text}: {picture}");
+            }
+        }
+        assert_eq!(screen.press(Key::Letter('p')), Wish::Nothing);
+        assert!(drawn(&screen, 80, 24).contains("Hottest tensors"));
+        screen.foresee(NextMove::of(&json!("hostile")));
+        for (width, height) in [(1, 1), (20, 5), (500, 3)] {
+            drawn(&screen, width, height);
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! AVX2 with F16C and FMA: Haswell, Zen and later.
+//! AVX2 with F16C and FMA: Haswell, Zen and later. The few processors with AVX2 that lack one of these (of VIA) run the
+//! scalar code, and `tierfs bench` names it.
 
 use std::arch::x86_64::*;
 

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result, beginning};
 
 /// Longest configuration that is read, in bytes.
 pub const BYTES_MAX: u64 = 1 << 20;
@@ -14,6 +14,12 @@ pub const CONFIG_NAME: &str = "adapter_config.json";
 
 /// The names of the tensors' container, in the order in which `peft` looks for them.
 pub const WEIGHTS_NAMES: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
+
+/// Most bytes of patterns and names that are compared for an adapter.
+const COMPARED_BYTES_MAX: u64 = 1 << 28;
+
+/// Most bytes of such a field that an error quotes.
+const QUOTED_BYTES_MAX: usize = 200;
 
 /// The prefix of all tensors.
 const PREFIX: &str = "base_model.model.";
@@ -33,6 +39,55 @@ const KINDS: [(&str, &str); 11] = [
     ("trainable_token_indices", "LoRA with trainable tokens"),
     ("megatron_config", "LoRA of Megatron layers"),
 ];
+
+/// The types of fields that describe a sum, which may be absent or `null` too.
+const TYPES: [(&str, &[JsonType]); 11] = [
+    ("alpha_pattern", &[JsonType::Object]),
+    ("bias", &[JsonType::String]),
+    ("fan_in_fan_out", &[JsonType::Bool]),
+    ("init_lora_weights", &[JsonType::Bool, JsonType::String]),
+    ("lora_bias", &[JsonType::Bool]),
+    ("modules_to_save", &[JsonType::Array]),
+    ("peft_type", &[JsonType::String]),
+    ("r", &[JsonType::Number]),
+    ("rank_pattern", &[JsonType::Object]),
+    ("target_modules", &[JsonType::String, JsonType::Array]),
+    ("use_rslora", &[JsonType::Bool]),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum JsonType {
+    Array,
+    Bool,
+    Null,
+    Number,
+    Object,
+    String,
+}
+
+impl JsonType {
+    fn of(value: &Value) -> JsonType {
+        match value {
+            Value::Array(_) => JsonType::Array,
+            Value::Bool(_) => JsonType::Bool,
+            Value::Null => JsonType::Null,
+            Value::Number(_) => JsonType::Number,
+            Value::Object(_) => JsonType::Object,
+            Value::String(_) => JsonType::String,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            JsonType::Array => "a list",
+            JsonType::Bool => "true or false",
+            JsonType::Null => "null",
+            JsonType::Number => "a number",
+            JsonType::Object => "an object",
+            JsonType::String => "a string",
+        }
+    }
+}
 
 /// Initial values that leave the weights of the base as they are.
 const PLAIN_INITIAL_VALUES: [&str; 3] = ["gaussian", "eva", "orthogonal"];
@@ -80,9 +135,15 @@ impl AdapterConfig {
     /// bytes.
     pub fn parse(json: &[u8]) -> Result<AdapterConfig> {
         let invalid = |text: &str| Error::invalid(format!("{CONFIG_NAME} {text}"));
-        let Ok(Value::Object(all)) = serde_json::from_slice(json) else {
-            return Err(invalid("is not a JSON object"));
+        let all = match serde_json::from_slice(json) {
+            Ok(Value::Object(all)) => all,
+            Ok(_) => return Err(invalid("is not a JSON object")),
+            Err(_) if has_no_number(json) => {
+                return Err(invalid("has NaN or Infinity, which JSON lacks: write a number"));
+            }
+            Err(error) => return Err(invalid(&format!("is not JSON: {error}"))),
         };
+        check_types(&all)?;
         let kind = all.get("peft_type").and_then(Value::as_str).ok_or_else(|| invalid("has no peft_type"))?;
         if kind != "LORA" {
             return Err(refused(&format!("peft_type {kind:?}")));
@@ -105,12 +166,15 @@ impl AdapterConfig {
         let alpha = match all.get("lora_alpha") {
             // The default of `LoraConfig`.
             None => 8.0,
-            Some(value) => value.as_f64().ok_or_else(|| invalid("has a lora_alpha that is not a number"))?,
+            Some(value) => {
+                number(value).ok_or_else(|| invalid("has a lora_alpha that is not a number of f32"))?
+            }
         };
         let patterns = all.get("alpha_pattern").and_then(Value::as_object);
         let alphas = patterns.into_iter().flatten().map(|(key, value)| {
-            let alpha = value.as_f64().ok_or_else(|| invalid("has an alpha that is not a number"))?;
-            let pattern = Pattern::new(key).ok_or_else(|| refused(&format!("alpha_pattern {key:?}")))?;
+            let alpha = number(value).ok_or_else(|| invalid("has an alpha that is not a number of f32"))?;
+            let quoted = beginning(key, QUOTED_BYTES_MAX);
+            let pattern = Pattern::new(key).ok_or_else(|| refused(&format!("alpha_pattern {quoted:?}")))?;
             Ok((pattern, alpha))
         });
         Ok(AdapterConfig {
@@ -119,6 +183,16 @@ impl AdapterConfig {
             is_rank_stabilized: flag(&all, "use_rslora"),
             is_transposed: flag(&all, "fan_in_fan_out"),
         })
+    }
+
+    /// Fails with `NotSupported` where the comparison of all patterns with so many modules takes too long.
+    pub fn check_patterns(&self, modules: usize) -> Result<()> {
+        let bytes: u64 = self.alphas.iter().map(|(pattern, _)| pattern.text.len() as u64 + 16).sum();
+        if bytes.saturating_mul(modules as u64) > COMPARED_BYTES_MAX {
+            let text = format!("alpha_pattern with {} patterns for {modules} modules", self.alphas.len());
+            return Err(refused(&text));
+        }
+        Ok(())
     }
 
     /// The scale of the product of a module, of a rank. Fails with `NotSupported` where several patterns disagree.
@@ -154,6 +228,40 @@ impl Pattern {
         let is_start = before.is_empty() || (before.ends_with('.') && !self.is_whole);
         is_start && end.bytes().zip(self.text.bytes()).all(|(one, other)| one == other || other == b'.')
     }
+}
+
+/// Fails with `Invalid` for a field with a value of a type that it never has.
+fn check_types(all: &Map<String, Value>) -> Result<()> {
+    for (field, types) in TYPES {
+        let found = all.get(field).map_or(JsonType::Null, JsonType::of);
+        if found != JsonType::Null && !types.contains(&found) {
+            let names: Vec<&str> = types.iter().map(|known| known.name()).collect();
+            let (wanted, found) = (names.join(" or "), found.name());
+            return Err(Error::invalid(format!("{CONFIG_NAME} has {field} as {found}; it must be {wanted}")));
+        }
+    }
+    Ok(())
+}
+
+/// A number that f32 can hold.
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|number| (*number as f32).is_finite())
+}
+
+/// Whether a text has a value that is a number for Python only.
+fn has_no_number(json: &[u8]) -> bool {
+    let (mut is_string, mut is_escaped) = (false, false);
+    let mut outside = Vec::new();
+    for byte in json {
+        match (is_string, byte) {
+            (true, _) if is_escaped => is_escaped = false,
+            (true, b'\\') => is_escaped = true,
+            (_, b'"') => is_string = !is_string,
+            (true, _) => {}
+            (false, _) => outside.push(*byte),
+        }
+    }
+    ["NaN", "Infinity"].iter().any(|word| outside.windows(word.len()).any(|part| part == word.as_bytes()))
 }
 
 fn flag(all: &Map<String, Value>, field: &str) -> bool {

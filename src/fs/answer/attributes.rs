@@ -1,7 +1,8 @@
 //! Extended attributes of files and of files of forms.
 
 use crate::control::{self, Acts, Asked, Asker, Cost, Reader};
-use crate::fs::answer::dispatcher::{Caller, Dispatcher};
+use crate::fs::answer::caller::Caller;
+use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::answer::numbers::other_number;
 use crate::fs::answer::program_attributes::names_of;
 use crate::fs::kernel::Reply;

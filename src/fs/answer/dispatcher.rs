@@ -19,7 +19,7 @@ use crate::fs::state::recognition::Recognition;
 use crate::fs::state::second_look::{Found, SecondLooks};
 use crate::fs::state::times::{ShownOwner, Times};
 use crate::fs::state::verify_on_open::VerifyOnOpen;
-use crate::model::{Error, ErrorKind, Owner, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
 use crate::trace;
 use crate::vfs::open::{OpenFile, SetAttr, has_setid};
@@ -56,22 +56,6 @@ impl<'a> About<'a> {
     /// An attribute of an inode.
     pub fn attribute(ino: Ino, name: &'a [u8]) -> About<'a> {
         About(ino, Some(name))
-    }
-}
-
-/// The maker of a request.
-#[derive(Clone, Copy)]
-pub(in crate::fs) struct Caller {
-    pub user: u32,
-    pub group: u32,
-    /// The thread id in the request; 0 is unknown.
-    pub thread: u32,
-}
-
-impl Caller {
-    /// The owner of what the request makes.
-    pub fn owner(self) -> Owner {
-        Owner { uid: self.user, gid: self.group }
     }
 }
 
@@ -184,6 +168,7 @@ impl Dispatcher {
                 let attr = self.vfs.attr(ino, &located);
                 let attributes = self.times.of_attr(&attr);
                 let name = self.times.of_name(&attr, may_be_cached);
+                self.vfs.note_named(ino);
                 reply.entry(&self.times.entry(&attr, name, attributes));
             }
             Err(error) => reply.error(self.failed(doing, &error)),

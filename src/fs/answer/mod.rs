@@ -1,6 +1,7 @@
 //! The answer to each kind of request: unpack the request, call the layers below, reply.
 
 mod attributes;
+pub(in crate::fs) mod caller;
 mod controls;
 pub(in crate::fs) mod dispatcher;
 mod forms;

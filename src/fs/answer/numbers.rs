@@ -58,6 +58,7 @@ impl Dispatcher {
                                 .times
                                 .of_name(&attr, || dispatcher.names.may_be_cached(asked.changes));
                             let attributes_for = dispatcher.times.of_attr(&attr);
+                            dispatcher.vfs.note_named(ino);
                             return reply.entry(&dispatcher.times.entry(&attr, time, attributes_for));
                         }
                         Err(error) if error.kind() == ErrorKind::Gone => {

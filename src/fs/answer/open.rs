@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::fs::answer::dispatcher::{Caller, Dispatcher};
+use crate::fs::answer::caller::Caller;
+use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
 use crate::fs::state::failure::guarded;

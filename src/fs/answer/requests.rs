@@ -2,17 +2,19 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use crate::control::{self, Asker, Operation as Counted};
-use crate::fs::answer::dispatcher::{About, Caller, Dispatcher, Durable, LookupBegun};
+use crate::fs::answer::caller::Caller;
+use crate::fs::answer::dispatcher::{About, Dispatcher, Durable, LookupBegun};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{
-    Forgotten, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply, Request, Service,
-    SetAttributes, SetTime, Space,
+    Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply,
+    Request, Service, SetAttributes, SetTime, Space,
 };
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
-use crate::model::{ErrorKind, NAME_BYTES_MAX, Result};
+use crate::model::{Error, ErrorKind, NAME_BYTES_MAX, Result};
 use crate::store::is_program_attribute;
 use crate::store::now_nanoseconds;
 use crate::trace;
@@ -40,8 +42,8 @@ impl Service for Dispatcher {
             Operation::Lookup { name } => {
                 self.measured(Counted::Lookup, child(name), || self.lookup(by, child(name), reply));
             }
-            Operation::Forget => self.forget([node], reply),
-            Operation::BatchForget(nodes) => self.forget(Forgotten::nodes(nodes), reply),
+            Operation::Forget { replies } => self.forget([ForgottenInode { node, replies }], reply),
+            Operation::BatchForget(inodes) => self.forget(Forgotten::inodes(inodes), reply),
             Operation::GetAttributes { handle } => {
                 self.measured(Counted::Getattr, node, || self.stat(thread, reply, node, handle));
             }
@@ -188,6 +190,19 @@ impl Dispatcher {
         let asked = LookupBegun { thread: by.thread, changes: self.names.changes() };
         let tagged = self.vfs.look_up_tag(by.user, child.parent, child.name);
         let found = tagged.unwrap_or_else(|| self.look_up(by.thread, child.parent, child.name));
+        if let Ok((ino, Located::Form(view))) = &found
+            && let Some(directories) = self.vfs.directories_of_adapter(view)
+            && !directories.are_open
+        {
+            if !by.may_enter_all(&directories.nodes) {
+                let hidden =
+                    Error::new(ErrorKind::NotFound, "an adapter in a directory that the user may not enter");
+                return reply.error(self.failed("lookup", &hidden));
+            }
+            // The kernel asks again for each user.
+            let attr = self.vfs.attr(*ino, &Located::Form(view.clone()));
+            return reply.entry(&self.times.entry(&attr, Duration::ZERO, self.times.of_attr(&attr)));
+        }
         match found {
             Ok((ino, Located::Form(view)))
                 if self.second_looks.is_sent(by.thread) && !self.passthrough.is_promised(ino, by.thread) =>
@@ -198,9 +213,9 @@ impl Dispatcher {
         }
     }
 
-    fn forget(&self, nodes: impl IntoIterator<Item = Ino>, reply: Reply) {
-        for node in nodes {
-            self.measured(Counted::Forget, node, || self.vfs.forget_inode(node));
+    fn forget(&self, inodes: impl IntoIterator<Item = ForgottenInode>, reply: Reply) {
+        for ForgottenInode { node, replies } in inodes {
+            self.measured(Counted::Forget, node, || self.vfs.forget_inode(node, replies));
         }
         reply.withhold();
     }
@@ -380,7 +395,12 @@ impl Dispatcher {
         let listed = self.names_in(user, node, offset, &mut |listed| {
             let time = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
             let entry = self.times.entry(&listed.attr, time, time);
-            listing.add_entry(&entry, listed.attr.ino.own(), listed.offset, &listed.name)
+            let has_room = listing.add_entry(&entry, listed.attr.ino.own(), listed.offset, &listed.name);
+            // The kernel looks at no entry of these two names.
+            if has_room && !matches!(listed.name.as_slice(), b"." | b"..") {
+                self.vfs.note_named(listed.attr.ino);
+            }
+            has_room
         });
         let bytes = listing.bytes();
         self.listed(listed, bytes, reply);

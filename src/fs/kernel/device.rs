@@ -129,7 +129,7 @@ mod tests {
                     reply.placed(size as usize / 2);
                 }
                 Operation::Statfs => drop(reply),
-                Operation::Forget => reply.withhold(),
+                Operation::Forget { .. } => reply.withhold(),
                 Operation::ReadLink => reply.data(b"target"),
                 _ => reply.error(errno::NOT_SERVED),
             }

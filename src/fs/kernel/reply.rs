@@ -201,7 +201,7 @@ impl Entry {
     fn layout(&self) -> [u8; ENTRY_BYTES] {
         Structure::new()
             .u64(self.attributes.node.0)
-            // The generation: inode numbers are never reused.
+            // The generation: an inode number means the same for as long as the kernel knows it.
             .u64(0)
             .u64(self.name_for.as_secs())
             .u64(self.attributes_for.as_secs())

@@ -44,7 +44,10 @@ pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
-    Forget,
+    Forget {
+        /// How many replies that named the inode are forgotten.
+        replies: u64,
+    },
     BatchForget(Forgotten<'a>),
     GetAttributes {
         handle: Option<u64>,
@@ -152,16 +155,27 @@ pub enum Operation<'a> {
 /// Inodes that the kernel forgets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forgotten<'a> {
-    /// `struct fuse_forget_one` of each: the inode, and a number of lookups.
+    /// `struct fuse_forget_one` of each: the inode, and a number of replies that named it.
     entries: &'a [u8],
+}
+
+/// An inode that the kernel forgets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForgottenInode {
+    pub node: Ino,
+    /// How many replies that named it are forgotten.
+    pub replies: u64,
 }
 
 impl<'a> Forgotten<'a> {
     const ENTRY_BYTES: usize = 16;
 
-    pub fn nodes(self) -> impl Iterator<Item = Ino> + use<'a> {
-        let number = |entry: &[u8]| entry.first_chunk().map(|bytes| Ino(u64::from_ne_bytes(*bytes)));
-        self.entries.chunks_exact(Forgotten::ENTRY_BYTES).filter_map(number)
+    pub fn inodes(self) -> impl Iterator<Item = ForgottenInode> + use<'a> {
+        let inode = |entry: &[u8]| {
+            let node = Ino(u64::from_ne_bytes(*entry.first_chunk()?));
+            Some(ForgottenInode { node, replies: u64::from_ne_bytes(*entry.last_chunk()?) })
+        };
+        self.entries.chunks_exact(Forgotten::ENTRY_BYTES).filter_map(inode)
     }
 }
 
@@ -439,11 +453,7 @@ impl<'a> Operation<'a> {
     fn parse(kind: u32, from: &mut Arguments<'a>) -> Result<Operation<'a>, Wrong> {
         Ok(match kind {
             opcode::LOOKUP => Operation::Lookup { name: from.name()? },
-            opcode::FORGET => {
-                // The number of lookups.
-                from.skip(8)?;
-                Operation::Forget
-            }
+            opcode::FORGET => Operation::Forget { replies: from.u64()? },
             opcode::GETATTR => Operation::GetAttributes { handle: from.handle_of_attributes()? },
             opcode::SETATTR => Operation::SetAttributes(from.attributes()?),
             opcode::READLINK => Operation::ReadLink,

@@ -51,6 +51,8 @@ const READ_AHEAD_KIB: u32 = 4096;
 
 /// Interval of the periodic sync.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
+/// How often the policy makes room while too few bytes of the disk are free.
+const PRESSED_EVERY: Duration = Duration::from_secs(5);
 
 /// Memory of closed collections after which the allocator gives free memory back to the system.
 const TRIMMED_BYTES: u64 = 64 << 20;
@@ -282,7 +284,8 @@ impl Mount {
             self.second_looks.release_old();
             self.heal(&heals);
             self.tend_pins(&tends);
-            if looked.elapsed() >= tick {
+            let is_due = looked.elapsed() >= tick;
+            if is_due || looked.elapsed() >= PRESSED_EVERY && self.vfs.is_short_of_space() {
                 self.follow_policy(&follows);
                 looked = Instant::now();
             }

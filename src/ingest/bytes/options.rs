@@ -2,6 +2,7 @@
 
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::recognize::block_size::Blocking;
+use crate::ingest::recognize::parts::WholeTensor;
 use crate::model::{Encoder, Error, Kept, MoveTo, Owner, Result, hex};
 
 /// Options of an import.
@@ -26,6 +27,8 @@ pub struct Options {
     pub strict: bool,
     /// The identity of the source, by which a later import recognizes it.
     pub places: Vec<String>,
+    /// The tensor that a file is whose name and bytes say nothing of tensors.
+    pub whole: Option<WholeTensor>,
 }
 
 /// Attributes of a source file.

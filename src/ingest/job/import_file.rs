@@ -30,8 +30,11 @@ pub fn import_file(
 ) -> Result<Report> {
     let outside = outside(collection, source, origin, options)?;
     let source = outside.as_ref().map_or(source, |(_, file)| file);
-    let (recognized, note) =
+    let (mut recognized, note) =
         recognize_import(collection, target.path().as_bytes(), source, &target.name, options.strict)?;
+    if let (Content::Plain, Some(whole)) = (recognized.content, &options.whole) {
+        recognized = recognized.as_tensor(&target.name, whole)?;
+    }
     let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
     let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
     let rules = KeepRules { settings, has_codes: has_codes(&recognized) };

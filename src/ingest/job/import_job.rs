@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::format::files::shard_index;
+use crate::format::log::catalog::Content;
+use crate::ingest::bytes::joined_file::JoinedFile;
 use crate::ingest::bytes::options::{Options, Origin, Report};
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::room;
@@ -24,13 +26,14 @@ use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink
 use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
 use crate::ingest::publish::tags::add_tags;
+use crate::ingest::recognize::content::recognize_at;
 use crate::model::{
     Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result, quoted_name,
 };
 use crate::store::Use;
-use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
-use crate::store::{Collection, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
+use crate::store::disk::{File, Identity};
+use crate::store::{Collection, Event, EventKind, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
 
 /// Missing shards that a note names.
 const SHARDS_SHOWN_MAX: usize = 5;
@@ -204,6 +207,22 @@ impl Plan {
         let job =
             ImportJob { plan: self, store, collection: &collection, owner, options: &options, watch, finish };
         let ran = job.all(sum);
+        if sum.files + sum.linked + sum.mended + sum.removed > 0 || ran.is_err() {
+            let (path, cause) = (collection.path(), format!("import, user {}", owner.uid));
+            let text = match &ran {
+                Ok(()) => sum.text(&self.request),
+                Err(error) => format!("{}; {error}", sum.text(&self.request)),
+            };
+            let event = Event {
+                kind: EventKind::Import,
+                path: &path,
+                cause: &cause,
+                text: &text,
+                user: Some(owner.uid),
+                step: None,
+            };
+            collection.event_log().note(&event);
+        }
         collection.save_damage();
         // Makes the imported files durable.
         let marked = match collection.check_writable() {
@@ -590,14 +609,27 @@ impl ImportJob<'_> {
     }
 
     fn shards(&self, target: &Target) -> Result<Report> {
+        let paths = shards_in_order(&self.plan.request.paths)?;
         let mut sources = Vec::new();
-        for path in &self.plan.request.paths {
-            sources.push(open_source(path).map_err(|error| Error::io(path.display(), error))?);
+        for path in &paths {
+            let source = open_source(path).map_err(|error| Error::io(path.display(), error))?;
+            if source.len().map_err(|error| Error::io(path.display(), error))? == 0 {
+                return Err(Error::invalid(format!("the shard {} is empty", path.display())));
+            }
+            sources.push(source);
         }
-        let first = self.plan.request.paths.first().ok_or_else(|| Error::invalid("no shards"))?;
+        let first = paths.first().ok_or_else(|| Error::invalid("no shards"))?;
         let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
         let origin = origin(&metadata, self.owner, None);
-        import_shards(self.collection, target, &sources, &origin, self.options, self.watch)
+        let (collection, options) = (self.collection, self.options);
+        let joined: Arc<dyn File> = Arc::new(JoinedFile::new(sources.clone())?);
+        let is_one = options.whole.is_some() || options.tier.is_some() || options.pack;
+        let recognized = recognize_at(collection, target.path().as_bytes(), &joined, &target.name);
+        if !is_one && recognized.is_ok_and(|recognized| recognized.content == Content::Plain) {
+            // Each shard keeps its own object: it can be stored, moved and reconstructed alone.
+            return import_shards(collection, target, &sources, &origin, options, self.watch);
+        }
+        import_file(collection, self.store.settings(), target, &joined, &origin, options, self.watch)
     }
 
     /// Makes the symbolic links.
@@ -644,6 +676,30 @@ impl ImportJob<'_> {
         }
         Ok(())
     }
+}
+
+/// Digits of a 128-bit number in the name of a shard.
+const NUMBER_DIGITS: usize = 32;
+
+/// The shards in the order of their 128-bit numbers, if the names of all end with one (before the suffix); else as they
+/// are given. Fails with `Invalid` for a path or a number that repeats.
+fn shards_in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut numbered = Vec::with_capacity(paths.len());
+    for path in paths {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let digits = stem.len().checked_sub(NUMBER_DIGITS).and_then(|begin| stem.get(begin..));
+        let is_hex = |digits: &&str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        numbered.push((digits.filter(is_hex).and_then(|digits| u128::from_str_radix(digits, 16).ok()), path));
+    }
+    if numbered.iter().all(|(number, _)| number.is_some()) {
+        numbered.sort_by_key(|(number, _)| *number);
+        let same = numbered.windows(2).find(|two| matches!(two, [(one, _), (other, _)] if one == other));
+        if let Some([(_, one), (_, other)]) = same {
+            let text = format!("the shards {} and {} have the same number", one.display(), other.display());
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(numbered.into_iter().map(|(_, path)| path.clone()).collect())
 }
 
 /// Notes the shards that imported indexes name and that are not in the collection.

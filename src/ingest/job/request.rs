@@ -8,7 +8,10 @@ use serde_json::{Map, Value};
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::hub::Revisions;
 use crate::ingest::recognize::block_size::Blocking;
-use crate::model::{Encoder, Error, MoveTo, OwnedCollectionName, Result, check_label, parse_tags};
+use crate::ingest::recognize::parts::WholeTensor;
+use crate::model::{
+    Dtype, Encoder, Error, MoveTo, OwnedCollectionName, Result, Shape, check_label, parse_tags,
+};
 
 /// Maximal length of a tag in characters.
 const TAG_LEN_MAX: usize = 64;
@@ -24,8 +27,11 @@ pub struct Request {
     pub pack: bool,
     /// How scales are chosen.
     pub encoder: Encoder,
-    /// The paths are the shards of one tensor of this name.
+    /// The paths are the shards of one file of this name.
     pub shard_of: Option<String>,
+    /// The element type and the shape of that file, if it is no container.
+    pub dtype: Option<String>,
+    pub shape: Option<String>,
     /// The lineage parents: a collection, or one tensor.
     pub parent: Option<String>,
     /// How evicted tensors of the import are reconstructed.
@@ -84,12 +90,16 @@ impl Request {
     /// The options of the import. Fails with `Invalid` for impossible values, and for options that
     /// exclude each other.
     pub fn options(&self) -> Result<Options> {
-        let is_whole = self.tier.is_some() || self.pack || self.manifest.is_some() || self.in_place;
         if self.paths.is_empty() {
             return Err(Error::invalid("no paths"));
         }
-        if self.shard_of.is_some() && is_whole {
-            return Err(Error::invalid("shard_of excludes tier, pack, manifest and in_place"));
+        if self.shard_of.is_some() && (self.manifest.is_some() || self.in_place) {
+            return Err(Error::invalid("shard_of excludes manifest and in_place"));
+        }
+        if self.shard_of.is_none() && (self.dtype.is_some() || self.shape.is_some()) {
+            return Err(Error::invalid(
+                "dtype and shape need shard_of; of other files they are settings: tierfs set",
+            ));
         }
         if self.in_place && self.tier.is_some() {
             return Err(Error::invalid("in_place excludes tier: files in place stay exact"));
@@ -119,7 +129,30 @@ impl Request {
         parse_tags(&self.tags.join(","))?;
         let tier = self.tier.as_deref().map(MoveTo::parse_tier).transpose()?;
         let (encoder, strict, pack, no_share) = (self.encoder, self.strict, self.pack, self.no_share);
-        Ok(Options { tier, pack, encoder, blocking, strict, no_share, ..Options::default() })
+        let whole = self.whole()?;
+        Ok(Options { tier, pack, encoder, blocking, strict, no_share, whole, ..Options::default() })
+    }
+
+    fn whole(&self) -> Result<Option<WholeTensor>> {
+        let dtype = self.dtype.as_deref().map(|text| {
+            let wrong = || {
+                Error::invalid(format!(
+                    "invalid value {text:?} of dtype; expected a type such as f32 or bf16"
+                ))
+            };
+            Dtype::from_name(text).ok_or_else(wrong)
+        });
+        let shape = self.shape.as_deref().map(|text| {
+            let wrong = || {
+                Error::invalid(format!("invalid value {text:?} of shape; expected sizes such as 4096x11008"))
+            };
+            Shape::parse(text).ok_or_else(wrong)
+        });
+        match (dtype.transpose()?, shape.transpose()?) {
+            (None, None) => Ok(None),
+            (Some(dtype), shape) => Ok(Some(WholeTensor { dtype, shape })),
+            (None, Some(_)) => Err(Error::invalid("shape needs dtype")),
+        }
     }
 
     /// The revisions of a hub cache's repositories.
@@ -158,6 +191,8 @@ impl Request {
                 "tier" => request.tier = Some(text()?.to_owned()),
                 "encoder" => request.encoder = parse_encoder(text()?)?,
                 "shard_of" => request.shard_of = Some(text()?.to_owned()),
+                "dtype" => request.dtype = Some(text()?.to_owned()),
+                "shape" => request.shape = Some(text()?.to_owned()),
                 "parent" => request.parent = Some(text()?.to_owned()),
                 "reconstruct" => request.reconstruct = Some(text()?.to_owned()),
                 "revision" => request.revision = Some(text()?.to_owned()),
@@ -220,6 +255,8 @@ impl Request {
         for (key, text) in [
             ("tier", &self.tier),
             ("shard_of", &self.shard_of),
+            ("dtype", &self.dtype),
+            ("shape", &self.shape),
             ("tag", &self.tag),
             ("parent", &self.parent),
             ("reconstruct", &self.reconstruct),

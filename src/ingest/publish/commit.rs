@@ -245,11 +245,22 @@ impl<'a> Arrived<'a> {
             records: self.records.clone(),
             ..FileEntry::new(self.content, self.objects.as_slice())
         };
-        names.file(node, file);
+        let is_tensor = self.content == Content::Tensor;
+        match self.tensors.first() {
+            Some(Some(tensor)) if is_tensor => {
+                let lineage = self.parents.first().copied().unwrap_or(TensorId(0));
+                let error = self.errors.first().copied().flatten().map(Box::new);
+                names.file(node, FileEntry { tensor: Some(tensor_entry(tensor, lineage)), error, ..file });
+            }
+            _ => names.file(node, file),
+        }
         let tiers = self.tiers.iter().copied().flatten();
         if let Some(lowest) = tiers.reduce(|lowest, tier| if lowest.finer_than(tier) { tier } else { lowest })
         {
             names.allow_loss(node, lowest);
+        }
+        if is_tensor {
+            return 1;
         }
         let mut named = 0;
         let objects = self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.tiers);
@@ -273,18 +284,18 @@ impl<'a> Arrived<'a> {
         error: Option<Measured>,
     ) -> FileEntry {
         FileEntry {
-            tensor: Some(TensorEntry {
-                name: tensor.own_name.as_str().into(),
-                dtype: tensor.dtype,
-                shape: tensor.shape.clone(),
-                parent,
-            }),
+            tensor: Some(tensor_entry(tensor, parent)),
             container: Some(container),
             error: error.map(Box::new),
             view: tensor.view.clone(),
             ..FileEntry::new(Content::Part, [object])
         }
     }
+}
+
+fn tensor_entry(tensor: &PartTensor, parent: TensorId) -> TensorEntry {
+    let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
+    TensorEntry { name: tensor.own_name.as_str().into(), dtype, shape, parent }
 }
 
 /// Commits a tensor made of several files, as shards in the order given. Whether it has a lineage

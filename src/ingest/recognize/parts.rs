@@ -29,6 +29,40 @@ pub struct Recognized {
     pub shards: Option<String>,
 }
 
+/// A file that is a tensor from its first byte to its last.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WholeTensor {
+    pub dtype: Dtype,
+    /// One dimension with all elements if `None`.
+    pub shape: Option<Shape>,
+}
+
+impl WholeTensor {
+    /// The shape of a file of `bytes` bytes. Fails with `Invalid` where these are not its elements.
+    fn shape_of(&self, bytes: u64) -> Result<Shape> {
+        let WholeTensor { dtype, shape } = self;
+        let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(bytes);
+        let found = shape.clone().or_else(|| Shape::new(&[dtype.elements_in(bytes)]));
+        found.filter(agrees).ok_or_else(|| {
+            let shape = shape
+                .as_ref()
+                .map_or_else(|| "whole elements".to_owned(), |shape| format!("the shape {shape}"));
+            Error::invalid(format!("it has {bytes} bytes, which do not match {shape} of {dtype}"))
+        })
+    }
+}
+
+impl Recognized {
+    /// The same bytes as one tensor.
+    pub(in crate::ingest) fn as_tensor(self, name: &[u8], whole: &WholeTensor) -> Result<Recognized> {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let shape = whole.shape_of(self.bytes)?;
+        let tensor = PartTensor { own_name: name.clone(), name, dtype: whole.dtype, shape, view: None };
+        let part = Part { begin: 0, end: self.bytes, tensor: Some(tensor) };
+        Ok(Recognized { content: Content::Tensor, parts: vec![part], ..self })
+    }
+}
+
 /// A range of a file that becomes one object.
 #[derive(Clone, Debug)]
 pub struct Part {

@@ -79,6 +79,17 @@ impl Footprint {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
+    /// The number of changes so far.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The summary of a type that was made of the present state, or one that `compute` makes.
+    pub fn present_summary<T: Send + Sync + 'static>(&self, compute: impl FnOnce() -> T) -> Arc<T> {
+        let known = self.summaries().into_iter().find_map(|summary| summary.downcast().ok());
+        known.unwrap_or_else(|| self.keep_summary(compute))
+    }
+
     /// Keeps a summary that `compute` makes of the present state, instead of the last one of its type.
     pub fn keep_summary<T: Send + Sync + 'static>(&self, compute: impl FnOnce() -> T) -> Arc<T> {
         let changes = self.changes.load(Ordering::Acquire);

@@ -7,7 +7,7 @@ use crate::store::collection::footprint::Summary;
 use crate::store::collection::identity::Access;
 use crate::store::collection::lineage::relatives;
 use crate::store::log::checkpoint::Checkpoint;
-use crate::store::state::node_settings::POLICY;
+use crate::store::state::settings_table::POLICY;
 use crate::store::state::tree::ComputedDirectories;
 
 impl Collection {
@@ -17,9 +17,20 @@ impl Collection {
         self.footprint.bytes(|| self.state.try_read().map(|state| state.memory()))
     }
 
+    /// The number of changes of its state since it was opened. A caller that asks before it looks at the state notices by
+    /// another number that the state has changed since.
+    pub fn changes(&self) -> u64 {
+        self.footprint.changes()
+    }
+
     /// Computes a summary of the state, which is kept while the collection is closed.
     pub fn summarized<T: Send + Sync + 'static>(&self, compute: impl FnOnce() -> T) -> Arc<T> {
         self.footprint.keep_summary(compute)
+    }
+
+    /// [`summarized`](Self::summarized), computed once after each change of the state.
+    pub fn summarized_once<T: Send + Sync + 'static>(&self, compute: impl FnOnce() -> T) -> Arc<T> {
+        self.footprint.present_summary(compute)
     }
 
     /// Notes a use, so that it stays open longer than others.

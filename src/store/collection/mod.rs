@@ -38,7 +38,7 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use crate::format::files::onnx::DataFiles;
 use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
-use crate::model::{CollectionName, EntryId, Error, ErrorKind, ObjectId, Result};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, ObjectId, Result, Thresholds};
 use crate::store::clock::Ticks;
 use crate::store::collection::digest_cache::{DigestCache, Sums};
 use crate::store::collection::footprint::Footprint;
@@ -57,6 +57,7 @@ use crate::store::log::checkpoint::Checkpoint;
 use crate::store::log::replay::Damage;
 use crate::store::object::Object;
 use crate::store::object::failed_reads::Unreadable;
+use crate::store::object::usage::FileUse;
 use crate::store::quota::{Limits, Meter};
 use crate::store::settings::PACKS;
 use crate::store::space::external_file::is_untouched;
@@ -221,8 +222,20 @@ impl Collection {
 
     /// The value of the setting `pack` for a node: its own, an inherited one, or that of the store.
     pub fn pack_of<'a>(&self, state: &'a State, node: EntryId) -> &'a str {
-        let default = if self.services.packs() { PACKS[1] } else { PACKS[0] };
+        let default = if self.services.defaults.packs { PACKS[1] } else { PACKS[0] };
         state.inherited(node, PACK).unwrap_or(default)
+    }
+
+    /// The thresholds of a node: its own, inherited ones, and those of the store.
+    pub fn thresholds_of(&self, state: &State, node: EntryId) -> Thresholds {
+        state.thresholds(node, &self.services.defaults.thresholds)
+    }
+
+    /// A use now of a file that was created at `created_at`, in seconds since 1970, and has the thresholds of `node`.
+    pub fn use_of(&self, node: EntryId, created_at: u64) -> FileUse {
+        let ticks = self.ticks();
+        let share = self.thresholds_of(&self.state(), node).ema_share as f32;
+        FileUse { created: ticks.of(created_at), now: ticks.now(), share }
     }
 
     /// Whether exact tensors that arrive at a node are packed.
@@ -479,6 +492,14 @@ impl Collection {
 /// Called when names change. The writer's locks are held during the call.
 type NameWatcher = Box<dyn Fn() + Send + Sync>;
 
+/// Values for nodes without their own settings.
+#[derive(Clone, Default)]
+pub(in crate::store) struct Defaults {
+    /// Whether exact tensors are packed.
+    pub packs: bool,
+    pub thresholds: Thresholds,
+}
+
 /// The services that a store gives to each collection that it opens.
 #[derive(Clone, Default)]
 pub(in crate::store) struct Services {
@@ -488,17 +509,16 @@ pub(in crate::store) struct Services {
     lineage: Arc<Lineage>,
     name_watcher: Arc<OnceLock<NameWatcher>>,
     events: Arc<Events>,
-    /// Whether exact tensors are packed where no setting says it.
-    packs: bool,
+    defaults: Defaults,
     sharing: Arc<Sharing>,
     /// Number of collections that were opened.
     opened: Arc<AtomicU64>,
 }
 
 impl Services {
-    /// New services with this clock. `packs` is whether exact tensors are packed by default.
-    pub fn new(ticks: Ticks, packs: bool, sharing: Sharing) -> Services {
-        Services { ticks, packs, sharing: Arc::new(sharing), ..Services::default() }
+    /// New services with this clock.
+    pub fn new(ticks: Ticks, defaults: Defaults, sharing: Sharing) -> Services {
+        Services { ticks, defaults, sharing: Arc::new(sharing), ..Services::default() }
     }
 
     /// These services, with the dependencies between objects that others have.
@@ -551,11 +571,6 @@ impl Services {
     /// The event log.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
-    }
-
-    /// Whether exact tensors are packed where no setting says it.
-    pub fn packs(&self) -> bool {
-        self.packs
     }
 
     /// Sets the function that is called when names change. Only the first call has an effect.

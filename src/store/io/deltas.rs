@@ -1,9 +1,9 @@
 //! Applies deltas to decoded blocks, and stores writes to encoded blocks as deltas.
 //!
-//! A flush compares a written block that was encoded with the bytes that readers saw before. If at most a tenth of the
-//! elements changed, and the record takes less than half of the exact block, the changes go to `delta.dat` as a patch,
-//! and the slot in `tier0.dat` is released. Otherwise the block becomes exact. The ninth patch of a block merges the
-//! others into itself. Deltas stay until every read that began before a change has ended.
+//! A flush compares a written block that was encoded with the bytes that readers saw before. If few of the elements changed
+//! (`DeltaLimits`), and the record takes less than half of the exact block, the changes go to `delta.dat` as a patch,
+//! and the slot in `tier0.dat` is released. Otherwise the block becomes exact. A patch for which the chain has no
+//! room merges the others into itself. Deltas stay until every read that began before a change has ended.
 
 use std::ops::Range;
 
@@ -14,13 +14,10 @@ use crate::format::payload::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::packed_blocks::apply_changes;
-use crate::store::io::scaled_delta::{Writes, scaled};
+use crate::store::io::scaled_delta::{DeltaLimits, Rounding, Writes, scaled};
 use crate::store::object::blocks::{Block, DIRTY, IndexedBlock};
-use crate::store::object::links::{DELTA_FILE, DeltaLink, LINKS_MAX};
+use crate::store::object::links::{DELTA_FILE, DeltaLink};
 use crate::store::space::files::Touched;
-
-/// A block of which more than one element in this many changed is rewritten.
-const CHANGED_SHARE: usize = 10;
 
 /// How a write to a block is stored.
 pub(in crate::store) enum Patch {
@@ -111,8 +108,9 @@ impl OpenObject {
         let mut base = vec![0; new.len()];
         let deltas = object.deltas(index, block.epoch);
         let links = deltas.as_ref().map_or(0, |links| links.len());
-        // The ninth patch merges everything written since the block was encoded.
-        let is_merged = links == LINKS_MAX && writes == Writes::Exact;
+        let Writes { rounding, limits } = writes;
+        // The last patch merges everything written since the block was encoded.
+        let is_merged = links >= limits.chain && rounding.is_none();
         let is_scaled = |link: &DeltaLink| link.kind == DeltaKind::Scaled;
         if is_merged && deltas.is_some_and(|links| links.iter().any(is_scaled)) {
             return Ok(Patch::None);
@@ -132,17 +130,17 @@ impl OpenObject {
             return Ok(Patch::None);
         }
         // An exact block stays exact, and a block in a tier below the consent takes exact patches.
-        if let Writes::Rounded { encoder, loss } = writes
+        if let Some(Rounding { encoder, loss }) = rounding
             && !block.stored.tier.is_exact()
             && loss.allows(block.stored.tier)
         {
             if base == new {
                 return Ok(Patch::Same);
             }
-            let changes = scaled(dtype, &base, new, new.len() / width / CHANGED_SHARE);
+            let changes = scaled(dtype, &base, new, &limits);
             let is_small =
                 |changes: &Changes| (HEAD_BYTES + 4 * changes.len()) * 2 < block.stored.len as usize;
-            return match changes.filter(|changes| links < LINKS_MAX && is_small(changes)) {
+            return match changes.filter(|changes| links < limits.chain && is_small(changes)) {
                 Some(changes) if changes.is_empty() => Ok(Patch::Same),
                 Some(changes) => {
                     self.link(IndexedBlock { index, block: &block }, changes, links + 1, touched)
@@ -151,7 +149,7 @@ impl OpenObject {
             };
         }
         let chain_len = if is_merged { 1 } else { links + 1 };
-        let Some(changes) = changes(dtype, &base, new) else { return Ok(Patch::None) };
+        let Some(changes) = changes(dtype, &base, new, &limits) else { return Ok(Patch::None) };
         if changes.is_empty() && chain_len == links + 1 {
             return Ok(Patch::Same);
         }
@@ -181,9 +179,8 @@ impl OpenObject {
             self.read_base(index, &block, &mut base)?;
             let mut merged = base.clone();
             self.apply_deltas(index, &block, &mut merged)?;
-            let Some(changes) = changes(dtype, &base, &merged).filter(|changes| !changes.is_empty()) else {
-                continue;
-            };
+            let found = changes(dtype, &base, &merged, &DeltaLimits::default());
+            let Some(changes) = found.filter(|changes| !changes.is_empty()) else { continue };
             if let Patch::Link(record) =
                 self.link(IndexedBlock { index, block: &block }, changes, 1, &mut touched)?
             {
@@ -226,11 +223,10 @@ impl OpenObject {
     }
 }
 
-/// The elements that differ bitwise, or `None` if they are more than one in ten. Equal blocks give an
-/// empty patch.
-fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
+/// The elements that differ bitwise, or `None` if they are too many. Equal blocks give an empty patch.
+fn changes(dtype: Dtype, base: &[u8], new: &[u8], limits: &DeltaLimits) -> Option<Changes> {
     let width = dtype.bytes() as usize;
-    let most = new.len() / width / CHANGED_SHARE;
+    let most = limits.changed(new.len() / width);
     let (mut indices, mut elements) = (Vec::new(), Vec::new());
     for (place, (before, after)) in base.chunks_exact(width).zip(new.chunks_exact(width)).enumerate() {
         if before != after {

@@ -441,7 +441,7 @@ impl OpenObject {
             }
         }
         blocks.sort_unstable_by_key(|(index, _)| *index);
-        let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
+        let is_rounded = writes.rounding.is_some() && !unneeded.is_empty();
         let (open, bytes) = (self, layout.bytes);
         Ok(Written { open, writing, blocks, holes, patches, encoded, unneeded, touched, is_rounded, bytes })
     }

@@ -45,7 +45,7 @@ use crate::store::object::failed_reads::Unreadable;
 use crate::store::object::links::DeltaLink;
 use crate::store::object::origin::Origin;
 use crate::store::object::parts::Part;
-use crate::store::object::usage::Accesses;
+use crate::store::object::usage::{Accesses, FileUse};
 use crate::store::object::verified_blocks::Checked;
 use crate::store::object::write_state::WriteState;
 use crate::store::quota::Use;
@@ -310,10 +310,10 @@ impl Object {
     }
 
     /// Counts an access of the blocks of `range` that have payloads.
-    pub fn count_use(&self, range: Range<u32>, created: u32, now: u32) {
+    pub fn count_use(&self, range: Range<u32>, file_use: FileUse) {
         let blocks = self.layout().blocks();
         let used: SmallVec<[Range<u32>; 4]> = self.blocks.read().with_payloads(range).collect();
-        used.into_iter().for_each(|range| self.accesses.count(range, blocks, created, now));
+        used.into_iter().for_each(|range| self.accesses.count(range, blocks, file_use));
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 //! Usage history of blocks: counted by reads without locks, kept in memory and in a side file.
 //!
 //! An access shifts the window of a block left by the ticks since the last one and sets its bit 0. It
-//! also updates the moving average of the access rate: `ema = a/dt + (1-a)*ema`, with a = 0.1 and dt
-//! the ticks since the last access, at least 1. A new block has a window of 1 and an average of 0.
+//! also updates the moving average of the access rate: `ema = a/dt + (1-a)*ema`, with dt the ticks since the last access,
+//! at least 1. The setting `ema_share` has a; it is 0.1 by default. A new block has a window of 1 and an average of 0.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,8 +12,16 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::log::access::History;
 
-/// Weight of the last access in the average.
-const SHARE: f32 = 0.1;
+/// A use of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileUse {
+    /// The tick of the file's creation.
+    pub created: u32,
+    /// The present tick.
+    pub now: u32,
+    /// Its weight in the average.
+    pub share: f32,
+}
 /// Number of blocks whose histories are allocated together.
 const CHUNK: usize = 64;
 
@@ -23,25 +31,26 @@ impl History {
         History { count: 0, last: created, created, window: 1, ema: 0.0 }
     }
 
-    /// The history after an access at tick `now`. A tick before the last access counts as that one.
-    pub fn accessed(self, now: u32) -> History {
+    /// The history after an access at tick `now`, which has the weight `share` in the average. A tick before the last
+    /// access counts as that one.
+    pub fn accessed(self, now: u32, share: f32) -> History {
         let since = now.saturating_sub(self.last);
         History {
             count: self.count.saturating_add(1),
             last: self.last.max(now),
             created: self.created,
             window: shifted(self.window, since) | 1,
-            ema: averaged(self.ema, since),
+            ema: averaged(self.ema, since, share),
         }
     }
 
-    /// Score from 0 to 1000: `700 * ema * 0.9^idle + 300 * bits / 64 / sqrt(age)`. `idle` and `age` (at
+    /// Score from 0 to 1000: `700 * ema * (1 - share)^idle + 300 * bits / 64 / sqrt(age)`. `idle` and `age` (at
     /// least 1) are in ticks; `bits` is the number of bits set in the window at `now`.
-    pub fn score(self, now: u32) -> f64 {
+    pub fn score(self, now: u32, share: f32) -> f64 {
         let idle = now.saturating_sub(self.last);
         let age = f64::from(now.saturating_sub(self.created).max(1));
         let rate =
-            f64::from(self.ema) * (1.0 - f64::from(SHARE)).powi(i32::try_from(idle).unwrap_or(i32::MAX));
+            f64::from(self.ema) * (1.0 - f64::from(share)).powi(i32::try_from(idle).unwrap_or(i32::MAX));
         let bits = f64::from(shifted(self.window, idle).count_ones());
         700.0 * rate + 300.0 * bits / 64.0 / age.sqrt()
     }
@@ -51,8 +60,8 @@ fn shifted(window: u64, ticks: u32) -> u64 {
     window.checked_shl(ticks).unwrap_or(0)
 }
 
-fn averaged(ema: f32, since: u32) -> f32 {
-    SHARE / since.max(1) as f32 + (1.0 - SHARE) * ema
+fn averaged(ema: f32, since: u32, share: f32) -> f32 {
+    share / since.max(1) as f32 + (1.0 - share) * ema
 }
 
 /// The history of a block. An access changes one word, and two more if it is the first of a tick. A
@@ -107,7 +116,7 @@ impl Slot {
     }
 
     /// Updates the history as [`History::accessed`] does.
-    fn count(&self, now: u32) {
+    fn count(&self, now: u32, share: f32) {
         let later = |both: u64| {
             let (last, created) = parted(both);
             (last < now).then_some(joined(now, created))
@@ -124,7 +133,7 @@ impl Slot {
         }
         let worth = |both: u64| {
             let (ema, count) = parted(both);
-            let ema = averaged(f32::from_bits(ema), since);
+            let ema = averaged(f32::from_bits(ema), since, share);
             Some(joined(ema.to_bits(), count.saturating_add(1)))
         };
         self.worth.fetch_update(Ordering::Relaxed, Ordering::Relaxed, worth).ok();
@@ -171,9 +180,9 @@ impl Chunks {
 }
 
 impl Accesses {
-    /// Counts an access of each block of `range` at tick `now`. `blocks` is the number of the object's
-    /// blocks, `created` the tick of its creation. Allocates at the first access only.
-    pub fn count(&self, range: Range<u32>, blocks: u32, created: u32, now: u32) {
+    /// Counts an access of each block of `range`. `blocks` is the number of the object's blocks. Allocates at the first
+    /// access only.
+    pub fn count(&self, range: Range<u32>, blocks: u32, FileUse { created, now, share }: FileUse) {
         let range = range.start..range.end.min(blocks);
         if range.is_empty() {
             return;
@@ -182,7 +191,7 @@ impl Accesses {
         for (chunk, inside) in chunks_in(range) {
             let slots = chunks.get(chunk).and_then(|slots| slots.get(inside));
             for slot in slots.unwrap_or_default() {
-                slot.count(now);
+                slot.count(now, share);
             }
         }
     }
@@ -273,7 +282,9 @@ fn chunks_in(range: Range<u32>) -> impl Iterator<Item = (usize, Range<usize>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accesses, History};
+    use super::{Accesses, FileUse, History};
+
+    const SHARE: f32 = 0.1;
 
     fn near(one: f64, other: f64) {
         assert!((one - other).abs() < 1e-3, "{one} is not {other}");
@@ -284,40 +295,40 @@ mod tests {
         let made = History::new(100);
         assert_eq!((made.window, made.ema, made.count, made.last), (1, 0.0, 0, 100));
         // In the tick of its creation: a/1.
-        let one = made.accessed(100);
+        let one = made.accessed(100, SHARE);
         assert_eq!((one.window, one.count), (1, 1));
         near(one.ema.into(), 0.1);
         // Two ticks later: 0.1/2 + 0.9*0.1 = 0.14, window 0b101.
-        let two = one.accessed(102);
+        let two = one.accessed(102, SHARE);
         assert_eq!((two.window, two.count, two.last), (0b101, 2, 102));
         near(two.ema.into(), 0.14);
         // 63 ticks: the oldest bits would be at 65 and 63, so one is left. 0.1/63 + 0.9*0.14.
-        let three = two.accessed(165);
+        let three = two.accessed(165, SHARE);
         assert_eq!(three.window, 1 << 63 | 1);
         near(three.ema.into(), 0.1 / 63.0 + 0.126);
-        assert_eq!(three.accessed(229).window, 1, "from 64 on nothing is left");
+        assert_eq!(three.accessed(229, SHARE).window, 1, "from 64 on nothing is left");
         // A clock that went back: counts as the same tick.
-        let back = three.accessed(7);
+        let back = three.accessed(7, SHARE);
         assert_eq!((back.window, back.last), (three.window, 165));
-        assert_eq!(History { count: u32::MAX, ..three }.accessed(165).count, u32::MAX);
+        assert_eq!(History { count: u32::MAX, ..three }.accessed(165, SHARE).count, u32::MAX);
     }
 
     #[test]
     fn scores_equal_those_computed_by_hand() {
         // Never used: 300/64 at first, a quarter of the bits' share after 16 ticks.
-        near(History::new(0).score(0), 4.6875);
-        near(History::new(0).score(16), 1.171_875);
-        near(History::new(0).score(64), 0.0);
+        near(History::new(0).score(0, SHARE), 4.6875);
+        near(History::new(0).score(16, SHARE), 1.171_875);
+        near(History::new(0).score(64, SHARE), 0.0);
         let history = History { count: 9, last: 100, created: 0, window: 0b1111, ema: 0.5 };
         // 700*0.5 + 300*4/64/10.
-        near(history.score(100), 351.875);
+        near(history.score(100, SHARE), 351.875);
         // 700*0.5*0.9^2 + 18.75/sqrt(102).
-        near(history.score(102), 283.5 + 18.75 / 102_f64.sqrt());
+        near(history.score(102, SHARE), 283.5 + 18.75 / 102_f64.sqrt());
         // 700*0.5*0.9^62 and two of the bits shifted out; sqrt(162).
-        near(history.score(162), 350.0 * 0.9_f64.powi(62) + 300.0 * 2.0 / 64.0 / 162_f64.sqrt());
+        near(history.score(162, SHARE), 350.0 * 0.9_f64.powi(62) + 300.0 * 2.0 / 64.0 / 162_f64.sqrt());
         let full = History { window: u64::MAX, ema: 1.0, created: 100, ..history };
-        near(full.score(100), 1000.0);
-        near(full.score(u32::MAX), 0.0);
+        near(full.score(100, SHARE), 1000.0);
+        near(full.score(u32::MAX, SHARE), 0.0);
     }
 
     #[test]
@@ -327,10 +338,10 @@ mod tests {
         for step in 0..2000_u32 {
             let (first, now) = (step * 37 % 300, 5 + step / 20);
             let range = first..(first + step % 130).min(320);
-            accesses.count(range.clone(), 300, 5, now);
+            accesses.count(range.clone(), 300, FileUse { created: 5, now: now, share: SHARE });
             range.filter(|block| *block < 300).for_each(|block| {
                 let history = &mut table[block as usize];
-                *history = history.accessed(now);
+                *history = history.accessed(now, SHARE);
             });
         }
         let wanted: Vec<(u32, History)> = (0..).zip(table).collect();
@@ -349,8 +360,8 @@ mod tests {
         let mut table = Vec::new();
         for (blocks, now) in [(1, 3), (2, 4), (63, 9), (64, 9), (65, 12), (200, 13), (131, 14)] {
             table.resize((blocks as usize).max(table.len()), History::new(2));
-            accesses.count(0..blocks, blocks, 2, now);
-            table[..blocks as usize].iter_mut().for_each(|history| *history = history.accessed(now));
+            accesses.count(0..blocks, blocks, FileUse { created: 2, now: now, share: SHARE });
+            table[..blocks as usize].iter_mut().for_each(|history| *history = history.accessed(now, SHARE));
             let wanted: Vec<(u32, History)> = (0..).zip(table.iter().copied()).collect();
             assert_eq!(accesses.used(1000), wanted, "{blocks} blocks");
             let room: usize = accesses.chunks.read().all().map(|(_, slots)| slots.len()).sum();
@@ -363,7 +374,11 @@ mod tests {
         let accesses = Accesses::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..5000).for_each(|step| accesses.count(60..70, 100, 0, step / 100)));
+                scope.spawn(|| {
+                    (0..5000).for_each(|step| {
+                        accesses.count(60..70, 100, FileUse { created: 0, now: step / 100, share: SHARE })
+                    })
+                });
             }
         });
         let used = accesses.used(100);

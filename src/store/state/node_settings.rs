@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
-use crate::model::{EntryId, LOSSES, Loss, Tier};
+use crate::model::{EntryId, LOSSES, Loss, THRESHOLDS, Thresholds, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
 use crate::store::state::settings_table::{ByNode, SHARDS, rare};
@@ -13,8 +13,6 @@ use crate::store::state::settings_table::{ByNode, SHARDS, rare};
 pub const LOSSY: &str = "lossy";
 /// Setting that says how exact blocks of arriving tensors are stored.
 pub const PACK: &str = "pack";
-/// Setting that says whether the periodic work of a mount moves or removes files.
-pub const POLICY: &str = "policy";
 /// Setting of directories that says whether tensors also open by their plain names there.
 pub const PLAIN: &str = "plain";
 /// Its values, the default first.
@@ -78,6 +76,23 @@ impl State {
         let few = few.into_iter().flatten();
         // Only one of the two has any.
         of_key.chain(few.filter_map(move |node| Some((*node, self.logged_setting(*node, key)?))))
+    }
+
+    /// The thresholds of a node, of which `store` has the defaults. A value that no program could have set does not count.
+    pub(in crate::store) fn thresholds(&self, node: EntryId, store: &Thresholds) -> Thresholds {
+        let mut found = *store;
+        for threshold in &THRESHOLDS {
+            // Most collections set none of them.
+            let nodes = rare(threshold.name).and_then(|place| self.settings.rare.get(place));
+            if nodes.is_some_and(|nodes| nodes.is_empty()) {
+                continue;
+            }
+            let text = self.inherited(node, threshold.name);
+            if let Some(value) = text.and_then(|text| threshold.parse(text).ok()) {
+                threshold.set(&mut found, value);
+            }
+        }
+        found
     }
 
     /// All of a node's own settings.

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::EntryId;
+use crate::model::{
+    DELTA_CHAIN, DELTA_CHANGED, DELTA_NORM, DOWN_BELOW, EMA_SHARE, EntryId, FREE_MIN, HOLD, IDLE, UP_ABOVE,
+};
 
 /// Setting of a file whose first name changed and that has not been examined since.
 pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
@@ -13,11 +15,28 @@ pub const DATA_FILES: &str = "data_files";
 /// (`format/files/shard_index.rs`).
 pub const SHARDS: &str = "shards";
 
+/// Setting that says whether the periodic work of a mount moves or removes files.
+pub const POLICY: &str = "policy";
 /// Setting with the tags of a node, with commas between.
 pub const TAGS: &str = "tags";
 
 /// Keys that few nodes have, and of which all nodes are asked for.
-const RARE_KEYS: [&str; 4] = [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS];
+const RARE_KEYS: [&str; 14] = [
+    RECOGNIZE_AGAIN,
+    DATA_FILES,
+    SHARDS,
+    TAGS,
+    POLICY,
+    DOWN_BELOW.name,
+    UP_ABOVE.name,
+    HOLD.name,
+    IDLE.name,
+    EMA_SHARE.name,
+    DELTA_CHANGED.name,
+    DELTA_NORM.name,
+    DELTA_CHAIN.name,
+    FREE_MIN.name,
+];
 
 /// The settings of all nodes.
 #[derive(Debug, Default)]

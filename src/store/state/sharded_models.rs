@@ -29,10 +29,18 @@ impl State {
         self.shard_indexes.has(id) || self.setting(id, SHARDS).is_some()
     }
 
+    /// The indexes that name a container of a directory.
+    pub fn indexes_of<'a>(
+        &'a self,
+        directory: EntryId,
+        container: &'a [u8],
+    ) -> impl Iterator<Item = EntryId> + 'a {
+        self.shard_indexes.of(directory, container).take(INDEXES_MAX).map(|(id, _)| id)
+    }
+
     /// Whether an index names both of two containers of a directory.
     pub fn are_in_one_index(&self, directory: EntryId, one: &[u8], other: &[u8]) -> bool {
-        let indexes = |name| self.shard_indexes.of(directory, name).take(INDEXES_MAX).map(|(id, _)| id);
-        indexes(one).any(|id| indexes(other).any(|other| other == id))
+        self.indexes_of(directory, one).any(|id| self.indexes_of(directory, other).any(|other| other == id))
     }
 
     /// Whether these are not the containers that a file is recorded to name. `None` for a file that is not an index.

@@ -46,6 +46,7 @@ pub(super) fn part(index: u32, source: Source, tensor: &TensorEntry) -> Result<P
     let none = || Error::new(ErrorKind::NotFound, "the tensor has no such expert");
     let count = count(tensor).filter(|count| index < *count).ok_or_else(none)?;
     let bytes = source.bytes / u64::from(count);
+    // The index is less than the count, so the range ends within the tensor.
     let elements = StridedElements::range(u64::from(index) * bytes, bytes);
     Ok(Part::slice(source, elements))
 }

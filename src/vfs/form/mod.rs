@@ -31,6 +31,7 @@ mod kind;
 mod names;
 mod pieces;
 mod plan;
+mod rank_models;
 mod recipe;
 mod safetensors;
 mod split;
@@ -38,9 +39,14 @@ mod sums;
 mod values;
 mod weights;
 
-pub use adapters::{Adapter, AdapterFiles, files_in, fits, plan as plan_merged};
+pub use adapters::{
+    Adapter, AdapterFiles, AdapterNodes, KeptRefusal, OpenAdapter, files_in, fits, plan as plan_merged,
+};
 pub use form_pins::{PinnedForms, pin_of};
-pub use gguf_model::{anchors_of, inputs, is_shown as is_model_shown, why_none, why_of_config};
+pub use gguf_model::{
+    anchors_of, find as model_in, inputs, is_shown as is_model_shown, name as model_name,
+    size as size_of_model, why_none, why_of_config,
+};
 pub use kind::{Form, MERGED_NAME, Shows};
 pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};

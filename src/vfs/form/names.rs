@@ -89,7 +89,8 @@ pub fn lists_tensors(form: Form, state: &State, directory: EntryId) -> bool {
         && (form != Form::Safetensors || !checkpoint::is_in(state, directory))
 }
 
-/// The names in a form of a node whose name in a directory is `name`, each with its item.
+/// The names in a form of a node whose name in a directory is `name`, each with its item. A form of models has only its
+/// directories so.
 pub fn names(
     form: Form,
     state: &State,
@@ -97,11 +98,9 @@ pub fn names(
     node: &Arc<Node>,
 ) -> Vec<(Vec<u8>, Item)> {
     if matches!(form.shows(), Shows::Model(_)) {
-        let shown = match node.entry.node_type {
-            NodeType::Directory => Some(name.to_vec()),
-            _ => gguf_model::is_anchor(state, directory, name, node).then(gguf_model::name),
-        };
-        return shown.into_iter().map(|name| (name, Item::Node(node.clone()))).collect();
+        let shown =
+            (node.entry.node_type == NodeType::Directory).then(|| (name.to_vec(), Item::Node(node.clone())));
+        return shown.into_iter().collect();
     }
     let is_tensor = node.file().is_none_or(|file| file.tensor.is_some());
     if form == Form::Safetensors && !is_tensor {
@@ -156,8 +155,7 @@ pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
 fn is_shown(form: Form, state: &State, node: &Node) -> bool {
     // Loaders would add an adapter beside the base again.
     if let Form::Merged(files) = form
-        && files.collection == state.number()
-        && [files.config, files.weights].contains(&node.entry.id)
+        && files.has(state, node.entry.id)
     {
         return false;
     }

@@ -44,7 +44,7 @@ pub fn plan(
     }
     let own = collection;
     let collection = published.unwrap_or(own);
-    let parts = match (item, form.shows()) {
+    let parts: Vec<Part> = match (item, form.shows()) {
         (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
         (Item::Whole, _) => all_tensors(&collection.state())?,
         (Item::Index(node), _) => match batch_of(collection, node) {
@@ -89,7 +89,26 @@ pub fn plan(
     };
     let created_at =
         item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
-    Ok(Recipe { collection: collection.clone(), created_at, parts, inputs: Vec::new() })
+    let inputs = match (item.node(), form.shows()) {
+        (Some(node), Shows::Cast(_)) => containers_beside(&collection.state(), node, &parts),
+        _ => Vec::new(),
+    };
+    Ok(Recipe { collection: collection.clone(), created_at, parts, inputs })
+}
+
+/// The containers, beside that of a node, that have tensors of the weights of a file.
+fn containers_beside(state: &State, node: &Node, parts: &[Part]) -> Vec<Arc<Node>> {
+    let own = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
+    let weights = parts.iter().filter_map(|part| match part {
+        Part::Weight(shown) => Some(shown),
+        _ => None,
+    });
+    let objects = weights.flat_map(|shown| &shown.sources).flat_map(|(_, source)| &source.objects);
+    let container = |object: &Arc<Object>| {
+        let container = state.node(state.part_of(object.entry.id)?)?.file()?.container?;
+        (container != own).then(|| Some((container, state.node(container)?.clone())))?
+    };
+    objects.filter_map(container).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// The collection as after the move that a form shows, if it is one of a remote that has this variant.

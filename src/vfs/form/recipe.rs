@@ -9,9 +9,10 @@ use crate::format::files::safetensors::Weight;
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
+use crate::store::FileUse;
 use crate::store::Node;
 use crate::store::Object;
-use crate::store::{OpenObject, StridedElements, Verify};
+use crate::store::{OpenObject, ROOT, StridedElements, Verify};
 use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, Strided, Zeros, batch_index};
 use crate::vfs::form::adapters::MergedTensor;
 use crate::vfs::form::batch::{self, Rows};
@@ -127,18 +128,14 @@ impl Source {
     }
 
     /// Counts an access to some of the bytes of the objects, or to all.
-    fn count_use(&self, of: Option<Range<u64>>, created: u32, now: u32) {
+    fn count_use(&self, of: Option<Range<u64>>, file_use: FileUse) {
         let mut begin = 0;
         for object in &self.objects {
             let (layout, end) = (object.layout(), begin + object.bytes());
             let range = of.clone().unwrap_or(begin..end);
             let (from, until) = (range.start.max(begin), range.end.min(end));
             if from < until {
-                object.count_use(
-                    layout.index(from - begin)..layout.index(until - 1 - begin) + 1,
-                    created,
-                    now,
-                );
+                object.count_use(layout.index(from - begin)..layout.index(until - 1 - begin) + 1, file_use);
             }
             begin = end;
         }
@@ -269,8 +266,8 @@ impl Recipe {
     /// Counts an access to all source objects. Called when the file is opened, because the daemon does not see reads from
     /// the page cache.
     pub fn count_use(&self) {
-        let ticks = self.collection.ticks();
-        let created = ticks.of(self.created_at);
+        // A form has many tensors; the thresholds of the collection count for all.
+        let file_use = self.collection.use_of(ROOT, self.created_at);
         for part in &self.parts {
             let sources: Vec<&Source> = match part {
                 Part::Source(source) | Part::Rows { source, .. } => vec![source],
@@ -284,12 +281,12 @@ impl Recipe {
                 Part::Slice { source, elements } => {
                     let is_range = elements.dimensions.len() == 1 && source.view.is_none();
                     let range = is_range.then(|| elements.begin..elements.begin + elements.bytes());
-                    source.count_use(range, created, ticks.now());
+                    source.count_use(range, file_use);
                     continue;
                 }
                 _ => continue,
             };
-            sources.into_iter().for_each(|source| source.count_use(None, created, ticks.now()));
+            sources.into_iter().for_each(|source| source.count_use(None, file_use));
         }
         self.collection.note_use();
     }

@@ -52,13 +52,7 @@ pub(super) fn cast(
             found.push((Named::Other(other), plain(piece.object.clone())));
         }
     }
-    if let Some(other) = others.values().next() {
-        let text = format!(
-            "tensor {:?} of a safetensors file has no object in the store; run tierfs fsck",
-            other.name
-        );
-        return Err(Error::corrupt(text));
-    }
+    check_all_found(&others)?;
     let entries = found.iter().map(|(named, part)| match (named, part) {
         (Named::Tensor(tensor, dtype), _) => entry(&tensor.name, *dtype, &tensor.shape),
         (Named::Other(other), _) => Ok(unchanged(other)),
@@ -69,6 +63,14 @@ pub(super) fn cast(
     entries.extend(empty.into_iter().map(unchanged));
     let head = write_entries(&entries, &header.metadata, ALIGNMENT)?;
     Ok([Part::Literal(head)].into_iter().chain(found.into_iter().map(|(_, part)| part)).collect())
+}
+
+/// Fails if a tensor of the header is left, at the offset of which no object begins.
+pub(super) fn check_all_found(left: &HashMap<u64, &Other>) -> Result<()> {
+    let Some(other) = left.values().min_by_key(|other| other.begin) else { return Ok(()) };
+    let text =
+        format!("tensor {:?} of a safetensors file has no object in the store; run tierfs fsck", other.name);
+    Err(Error::corrupt(text))
 }
 
 /// The tensor that a part shows.
@@ -93,4 +95,25 @@ pub(super) fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<H
     let mut json = vec![0; header_len(first, stream.bytes())? as usize];
     stream.read_exact(8, &mut json)?;
     parse(&json, stream.bytes(), &mut Budget::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{check_all_found, parse};
+    use crate::format::budget::Budget;
+    use crate::model::ErrorKind;
+
+    #[test]
+    fn a_tensor_of_the_header_that_no_object_begins_is_told() {
+        let json = br#"{"odd":{"dtype":"X9","shape":[4],"data_offsets":[8,12]},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+        let header = parse(json, 8 + json.len() as u64 + 12, &mut Budget::default()).unwrap();
+        let mut left: HashMap<_, _> = header.others.iter().map(|other| (other.begin, other)).collect();
+        let error = check_all_found(&left).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("\"odd\""), "{error}");
+        left.clear();
+        check_all_found(&left).unwrap();
+    }
 }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::TensorEntry;
-use crate::model::EntryId;
+use crate::model::{EntryId, Result};
 use crate::store::{Collection, Node, ROOT};
 use crate::vfs::form::experts;
 use crate::vfs::form::kind::{Form, Shows};
@@ -30,22 +30,27 @@ pub fn has_values(form: Form, item: &Item) -> bool {
     }
 }
 
-/// The value with a name in the directory that shows a node.
-pub fn value_named(collection: &Arc<Collection>, form: Form, node: &Node, name: &[u8]) -> Option<Form> {
-    match form {
-        Form::Ranks => split::rank_named(collection, name).map(Form::Rank),
+/// The value with a name in the directory that shows a node. Fails if files that decide it cannot be read.
+pub fn value_named(
+    collection: &Arc<Collection>,
+    form: Form,
+    node: &Node,
+    name: &[u8],
+) -> Result<Option<Form>> {
+    Ok(match form {
+        Form::Ranks => split::rank_named(collection, name)?.map(Form::Rank),
         Form::Experts => experts::named(node, name).map(Form::Expert),
         _ => None,
-    }
+    })
 }
 
-/// The values that the directory lists.
-pub fn values(collection: &Arc<Collection>, form: Form, node: &Node) -> Vec<Form> {
-    match form {
-        Form::Ranks => split::ranks(collection).into_iter().map(Form::Rank).collect(),
+/// The values that the directory lists. Fails as [`value_named`] does.
+pub fn values(collection: &Arc<Collection>, form: Form, node: &Node) -> Result<Vec<Form>> {
+    Ok(match form {
+        Form::Ranks => split::ranks(collection)?.into_iter().map(Form::Rank).collect(),
         Form::Experts => (0..experts::of(node)).map(Form::Expert).collect(),
         _ => Vec::new(),
-    }
+    })
 }
 
 /// The form of the directory above a node in a form, if it is a directory of values that shows the same node.

@@ -3,7 +3,7 @@
 //! A weight may have its scales in another container of the directory. So a model is the directory of a container.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ pub(super) const CONFIG_NAME: &str = "config.json";
 /// The name of the configuration in the format of Mistral.
 pub(super) const PARAMS_NAME: &str = "params.json";
 /// Files that say how weights are quantized, the first that does so counts.
-const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
+pub(super) const CONFIG_NAMES: [&str; 3] = [CONFIG_NAME, "quantize_config.json", "quant_config.json"];
 
 /// The stem and the number of shards in the name of a shard, `STEM-00001-of-00003.safetensors`.
-fn shard_of(name: &[u8]) -> Option<(&str, u32)> {
+pub(super) fn shard_of(name: &[u8]) -> Option<(&str, u32)> {
     let name = std::str::from_utf8(name).ok()?.strip_suffix(".safetensors")?;
     let (before, count) = name.rsplit_once("-of-")?;
     let (stem, number) = before.rsplit_once('-')?;
@@ -39,6 +39,9 @@ fn are_of_one_model(state: &State, directory: EntryId, one: &[u8], other: &[u8])
         || state.are_in_one_index(directory, one, other)
 }
 
+/// Tensors by name.
+type ByName = HashMap<Box<str>, EntryId>;
+
 /// The name of a tensor, and whether it is a part of a weight of any layout, also of those that are not decoded.
 fn named(state: &State, part: &Node) -> Option<(Box<str>, bool)> {
     let tensor = part.file()?.tensor.as_ref()?;
@@ -46,15 +49,106 @@ fn named(state: &State, part: &Node) -> Option<(Box<str>, bool)> {
 }
 
 /// The tensors of a container, by name.
-fn tensors(state: &State, container: &FileEntry) -> HashMap<Box<str>, EntryId> {
+fn tensors(state: &State, container: &FileEntry) -> ByName {
     let named = |part: &Arc<Node>| Some((part.file()?.tensor.as_ref()?.name.clone(), part.entry.id));
     state.parts(container).filter_map(named).collect()
 }
 
 /// A tensor of a model.
 pub(super) struct Known {
+    pub node: Arc<Node>,
     pub tensor: TensorEntry,
     pub objects: Vec<Arc<Object>>,
+}
+
+/// A file, and how often its content had changed when it was read.
+#[derive(Clone)]
+pub(super) struct Seen {
+    pub node: Arc<Node>,
+    pub changes: u64,
+}
+
+impl Seen {
+    /// The file now.
+    pub fn of(node: &Arc<Node>, objects: &[Arc<Object>]) -> Seen {
+        Seen { node: node.clone(), changes: objects.iter().map(|object| u64::from(object.changes())).sum() }
+    }
+
+    /// Whether the file is the same, with the same content.
+    pub fn is_same(&self, other: &Seen) -> bool {
+        Arc::ptr_eq(&self.node, &other.node) && self.changes == other.changes
+    }
+}
+
+/// A container of a directory, under its name there.
+pub(super) struct NamedContainer {
+    pub name: Box<[u8]>,
+    pub node: Arc<Node>,
+}
+
+impl NamedContainer {
+    /// The stem and the number of the shards that it belongs to, where no index says so.
+    fn shards(&self, is_indexed: bool) -> Option<(String, u32)> {
+        let of = shard_of(&self.name).filter(|_| !is_indexed);
+        of.map(|(stem, count)| (stem.to_owned(), count))
+    }
+}
+
+/// Containers of a directory that belong together: those that an index names, or shards by their names. A tensor is looked up
+/// in its own container, then in the others, and in no other file.
+pub(super) struct Checkpoint {
+    /// The configuration, and the tensors that were read, which the models of the containers share.
+    base: Model,
+    /// Whether all are one model.
+    is_indexed: bool,
+    /// The tensors of the containers with a stem and a number of shards, by name. The first of a name counts.
+    shards: HashMap<Option<(String, u32)>, Rc<ByName>>,
+}
+
+impl Checkpoint {
+    /// The containers of a directory. `is_indexed` says that an index names them all.
+    pub fn new(
+        collection: &Arc<Collection>,
+        directory: EntryId,
+        containers: &[NamedContainer],
+        is_indexed: bool,
+    ) -> Checkpoint {
+        let mut shards: HashMap<_, ByName> = HashMap::new();
+        let state = collection.state();
+        for container in containers {
+            let of = container.shards(is_indexed);
+            if let Some(file) = container.node.file().filter(|_| is_indexed || of.is_some()) {
+                let known = shards.entry(of).or_default();
+                for (name, id) in tensors(&state, file) {
+                    known.entry(name).or_insert(id);
+                }
+            }
+        }
+        drop(state);
+        Checkpoint {
+            base: Model::new(collection, Some(directory)),
+            is_indexed,
+            shards: shards.into_iter().map(|(of, known)| (of, Rc::new(known))).collect(),
+        }
+    }
+
+    /// The model of one of the containers.
+    pub fn model(&self, container: &NamedContainer) -> Model {
+        let of = container.shards(self.is_indexed);
+        let state = self.base.collection.state();
+        Model {
+            own: container.node.file().map(|file| tensors(&state, file)).unwrap_or_default(),
+            checkpoint: Some(self.shards.get(&of).cloned().unwrap_or_default()),
+            config: self.base.config.clone(),
+            deciding: self.base.deciding.clone(),
+            ..Model::new(&self.base.collection, self.base.directory)
+        }
+    }
+
+    /// The small tensors that have decided about roles, in the order of their numbers.
+    pub fn deciding(self) -> Vec<Seen> {
+        self.base.deciding.take().into_values().collect()
+    }
 }
 
 /// Containers of one model, with all their tensors.
@@ -71,10 +165,14 @@ pub struct Model {
     /// The name of one container, whose tensors come first.
     container: Option<Arc<[u8]>>,
     /// Its tensors, by name, where they are all needed.
-    own: HashMap<Box<str>, EntryId>,
+    own: ByName,
     /// The models of several containers in the directory, each listed when a tensor of another container is asked for and
     /// another model has one of the same name. All models of the directory share the list.
     sharded: Rc<RefCell<Vec<Shards>>>,
+    /// The tensors of all containers of the model, where it has no others.
+    checkpoint: Option<Rc<ByName>>,
+    /// The small tensors that were read.
+    deciding: Rc<RefCell<BTreeMap<EntryId, Seen>>>,
     /// Read when a weight needs it: most tensors have none.
     config: Rc<OnceCell<Config>>,
 }
@@ -104,6 +202,8 @@ impl Model {
             container: None,
             own: HashMap::new(),
             sharded: Rc::default(),
+            checkpoint: None,
+            deciding: Rc::default(),
             config: Rc::default(),
         }
     }
@@ -127,7 +227,7 @@ impl Model {
     }
 
     /// The content of a small file of the directory.
-    pub(super) fn file(&self, name: &str) -> Option<Vec<u8>> {
+    fn file(&self, name: &str) -> Option<Vec<u8>> {
         let objects = {
             let state = self.collection.state();
             let node = state.node(state.directory(self.directory?)?.get(name.as_bytes())?)?;
@@ -139,22 +239,15 @@ impl Model {
     }
 
     /// The bytes of objects, at most so many.
-    pub(super) fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
-        let open = |object| OpenObject::open(&self.collection, object, Verify::First).map(Segment::Object);
-        let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
-        if stream.bytes() > most {
-            return Err(Error::invalid("a file that is too long to describe a model"));
-        }
-        let mut bytes = vec![0; stream.bytes() as usize];
-        stream.read_exact(0, &mut bytes)?;
-        Ok(bytes)
+    fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
+        bytes_of(&self.collection, objects, most)
     }
 
     /// A tensor by name: of the container, or of another container of the directory.
     pub(super) fn find(&self, name: &str) -> Option<Known> {
         let state = self.collection.state();
-        let path = TensorNames::new([name]).ok()?.path(name);
         let below = |container: Option<&Arc<[u8]>>| {
+            let path = TensorNames::new([name]).ok()?.path(name);
             let mut at = state.find_any(self.directory?, TENSORS_NAME.as_bytes())?;
             if let Some(container) = container {
                 at = state.find_any(at, container)?;
@@ -167,17 +260,19 @@ impl Model {
         };
         let own = self.own.get(name).copied();
         let own = own.or_else(|| self.container.as_ref().and_then(|container| below(Some(container))));
-        let id = match own {
-            Some(id) => id,
-            None => {
+        let id = match (own, &self.checkpoint) {
+            (Some(id), _) => id,
+            (None, Some(checkpoint)) => *checkpoint.get(name)?,
+            (None, None) => {
                 let first = below(None)?;
                 if self.is_of_same_model(&state, first) { first } else { self.in_shards(&state, name)? }
             }
         };
-        let file = state.node(id)?.file()?;
+        let node = state.node(id)?.clone();
+        let file = node.file()?;
         let tensor = file.tensor.clone()?;
         let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
-        Some(Known { tensor, objects: objects? })
+        Some(Known { objects: objects?, tensor, node: node.clone() })
     }
 
     /// Whether a tensor of another container of the directory belongs to the same model. Other files may have tensors of
@@ -220,19 +315,33 @@ impl Model {
         let all = |name: &str| -> Option<(Dtype, Shape)> {
             self.find(name).map(|known| (known.tensor.dtype, known.tensor.shape))
         };
-        let read = |name: &str| self.bytes(&self.find(name)?.objects, STATE_BYTES_MAX).ok();
+        let read = |name: &str| {
+            let known = self.find(name)?;
+            let seen = Seen::of(&known.node, &known.objects);
+            self.deciding.borrow_mut().entry(known.node.entry.id).or_insert(seen);
+            self.bytes(&known.objects, STATE_BYTES_MAX).ok()
+        };
         Tensors { all: &all, read: &read, config: &|| self.config() }.role(name)
+    }
+
+    /// The tensors of a weight, by name.
+    pub(super) fn parts(&self, weight: &Weight) -> Vec<(String, Known)> {
+        let mut parts: Vec<(String, Known)> = Vec::new();
+        for name in &weight.parts {
+            if let Some(known) = self.find(name).filter(|_| !parts.iter().any(|(other, _)| other == name)) {
+                parts.push((name.clone(), known));
+            }
+        }
+        parts
     }
 
     /// A weight as elements of a type.
     pub fn shown(&self, weight: Weight, to: Dtype) -> Result<ShownWeight> {
-        let mut sources = Vec::new();
-        for name in &weight.parts {
-            if let Some(known) = self.find(name).filter(|_| !sources.iter().any(|(other, _)| other == name)) {
-                sources.push((name.clone(), source(known.objects, &known.tensor, Shown::Plain)?));
-            }
-        }
-        Ok(ShownWeight { weight: Arc::new(weight), sources, to })
+        let parts = self.parts(&weight).into_iter();
+        let part = |(name, known): (String, Known)| {
+            source(known.objects, &known.tensor, Shown::Plain).map(|source| (name, source))
+        };
+        Ok(ShownWeight { sources: parts.map(part).collect::<Result<_>>()?, weight: Arc::new(weight), to })
     }
 
     /// Whether all codes in the directory are decoded, and there are some.
@@ -265,6 +374,18 @@ impl Model {
         }
         has_weights
     }
+}
+
+/// The bytes of objects, at most so many.
+pub(super) fn bytes_of(collection: &Arc<Collection>, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
+    let open = |object| OpenObject::open(collection, object, Verify::First).map(Segment::Object);
+    let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
+    if stream.bytes() > most {
+        return Err(Error::invalid("a file that is too long to describe a model"));
+    }
+    let mut bytes = vec![0; stream.bytes() as usize];
+    stream.read_exact(0, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// The content of a file that describes a model, as the form shows it. `None` for a file that is shown as it is.

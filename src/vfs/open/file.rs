@@ -12,6 +12,7 @@ use crate::format::log::catalog::{Content, NodeEntry, NodeType, ObjectEntry};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::store::Collection;
+use crate::store::FileUse;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Object;
 use crate::store::now_nanoseconds;
@@ -58,6 +59,8 @@ pub struct OpenFile {
     pub(super) verify: Verify,
     /// The catalog entry at the time of opening.
     entry: NodeEntry,
+    /// The setting `ema_share` at that time.
+    ema_share: f32,
     /// Its bytes. Reads, and writes inside the file, lock it shared; a change of the size or the
     /// parts locks it exclusively. Locked before every lock of the collection.
     pub(super) layout: RwLock<Layout>,
@@ -107,6 +110,7 @@ impl OpenFile {
     pub(super) fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<OpenFile> {
         let entry = collection.state().node(node).map(|node| node.entry.clone());
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+        let ema_share = collection.thresholds_of(&collection.state(), node).ema_share as f32;
         let layout = Layout::open(collection, node, verify)?;
         let reserved = collection.meter().reserve(Use::default())?;
         let flags = Flags {
@@ -124,6 +128,7 @@ impl OpenFile {
             node,
             verify,
             entry,
+            ema_share,
             layout: RwLock::new(layout),
             grown,
             flags,
@@ -208,11 +213,12 @@ impl OpenFile {
     fn count(&self, layout: &Layout, range: Range<u64>) {
         let ticks = self.collection.ticks();
         let (now, created) = (ticks.now(), ticks.of(self.entry.created_at));
+        let file_use = FileUse { created, now, share: self.ema_share };
         for piece in layout.pieces(range) {
             let Some(object) = layout.objects.get(piece.segment).map(OpenObject::object) else { continue };
             let cut = object.layout();
             let blocks = cut.index(piece.range.start)..cut.index(piece.range.end - 1).saturating_add(1);
-            object.count_use(blocks, created, now);
+            object.count_use(blocks, file_use);
         }
         self.collection.note_use();
     }

@@ -295,7 +295,7 @@ impl OpenFile {
     fn writes(&self, open: &OpenObject) -> Writes {
         let state = self.collection.state();
         let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
-        engine::writes(&state, node)
+        engine::writes(&self.collection, &state, node)
     }
 
     /// The data file that begins with exactly the bytes of these objects.

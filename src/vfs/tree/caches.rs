@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::engine::{Heat, POLICY, cache_bytes};
 use crate::format::log::catalog::NodeType;
-use crate::model::{EntryId, Progress, Result};
+use crate::model::{EntryId, FREE_MIN, Progress, Result};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::{State, Walk};
@@ -24,6 +24,13 @@ struct Cached {
     used: u64,
 }
 
+/// The bytes that a cache may hold, and those that are missing on its disk.
+#[derive(Clone, Copy)]
+struct Room {
+    quota: u64,
+    short: u64,
+}
+
 impl Vfs {
     /// Whether there may be work to do.
     pub fn has_automatic(&self) -> bool {
@@ -37,15 +44,35 @@ impl Vfs {
         progress: &dyn Progress,
         forget: &mut dyn FnMut(Invalidation),
     ) -> Result<String> {
-        let moved = self.engine().move_automatically(progress, &mut |collection, moved| {
+        let free = self.free_bytes();
+        let (gone, freed) = self.empty_caches(free, forget);
+        let free = free.saturating_add(freed);
+        let moved = self.engine().move_automatically(free, progress, &mut |collection, moved| {
             forget(self.invalidate_nodes(collection, moved.nodes));
         })?;
-        let gone = self.empty_caches(forget);
         Ok(match (moved, gone) {
             (0, 0) => String::new(),
             (moved, 0) => format!("{moved} tensors moved"),
             (moved, gone) => format!("{moved} tensors moved, {gone} files of caches unlinked"),
         })
+    }
+
+    /// The bytes that are free on the disk of the store. Where it does not say, as many as there can be.
+    fn free_bytes(&self) -> u64 {
+        self.store().space().map_or(u64::MAX, |space| space.available)
+    }
+
+    /// Whether fewer bytes are free than some `free_min` asks for. A mount asks often, so only the values count, not whether
+    /// something can be freed.
+    pub fn is_short_of_space(&self) -> bool {
+        let of_store = self.store().settings().rules.thresholds.free_min as u64;
+        let of_collection = |collection: &Arc<Collection>| {
+            let state = collection.state();
+            let values = state.set_nodes(FREE_MIN.name).filter_map(|(_, value)| FREE_MIN.parse(value).ok());
+            values.fold(0, |most, value| most.max(value as u64))
+        };
+        let wanted = self.store().open_collections().iter().map(of_collection).fold(of_store, u64::max);
+        wanted > 0 && self.free_bytes() < wanted
     }
 
     /// Whether any open collection has caches.
@@ -56,20 +83,25 @@ impl Vfs {
         self.store().open_collections().iter().any(is_cache)
     }
 
-    /// Unlinks the least recently used files of each cache until it is within its quota. It skips
-    /// open files, and containers with an open tensor. Returns how many files it unlinked, and
-    /// reports errors in the program log. It syncs nothing.
-    pub(super) fn empty_caches(&self, forget: &mut dyn FnMut(Invalidation)) -> u64 {
-        let mut gone = 0;
+    /// Unlinks the least recently used files of each cache until it is within its quota, and more where fewer bytes than
+    /// its `free_min` are `free`. It skips open files, and containers with an open tensor. Returns how many files it
+    /// unlinked and their bytes, and reports errors in the program log. It syncs nothing.
+    pub(super) fn empty_caches(&self, free: u64, forget: &mut dyn FnMut(Invalidation)) -> (u64, u64) {
+        let (mut gone, mut freed) = (0, 0);
         for collection in self.store().open_collections() {
-            let caches: Vec<(EntryId, u64)> = {
+            let caches: Vec<(EntryId, u64, u64)> = {
                 let state = collection.state();
                 let caches = state.set_nodes(POLICY.name);
-                caches.filter_map(|(node, value)| Some((node, cache_bytes(value)?))).collect()
+                let free_min = |node| collection.thresholds_of(&state, node).free_min as u64;
+                caches.filter_map(|(node, value)| Some((node, cache_bytes(value)?, free_min(node)))).collect()
             };
             if collection.check_writable().is_ok() {
-                for (directory, quota) in caches {
-                    gone += self.empty_cache(&collection, directory, quota, forget);
+                for (directory, quota, free_min) in caches {
+                    let short = free_min.saturating_sub(free.saturating_add(freed));
+                    let (files, bytes) =
+                        self.empty_cache(&collection, directory, Room { quota, short }, forget);
+                    gone += files;
+                    freed += bytes;
                 }
             }
         }
@@ -77,22 +109,23 @@ impl Vfs {
             // The kernel may still know these files, and they would use space until it forgets them.
             self.release_unlinked();
         }
-        gone
+        (gone, freed)
     }
 
     fn empty_cache(
         &self,
         collection: &Arc<Collection>,
         directory: EntryId,
-        quota: u64,
+        Room { quota, short }: Room,
         forget: &mut dyn FnMut(Invalidation),
-    ) -> u64 {
+    ) -> (u64, u64) {
         let number = collection.state().number();
         let mut files = cached(collection, &collection.state(), directory);
         files.sort_by_key(|file| (file.used, file.node, file.parent));
         let mut seen = HashSet::new();
         let mut held: u64 = files.iter().filter(|file| seen.insert(file.node)).map(|file| file.bytes).sum();
-        let mut gone = 0;
+        let (mut gone, begun) = (0, held);
+        let quota = quota.min(held.saturating_sub(short));
         for file in files {
             if held <= quota {
                 break;
@@ -124,7 +157,7 @@ impl Vfs {
                 Err(error) => log::warn!("{path} stays in its cache: {error}"),
             }
         }
-        gone
+        (gone, begun - held)
     }
 }
 
@@ -143,7 +176,7 @@ fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cac
                 }
                 let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
                 let objects: Vec<_> = objects.collect();
-                let heat = Heat::of(&objects, visited.node.entry.created_at, collection.ticks());
+                let heat = Heat::of(collection, state, visited.node, &objects);
                 let written = u64::try_from(visited.node.entry.mtime / 1_000_000_000).unwrap_or(0);
                 found.push(Cached {
                     parent: visited.directory,

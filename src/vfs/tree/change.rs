@@ -80,13 +80,23 @@ impl Vfs {
         }
     }
 
-    /// Handles a forget of the kernel. An unlinked file stays for a while: the kernel may know it by
-    /// its other inode number, or have just looked it up again.
-    pub fn forget_inode(&self, number: Ino) {
+    /// Notes that a reply names an inode to the kernel, which knows it until it has forgotten each such reply.
+    pub fn note_named(&self, number: Ino) {
+        if let Place::Numbered { form, .. } = number.place() {
+            self.form_numbers().note_named(form);
+        }
+    }
+
+    /// Handles a forget of the kernel, for so many replies that named the inode. An unlinked file stays for a while: the
+    /// kernel may know it by its other inode number, or have just looked it up again.
+    pub fn forget_inode(&self, number: Ino, replies: u64) {
         if !number.is_backed() {
             // Under the passthrough number the kernel caches no pages.
             self.forget_adapter(number);
             self.forms.forget(number, self.shown_by(number));
+        }
+        if let Place::Numbered { form, .. } = number.place() {
+            self.form_numbers().note_forgotten(form, replies);
         }
         let ino = number.own();
         if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
@@ -111,6 +121,7 @@ impl Vfs {
             removed.forgotten.is_none_or(|since| since.elapsed() < FORGOTTEN_AFTER)
         };
         self.unlinked.nodes.lock().retain(is_known);
+        self.form_numbers().free_unknown();
     }
 
     /// Keeps the directory or link of a name, which `remove` removes, until the kernel forgets it.
@@ -206,6 +217,7 @@ impl Vfs {
                 });
             }
         }
+        self.store().events().sync();
         first
     }
 

@@ -9,7 +9,7 @@ use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Result};
 use crate::store::{Assembly, Collection, Object, OpenObject, Pin, Settings, State, Verify};
 use crate::stream::{Stream, may_show_other_hash};
-use crate::vfs::form::{self, Adapter, Form, Item, Shows};
+use crate::vfs::form::{self, Form, Item, OpenAdapter, Shows};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::Located;
 use crate::vfs::tree::vfs::Vfs;
@@ -51,7 +51,7 @@ pub struct Content {
     pin: Pin,
     form: Option<(Form, Item)>,
     /// The adapter that is added, if the form has one.
-    adapter: Option<Arc<Adapter>>,
+    adapter: Option<OpenAdapter>,
     /// Of the GGUF file of a model, which has the name of its directory, the path in the collection.
     path: Option<Vec<u8>>,
     /// Its objects with their change counts.

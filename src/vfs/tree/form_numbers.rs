@@ -2,14 +2,23 @@
 //! collection and for the parameters, so the mount gives a number to each form of each collection that is looked up.
 //!
 //! The number is a hash of both, so that it is the same after a remount, unless two of them meet.
+//!
+//! A number means one form until the kernel has forgotten all inodes with it, whatever becomes of the collection: the kernel may
+//! hold an inode, with pages, of a form that is gone. So each reply that names such an inode is counted, and each forget
+//! says how many of the replies it ends. Then the number is free. Thus there are as many numbers as the kernel holds inodes, at
+//! most, and those that were given in the last seconds.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::model::EntryId;
+use crate::model::{EntryId, Instant};
 use crate::vfs::form::Form;
 use crate::vfs::tree::ino::FORM_NUMBERS_END;
+
+/// A number may be in a reply that is not sent yet.
+const FREED_AFTER: Duration = Duration::from_secs(10);
 
 /// A form of a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,42 +34,85 @@ pub(super) struct ShownNode {
     pub node: EntryId,
 }
 
-/// The numbers given so far. Only names that exist are looked up, so their number is bounded.
+/// The numbers of forms.
 #[derive(Default)]
 pub(super) struct FormNumbers(RwLock<Numbers>);
 
 #[derive(Default)]
 struct Numbers {
     by_form: HashMap<FormOf, u32>,
-    by_number: HashMap<u32, FormOf>,
+    by_number: HashMap<u32, Given>,
+}
+
+/// A number that was given.
+struct Given {
+    of: FormOf,
+    /// The replies that named an inode with it to the kernel, without those that the kernel has forgotten.
+    named: u64,
+    /// When it was last asked for, or forgotten, while the kernel knew no inode with it.
+    last: Instant,
 }
 
 impl FormNumbers {
     /// The number of a form. `None` if all numbers are taken.
     pub fn number(&self, of: FormOf) -> Option<u32> {
-        if let Some(number) = self.0.read().by_form.get(&of) {
-            return Some(*number);
+        {
+            let numbers = self.0.read();
+            let is_named =
+                |number: &&u32| numbers.by_number.get(*number).is_some_and(|given| given.named > 0);
+            if let Some(number) = numbers.by_form.get(&of).filter(is_named) {
+                return Some(*number);
+            }
         }
-        let mut numbers = self.0.write();
-        let first = hash(of);
-        let all = (first..FORM_NUMBERS_END).chain(1..first);
-        let number =
-            all.into_iter().find(|number| numbers.by_number.get(number).is_none_or(|known| *known == of))?;
-        numbers.by_number.insert(number, of);
-        numbers.by_form.insert(of, number);
+        let Numbers { by_form, by_number } = &mut *self.0.write();
+        let number = match by_form.get(&of) {
+            Some(number) => *number,
+            None => {
+                let first = hash(of);
+                let mut all = (first..FORM_NUMBERS_END).chain(1..first);
+                all.find(|number| !by_number.contains_key(number))?
+            }
+        };
+        by_form.insert(of, number);
+        by_number.entry(number).or_insert(Given { of, named: 0, last: Instant::now() }).last = Instant::now();
         Some(number)
     }
 
     /// The form with a number.
     pub fn form(&self, number: u32) -> Option<FormOf> {
-        self.0.read().by_number.get(&number).copied()
+        self.0.read().by_number.get(&number).map(|given| given.of)
     }
 
-    /// Drops the numbers of a collection.
-    pub fn forget(&self, collection: u32) {
-        let numbers = &mut *self.0.write();
-        numbers.by_form.retain(|of, _| of.collection != collection);
-        numbers.by_number.retain(|_, of| of.collection != collection);
+    /// Notes that a reply names an inode with this number to the kernel.
+    pub fn note_named(&self, number: u32) {
+        if let Some(given) = self.0.write().by_number.get_mut(&number) {
+            given.named = given.named.saturating_add(1);
+        }
+    }
+
+    /// Notes that the kernel has forgotten so many of the replies that named an inode with this number.
+    pub fn note_forgotten(&self, number: u32, replies: u64) {
+        if let Some(given) = self.0.write().by_number.get_mut(&number) {
+            given.named = given.named.saturating_sub(replies);
+            given.last = Instant::now();
+        }
+    }
+
+    /// Frees the numbers that the kernel does not know, and that were not asked for lately.
+    pub fn free_unknown(&self) {
+        self.free_unknown_for(FREED_AFTER);
+    }
+
+    fn free_unknown_for(&self, time: Duration) {
+        let is_free = |given: &Given| given.named == 0 && given.last.elapsed() >= time;
+        if !self.0.read().by_number.values().any(is_free) {
+            return;
+        }
+        let Numbers { by_form, by_number } = &mut *self.0.write();
+        for (_, given) in by_number.extract_if(|_, given| is_free(given)) {
+            by_form.remove(&given.of);
+        }
+        log::debug!("forms: {} numbers are left", by_number.len());
     }
 }
 
@@ -76,13 +128,20 @@ fn hash(FormOf { collection, form }: FormOf) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::time::Duration;
+
     use super::{FormNumbers, FormOf, hash};
     use crate::vfs::form::Form;
+
+    fn expert(collection: u32, index: u32) -> FormOf {
+        FormOf { collection, form: Form::Expert(index) }
+    }
 
     #[test]
     fn each_form_of_each_collection_has_a_number_of_its_own() {
         let numbers = FormNumbers::default();
-        let forms = |collection| (0..5000).map(move |index| FormOf { collection, form: Form::Expert(index) });
+        let forms = |collection| (0..5000).map(move |index| expert(collection, index));
         let mut given: Vec<u32> = (1..4).flat_map(forms).map(|of| numbers.number(of).unwrap()).collect();
         for of in forms(2) {
             let number = numbers.number(of).unwrap();
@@ -91,14 +150,50 @@ mod tests {
         given.sort_unstable();
         given.dedup();
         assert_eq!((given.len(), given.contains(&0)), (15_000, false));
-        numbers.forget(2);
-        for collection in [1, 2, 3] {
-            let of = FormOf { collection, form: Form::Expert(7) };
-            let is_known = numbers.0.read().by_form.contains_key(&of);
-            assert_eq!(is_known, collection != 2);
-        }
         // The same number in another mount.
-        let of = FormOf { collection: 2, form: Form::Expert(7) };
+        let of = expert(2, 7);
         assert_eq!(FormNumbers::default().number(of), Some(hash(of)));
+    }
+
+    #[test]
+    fn a_number_stays_until_the_kernel_has_forgotten_each_reply_that_named_it() {
+        let numbers = FormNumbers::default();
+        let (gone, other) = two_with_one_hash();
+        let number = numbers.number(gone).unwrap();
+        let is_kept = |time| {
+            numbers.free_unknown_for(time);
+            let kept = (numbers.form(number), numbers.number(gone));
+            kept == (Some(gone), Some(number))
+        };
+        // Before the reply.
+        assert!(is_kept(Duration::from_secs(100)));
+        for _ in 0..3 {
+            numbers.note_named(number);
+        }
+        numbers.note_forgotten(number, 2);
+        assert!(is_kept(Duration::ZERO));
+        let second = numbers.number(other).unwrap();
+        assert_ne!(second, number);
+        numbers.note_named(second);
+        numbers.note_forgotten(number, 1);
+        assert!(is_kept(Duration::from_secs(100)));
+        numbers.free_unknown_for(Duration::ZERO);
+        assert_eq!((numbers.form(number), numbers.form(second)), (None, Some(other)));
+        // A form keeps its number, although the first number that it could have is free now.
+        assert_eq!((numbers.number(other), numbers.number(gone)), (Some(second), Some(number)));
+        for number in [number, second, 5] {
+            numbers.note_forgotten(number, u64::MAX);
+        }
+        numbers.free_unknown_for(Duration::ZERO);
+        let left = numbers.0.read();
+        assert!(left.by_form.is_empty() && left.by_number.is_empty());
+    }
+
+    /// Two forms of different collections that would be given the same number.
+    fn two_with_one_hash() -> (FormOf, FormOf) {
+        let forms = |collection| (0..6000).map(move |index| expert(collection, index));
+        let known: HashMap<u32, FormOf> = forms(1).map(|of| (hash(of), of)).collect();
+        let found = forms(2).find_map(|of| Some((*known.get(&hash(of))?, of)));
+        found.unwrap()
     }
 }

@@ -79,7 +79,7 @@ impl Vfs {
         if let Some((form, Item::Node(node))) =
             view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
         {
-            let found = form::value_named(&view.collection, *form, node, name);
+            let found = form::value_named(&view.collection, *form, node, name)?;
             let of = |form| FormView {
                 collection: view.collection.clone(),
                 of: Some((form, Item::Node(node.clone()))),
@@ -157,10 +157,10 @@ impl Vfs {
         }
         match (&view.of, &entry.node_type) {
             (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {
-                let recipe = self.recipe(view);
-                let inputs = recipe.as_ref().map(|recipe| recipe.inputs().to_vec()).unwrap_or_default();
-                let recipe = recipe.and_then(|recipe| recipe.bytes());
-                let recipe = recipe.inspect_err(|error| log::debug!("{}: {error}", view.path()));
+                let sized = self.form_size(view);
+                let sized = sized.inspect_err(|error| log::debug!("{}: {error}", view.path()));
+                let is_unlogged = sized.is_err();
+                let (bytes, inputs) = sized.unwrap_or_default();
                 let of_all = |bits: u32, input: &Arc<Node>| bits & allowed(entry, &input.entry, READ_CLASSES);
                 let mode = match &view.of {
                     Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
@@ -174,11 +174,11 @@ impl Vfs {
                     mode,
                     of_container,
                     // The kernel asks again: it may be gone.
-                    is_unlogged: recipe.is_err(),
+                    is_unlogged,
                     mtime,
                     ..directory
                 }
-                .of_bytes(recipe.unwrap_or_default())
+                .of_bytes(bytes)
             }
             (Some(_), NodeType::Symlink(_)) => {
                 let bytes = view.link_target().map_or(0, |target| target.len() as u64);
@@ -186,6 +186,17 @@ impl Vfs {
             }
             _ => directory,
         }
+    }
+
+    /// The size of a file of a form, and the files that it follows from, beside the file that it shows.
+    fn form_size(&self, view: &FormView) -> Result<(u64, Vec<Arc<Node>>)> {
+        if let Some((form, Item::Node(node))) = &view.of
+            && let Some(size) = form::size_of_model(&view.collection, *form, node.entry.id)
+        {
+            return size;
+        }
+        let recipe = self.recipe(view)?;
+        Ok((recipe.bytes()?, recipe.inputs().to_vec()))
     }
 
     /// The current recipe of a file of a form.
@@ -214,14 +225,23 @@ impl Vfs {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
         self.flush_adapter(view)?;
-        let number = view.collection.state().number();
         let inputs = match &view.of {
             Some((form, _)) => form::inputs(&view.collection, *form, node).0,
             None => Vec::new(),
         };
-        let inos = [node].into_iter().chain(inputs);
+        self.flush_nodes(&view.collection, [node].into_iter().chain(inputs))
+    }
+
+    /// Flushes files of a collection, and those that share bytes with them. Queues the invalidations.
+    pub(super) fn flush_nodes(
+        &self,
+        collection: &Arc<Collection>,
+        nodes: impl IntoIterator<Item = EntryId>,
+    ) -> Result<()> {
+        let number = collection.state().number();
+        let nodes = nodes.into_iter();
         let inos: Vec<Ino> =
-            inos.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
+            nodes.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
         for ino in inos.iter().copied().chain(inos.iter().flat_map(|ino| self.sharing(*ino))) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
                 match self.flush_and_queue(&open_file) {
@@ -303,7 +323,7 @@ impl Vfs {
         if let Some((form, Item::Node(node))) =
             view.of.as_ref().filter(|(form, item)| form::has_values(*form, item))
         {
-            let values = form::values(&view.collection, *form, node).into_iter();
+            let values = form::values(&view.collection, *form, node)?.into_iter();
             let named = values.filter_map(|form| Some((form, form.value()?)));
             let placed = (1..).zip(named).filter(|(place, _)| *place > after).take(LISTED);
             let view = |(place, (form, name)): (u64, (Form, String))| {
@@ -311,65 +331,87 @@ impl Vfs {
             };
             return Ok(placed.map(view).collect());
         }
-        let state = view.collection.state();
-        let root = || {
-            let root = state.node(ROOT).cloned();
-            root.ok_or_else(|| Error::corrupt("a collection without a node"))
-        };
         match &view.of {
             None => {
-                let root = root()?;
+                let root = view.collection.state().node(ROOT).cloned();
+                let root = root.ok_or_else(|| Error::corrupt("a collection without a node"))?;
                 let forms = (1..).zip(Form::ALL).map(|(place, form)| {
                     let view = of(form, Item::Node(root.clone()));
                     (place, form.name().as_bytes().to_vec(), view)
                 });
                 Ok(forms.filter(|(place, ..)| *place > after).collect())
             }
-            Some((form, Item::Node(node))) => self.listed_of(&state, *form, node.entry.id, after, &of),
+            Some((form, Item::Node(node))) => {
+                let mut found = Vec::new();
+                // A name may have two files, so the places are twice the place of the name, and one more.
+                let mut last = Some((after / 2).saturating_sub(1));
+                while let Some(next) = last.filter(|_| found.is_empty()) {
+                    // The state is locked for some names at a time.
+                    let from = ListedFrom { directory: node.entry.id, after, last: next };
+                    let mut take = |place, name, item| found.push((place, name, of(*form, item)));
+                    last = self.listed_of(&view.collection.state(), *form, &from, &mut take)?;
+                }
+                Ok(found)
+            }
             Some(_) => Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
         }
     }
 
+    /// Lists the files of some names. Returns the place of the last of these names, if there may be more.
     fn listed_of(
         &self,
         state: &State,
         form: Form,
-        directory: EntryId,
-        after: u64,
-        of: &dyn Fn(Form, Item) -> FormView,
-    ) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
-        // A name may have two files, so the places are twice the place of the name, and one more.
-        let mut found = Vec::new();
+        from: &ListedFrom,
+        take: &mut dyn FnMut(u64, Vec<u8>, Item),
+    ) -> Result<Option<u64>> {
+        let ListedFrom { directory, after, last } = *from;
+        let whole = form.whole().filter(|_| directory == ROOT);
+        if (after, last) == (0, 0) {
+            // Beside the whole, the model of a directory, which has one name whatever its files are.
+            let is_model = matches!(form.shows(), Shows::Model(_));
+            let name = form::model_name();
+            let model = is_model.then(|| form::model_in(state, directory, &name)).flatten();
+            let first = match whole {
+                Some(whole) => Some((whole.as_bytes().to_vec(), Item::Whole)),
+                None => model.map(|node| (name, Item::Node(node))),
+            };
+            if let Some((name, item)) = first {
+                take(1, name, item);
+                return Ok(None);
+            }
+        }
+        if form == Form::Sha256 {
+            return Ok(None);
+        }
         // A form of tensors shows no containers, so it shows their tensors.
         let with_tensors =
             form::lists_tensors(form, state, directory) || self.list_mode(state, directory) == ListMode::Both;
-        let whole = form.whole().filter(|_| directory == ROOT);
-        if let Some(whole) = whole.filter(|_| after == 0) {
-            found.push((1, whole.as_bytes().to_vec(), of(form, Item::Whole)));
-        }
-        if form == Form::Sha256 {
-            return Ok(found);
-        }
-        let mut last = (after / 2).saturating_sub(1);
-        while found.is_empty() {
-            let listed = state.listed(directory, last, with_tensors, LISTED);
-            let listed = listed.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
-            let Some((next, ..)) = listed.last() else { break };
-            last = *next;
-            for (place, name, id) in listed {
-                let Some(node) = state.shown(id) else { continue };
-                let place_of = NameIn { directory, name: &name };
-                let names = form::names(form, state, place_of, &node);
-                for (place, (name, item)) in (place.saturating_mul(2)..).zip(names) {
-                    let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
-                    if place > after && !is_whole {
-                        found.push((place, name, of(form, item)));
-                    }
+        let listed = state.listed(directory, last, with_tensors, LISTED);
+        let listed = listed.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+        let last = listed.last().map(|(place, ..)| *place);
+        for (place, name, id) in listed {
+            let Some(node) = state.shown(id) else { continue };
+            let names = form::names(form, state, NameIn { directory, name: &name }, &node);
+            for (place, (name, item)) in (place.saturating_mul(2)..).zip(names) {
+                let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
+                if place > after && !is_whole {
+                    take(place, name, item);
                 }
             }
         }
-        Ok(found)
+        Ok(last)
     }
+}
+
+/// The place in a directory of a form from which files are listed.
+struct ListedFrom {
+    /// The directory of the collection.
+    directory: EntryId,
+    /// The place of the last file that has been listed.
+    after: u64,
+    /// The place of the last name that has been looked at.
+    last: u64,
 }
 
 /// The mode of a file that shows a whole collection and has its owner. A class of users may read it
@@ -394,13 +436,16 @@ fn read_bits_of_all(state: &State) -> u32 {
     bits
 }
 
-/// The classes of `root` that have the permission `asked` of an entry, as read bits. A class whose
-/// owner or group differs there counts as others.
+/// The classes of `root` of which all users have the permission `asked` of an entry, as read bits. A user of a class may
+/// be the owner of the entry, or in its group, unless `root` has the same owner or group.
 pub(super) fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
     let [owner, group, others] = asked.map(|bit| entry.mode & bit != 0);
-    let by_owner = if entry.uid == root.uid { owner } else { others };
-    let by_group = if entry.gid == root.gid { group } else { others };
-    [by_owner, by_group, others]
+    let (has_same_owner, has_same_group) = (entry.uid == root.uid, entry.gid == root.gid);
+    let by_owner = if has_same_owner { owner } else { group && others };
+    let may_be_owner = has_same_owner || owner;
+    let by_group = may_be_owner && group && (has_same_group || others);
+    let by_others = may_be_owner && others && (has_same_group || group);
+    [by_owner, by_group, by_others]
         .into_iter()
         .zip(READ_CLASSES)
         .filter(|(is_allowed, _)| *is_allowed)

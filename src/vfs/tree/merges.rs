@@ -14,7 +14,7 @@ use crate::format::files::adapter_config::CONFIG_NAME;
 use crate::format::log::catalog::NodeType;
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, NAME_BYTES_MAX, READ_BITS, Result};
 use crate::store::{Collection, Node, ROOT, State, Walk};
-use crate::vfs::form::{self, Adapter, AdapterFiles, Form, Item, Recipe, files_in};
+use crate::vfs::form::{self, AdapterFiles, Form, Item, OpenAdapter, Recipe, files_in};
 use crate::vfs::tree::form_numbers::{FormOf, ShownNode};
 use crate::vfs::tree::forms::{ENTER_CLASSES, READ_CLASSES, allowed};
 use crate::vfs::tree::ino::{Ino, Place};
@@ -44,7 +44,7 @@ impl Vfs {
     }
 
     /// The adapter of a view, in its present state.
-    fn adapter_of(&self, files: AdapterFiles) -> Result<Arc<Adapter>> {
+    fn adapter_of(&self, files: AdapterFiles) -> Result<OpenAdapter> {
         self.kept_adapters().adapter(&self.collection_of(files)?, files)
     }
 
@@ -78,23 +78,33 @@ impl Vfs {
         Err(no_name(name))
     }
 
+    /// The adapters of a collection, which is opened unless it is known that it has none.
+    fn adapters_in(&self, tenant: &str, label: &str) -> Result<Arc<AdaptersIn>> {
+        let known = self.store().closed_summary::<AdaptersIn>(tenant, label);
+        if let Some(known) = known.filter(|known| known.0.is_empty()) {
+            return Ok(known);
+        }
+        let collection = self.collection_named(tenant, label)?;
+        Ok(collection.summarized_once(|| AdaptersIn(adapters_in(&collection.state()))))
+    }
+
     /// Lists the adapters that fit a base after a place, each with its place. Opens the collections of the tenant.
     pub(super) fn merges_after(&self, view: &FormView, after: u64) -> Result<Option<Vec<ListedForm>>> {
         let Some(root) = root_of_merges(view) else { return Ok(None) };
         let base = &view.collection;
         let mut found = Vec::new();
         for label in self.store().collections(base.tenant())? {
-            let collection = match self.collection_named(base.tenant(), &label) {
-                Ok(collection) => collection,
+            let adapters = match self.adapters_in(base.tenant(), &label) {
+                Ok(adapters) => adapters,
                 Err(error) => {
                     log::debug!("{label} is left out of the adapters: {error}");
                     continue;
                 }
             };
-            let adapters = adapters_in(&collection.state());
-            for (path, files) in adapters {
+            for (path, files) in &adapters.0 {
+                let files = *files;
                 let mut name = label.clone().into_bytes();
-                for part in &path {
+                for part in path {
                     name.push(SEPARATOR);
                     name.extend_from_slice(part);
                 }
@@ -102,10 +112,8 @@ impl Vfs {
                     continue;
                 }
                 // Directories that not everybody who may enter the base may enter have no place in its listing.
-                let all = allowed(&root.entry, &root.entry, ENTER_CLASSES);
-                let is_open = self.bits_above_adapter(files, root) & all == all;
                 let fits = || self.adapter_of(files).and_then(|adapter| form::fits(base, &adapter));
-                if is_open && fits().is_ok() {
+                if self.is_open_to_all(files, root) && fits().is_ok() {
                     let view = merged(view, root, files);
                     if let Some(Place::Numbered { form, .. }) = self.form_place(&view) {
                         found.push((u64::from(form), name, view));
@@ -125,7 +133,7 @@ impl Vfs {
     }
 
     /// The adapter of a file of the form, for its content.
-    pub(super) fn adapter_of_view(&self, view: &FormView) -> Option<Result<Arc<Adapter>>> {
+    pub(super) fn adapter_of_view(&self, view: &FormView) -> Option<Result<OpenAdapter>> {
         Some(self.adapter_of(adapter_files(view)?.0))
     }
 
@@ -200,14 +208,31 @@ impl Vfs {
     fn bits_above_adapter(&self, files: AdapterFiles, node: &Node) -> u32 {
         let Ok(collection) = self.collection_of(files) else { return 0 };
         let state = collection.state();
-        let mut bits = READ_CLASSES.into_iter().fold(0, |bits, bit| bits | bit);
-        let mut at = Some(files.directory);
-        while let Some(directory) = at {
+        let all = READ_CLASSES.into_iter().fold(0, |bits, bit| bits | bit);
+        files.directories(&state).into_iter().fold(all, |bits, directory| {
             let entry = state.node(directory).map(|directory| &directory.entry);
-            bits &= entry.map_or(0, |entry| allowed(&node.entry, entry, ENTER_CLASSES));
-            at = (directory != ROOT).then(|| state.above(directory)).flatten();
-        }
-        bits
+            bits & entry.map_or(0, |entry| allowed(&node.entry, entry, ENTER_CLASSES))
+        })
+    }
+
+    /// The directories that lead to an adapter, if the view is the root of a base with it, and whether everybody who may enter
+    /// the base may enter them.
+    pub fn directories_of_adapter(&self, view: &FormView) -> Option<AdapterDirectories> {
+        let (files, item) = adapter_files(view)?;
+        let root = item.node().filter(|node| node.entry.id == ROOT)?;
+        let are_open = self.is_open_to_all(files, root);
+        let collection = self.collection_of(files).ok();
+        let nodes = collection.iter().flat_map(|collection| {
+            let state = collection.state();
+            let directories = files.directories(&state).into_iter();
+            directories.filter_map(|id| state.node(id).cloned()).collect::<Vec<_>>()
+        });
+        Some(AdapterDirectories { nodes: nodes.collect(), are_open })
+    }
+
+    fn is_open_to_all(&self, files: AdapterFiles, root: &Node) -> bool {
+        let all = allowed(&root.entry, &root.entry, ENTER_CLASSES);
+        self.bits_above_adapter(files, root) & all == all
     }
 
     /// The mode of a file or directory of the form: what the base and the adapter both allow.
@@ -222,16 +247,7 @@ impl Vfs {
     /// Flushes the files of the adapter of a view.
     pub(super) fn flush_adapter(&self, view: &FormView) -> Result<()> {
         let Some((files, _)) = adapter_files(view) else { return Ok(()) };
-        let collection = self.collection_of(files)?;
-        for id in [files.config, files.weights] {
-            let node = collection.state().node(id).cloned();
-            if let Some(node) = node {
-                // The flush of a file is that of the form that shows it as it is.
-                let of = Some((Form::F32, Item::Node(node)));
-                self.flush_for_form(&FormView { collection: collection.clone(), of })?;
-            }
-        }
-        Ok(())
+        self.flush_nodes(&self.collection_of(files)?, [files.config, files.weights])
     }
 }
 
@@ -260,6 +276,15 @@ fn adapter_files(view: &FormView) -> Option<(AdapterFiles, &Item)> {
 }
 
 /// The adapters of a collection, each with the path of its directory.
+struct AdaptersIn(Vec<(Vec<Arc<[u8]>>, AdapterFiles)>);
+
+/// The directories that lead to an adapter.
+pub struct AdapterDirectories {
+    pub nodes: Vec<Arc<Node>>,
+    /// Whether everybody who may enter the base may enter them.
+    pub are_open: bool,
+}
+
 fn adapters_in(state: &State) -> Vec<(Vec<Arc<[u8]>>, AdapterFiles)> {
     let mut directories = Vec::new();
     state.walk(ROOT, &mut |visited| {

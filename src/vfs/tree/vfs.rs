@@ -384,7 +384,6 @@ impl Vfs {
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
-        self.looked_up.form_numbers.forget(number);
     }
 
     /// The tenant with a hash, if it was looked up before.

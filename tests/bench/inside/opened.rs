@@ -50,7 +50,7 @@ impl Opened {
     /// Writes one block and records it, without a sync.
     pub fn put(&self, index: u32, block: &[u8]) -> Result<()> {
         self.open.write(self.object.layout().start(index), block)?;
-        let mut written = self.open.written(Writes::Exact)?;
+        let mut written = self.open.written(Writes::default())?;
         let touched = written.touched();
         self.collection.record(touched, |batch, _| {
             written.add(batch);

@@ -4,6 +4,7 @@
 //! A target panics if a property fails. Each target checks more than the absence of a panic: it writes the parsed
 //! value again and compares, or compares with another parser, and no size exceeds the input.
 
+mod adapter_config;
 pub mod archives;
 mod bounded;
 mod catalog;
@@ -15,6 +16,7 @@ mod gguf;
 mod ladder;
 mod log;
 mod manifest;
+mod model_config;
 mod names;
 mod npy;
 mod piece_map;
@@ -22,13 +24,15 @@ mod record;
 mod requests;
 mod safetensors;
 mod shard_index;
+mod tensor_parallel;
 mod values;
 
 /// A target: its name, which is that of its corpus folder, and its check.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 23] = [
+    ("adapter_config", adapter_config::check),
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
     ("cgei", cgei::check),
@@ -38,6 +42,7 @@ pub const TARGETS: [Target; 20] = [
     ("ladder", ladder::check),
     ("log", log::check),
     ("manifest", manifest::check),
+    ("model_config", model_config::check),
     ("names", names::check),
     ("npy", npy::check),
     ("npz", archives::check_npz),
@@ -47,6 +52,7 @@ pub const TARGETS: [Target; 20] = [
     ("requests", requests::check),
     ("safetensors", safetensors::check),
     ("shard_index", shard_index::check),
+    ("tensor_parallel", tensor_parallel::check),
     ("torch", archives::check_torch),
     ("values", values::check),
 ];

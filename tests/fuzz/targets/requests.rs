@@ -162,7 +162,7 @@ fn check_parsed(bytes: &[u8]) {
                     (&[], *data)
                 }
                 Operation::BatchForget(forgotten) => {
-                    assert!(forgotten.nodes().count() * 16 + REQUEST_HEADER_BYTES < bytes.len());
+                    assert!(forgotten.inodes().count() * 16 + REQUEST_HEADER_BYTES < bytes.len());
                     (&[], &[])
                 }
                 _ => (&[], &[]),

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use tierfs::engine::policy::{BlockKey, Move, Tensor, plan};
+use tierfs::engine::policy::{BlockKey, Moment, Move, Tensor, add_moves_for_space, plan};
 use tierfs::format::log::access::History;
-use tierfs::model::{LOSSES, Loss, ObjectId, Tier};
+use tierfs::model::{LOSSES, Loss, ObjectId, Thresholds, Tier};
 use tierfs::store::{Limit, Rules};
 
 const TICK: u64 = 60;
@@ -26,7 +26,9 @@ fn tensor(id: u128, tier: Tier) -> Tensor {
         can_be_encoded: true,
         loss: Loss::Any,
         floor: Tier::Q3,
+        thresholds: Thresholds::default(),
         has_exact_source: false,
+        is_outside: false,
         can_be_absent: false,
     }
 }
@@ -53,11 +55,12 @@ fn open_file(tensors: &mut [Tensor], patterns: &[Pattern], ticks: u64, rules: &R
     for tick in 0..ticks {
         let (now, at) = (BEGIN + tick * TICK, first + tick as u32);
         for ((tensor, history), pattern) in tensors.iter_mut().zip(&mut histories).zip(patterns) {
+            let share = tensor.thresholds.ema_share as f32;
             for _ in 0..pattern(tick) {
-                *history = history.accessed(at);
+                *history = history.accessed(at, share);
                 tensor.last_access = now;
             }
-            tensor.score = history.score(at);
+            tensor.score = history.score(at, share);
         }
         let moves = plan(tensors, rules, true, now);
         apply(tensors, &moves, now);
@@ -245,17 +248,58 @@ fn the_q7_tier_shrinks_to_its_cap_and_fills_to_a_part_of_it() {
     assert_eq!(plan(&tensors, &tight, true, BEGIN + 180), []);
 }
 
+#[test]
+fn the_coldest_tensors_make_room_until_enough_of_the_disk_is_free() {
+    let thresholds = Thresholds { free_min: 1000.0 * 1024.0 * 1024.0, ..Thresholds::default() };
+    let hot = |id: u128, score: f64, tier| Tensor { score, thresholds, ..tensor(id, tier) };
+    // Each has 1 MiB in exact, so q8 frees 1 MiB less 272 KiB.
+    let mut tensors =
+        vec![hot(1, 900.0, Tier::Exact), hot(2, 300.0, Tier::Exact), hot(3, 100.0, Tier::Exact)];
+    tensors.push(Tensor { is_outside: true, ..hot(4, 0.0, Tier::Exact) });
+    tensors.push(Tensor { loss: Loss::Deny, ..hot(5, 50.0, Tier::Exact) });
+    tensors.push(Tensor { thresholds: Thresholds::default(), ..hot(6, 60.0, Tier::Exact) });
+    let steps = |free_kib: u64| -> Vec<(u128, Tier)> {
+        let mut moves = Vec::new();
+        let moment = Moment { free: free_kib << 10, now: BEGIN };
+        add_moves_for_space(&mut moves, &tensors, &Rules::default(), moment);
+        moves.iter().map(|step| (step.key.object.0, step.to)).collect()
+    };
+    assert_eq!(steps(1000 << 10), []);
+    assert_eq!(steps((1000 << 10) - 1), [(3, Tier::Q8)]);
+    assert_eq!(steps((1000 << 10) - 752), [(3, Tier::Q8)]);
+    assert_eq!(steps((1000 << 10) - 753), [(3, Tier::Q8), (2, Tier::Q8)]);
+    assert_eq!(steps(0), [(3, Tier::Q8), (2, Tier::Q8), (1, Tier::Q8)]);
+    // Moves of the pass itself count.
+    let key = tensors[0].key;
+    let mut moves = vec![Move { key, from: Tier::Exact, to: Tier::Q8, why: "it is not used" }];
+    let moment = Moment { free: (1000 << 20) - 1, now: BEGIN };
+    add_moves_for_space(&mut moves, &tensors, &Rules::default(), moment);
+    assert_eq!(moves.len(), 1);
+}
+
 const TIERS: [Tier; 7] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x, Tier::Absent];
 
 /// The tiers in the order of the steps of tensors that are not packed.
 const STEPS: [Tier; 6] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Absent];
 
+fn any_thresholds() -> impl Strategy<Value = Thresholds> {
+    (0..7200_u64, 0..90_000_u64, 0.0..100.0_f64, 50.0..1000.0_f64).prop_map(
+        |(hold, idle, down_below, up_above)| Thresholds {
+            hold: hold as f64,
+            idle: idle as f64,
+            down_below,
+            up_above,
+            ..Thresholds::default()
+        },
+    )
+}
+
 fn any_tensor() -> impl Strategy<Value = Tensor> {
     let lossy = (0..7_usize).prop_map(|value| Loss::parse(LOSSES[value]));
     let flags = (lossy, (1..6_usize).prop_map(|tier| TIERS[tier]), any::<bool>(), any::<bool>());
     let times = (0..3_u64, 0..200_000_u64, 0..200_000_u64);
-    (0..7_usize, 1..2000_u64, times, 0.0..1000.0_f64, flags).prop_map(
-        |(tier, elements, (blocks, since, last), score, (loss, floor, exact, absent))| Tensor {
+    (0..7_usize, 1..2000_u64, times, (0.0..1000.0_f64, any_thresholds()), flags).prop_map(
+        |(tier, elements, (blocks, since, last), (score, thresholds), (loss, floor, exact, absent))| Tensor {
             tier: TIERS[tier],
             elements: elements * 64,
             blocks,
@@ -264,6 +308,7 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
             last_access: BEGIN + last,
             loss,
             floor,
+            thresholds,
             has_exact_source: exact,
             can_be_absent: absent,
             ..tensor(0, Tier::Exact)
@@ -273,10 +318,10 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
 
 fn any_rules() -> impl Strategy<Value = Rules> {
     let limits = prop::collection::vec((0..5_usize, 0..400_000_u64, 0..9_u64), 0..4);
-    (limits, 0..7200_u64, 0..90_000_u64, 0..400_000_u64).prop_map(|(limits, hold, idle, cap)| {
+    (limits, 0..400_000_u64).prop_map(|(limits, cap)| {
         let limits = limits.into_iter().map(|(tier, bytes, blocks)| (TIERS[tier], Limit { bytes, blocks }));
         let limits = limits.collect();
-        Rules { hold_seconds: hold, idle_seconds: idle, warm_byte_cap: cap, limits, ..Rules::default() }
+        Rules { warm_byte_cap: cap, limits, ..Rules::default() }
     })
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
+use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting, set_threshold};
 use tierfs::ingest::Options;
-use tierfs::model::{MoveTo, Owner, Silent, Tier};
+use tierfs::model::{DOWN_BELOW, EMA_SHARE, FREE_MIN, HOLD, MoveTo, Owner, Silent, Tier};
 use tierfs::store::ROOT;
 use tierfs::store::SaveUsage;
 use tierfs::store::SetClock;
@@ -68,8 +68,8 @@ fn look_at(collection: &Arc<Collection>, path: &str) {
 }
 
 fn heat(held: &Held, path: &str) -> Heat {
-    let created_at = find(&held.collection, path).unwrap().entry.created_at;
-    Heat::of(&objects(&held.collection, path), created_at, held.store.ticks())
+    let (node, objects) = (find(&held.collection, path).unwrap(), objects(&held.collection, path));
+    Heat::of(&held.collection, &held.collection.state(), &node, &objects)
 }
 
 /// The tiers of `a`, `b` and `norm` after each hour, while `a` is read in each minute.
@@ -80,7 +80,7 @@ fn pass_hours(held: &Held, engine: &Engine, begin: u64, hours: u64) -> Vec<[Tier
         for _ in 0..5 {
             look_at(&held.collection, "a");
         }
-        engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
+        engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap();
         if minute % 60 == 59 {
             seen.push(["a", "b", "norm"].map(|path| tier(&held.collection, path)));
         }
@@ -114,6 +114,117 @@ fn unused_tensors_are_demoted_and_used_or_pinned_ones_stay() {
 }
 
 #[test]
+fn thresholds_of_a_directory_and_of_a_tensor_decide_in_place_of_those_of_the_store() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, _) = made(&disk);
+    let engine = Engine::new(held.store.clone());
+    for (setting, value) in [(POLICY, "auto:q3"), (LOSSY, "allow")] {
+        set_setting(&held.collection, ROOT, &setting, value).unwrap();
+    }
+    let of = |path: &str| find(&held.collection, path).unwrap().entry.id;
+    let set = |node, threshold, text: &str| set_threshold(&held.collection, node, threshold, text).unwrap();
+    let refused = set_threshold(&held.collection, ROOT, &DOWN_BELOW, "1001").unwrap_err();
+    assert!(refused.to_string().contains("a number from 0 to 1000"), "{refused}");
+    // The directory holds tensors for long; one tensor has a time of its own, and is used.
+    set(ROOT, &HOLD, "7d");
+    set(of("a"), &HOLD, "2h");
+    set(of("a"), &DOWN_BELOW, "1000");
+    let seen = pass_hours(&held, &engine, now, 6);
+    let of_a: Vec<Tier> = seen.iter().map(|tiers| tiers[0]).collect();
+    // It was never unused for an hour, so it is not packed: the first step is to q8.
+    assert_eq!(of_a, [Tier::Exact; 6]);
+    assert!(seen.iter().all(|tiers| tiers[1..] == [Tier::Exact; 2]), "{seen:?}");
+    set(ROOT, &HOLD, "0");
+    assert_eq!(pass_hours(&held, &engine, now + 7 * HOUR, 1)[0][1], Tier::Q3);
+    // Thresholds are in the log.
+    held.collection.sync().unwrap();
+    let again = hold(&disk, now + 9 * HOUR);
+    let a = find(&again.collection, "a").unwrap().entry.id;
+    let state = again.collection.state();
+    let kept = again.collection.thresholds_of(&state, a);
+    assert_eq!((kept.hold, kept.down_below, kept.up_above), (7200.0, 1000.0, 512.0));
+    assert_eq!(again.collection.thresholds_of(&state, ROOT).hold, 0.0);
+}
+
+#[test]
+fn the_moves_that_are_foreseen_are_those_that_come() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, _) = made(&disk);
+    let engine = Engine::new(held.store.clone());
+    for (setting, value) in [(POLICY, "auto:q5"), (LOSSY, "allow")] {
+        set_setting(&held.collection, ROOT, &setting, value).unwrap();
+    }
+    held.clock.set(now);
+    (0..20).for_each(|_| look_at(&held.collection, "a"));
+    let foreseen = engine.foreseen_moves(24 * HOUR).unwrap();
+    assert_eq!(foreseen.iter().filter(|step| step.path.ends_with("/a")).count(), 4, "packed, q8, q7, q5");
+    assert!(foreseen.windows(2).all(|two| two[0].after <= two[1].after));
+    let mut came = Vec::new();
+    // The passes that are foreseen are a quarter of an hour apart.
+    for after in (0..=24 * HOUR).step_by(900) {
+        held.clock.set(now + after);
+        let before = ["a", "b", "norm"].map(|path| tier(&held.collection, path));
+        engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap();
+        let tiers = ["a", "b", "norm"].map(|path| tier(&held.collection, path));
+        let names = ["a", "b", "norm"].into_iter();
+        came.extend(
+            names
+                .zip(before.into_iter().zip(tiers))
+                .filter(|(_, (from, to))| from != to)
+                .map(|(name, (from, to))| (after, name.to_owned(), from, to)),
+        );
+    }
+    let mut wanted: Vec<_> = foreseen
+        .iter()
+        .map(|step| (step.after, step.path.rsplit('/').next().unwrap().to_owned(), step.from, step.to))
+        .collect();
+    wanted.sort();
+    came.sort();
+    assert_eq!(came, wanted);
+    assert_eq!(engine.foreseen_moves(24 * HOUR).unwrap().len(), 0);
+}
+
+#[test]
+fn a_full_disk_takes_tensors_down_in_use_or_not_and_no_farther_than_their_floor() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, _) = made(&disk);
+    let engine = Engine::new(held.store.clone());
+    for (setting, value) in [(POLICY, "auto:q7"), (LOSSY, "allow")] {
+        set_setting(&held.collection, ROOT, &setting, value).unwrap();
+    }
+    set_threshold(&held.collection, ROOT, &FREE_MIN, "1M").unwrap();
+    held.clock.set(now);
+    (0..20).for_each(|_| look_at(&held.collection, "a"));
+    let pass = |free: u64| {
+        engine.move_automatically(free, &Silent, &mut |_, _| ()).unwrap();
+        ["a", "b", "norm"].map(|path| tier(&held.collection, path))
+    };
+    assert_eq!(pass(1 << 20), [Tier::Exact; 3]);
+    let packed = pass(0);
+    assert_eq!(packed, [Tier::Packed; 3], "the first step loses nothing");
+    assert_eq!((pass(0), pass(0), pass(0)), {
+        let at = |tier| [tier, tier, Tier::Packed];
+        (at(Tier::Q8), at(Tier::Q7), at(Tier::Q7))
+    });
+}
+
+#[test]
+fn an_access_has_the_weight_that_ema_share_says() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, _) = made(&disk);
+    let (a, b) = ("a", "b");
+    set_threshold(&held.collection, find(&held.collection, a).unwrap().entry.id, &EMA_SHARE, "0.5").unwrap();
+    held.clock.set(now);
+    [a, b].iter().for_each(|path| look_at(&held.collection, path));
+    // 700 times the share, and 300/64 for the window of one tick.
+    let (of_a, of_b) = (heat(&held, a).score, heat(&held, b).score);
+    assert!((of_a - 354.6875).abs() < 1e-3 && (of_b - 74.6875).abs() < 1e-3, "{of_a} {of_b}");
+    held.clock.set(now + 60);
+    let (of_a, of_b) = (heat(&held, a).score, heat(&held, b).score);
+    assert!((of_a - 179.6875).abs() < 1e-3 && (of_b - 67.6875).abs() < 1e-3, "{of_a} {of_b}");
+}
+
+#[test]
 fn a_model_imported_in_q8_is_in_q8_after_a_year_of_the_policy() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     Store::create(&*disk, STORE).unwrap();
@@ -126,7 +237,7 @@ fn a_model_imported_in_q8_is_in_q8_after_a_year_of_the_policy() {
     let pass_days = |first: u64, days: std::ops::Range<u64>| {
         for day in days {
             held.clock.set(first + day * 24 * HOUR);
-            engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
+            engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap();
         }
         ["a", "b", "norm"].map(|path| tier(&held.collection, path))
     };
@@ -156,7 +267,7 @@ fn no_precision_is_lost_without_consent() {
     let mut moved = 0;
     for hour in 0..100 {
         held.clock.set(now + hour * HOUR);
-        moved += engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
+        moved += engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap();
     }
     assert_eq!(moved, 3, "each is packed, and no more");
     assert_eq!(read(&held.collection, "m.safetensors").unwrap(), bytes);
@@ -232,7 +343,11 @@ fn a_clock_that_goes_back_loses_nothing_and_delays_the_policy() {
         for (round, seconds) in [now - 30 * 24 * HOUR, 0, now - 1, 60].into_iter().enumerate() {
             held.clock.set(seconds);
             look_at(&held.collection, "a");
-            assert_eq!(engine.move_automatically(&Silent, &mut |_, _| ()).unwrap(), 0, "at {seconds}");
+            assert_eq!(
+                engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap(),
+                0,
+                "at {seconds}"
+            );
             let node = find(&held.collection, "b").unwrap().entry.id;
             let open = OpenFiles::default().open(&held.collection, node, Verify::First).unwrap();
             open.write(round as u64 * 4, &[round as u8; 4]).unwrap();
@@ -250,7 +365,7 @@ fn a_clock_that_goes_back_loses_nothing_and_delays_the_policy() {
         assert_eq!(read(&held.collection, "m.safetensors").unwrap(), expected);
         let engine = Engine::new(held.store.clone());
         held.clock.set(now + 6 * HOUR);
-        while engine.move_automatically(&Silent, &mut |_, _| ()).unwrap() > 0 {}
+        while engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap() > 0 {}
         assert_ne!(tier(&held.collection, "norm"), Tier::Absent);
     });
 }
@@ -271,7 +386,7 @@ fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_pinned() {
     let mut tiers = Vec::new();
     for minute in 0..12 * 60 {
         held.clock.set(now + HOUR + minute * 60);
-        engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
+        engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap();
         if minute % 60 == 50 {
             tiers.push(["a", "b"].map(|path| tier(&held.collection, path)));
         }

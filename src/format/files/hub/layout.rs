@@ -112,13 +112,7 @@ pub fn lay_out(
     let json = files.get(CONFIG_NAME).ok_or_else(|| Error::invalid("config.json is missing, or too long"))?;
     let mut config = Config::parse(json)?;
     let class = config.architecture().unwrap_or_default().to_owned();
-    let architecture = architecture::find(&class).ok_or_else(|| {
-        Error::unsupported(format!(
-            "config.json names the architecture {:?}; GGUF files are made of {}",
-            quoted_name(&class),
-            architecture::class_names()
-        ))
-    })?;
+    let architecture = architecture_of(&class)?;
     prepare(&mut config, architecture)?;
     let has_labels = architecture.extras.contains(&Extra::Labels) && labels(&config).is_some();
     let named = named(architecture, &class, tensors, has_labels);
@@ -149,6 +143,27 @@ pub fn lay_out(
         made.iter().map(|(name, made)| Listed { name, dtype: made.dtype, shape: &made.shape }).collect();
     let header = entries::write(&out, &listed)?;
     Ok(Layout { header, tensors: made.into_iter().map(|(_, made)| made).collect() })
+}
+
+/// Checks by its configuration alone that a table covers a model.
+///
+/// # Errors
+/// `Unsupported` for a model that no table covers, `Invalid` for a configuration that lacks what the table needs.
+pub fn check_architecture(config: &[u8]) -> Result<()> {
+    let mut config = Config::parse(config)?;
+    let architecture = architecture_of(config.architecture().unwrap_or_default())?;
+    prepare(&mut config, architecture)
+}
+
+/// The table of a class of transformers.
+fn architecture_of(class: &str) -> Result<&'static Architecture> {
+    architecture::find(class).ok_or_else(|| {
+        Error::unsupported(format!(
+            "config.json names the architecture {:?}; GGUF files are made of {}",
+            quoted_name(class),
+            architecture::class_names()
+        ))
+    })
 }
 
 /// Completes a configuration by the table of its architecture.

@@ -23,7 +23,7 @@ mod model_name;
 mod rotary;
 mod tokenizer;
 
-pub use layout::{ElementType, Layout, Source, SourceTensor, TensorLayout, lay_out};
+pub use layout::{ElementType, Layout, Source, SourceTensor, TensorLayout, check_architecture, lay_out};
 pub use model_files::{CONFIG_NAME, FILES, Files, MODULES_NAME, POOLING_BYTES_MAX, pooling_directory};
 
 /// The version of the source package llama-cpp-python whose converter the tables follow.

@@ -2,6 +2,8 @@
 //!
 //! Source: `Metadata.get_model_id_components` and `id_to_title` of the Python package `gguf`.
 
+use std::collections::HashSet;
+
 /// The parts of a name. Missing parts are `None`.
 #[derive(Default, Clone, PartialEq, Eq, Debug)]
 pub(super) struct ModelName {
@@ -82,12 +84,9 @@ pub(super) fn parse(name: &str, parameters: u64) -> ModelName {
         let texts: Vec<&str> = words.iter().filter(|word| is_part(word)).map(|word| &*word.text).collect();
         (!texts.is_empty()).then(|| texts.join("-"))
     };
-    let mut sizes: Vec<&str> = Vec::new();
-    for word in words.iter().filter(|word| word.is_size) {
-        if !sizes.contains(&&*word.text) {
-            sizes.push(&word.text);
-        }
-    }
+    let mut known: HashSet<&str> = HashSet::new();
+    let sizes = words.iter().filter(|word| word.is_size).map(|word| &*word.text);
+    let sizes: Vec<&str> = sizes.filter(|size| known.insert(size)).collect();
     let size_label = (!sizes.is_empty()).then(|| sizes.join("-"));
     let finetune = joined(&|word| word.is_finetune);
     let version = joined(&|word| word.is_version && !word.is_basename);
@@ -281,6 +280,15 @@ mod tests {
         for (name, parameters, expected) in cases {
             assert_eq!(parts(name, parameters), expected.map(str::to_owned), "{name}");
         }
+    }
+
+    #[test]
+    fn a_name_of_many_sizes_takes_time_in_proportion() {
+        let sizes: Vec<String> = (1..200_000).map(|size| format!("{size}B")).collect();
+        let begin = std::time::Instant::now();
+        let label = parse(&format!("A-{0}-{0}", sizes.join("-")), 0).size_label.unwrap();
+        assert_eq!(label, sizes.join("-"));
+        assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
     }
 
     #[test]

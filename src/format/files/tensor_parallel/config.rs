@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 /// The statements of a model's configuration. Missing ones are not known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Config {
-    /// The architecture. Those of falcon that arrange heads in other ways are `falcon_one` and `falcon_groups`.
+    /// The architecture. Those that arrange heads in other ways have names of their own: `falcon_one`, `falcon_groups`,
+    /// `gpt_bigcode_heads`, `chatglm_heads`, `chatglm_first` (ChatGLM-6B) and `chatglm_other`.
     pub model_type: String,
     /// Heads of queries.
     pub heads: Option<u64>,
@@ -49,18 +50,26 @@ impl Config {
         let heads = number(language, &HEADS);
         let mut kv_heads = number(language, &KV_HEADS);
         kv_heads = kv_heads.or_else(|| number(part("attn_config")?, &["kv_n_heads"]));
+        let has_one_head = language.get("multi_query").and_then(Value::as_bool) != Some(false);
         match model_type.as_str() {
             "falcon" if is("new_decoder_architecture") => "falcon_groups".clone_into(&mut model_type),
-            "falcon" if language.get("multi_query").and_then(Value::as_bool) != Some(false) => {
+            "falcon" if has_one_head => {
                 "falcon_one".clone_into(&mut model_type);
                 kv_heads = Some(1);
             }
-            "gpt_bigcode" if language.get("multi_query").and_then(Value::as_bool) != Some(false) => {
-                kv_heads = Some(1);
-            }
+            "gpt_bigcode" if has_one_head => kv_heads = Some(1),
+            "gpt_bigcode" => "gpt_bigcode_heads".clone_into(&mut model_type),
             "chatglm" if is("multi_query_attention") => {
                 kv_heads = number(language, &["multi_query_group_num"]);
             }
+            // The first version and the later ones name the size of their MLP differently; only the later ones have gates.
+            "chatglm" if language.contains_key("ffn_hidden_size") => {
+                "chatglm_heads".clone_into(&mut model_type);
+            }
+            "chatglm" if language.contains_key("inner_hidden_size") => {
+                "chatglm_first".clone_into(&mut model_type);
+            }
+            "chatglm" => "chatglm_other".clone_into(&mut model_type),
             _ => {}
         }
         let experts = number(language, &EXPERTS)

@@ -152,6 +152,20 @@ impl Model<'_> {
         }
     }
 
+    /// Whether so many ranks share a tensor out. Otherwise each of them has all of it.
+    ///
+    /// # Errors
+    /// As those of [`Model::share`], which are the same for each of so many ranks.
+    pub fn is_shared(&self, ranks: u16, name: &str, shape: &Shape) -> Result<bool, String> {
+        let share = self.share(Rank { rank: 0, ranks }, name, shape)?;
+        // The first ranks may have all experts that are there.
+        let is_expert = || {
+            let place = table::find(name, shape.dimensions().len(), &self.config.model_type);
+            matches!(place, Some(Place::Expert(_)))
+        };
+        Ok(share != Share::Whole || is_expert())
+    }
+
     /// The size of a dimension of a matrix in a rank, from the whole size.
     ///
     /// # Errors
@@ -166,7 +180,10 @@ impl Model<'_> {
 
     fn share_of_expert(&self, Rank { rank, ranks }: Rank, expert: Expert<'_>) -> Result<Share, String> {
         let index = expert.index;
-        let experts = self.config.experts.unwrap_or_else(|| self.count_experts(expert));
+        let experts = match self.config.experts {
+            Some(experts) => experts,
+            None => self.count_experts(expert).ok_or("experts without a last number")?,
+        };
         let each = share_out(experts, ranks, "experts")?;
         if index >= experts {
             return Err(format!("config.json has {experts} experts"));
@@ -174,12 +191,13 @@ impl Model<'_> {
         Ok(if index / each.max(1) == u64::from(rank) { Share::Whole } else { Share::Absent })
     }
 
-    /// The number of experts that have a tensor of this name. They are numbered without gaps.
-    fn count_experts(&self, Expert { before, index, after }: Expert<'_>) -> u64 {
+    /// The number of experts that have a tensor of this name. They are numbered without gaps. `None` for more than can be
+    /// counted.
+    fn count_experts(&self, Expert { before, index, after }: Expert<'_>) -> Option<u64> {
         let is_there = |index: u64| (self.shape)(&format!("{before}{index}{after}")).is_some();
         let (mut last, mut step) = (index, 1_u64);
         let mut end = last.saturating_add(step);
-        while is_there(end) {
+        while end > last && is_there(end) {
             last = end;
             step = step.saturating_mul(2);
             end = last.saturating_add(step);
@@ -192,7 +210,7 @@ impl Model<'_> {
                 end = middle;
             }
         }
-        end
+        last.checked_add(1)
     }
 
     fn share_of_experts(&self, Rank { rank, ranks }: Rank, shape: &Shape) -> Result<Share, String> {
@@ -207,6 +225,7 @@ impl Model<'_> {
             return Err(format!("a dimension of {size} for {experts} experts"));
         }
         let each = share_out(size, ranks, "rows")?;
+        // Less than the size, because the rank is less than the number of ranks.
         let begin = each * u64::from(rank);
         Ok(Share::Slice { dimension: 0, ranges: one(begin..begin + each) })
     }
@@ -269,13 +288,15 @@ impl Model<'_> {
         let none = || "config.json lacks the numbers of heads".to_owned();
         let sizes: Option<Vec<u64>> = units.iter().map(|unit| self.weight_of(*unit)).collect();
         let sizes = sizes.ok_or_else(none)?;
-        let sum = sizes.iter().sum::<u64>();
+        let sum = sizes.iter().try_fold(0_u64, |sum, size| sum.checked_add(*size));
+        let sum = sum.ok_or("config.json has more heads than can be counted")?;
         if sum == 0 || !size.is_multiple_of(sum) {
             return Err(format!("{size} rows that join {} matrices", units.len()));
         }
         let mut begin = 0;
         let mut ranges = Ranges::new();
         for (unit, count) in units.iter().zip(sizes) {
+            // At most the size, because the counts make up the sum.
             let end = begin + size / sum * count;
             ranges.push(self.range(*unit, rank, begin..end)?);
             begin = end;
@@ -314,6 +335,7 @@ impl Model<'_> {
             return Err(format!("{ranks} ranks cannot share a dimension of {size}"));
         }
         let each = size / parts;
+        // Less than the end, because the place is less than the number of parts.
         let begin = of.start + each * place;
         Ok(begin..begin + each)
     }
@@ -442,6 +464,45 @@ mod tests {
     }
 
     #[test]
+    fn tensors_are_shared_by_all_of_a_number_of_ranks_or_by_none() {
+        let config = Config::parse(br#"{"num_experts":8,"num_attention_heads":4}"#);
+        let is_shared = |ranks, name: &str| {
+            let (shape, of) = (Shape::new(&[8, 4]).unwrap(), |_: &str| None);
+            Model { config: &config, shape: &of }.is_shared(ranks, name, &shape)
+        };
+        for (name, ranks, wanted) in [
+            ("layers.0.mlp.experts.0.up_proj.weight", 4, Some(true)),
+            ("layers.0.mlp.experts.7.up_proj.weight", 1, Some(true)),
+            ("layers.0.mlp.experts.0.up_proj.weight", 3, None),
+            ("layers.0.mlp.experts.8.up_proj.weight", 4, None),
+            ("layers.0.mlp.up_proj.weight", 4, Some(true)),
+            ("layers.0.self_attn.q_proj.weight", 8, None),
+            ("layers.0.norm.weight", 3, Some(false)),
+        ] {
+            assert_eq!(is_shared(ranks, name).ok(), wanted, "{name} {ranks}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_experts_and_heads_that_cannot_be_counted_are_refused() {
+        let last = format!("layers.0.mlp.experts.{}.up_proj.weight", u64::MAX);
+        let before = format!("layers.0.mlp.experts.{}.up_proj.weight", u64::MAX - 1);
+        let tensors: [(&str, &[u64]); 2] = [(&last, &[4, 4]), (&before, &[4, 4])];
+        for at in [0, 1] {
+            for rank in ["0-of-1", "1-of-3"] {
+                let why = share("{}", &tensors, at, rank).unwrap_err();
+                assert!(why.ends_with("experts without a last number"), "{why}");
+            }
+        }
+        let most = u64::MAX;
+        let config =
+            format!(r#"{{"model_type":"phi3","num_attention_heads":{most},"num_key_value_heads":{most}}}"#);
+        let qkv: [(&str, &[u64]); 1] = [("layers.0.self_attn.qkv_proj.weight", &[16, 3])];
+        let why = share(&config, &qkv, 0, "0-of-1").unwrap_err();
+        assert!(why.ends_with("more heads than can be counted"), "{why}");
+    }
+
+    #[test]
     fn scales_are_cut_only_where_their_blocks_end() {
         let name = "layers.0.mlp.up_proj";
         let of = |weight: &[u64], scale: &[u64], rank: &str| {
@@ -475,6 +536,21 @@ mod tests {
         assert_eq!((known.model_type.as_str(), known.kv_heads), ("falcon_groups", Some(2)));
         let known = Config::parse(falcon.replace("true", "false").as_bytes());
         assert_eq!((known.model_type.as_str(), known.kv_heads), ("falcon_one", Some(1)));
+        for (json, kind, kv_heads) in [
+            (r#"{"model_type":"gpt_bigcode","n_head":8}"#, "gpt_bigcode", 1),
+            (r#"{"model_type":"gpt_bigcode","n_head":8,"multi_query":false}"#, "gpt_bigcode_heads", 8),
+            (
+                r#"{"model_type":"chatglm","n_head":8,"multi_query_attention":true,"multi_query_group_num":2}"#,
+                "chatglm",
+                2,
+            ),
+            (r#"{"model_type":"chatglm","n_head":8,"ffn_hidden_size":64}"#, "chatglm_heads", 8),
+            (r#"{"model_type":"chatglm","n_head":8,"inner_hidden_size":64}"#, "chatglm_first", 8),
+            (r#"{"model_type":"chatglm","n_head":8}"#, "chatglm_other", 8),
+        ] {
+            let known = Config::parse(json.as_bytes());
+            assert_eq!((known.model_type.as_str(), known.kv_heads), (kind, Some(kv_heads)), "{json}");
+        }
         let mistral = r#"{"n_heads":8,"n_kv_heads":4,"moe":{"num_experts":16}}"#;
         let known = Config::parse(mistral.as_bytes());
         assert_eq!((known.heads, known.kv_heads, known.experts), (Some(8), Some(4), Some(16)));

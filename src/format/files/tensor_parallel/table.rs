@@ -72,7 +72,7 @@ const fn row(parents: &'static [&'static str], names: &'static [&'static str], r
 }
 
 /// Matrices of layers. The first row that matches counts.
-const LAYERS: [Row; 24] = [
+const LAYERS: [Row; 25] = [
     // Llama, mistral, mixtral, qwen2, qwen3, gemma, phi, olmo, cohere, granite, starcoder2, glm4, gpt-oss; deepseek's MLA.
     row(ATTENTION, &["q_proj", "wq", "q_b_proj", "kv_b_proj", "sinks"], Rule::Column(Unit::Heads)),
     // Gates of heads.
@@ -87,12 +87,18 @@ const LAYERS: [Row; 24] = [
         rule: QKV,
         of: &["phi3", "phi3_v", "phi4mm", "phi4_multimodal"],
     },
-    // The heads of a group lie together.
+    // The query, the key and the value of a head lie together, or those of a group.
     Row {
         parents: ATTENTION,
         names: &["query_key_value"],
         rule: Rule::Column(Unit::Heads),
-        of: &["gpt_neox", "bloom", "falcon"],
+        of: &["gpt_neox", "bloom", "falcon", "chatglm_heads", "chatglm_first"],
+    },
+    Row {
+        parents: ATTENTION,
+        names: &["c_attn"],
+        rule: Rule::Column(Unit::Heads),
+        of: &["gpt_bigcode_heads"],
     },
     Row {
         parents: ATTENTION,
@@ -113,7 +119,7 @@ const LAYERS: [Row; 24] = [
         parents: ATTENTION,
         names: &["c_proj"],
         rule: Rule::Row(Unit::Heads),
-        of: &["qwen", "gpt_bigcode"],
+        of: &["qwen", "gpt_bigcode", "gpt_bigcode_heads"],
     },
     // Qwen 1 names both inputs by numbers.
     Row { parents: &["mlp"], names: &["w1", "w2"], rule: Rule::Column(Unit::Any), of: &["qwen"] },
@@ -124,18 +130,28 @@ const LAYERS: [Row; 24] = [
     row(MLP, &["gate_up_proj"], GATE_UP),
     row(&["shared_mlp"], &["input_linear"], GATE_UP),
     row(&["shared_mlp"], &["output_linear"], Rule::Row(Unit::Any)),
-    Row { parents: MLP, names: &["dense_h_to_4h"], rule: GATE_UP, of: &["chatglm"] },
+    Row { parents: MLP, names: &["dense_h_to_4h"], rule: GATE_UP, of: &["chatglm", "chatglm_heads"] },
     Row {
         parents: MLP,
         names: &["dense_h_to_4h", "c_fc"],
         rule: Rule::Column(Unit::Any),
-        of: &["gpt_neox", "bloom", "falcon", "falcon_groups", "falcon_one", "starcoder2", "gpt_bigcode"],
+        of: &[
+            "gpt_neox",
+            "bloom",
+            "falcon",
+            "falcon_groups",
+            "falcon_one",
+            "starcoder2",
+            "gpt_bigcode",
+            "gpt_bigcode_heads",
+            "chatglm_first",
+        ],
     },
     Row {
         parents: MLP,
         names: &["c_proj"],
         rule: Rule::Row(Unit::Any),
-        of: &["qwen", "starcoder2", "gpt_bigcode"],
+        of: &["qwen", "starcoder2", "gpt_bigcode", "gpt_bigcode_heads"],
     },
 ];
 
@@ -162,7 +178,7 @@ const VOCABULARY_AT_TOP: [&str; 1] = ["output"];
 const OTHER_TOWERS: [&str; 6] = ["vision", "visual", "audio", "image", "speech", "projector"];
 /// Whole parts of the names of such tensors.
 const OTHER_PARTS: [&str; 7] = ["vit", "clip", "talker", "token2wav", "code2wav", "encoder", "embeddings"];
-/// The only language model whose layers are below the name `encoder`.
+/// The only language models whose layers are below the name `encoder` begin with this.
 const ENCODER: &str = "chatglm";
 
 /// Names of matrices of all experts, whose first dimension they are, without the word `experts`.
@@ -172,7 +188,7 @@ const STACKED: [&str; 2] = ["block_sparse_moe.input_linear", "block_sparse_moe.o
 pub(super) fn find<'a>(name: &'a str, dimensions: usize, model_type: &str) -> Option<Place<'a>> {
     let words: Vec<&str> = name.split('.').collect();
     let is_other = |word: &&str| {
-        let is_part = OTHER_PARTS.contains(word) && !(*word == "encoder" && model_type == ENCODER);
+        let is_part = OTHER_PARTS.contains(word) && !(*word == "encoder" && model_type.starts_with(ENCODER));
         is_part || OTHER_TOWERS.iter().any(|tower| word.contains(tower))
     };
     if words.iter().any(is_other) {
@@ -328,6 +344,20 @@ mod tests {
             ("falcon_one", "transformer.h.0.self_attention.query_key_value.weight", qkv),
             ("bloom", "h.0.self_attention.query_key_value.bias", column(Unit::Heads)),
             ("chatglm", "transformer.encoder.layers.0.self_attention.query_key_value.weight", qkv),
+            (
+                "chatglm_heads",
+                "transformer.encoder.layers.0.self_attention.query_key_value.bias",
+                column(Unit::Heads),
+            ),
+            ("chatglm_first", "transformer.layers.0.attention.query_key_value.weight", column(Unit::Heads)),
+            ("chatglm_first", "transformer.layers.0.mlp.dense_h_to_4h.weight", column(Unit::Any)),
+            ("chatglm_other", "transformer.layers.0.attention.query_key_value.weight", Some(Rule::Unknown)),
+            ("chatglm_other", "transformer.layers.0.mlp.dense_h_to_4h.weight", Some(Rule::Unknown)),
+            ("gpt_bigcode", "transformer.h.0.attn.c_attn.weight", qkv),
+            ("gpt_bigcode_heads", "transformer.h.0.attn.c_attn.weight", column(Unit::Heads)),
+            ("gpt_bigcode_heads", "transformer.h.0.attn.c_proj.weight", Some(Rule::Row(Unit::Heads))),
+            ("gpt_bigcode_heads", "transformer.h.0.mlp.c_fc.weight", column(Unit::Any)),
+            ("gpt_bigcode_heads", "transformer.h.0.mlp.c_proj.weight", Some(Rule::Row(Unit::Any))),
             ("internlm2", "model.layers.0.attention.wqkv.weight", column(Unit::Groups)),
             ("opt", "model.decoder.layers.0.fc2.weight", Some(Rule::Row(Unit::Any))),
             ("bert", "bert.encoder.layer.0.attention.self.query.weight", None),

@@ -3,18 +3,22 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
+
 use crate::format::files::adapter_config::{AdapterConfig, AdapterPart, BYTES_MAX, CONFIG_NAME, part_of};
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::{Assembly, Collection, Node, Object, OpenObject, State, Verify};
-use crate::stream::{Segment, Stream};
+use crate::stream::{OwnTiles, Segment, Stream, Tiles};
 use crate::vfs::form::adapters::adapter_files::AdapterFiles;
+use crate::vfs::form::adapters::base_model::KnownModels;
+use crate::vfs::form::adapters::known_fits::KnownFits;
 use crate::vfs::form::pieces::viewed;
 use crate::vfs::form::recipe::{Shown, Source, source};
 
 /// A matrix or a tensor of an adapter.
 pub(super) struct Weight {
-    node: EntryId,
+    pub node: EntryId,
     pub tensor: TensorEntry,
 }
 
@@ -37,39 +41,77 @@ pub(super) struct LowRankProduct {
     pub scale: f32,
 }
 
+/// The files of an adapter in one state, in one opening of their collection.
+#[derive(Clone)]
+pub struct AdapterNodes {
+    files: AdapterFiles,
+    /// The configuration and the container of the tensors.
+    nodes: [Arc<Node>; 2],
+}
+
+impl AdapterNodes {
+    /// The present state. Fails with `Gone` for files that are gone.
+    pub fn of(state: &State, files: AdapterFiles) -> Result<AdapterNodes> {
+        let gone = || Error::new(ErrorKind::Gone, "the adapter is gone");
+        let node = |id| state.node(id).filter(|node| node.file().is_some()).cloned().ok_or_else(gone);
+        Ok(AdapterNodes { files, nodes: [node(files.config)?, node(files.weights)?] })
+    }
+
+    /// Whether these are the same files in the same state.
+    pub fn are(&self, other: &AdapterNodes) -> bool {
+        let are_same = self.nodes.iter().zip(&other.nodes).all(|(one, other)| Arc::ptr_eq(one, other));
+        self.files == other.files && are_same
+    }
+
+    /// The objects of each file.
+    fn objects(&self, state: &State) -> Result<[Vec<Arc<Object>>; 2]> {
+        let [config, weights] = &self.nodes;
+        let objects = |node: &Arc<Node>| -> Result<Vec<Arc<Object>>> {
+            Ok(node.file().map(|file| state.parts_of(file)).transpose()?.unwrap_or_default().0)
+        };
+        Ok([objects(config)?, objects(weights)?])
+    }
+}
+
 /// An adapter in its present state. It keeps neither its collection nor an object.
 pub struct Adapter {
-    collection: Weak<Collection>,
-    files: AdapterFiles,
-    /// The nodes of its files.
-    nodes: [Arc<Node>; 2],
-    /// Whether square weights have a row for each input.
+    nodes: AdapterNodes,
+    /// `fan_in_fan_out`.
     pub(super) is_transposed: bool,
     /// By the name of a tensor of the base.
     pub(super) changes: HashMap<String, Change>,
+    pub(super) models: KnownModels,
+    /// The models that it was compared with as a whole.
+    pub(super) fits: KnownFits,
+    /// The tiles of the mount, and its own while somebody reads them.
+    tiles: Arc<Tiles>,
+    own_tiles: Mutex<Weak<OwnTiles>>,
+}
+
+/// An adapter, and its collection, which therefore stays open.
+#[derive(Clone)]
+pub struct OpenAdapter {
+    pub(super) collection: Arc<Collection>,
+    pub(super) adapter: Arc<Adapter>,
 }
 
 /// The parts of the tensors of a module.
 type Parts = HashMap<AdapterPart, Weight>;
 
 impl Adapter {
-    /// Opens the adapter of these files. Fails with `NotSupported` for one that is not a plain sum, with `Invalid` for files that do
-    /// not describe one, and with `Gone` for files that are gone.
-    pub fn open(collection: &Arc<Collection>, files: AdapterFiles) -> Result<Adapter> {
-        let gone = || Error::new(ErrorKind::Gone, "the adapter is gone");
-        let (nodes, config_objects) = {
+    /// Opens the adapter of these files. Fails with `NotSupported` for one that is not a plain sum, and with `Invalid` for
+    /// files that do not describe one. Its tiles are kept in `tiles`.
+    pub fn open(collection: &Arc<Collection>, nodes: AdapterNodes, tiles: &Arc<Tiles>) -> Result<Adapter> {
+        let ([config, _], weights) = {
             let state = collection.state();
-            let node = |id| state.node(id).cloned().ok_or_else(gone);
-            let (config, weights) = (node(files.config)?, node(files.weights)?);
-            let objects = state.parts_of(config.file().ok_or_else(gone)?)?.0;
-            ([config, weights], objects)
+            let [_, container] = &nodes.nodes;
+            (nodes.objects(&state)?, weights_of(&state, container))
         };
-        let json = bytes_of(collection, &config_objects)?;
+        let too_long = || Error::invalid(format!("{CONFIG_NAME} is longer than {BYTES_MAX} bytes"));
+        let json = bytes_of(collection, &config, BYTES_MAX)?.ok_or_else(too_long)?;
         let config = AdapterConfig::parse(&json)?;
         let mut changes: HashMap<String, Change> = HashMap::new();
         let mut modules: HashMap<String, Parts> = HashMap::new();
-        let [_, container] = &nodes;
-        let weights = weights_of(&collection.state(), container);
         if weights.is_empty() {
             return Err(Error::invalid("the container of the adapter has no tensors that can be read"));
         }
@@ -84,42 +126,52 @@ impl Adapter {
                 return Err(not_merged(format!("the adapter has {name:?} twice, of several adapters,")));
             }
         }
+        config.check_patterns(modules.len())?;
         for (module, parts) in modules {
             for (tensor, product) in products(&module, parts, &config)? {
                 changes.entry(format!("{module}.{tensor}")).or_default().product = Some(product);
             }
         }
         Ok(Adapter {
-            collection: Arc::downgrade(collection),
-            files,
             nodes,
             is_transposed: config.is_transposed,
             changes,
+            models: KnownModels::default(),
+            fits: KnownFits::default(),
+            tiles: tiles.clone(),
+            own_tiles: Mutex::default(),
         })
     }
 
-    /// Its collection. Fails with `Gone` where it was closed since.
-    pub(super) fn collection(&self) -> Result<Arc<Collection>> {
-        let closed = || Error::new(ErrorKind::Gone, "the collection of the adapter was closed");
-        self.collection.upgrade().ok_or_else(closed)
+    /// Bytes of memory, about.
+    pub fn memory(&self) -> usize {
+        /// Of a change without its names.
+        const CHANGE_BYTES: usize = 512;
+        let names = self.changes.keys().map(|name| CHANGE_BYTES + 4 * name.len());
+        size_of::<Adapter>() + names.sum::<usize>()
+    }
+}
+
+impl OpenAdapter {
+    /// `collection` is that of the adapter.
+    pub fn new(collection: Arc<Collection>, adapter: Arc<Adapter>) -> OpenAdapter {
+        OpenAdapter { collection, adapter }
     }
 
-    /// Whether these are its files in their present state, in this collection.
-    pub fn is_current(&self, collection: &Arc<Collection>, files: AdapterFiles) -> bool {
-        if self.files != files || !std::ptr::eq(self.collection.as_ptr(), Arc::as_ptr(collection)) {
-            return false;
-        }
-        let state = collection.state();
-        let is_same =
-            |known: &Arc<Node>| state.node(known.entry.id).is_some_and(|now| Arc::ptr_eq(now, known));
-        self.nodes.iter().all(is_same)
+    /// The tiles of its matrices, for all who read them at this time.
+    pub(super) fn tiles(&self) -> Arc<OwnTiles> {
+        let mut own = self.adapter.own_tiles.lock();
+        own.upgrade().unwrap_or_else(|| {
+            let tiles = Arc::new(self.adapter.tiles.own());
+            *own = Arc::downgrade(&tiles);
+            tiles
+        })
     }
 
     /// The elements of a tensor of its own.
     pub(super) fn source_of(&self, weight: &Weight) -> Result<Source> {
         let gone = || Error::new(ErrorKind::Gone, "a tensor of the adapter is gone");
-        let collection = self.collection()?;
-        let state = collection.state();
+        let state = self.collection.state();
         let (objects, assembly) =
             state.parts_of(state.node(weight.node).and_then(|node| node.file()).ok_or_else(gone)?)?;
         match assembly {
@@ -130,24 +182,13 @@ impl Adapter {
 
     /// Creation time of its tensors in Unix seconds.
     pub(super) fn created_at(&self) -> u64 {
-        let [_, container] = &self.nodes;
+        let [_, container] = &self.adapter.nodes.nodes;
         container.entry.created_at
-    }
-
-    /// Whether these are its files, in any state.
-    pub fn is_of(&self, files: AdapterFiles) -> bool {
-        self.files == files
     }
 
     /// The objects of its files.
     pub fn objects(&self) -> Result<Vec<Arc<Object>>> {
-        let collection = self.collection()?;
-        let state = collection.state();
-        let mut found = Vec::new();
-        for file in self.nodes.iter().filter_map(|node| node.file()) {
-            found.extend(state.parts_of(file)?.0);
-        }
-        Ok(found)
+        Ok(self.adapter.nodes.objects(&self.collection.state())?.concat())
     }
 }
 
@@ -187,15 +228,20 @@ fn weights_of(state: &State, container: &Node) -> Vec<Weight> {
     parts.filter_map(weight).collect()
 }
 
-fn bytes_of(collection: &Arc<Collection>, objects: &[Arc<Object>]) -> Result<Vec<u8>> {
+/// The bytes of objects in a row. `None` if they are more than `most`.
+pub(super) fn bytes_of(
+    collection: &Arc<Collection>,
+    objects: &[Arc<Object>],
+    most: u64,
+) -> Result<Option<Vec<u8>>> {
     let open = |object| OpenObject::open(collection, object, Verify::First).map(Segment::Object);
     let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
-    if stream.bytes() > BYTES_MAX {
-        return Err(Error::invalid(format!("{CONFIG_NAME} is longer than {BYTES_MAX} bytes")));
+    if stream.bytes() > most {
+        return Ok(None);
     }
     let mut bytes = vec![0; stream.bytes() as usize];
     stream.read_exact(0, &mut bytes)?;
-    Ok(bytes)
+    Ok(Some(bytes))
 }
 
 /// The error of something that is not merged.

@@ -1,15 +1,22 @@
-//! The files of an adapter, by their numbers.
+//! The files of an adapter, by their numbers. A name may be a symbolic link, as in a hub's cache; links with relative
+//! paths are followed inside the collection.
+
+use std::collections::BTreeSet;
 
 use crate::format::files::adapter_config::{CONFIG_NAME, WEIGHTS_NAMES};
-use crate::model::EntryId;
-use crate::store::State;
+use crate::format::log::catalog::NodeType;
+use crate::model::{EntryId, NameIn};
+use crate::store::{ROOT, State};
+
+/// Most symbolic links that lead to a file.
+const LINKS_MAX: usize = 8;
 
 /// The files of an adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct AdapterFiles {
     /// The number of their collection.
     pub collection: u32,
-    /// Their directory.
+    /// The directory with their names.
     pub directory: EntryId,
     pub config: EntryId,
     /// The container of the tensors.
@@ -23,14 +30,84 @@ impl std::fmt::Display for AdapterFiles {
     }
 }
 
+impl AdapterFiles {
+    /// The directories above the files, and those that symbolic links lead through.
+    pub fn directories(self, state: &State) -> BTreeSet<EntryId> {
+        let mut entered = BTreeSet::from([self.directory]);
+        for name in WEIGHTS_NAMES.into_iter().chain([CONFIG_NAME]) {
+            let name = NameIn { directory: self.directory, name: name.as_bytes() };
+            target(state, name, &mut entered);
+        }
+        for directory in entered.clone() {
+            let mut at = directory;
+            while at != ROOT
+                && let Some(above) = state.above(at)
+                && entered.insert(above)
+            {
+                at = above;
+            }
+        }
+        entered
+    }
+
+    /// Whether a node is one of the files, or a symbolic link to one, in the collection of the state.
+    pub fn has(self, state: &State, node: EntryId) -> bool {
+        let is_own = |id: EntryId| [self.config, self.weights].contains(&id);
+        if self.collection != state.number() {
+            return false;
+        }
+        if is_own(node) {
+            return true;
+        }
+        let is_link =
+            state.node(node).is_some_and(|node| matches!(node.entry.node_type, NodeType::Symlink(_)));
+        let mut leads = state.links(node).iter().map(|(directory, name)| {
+            target(state, NameIn { directory: *directory, name }, &mut BTreeSet::new())
+        });
+        is_link && leads.any(|found| found.is_some_and(is_own))
+    }
+}
+
 /// The files of the adapter in a directory of a collection, if it has one.
 pub fn files_in(state: &State, directory: EntryId) -> Option<AdapterFiles> {
-    let names = state.directory(directory)?;
     let file = |name: &str| {
-        let id = names.get(name.as_bytes())?;
-        state.node(id)?.file().map(|_| id)
+        let name = NameIn { directory, name: name.as_bytes() };
+        target(state, name, &mut BTreeSet::new())
     };
     let config = file(CONFIG_NAME)?;
     let weights = WEIGHTS_NAMES.into_iter().find_map(file)?;
     Some(AdapterFiles { collection: state.number(), directory, config, weights })
+}
+
+/// The file that a name leads to. Notes the directories in which names are looked up.
+fn target<'a>(
+    state: &'a State,
+    NameIn { directory, name }: NameIn<'a>,
+    entered: &mut BTreeSet<EntryId>,
+) -> Option<EntryId> {
+    let (mut at, mut links) = (directory, 0);
+    let mut waiting: Vec<&'a [u8]> = vec![name];
+    while let Some(part) = waiting.pop() {
+        entered.insert(at);
+        if part.is_empty() || part == b"." {
+            continue;
+        }
+        if part == b".." {
+            at = state.above(at).filter(|_| at != ROOT)?;
+            continue;
+        }
+        let id = state.directory(at)?.get(part)?;
+        match &state.node(id)?.entry.node_type {
+            NodeType::Directory => at = id,
+            NodeType::File(_) => return waiting.is_empty().then_some(id),
+            NodeType::Symlink(path) => {
+                links += 1;
+                if links > LINKS_MAX || path.starts_with(b"/") {
+                    return None;
+                }
+                waiting.extend(path.split(|byte| *byte == b'/').rev());
+            }
+        }
+    }
+    None
 }

@@ -1,88 +1,23 @@
 //! Plans a file of a base with an adapter.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::log::catalog::Content;
-use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorNames};
-use crate::store::{Collection, ROOT, State, TENSORS_NAME, Walk};
-use crate::stream::Tiles;
-use crate::vfs::form::adapters::adapter::{Adapter, Change, LowRankProduct, Weight, not_merged};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
+use crate::store::{Collection, ROOT, Walk};
+use crate::stream::OwnTiles;
+use crate::vfs::form::adapters::adapter::{Change, LowRankProduct, OpenAdapter, Weight, not_merged};
+use crate::vfs::form::adapters::base_model::BaseModel;
+use crate::vfs::form::adapters::matrix_sizes::Sizes;
 use crate::vfs::form::adapters::merged_tensor::{MergedFactor, MergedProduct, MergedTensor};
 use crate::vfs::form::names::Item;
 use crate::vfs::form::pieces::{Piece, plain, tensor};
 use crate::vfs::form::plan::{pieces, stitched};
 use crate::vfs::form::recipe::{Part, Recipe, Source};
 
-/// Largest rank that is merged. The numbers of a row are held in memory.
-const RANK_MAX: u64 = 8192;
-
-/// How the names of the adapter's tensors differ from those of the base. Libraries add or leave out the name of the inner
-/// model in the same way.
-enum Names {
-    Same,
-    /// The base has this component before.
-    Longer(String),
-    /// The base lacks this component.
-    Shorter(String),
-}
-
-impl Names {
-    /// The names of a model with these tensors, in a directory.
-    fn of(adapter: &Adapter, state: &State, directory: Option<EntryId>, own: &[&str]) -> Names {
-        let changes = &adapter.changes;
-        let is_there = |name: &str| directory.is_some_and(|id| find(state, id, name).is_some());
-        let first = changes.keys().min().map_or("", |name| name);
-        if own.iter().any(|name| changes.contains_key(*name)) || is_there(first) {
-            return Names::Same;
-        }
-        let longer = own.iter().filter_map(|name| name.split_once('.'));
-        if let Some((before, _)) = longer.into_iter().find(|(_, rest)| changes.contains_key(*rest)) {
-            return Names::Longer(before.to_owned());
-        }
-        let rests: HashMap<&str, &str> = changes
-            .keys()
-            .filter_map(|name| name.split_once('.'))
-            .map(|(before, rest)| (rest, before))
-            .collect();
-        let shorter = own.iter().find_map(|name| rests.get(name));
-        shorter.map_or(Names::Same, |before| Names::Shorter((*before).to_owned()))
-    }
-
-    /// The name in the adapter of a tensor of the base.
-    fn in_adapter(&self, name: &str) -> Option<String> {
-        match self {
-            Names::Same => Some(name.to_owned()),
-            Names::Longer(before) => Some(name.strip_prefix(before)?.strip_prefix('.')?.to_owned()),
-            Names::Shorter(before) => Some(format!("{before}.{name}")),
-        }
-    }
-
-    /// The name in the base of a tensor of the adapter.
-    fn in_base(&self, name: &str) -> String {
-        match self {
-            Names::Same => name.to_owned(),
-            Names::Longer(before) => format!("{before}.{name}"),
-            Names::Shorter(before) => {
-                let rest = name.strip_prefix(before.as_str()).and_then(|rest| rest.strip_prefix('.'));
-                rest.unwrap_or(name).to_owned()
-            }
-        }
-    }
-}
-
-/// A tensor of a container in a directory, by name.
-fn find(state: &State, directory: EntryId, name: &str) -> Option<EntryId> {
-    let mut at = state.find_any(directory, TENSORS_NAME.as_bytes())?;
-    for part in &TensorNames::new([name]).ok()?.path(name) {
-        at = state.find_any(at, part.as_bytes())?;
-    }
-    let tensor = state.node(at)?.file()?.tensor.as_ref()?;
-    (*tensor.name == *name).then_some(at)
-}
-
 /// The recipe of a file of a base with an adapter, which may have been refused. Then the files without tensors are shown.
-pub fn plan(collection: &Arc<Collection>, adapter: Result<Arc<Adapter>>, item: &Item) -> Result<Recipe> {
+pub fn plan(collection: &Arc<Collection>, adapter: Result<OpenAdapter>, item: &Item) -> Result<Recipe> {
     let Item::Node(node) = item else { return Err(Error::new(ErrorKind::NotFound, "there is no such file")) };
     let opened = adapter.as_ref().ok().cloned();
     let (changed, parts) = parts(collection, adapter, node.entry.id)?;
@@ -100,7 +35,11 @@ pub fn plan(collection: &Arc<Collection>, adapter: Result<Arc<Adapter>>, item: &
 }
 
 /// Whether an adapter changes some tensors of a collection, and every one that it names is there.
-pub fn fits(collection: &Arc<Collection>, adapter: &Arc<Adapter>) -> Result<()> {
+pub fn fits(collection: &Arc<Collection>, adapter: &OpenAdapter) -> Result<()> {
+    adapter.adapter.fits.of(collection, || compared(collection, adapter))
+}
+
+fn compared(collection: &Arc<Collection>, adapter: &OpenAdapter) -> Result<()> {
     let mut containers = HashSet::new();
     collection.state().walk(ROOT, &mut |visited| {
         if visited.node.file().is_some_and(|file| file.content == Content::Safetensors) {
@@ -111,7 +50,7 @@ pub fn fits(collection: &Arc<Collection>, adapter: &Arc<Adapter>) -> Result<()> 
     let mut first = Err(not_merged(format!(
         "{}: no safetensors file has the tensor {:?} or another one that the adapter names, so it",
         collection.path(),
-        adapter.changes.keys().min().map_or("", |name| name)
+        adapter.adapter.changes.keys().min().map_or("", |name| name)
     )));
     for container in containers {
         match parts(collection, Ok(adapter.clone()), container) {
@@ -126,11 +65,19 @@ pub fn fits(collection: &Arc<Collection>, adapter: &Arc<Adapter>) -> Result<()> 
 /// The number of tensors that change, and the parts of a file.
 fn parts(
     collection: &Arc<Collection>,
-    adapter: Result<Arc<Adapter>>,
+    adapter: Result<OpenAdapter>,
     node: EntryId,
 ) -> Result<(usize, Vec<Part>)> {
     let gone = || Error::new(ErrorKind::Gone, "the file is gone");
-    let node = collection.state().node(node).cloned().ok_or_else(gone)?;
+    let (node, container, content) = {
+        let state = collection.state();
+        let node = state.node(node).cloned().ok_or_else(gone)?;
+        let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
+        let content = state.node(container).and_then(|node| node.file()).map(|file| file.content);
+        (node, container, content)
+    };
+    // The refusal of an adapter is known, and the pieces of a large container are not made for it.
+    let adapter = content.is_some_and(Content::is_container).then_some(adapter).transpose()?;
     let (node, pieces) = pieces(collection, &node)?;
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
     let stored = |pieces: Vec<Piece>| -> Result<Vec<Part>> {
@@ -140,54 +87,36 @@ fn parts(
         let parts = pieces.into_iter().map(|piece| plain(piece.object));
         Ok(stitched(file.records.clone(), parts.collect()))
     };
-    let (container, content) = {
-        let state = collection.state();
-        let container = file.container.unwrap_or(node.entry.id);
-        (container, state.node(container).and_then(|node| node.file()).map(|file| file.content))
-    };
-    let is_container = content.is_some_and(Content::is_container);
-    if !is_container {
-        return Ok((0, stored(pieces)?));
-    }
-    let adapter = adapter?;
+    let Some(adapter) = adapter else { return Ok((0, stored(pieces)?)) };
     let own: Vec<&str> = match &file.tensor {
         Some(own) => vec![&*own.name],
         None => pieces.iter().filter_map(|piece| Some(&*piece.tensor.as_ref()?.1.name)).collect(),
     };
-    let names = {
-        let state = collection.state();
-        let directory = state.links(container).first().map(|(directory, _)| *directory);
-        let names = Names::of(&adapter, &state, directory, &own);
-        let changed =
-            |name: &&&str| names.in_adapter(name).is_some_and(|name| adapter.changes.contains_key(&name));
-        if !own.iter().any(|name| changed(&name)) && content != Some(Content::Gguf) {
-            drop(state);
+    let model = {
+        let directory = collection.state().links(container).first().map(|(directory, _)| *directory);
+        let model = BaseModel::of(&adapter.adapter, collection, directory)?;
+        if !own.iter().any(|name| model.is_changed(&adapter.adapter, name)) && content != Some(Content::Gguf)
+        {
             return Ok((0, stored(pieces)?));
         }
         if content != Some(Content::Safetensors) {
             return Err(not_merged("a container that is not a safetensors file"));
         }
         // A file shows what its own tensors become; a container of a model that the adapter does not fit, nothing.
-        let has: HashSet<&str> = own.iter().copied().collect();
-        let lacks = |name: &&String| {
-            let name = names.in_base(name);
-            !has.contains(name.as_str()) && directory.and_then(|id| find(&state, id, &name)).is_none()
-        };
-        if file.tensor.is_none()
-            && let Some(name) = adapter.changes.keys().filter(lacks).min()
-        {
-            return Err(not_merged(format!("the base has no tensor {:?}; the adapter", names.in_base(name))));
+        if file.tensor.is_none() {
+            model.check_complete()?;
         }
-        names
+        model
     };
-    let change_of = |name: &str| adapter.changes.get(&names.in_adapter(name)?);
-    let tiles = Arc::new(Tiles::default());
+    let names = model.names()?;
+    let change_of = |name: &str| adapter.adapter.changes.get(&names.in_adapter(name)?);
+    let tiles = adapter.tiles();
     if let Some(own) = &file.tensor {
         let is_part_of_weight = pieces.first().is_some_and(|piece| piece.is_part_of_weight);
         let (base, _) = tensor(&pieces)?;
         let Some(change) = change_of(&own.name) else { return Ok((0, stored(pieces)?)) };
         let tensor = Named { name: &own.name, shape: &own.shape, is_part_of_weight };
-        let merged = merged(&adapter, tensor, base, change, Place { tiles: &tiles, number: 0 })?;
+        let merged = merged(&adapter, tensor, base, change, Place { tiles: &tiles, model: &model })?;
         return Ok((1, vec![Part::Merged(Box::new(merged))]));
     }
     let (mut count, mut found) = (0, Vec::with_capacity(pieces.len()));
@@ -203,7 +132,7 @@ fn parts(
         };
         let named =
             Named { name: &tensor.name, shape: &tensor.shape, is_part_of_weight: piece.is_part_of_weight };
-        let place = Place { tiles: &tiles, number: count };
+        let place = Place { tiles: &tiles, model: &model };
         found.push(Part::Merged(Box::new(merged(&adapter, named, base, change, place)?)));
         count += 1;
     }
@@ -217,10 +146,17 @@ struct Named<'a> {
     is_part_of_weight: bool,
 }
 
-/// The place of a tensor's tiles.
+/// The tiles of the adapter, and the model that a tensor belongs to.
 struct Place<'a> {
-    tiles: &'a Arc<Tiles>,
-    number: usize,
+    tiles: &'a Arc<OwnTiles>,
+    model: &'a BaseModel,
+}
+
+/// The tensor that a product is added to.
+struct Target<'a> {
+    name: &'a str,
+    shape: &'a Shape,
+    model: &'a BaseModel,
 }
 
 /// Whether elements can be added to.
@@ -229,11 +165,11 @@ fn is_number(dtype: Dtype) -> bool {
 }
 
 fn merged(
-    adapter: &Adapter,
+    adapter: &OpenAdapter,
     Named { name, shape, is_part_of_weight }: Named<'_>,
     base: Source,
     change: &Change,
-    Place { tiles, number }: Place<'_>,
+    Place { tiles, model }: Place<'_>,
 ) -> Result<MergedTensor> {
     let to = base.dtype;
     if is_part_of_weight {
@@ -258,26 +194,29 @@ fn merged(
         None => None,
         Some(product) => {
             let no = || not_merged(format!("{name}: a product of another shape, rank or type"));
-            Some(product_of(adapter, product, shape)?.ok_or_else(no)?)
+            Some(product_of(adapter, product, Target { name, shape, model })?.ok_or_else(no)?)
         }
     };
     Ok(MergedTensor {
-        adapter: adapter.collection()?,
+        adapter: adapter.collection.clone(),
         adapter_created_at: adapter.created_at(),
         base,
         is_base_of_adapter,
         to,
         product,
         tiles: tiles.clone(),
-        number,
     })
 }
 
 /// The product of a tensor of a shape. `None` where the matrices do not fit.
-fn product_of(adapter: &Adapter, product: &LowRankProduct, shape: &Shape) -> Result<Option<MergedProduct>> {
+fn product_of(
+    adapter: &OpenAdapter,
+    product: &LowRankProduct,
+    Target { name, shape, model }: Target<'_>,
+) -> Result<Option<MergedProduct>> {
     let LowRankProduct { a, b, is_embedding, scale } = product;
     let factor = |weight: &Weight, is_by_rank| -> Result<MergedFactor> {
-        Ok(MergedFactor { source: Some(adapter.source_of(weight)?), is_by_rank })
+        Ok(MergedFactor { node: weight.node, source: Some(adapter.source_of(weight)?), is_by_rank })
     };
     let scale = *scale;
     if !is_number(a.tensor.dtype) || b.as_ref().is_some_and(|b| !is_number(b.tensor.dtype)) {
@@ -287,7 +226,7 @@ fn product_of(adapter: &Adapter, product: &LowRankProduct, shape: &Shape) -> Res
         if a.tensor.shape != *shape {
             return Ok(None);
         }
-        let left = MergedFactor { source: None, is_by_rank: false };
+        let left = MergedFactor { node: a.node, source: None, is_by_rank: false };
         let (right, columns) = (factor(a, true)?, shape.elements());
         return Ok(Some(MergedProduct { left, right, rows: 1, columns, rank: 1, scale }));
     };
@@ -297,7 +236,8 @@ fn product_of(adapter: &Adapter, product: &LowRankProduct, shape: &Shape) -> Res
     let is_straight = !is_embedding && dimensions.split_first() == Some((&outer, inner));
     let is_crossed =
         matches!((dimensions, inner), ([rows, columns], [inner]) if rows == inner && *columns == outer);
-    if is_straight && !(is_crossed && adapter.is_transposed) {
+    let is_transposed = is_straight && is_crossed && model.is_square_transposed(name)?;
+    if is_straight && !is_transposed {
         let (left, right) = (factor(b, false)?, factor(a, true)?);
         return Ok(Some(MergedProduct { left, right, rows: outer, columns, rank, scale }));
     }
@@ -306,29 +246,4 @@ fn product_of(adapter: &Adapter, product: &LowRankProduct, shape: &Shape) -> Res
     }
     let (left, right) = (factor(a, true)?, factor(b, false)?);
     Ok(Some(MergedProduct { left, right, rows: columns, columns: outer, rank, scale }))
-}
-
-/// The sizes of two matrices, of which those of a convolution have further dimensions.
-struct Sizes<'a> {
-    rank: u64,
-    /// The dimensions of a row of `A`.
-    inner: &'a [u64],
-    /// Their product.
-    columns: u64,
-    /// Rows of `B`.
-    outer: u64,
-}
-
-impl Sizes<'_> {
-    /// `None` for matrices that have no product.
-    fn of<'a>(a: &'a Shape, b: &Shape) -> Option<Sizes<'a>> {
-        let (rank, inner) = a.dimensions().split_first()?;
-        let (outer, rest) = b.dimensions().split_first()?;
-        let (own_rank, ones) = rest.split_first()?;
-        if own_rank != rank || *rank > RANK_MAX || ones.iter().any(|size| *size != 1) {
-            return None;
-        }
-        let columns = inner.iter().try_fold(1_u64, |product, size| product.checked_mul(*size))?;
-        Some(Sizes { rank: *rank, inner, columns, outer: *outer })
-    }
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::model::{Dtype, Result};
-use crate::store::{Collection, Verify};
-use crate::stream::{Factor, Factors, LowRank, Segment, Stream, Tiles};
+use crate::model::{Dtype, EntryId, Result};
+use crate::store::{Collection, ROOT, Verify};
+use crate::stream::{Factor, Factors, LowRank, OwnTiles, Segment, Stream};
 use crate::vfs::form::recipe::Source;
 
 /// A matrix of a product.
 pub(in crate::vfs::form) struct MergedFactor {
+    /// The number of the adapter's tensor.
+    pub node: EntryId,
     /// `None` for a matrix with the number 1 alone.
     pub source: Option<Source>,
     /// Whether the elements of one rank follow each other.
@@ -37,9 +39,8 @@ pub(in crate::vfs::form) struct MergedTensor {
     /// The type in which it is shown.
     pub to: Dtype,
     pub product: Option<MergedProduct>,
-    /// The tiles of the file, and the number of the tensor among them.
-    pub tiles: Arc<Tiles>,
-    pub number: usize,
+    /// The tiles of the adapter.
+    pub tiles: Arc<OwnTiles>,
 }
 
 impl MergedFactor {
@@ -76,7 +77,7 @@ impl MergedTensor {
                 rank: product.rank,
                 scale: product.scale,
                 tiles: self.tiles.clone(),
-                number: self.number,
+                number: product.right.node.0,
             }),
         };
         let base = self.base.stream(of_base, verify)?;
@@ -96,10 +97,9 @@ impl MergedTensor {
 
     /// Counts an access to the adapter's objects.
     pub fn count_use_of_adapter(&self) {
-        let ticks = self.adapter.ticks();
-        let created = ticks.of(self.adapter_created_at);
+        let file_use = self.adapter.use_of(ROOT, self.adapter_created_at);
         for object in self.sources().1.into_iter().flat_map(|source| &source.objects) {
-            object.count_use(0..object.layout().blocks(), created, ticks.now());
+            object.count_use(0..object.layout().blocks(), file_use);
         }
         self.adapter.note_use();
     }

@@ -1,26 +1,32 @@
 //! The layouts of GGUF files of models. A few are remembered, because each lookup asks for the size and a tokenizer takes
 //! a tenth of a second.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use crate::format::budget::Budget;
 use crate::format::files::hub::{
-    CONFIG_NAME, ElementType, FILES, Files, Layout, POOLING_BYTES_MAX, Source, SourceTensor, lay_out,
-    pooling_directory,
+    CONFIG_NAME, ElementType, FILES, Files, Layout, POOLING_BYTES_MAX, Source, SourceTensor, TensorLayout,
+    check_architecture, lay_out, pooling_directory,
 };
 use crate::format::files::safetensors::{Role, Weight};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result};
-use crate::store::{Collection, Node, Object};
+use crate::store::{Collection, Node, Object, State};
 use crate::stream::is_castable;
-use crate::vfs::form::gguf_model::directory::{Inputs, directory_of, find, members, name};
+use crate::vfs::form::gguf_model::directory::{
+    Inputs, Member, NamedParts, directory_of, find, have_codes, members, name,
+};
+use crate::vfs::form::gguf_model::memory::Planned;
+use crate::vfs::form::gguf_model::recent::Recent;
+use crate::vfs::form::gguf_model::tensor::{Elements, ModelTensor};
 use crate::vfs::form::kind::{Form, Shows};
-use crate::vfs::form::weights::Model;
+use crate::vfs::form::recipe::{Part, Recipe, Shown, ShownWeight, Source as Stored, source};
+use crate::vfs::form::weights::{Checkpoint, Model, NamedContainer, Seen};
 
 /// The most layouts that are remembered.
 const LAYOUTS_MAX: usize = 32;
-/// The most bytes of headers that are remembered, one excepted.
+/// The most bytes of layouts that are remembered, one excepted.
 const BYTES_MAX: usize = 64 << 20;
 
 /// A layout, with the source of each tensor.
@@ -28,50 +34,118 @@ pub(super) struct Header {
     pub(super) layout: Layout,
     /// The tensors that the layout numbers.
     pub(super) sources: Vec<Made>,
+    /// The bytes of the file.
+    bytes: u64,
 }
 
 /// A tensor of a model.
 pub(super) enum Made {
     /// One that is stored, of this type.
     Tensor(EntryId, Dtype),
-    /// One whose codes are stored.
-    Weight(Box<Weight>),
+    /// One whose codes are stored, with the tensors that it consists of.
+    Weight(Arc<Weight>, Vec<(String, EntryId)>),
+}
+
+impl Made {
+    /// As the layout says.
+    fn shown(&self, state: &State, layout: &TensorLayout) -> Result<ModelTensor> {
+        let (elements, from) = match self {
+            Made::Tensor(id, dtype) => (Elements::Stored(stored(state, *id)?), *dtype),
+            Made::Weight(weight, parts) => {
+                let part =
+                    |(name, id): &(String, EntryId)| stored(state, *id).map(|source| (name.clone(), source));
+                let sources = parts.iter().map(part).collect::<Result<_>>()?;
+                (
+                    Elements::Weight(ShownWeight { weight: weight.clone(), sources, to: Dtype::F32 }),
+                    Dtype::F32,
+                )
+            }
+        };
+        Ok(ModelTensor { elements, from, layout: layout.clone() })
+    }
+}
+
+impl Header {
+    /// The bytes of memory that it has.
+    fn memory(&self) -> usize {
+        let literal = |source: &Source| match source {
+            Source::Literal(bytes) => bytes.capacity(),
+            Source::Tensor(_) => 0,
+        };
+        let tensors = self.layout.tensors.iter().map(|tensor| literal(&tensor.source));
+        let of_weight = |weight: &Weight, parts: &[(String, EntryId)]| {
+            let names = weight.parts.iter().chain(parts.iter().map(|(name, _)| name));
+            // Its own names are three or four of those of its parts.
+            size_of::<Weight>() + names.map(|name| 2 * (name.capacity() + size_of::<String>())).sum::<usize>()
+        };
+        let sources = self.sources.iter().map(|made| match made {
+            Made::Tensor(..) => 0,
+            Made::Weight(weight, parts) => of_weight(weight, parts),
+        });
+        self.layout.header.capacity()
+            + size_of_val(self.layout.tensors.as_slice())
+            + size_of_val(self.sources.as_slice())
+            + tensors.chain(sources).sum::<usize>()
+    }
 }
 
 /// The state of the files that a layout follows from.
 #[derive(Clone)]
 struct Stamp {
     name: String,
-    nodes: Vec<Arc<Node>>,
-    changes: u64,
+    files: Vec<Seen>,
+    /// The small tensors that decide about roles.
+    deciding: Vec<Seen>,
 }
 
 impl Stamp {
     fn of(inputs: &Inputs) -> Stamp {
-        Stamp {
-            name: inputs.name.clone(),
-            nodes: inputs.nodes().cloned().collect(),
-            changes: inputs.changes(),
-        }
+        Stamp { name: inputs.name.clone(), files: inputs.seen(), deciding: inputs.deciding() }
     }
 
     fn is_same(&self, other: &Stamp) -> bool {
-        let pairs = || self.nodes.iter().zip(&other.nodes);
+        let are_same = |one: &[Seen], other: &[Seen]| {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.is_same(other))
+        };
         self.name == other.name
-            && self.changes == other.changes
-            && self.nodes.len() == other.nodes.len()
-            && pairs().all(|(one, other)| Arc::ptr_eq(one, other))
+            && are_same(&self.files, &other.files)
+            && are_same(&self.deciding, &other.deciding)
+    }
+
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        self.files.iter().chain(&self.deciding).map(|seen| seen.node.clone()).collect()
     }
 }
 
-/// A remembered outcome.
-struct Remembered {
+/// The model and the type that an outcome is remembered for.
+struct Key {
     collection: Weak<Collection>,
     directory: EntryId,
     element_type: ElementType,
+}
+
+/// A remembered outcome.
+#[derive(Clone)]
+struct Remembered {
     pooling: Option<String>,
     stamp: Stamp,
     outcome: Outcome,
+}
+
+impl Remembered {
+    fn named(&self) -> NamedParts {
+        let deciding = self.stamp.deciding.iter().map(|seen| seen.node.entry.id).collect();
+        NamedParts { pooling: self.pooling.clone(), deciding }
+    }
+
+    fn memory(&self) -> usize {
+        let outcome = match &self.outcome {
+            Outcome::Made(header) => header.memory(),
+            Outcome::Refused(_, text) => text.capacity(),
+        };
+        let seen = self.stamp.files.len() + self.stamp.deciding.len();
+        outcome + seen * size_of::<Seen>() + size_of::<(Key, Remembered)>()
+    }
 }
 
 /// The header of a model, or the error for a model that has none.
@@ -88,17 +162,9 @@ impl Outcome {
             Outcome::Refused(kind, text) => Err(Error::new(kind, text)),
         }
     }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Outcome::Made(header) => header.layout.header.len(),
-            Outcome::Refused(_, text) => text.len(),
-        }
-    }
 }
 
-/// The newest last.
-static REMEMBERED: Mutex<VecDeque<Remembered>> = Mutex::new(VecDeque::new());
+static REMEMBERED: Mutex<Recent<Key, Remembered>> = Mutex::new(Recent::new(LAYOUTS_MAX, BYTES_MAX));
 
 /// The header of the model in a directory, and the files that it follows from.
 pub(super) fn header(
@@ -106,32 +172,40 @@ pub(super) fn header(
     directory: EntryId,
     element_type: ElementType,
 ) -> Result<(Arc<Header>, Vec<Arc<Node>>)> {
-    let (pooling, old) = remembered(collection, directory, element_type);
-    let mut inputs = Inputs::gather(collection, directory, pooling.as_deref());
-    let mut stamp = Stamp::of(&inputs);
-    if let Some((_, outcome)) = old.filter(|(old, _)| old.is_same(&stamp)) {
-        return outcome.result().map(|header| (header, stamp.nodes));
+    let found = |known: Remembered| known.outcome.result().map(|header| (header, known.stamp.nodes()));
+    let current = || {
+        let (named, old) = remembered(collection, directory, element_type);
+        let inputs = Inputs::gather(collection, directory, &named);
+        let stamp = Stamp::of(&inputs);
+        let old = old.filter(|old| old.stamp.is_same(&stamp));
+        (named, inputs, old)
+    };
+    let (_, inputs, old) = current();
+    if let Some(old) = old {
+        return found(old);
+    }
+    // Another thread may have made it meanwhile.
+    let _planned =
+        Planned::wait(inputs.small_bytes().saturating_add(inputs.header_bytes(collection).unwrap_or(0)));
+    let (named, mut inputs, old) = current();
+    if let Some(old) = old {
+        return found(old);
     }
     let modules = inputs.modules().map(|small| small.read(collection, POOLING_BYTES_MAX)).transpose()?;
-    let named = modules.flatten().as_deref().and_then(pooling_directory);
-    if named != pooling {
-        inputs = Inputs::gather(collection, directory, named.as_deref());
-        stamp = Stamp::of(&inputs);
+    let pooling = modules.flatten().as_deref().and_then(pooling_directory);
+    if pooling != named.pooling {
+        let named = NamedParts { pooling: pooling.clone(), ..NamedParts::default() };
+        inputs = Inputs::gather(collection, directory, &named);
     }
-    let outcome = match made(collection, directory, &inputs, element_type) {
+    let mut stamp = Stamp { deciding: Vec::new(), ..Stamp::of(&inputs) };
+    let outcome = match made(collection, directory, &inputs, element_type, &mut stamp.deciding) {
         Ok(header) => Outcome::Made(Arc::new(header)),
         Err(error) if is_lasting(error.kind()) => Outcome::Refused(error.kind(), error.to_string()),
         Err(error) => return Err(error),
     };
-    remember(Remembered {
-        collection: Arc::downgrade(collection),
-        directory,
-        element_type,
-        pooling: named,
-        stamp: stamp.clone(),
-        outcome: outcome.clone(),
-    });
-    outcome.result().map(|header| (header, stamp.nodes))
+    let new = Remembered { pooling, stamp, outcome };
+    remember(Key { collection: Arc::downgrade(collection), directory, element_type }, new.clone());
+    found(new)
 }
 
 /// Whether an error follows from the files, and not from the moment.
@@ -139,97 +213,126 @@ fn is_lasting(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unsupported | ErrorKind::Invalid | ErrorKind::Unreadable)
 }
 
-/// The memory of a model: the directory of its pooling, the stamp and the outcome.
+/// The memory of a model: the parts that its files name, and the outcome.
 fn remembered(
     collection: &Arc<Collection>,
     directory: EntryId,
     element_type: ElementType,
-) -> (Option<String>, Option<(Stamp, Outcome)>) {
-    let all = REMEMBERED.lock();
-    let of = |known: &&Remembered| {
-        known.directory == directory && std::ptr::eq(known.collection.as_ptr(), Arc::as_ptr(collection))
+) -> (NamedParts, Option<Remembered>) {
+    let mut all = REMEMBERED.lock();
+    let is_of_model = |key: &Key| {
+        key.directory == directory && std::ptr::eq(key.collection.as_ptr(), Arc::as_ptr(collection))
     };
-    let pooling = all.iter().rev().find(of).and_then(|known| known.pooling.clone());
-    let found = all.iter().rev().filter(of).find(|known| known.element_type == element_type);
-    (pooling, found.map(|known| (known.stamp.clone(), known.outcome.clone())))
+    let own = all.find(|key| is_of_model(key) && key.element_type == element_type).cloned();
+    let named = own.as_ref().or_else(|| all.find(is_of_model)).map(Remembered::named);
+    (named.unwrap_or_default(), own)
 }
 
-fn remember(new: Remembered) {
+fn remember(key: Key, new: Remembered) {
     let mut all = REMEMBERED.lock();
     all.retain(|known| {
-        let is_same = known.directory == new.directory
-            && known.element_type == new.element_type
-            && Weak::ptr_eq(&known.collection, &new.collection);
+        let is_same = known.directory == key.directory
+            && known.element_type == key.element_type
+            && Weak::ptr_eq(&known.collection, &key.collection);
         !is_same && known.collection.strong_count() > 0
     });
-    all.push_back(new);
-    let bytes = |all: &VecDeque<Remembered>| all.iter().map(|known| known.outcome.bytes()).sum::<usize>();
-    while all.len() > LAYOUTS_MAX || all.len() > 1 && bytes(&all) > BYTES_MAX {
-        all.pop_front();
-    }
+    let memory = new.memory();
+    all.add(key, new, memory);
 }
 
-/// Reads the small files and lays the file out.
+/// Reads the small files and lays the file out. Looks at the configuration first, which most directories fail by. Adds the
+/// small tensors that decide about roles to `deciding`.
 fn made(
     collection: &Arc<Collection>,
     directory: EntryId,
     inputs: &Inputs,
     element_type: ElementType,
+    deciding: &mut Vec<Seen>,
 ) -> Result<Header> {
-    let containers = inputs.indexed(collection)?;
-    let (tensors, sources) = sources(collection, directory, &containers)?;
     let mut files = Files::default();
-    for (name, small) in &inputs.files {
-        let most = FILES.iter().find(|(known, _)| known == name).map_or(0, |(_, most)| *most);
-        if let Some(bytes) = small.read(collection, most)? {
-            files.named.insert(*name, bytes);
+    if let Some(config) = inputs.file(collection, CONFIG_NAME)? {
+        check_architecture(&config)?;
+        files.named.insert(CONFIG_NAME, config);
+    }
+    let mut budget = Budget::default();
+    budget.add_read(inputs.header_bytes(collection)?);
+    let containers = inputs.indexed(collection)?;
+    let has_codes = have_codes(collection, &containers);
+    let checkpoint =
+        has_codes.then(|| Checkpoint::new(collection, directory, &containers, inputs.index.is_some()));
+    let found = sources(collection, &containers, checkpoint.as_ref(), &mut budget);
+    deciding.extend(checkpoint.map(Checkpoint::deciding).unwrap_or_default());
+    let (tensors, sources) = found?;
+    for (name, _) in FILES.iter().filter(|(name, _)| *name != CONFIG_NAME) {
+        if let Some(bytes) = inputs.file(collection, name)? {
+            files.named.insert(name, bytes);
         }
     }
     files.pooling =
         inputs.pooling.as_ref().map(|small| small.read(collection, POOLING_BYTES_MAX)).transpose()?.flatten();
     let layout = lay_out(&files, &tensors, &inputs.name, element_type)?;
-    Ok(Header { layout, sources })
+    check_floats(&layout, &sources)?;
+    let tensors = layout.tensors.iter().map(|tensor| tensor.bytes.saturating_add(tensor.padding));
+    let bytes = tensors.fold(layout.header.len() as u64, u64::saturating_add);
+    if bytes > i64::MAX as u64 {
+        return Err(Error::invalid("a file of more than 2^63 - 1 bytes"));
+    }
+    Ok(Header { layout, sources, bytes })
 }
 
 /// The tensors of a model as floats: those that are stored, and those whose codes are.
 fn sources(
     collection: &Arc<Collection>,
-    directory: EntryId,
-    containers: &[Arc<Node>],
+    containers: &[NamedContainer],
+    checkpoint: Option<&Checkpoint>,
+    budget: &mut Budget,
 ) -> Result<(Vec<SourceTensor>, Vec<Made>)> {
-    let members = members(collection, containers);
-    let has_codes = members.iter().any(|member| member.is_part_of_weight);
-    let model = has_codes.then(|| Model::in_directory(collection, directory));
-    let (mut tensors, mut made) = (Vec::new(), Vec::new());
-    for member in members {
-        let role = model.as_ref().map_or(Role::Plain, |model| model.role(&member.name));
-        let (tensor, source) = match role {
-            Role::Hidden => continue,
-            Role::Weight(weight) => {
-                let (name, shape) = (weight.name.to_string(), weight.shape.clone());
-                (SourceTensor { name, dtype: Dtype::F32, shape }, Made::Weight(weight))
+    let (mut tensors, mut sources) = (Vec::new(), Vec::new());
+    for container in containers {
+        let model = checkpoint.map(|checkpoint| checkpoint.model(container));
+        for member in members(collection, &container.node) {
+            budget.take_entry(member.name.len())?;
+            if let Some((tensor, source)) = source_of(member, model.as_ref(), budget)? {
+                tensors.push(tensor);
+                sources.push(source);
             }
-            Role::Plain if !member.is_part_of_weight => {
-                let (name, dtype) = (member.name.into_string(), member.dtype);
-                (SourceTensor { name, dtype, shape: member.shape }, Made::Tensor(member.node, dtype))
-            }
-            Role::Plain | Role::Stored => {
-                let name = crate::model::quoted_name(&member.name);
-                let text = format!("tensor {name:?} has codes, or scales of codes, that are not decoded");
-                return Err(Error::unsupported(text));
-            }
-        };
-        tensors.push(tensor);
-        made.push(source);
+        }
     }
-    Ok((tensors, made))
+    Ok((tensors, sources))
+}
+
+/// A tensor of a model as floats. `None` for one that is a part of another.
+fn source_of(
+    member: Member,
+    model: Option<&Model>,
+    budget: &mut Budget,
+) -> Result<Option<(SourceTensor, Made)>> {
+    Ok(match model.map_or(Role::Plain, |model| model.role(&member.name)) {
+        Role::Hidden => None,
+        Role::Weight(weight) => {
+            let parts = model.map(|model| model.parts(&weight)).unwrap_or_default();
+            parts.iter().try_for_each(|(name, _)| budget.take_entry(name.len()))?;
+            let parts = parts.into_iter().map(|(name, known)| (name, known.node.entry.id)).collect();
+            let (name, shape) = (weight.name.clone(), weight.shape.clone());
+            Some((SourceTensor { name, dtype: Dtype::F32, shape }, Made::Weight(Arc::new(*weight), parts)))
+        }
+        Role::Plain if !member.is_part_of_weight => {
+            let Member { node, name, dtype, shape, .. } = member;
+            Some((SourceTensor { name: name.into_string(), dtype, shape }, Made::Tensor(node, dtype)))
+        }
+        Role::Plain | Role::Stored => {
+            let name = crate::model::quoted_name(&member.name);
+            let text = format!("tensor {name:?} has codes, or scales of codes, that are not decoded");
+            return Err(Error::unsupported(text));
+        }
+    })
 }
 
 /// Checks that the tensors that a file needs are floats.
-pub(super) fn check_floats(header: &Header) -> Result<()> {
-    for tensor in &header.layout.tensors {
+fn check_floats(layout: &Layout, sources: &[Made]) -> Result<()> {
+    for tensor in &layout.tensors {
         if let Source::Tensor(place) = tensor.source
-            && let Some(Made::Tensor(_, dtype)) = header.sources.get(place)
+            && let Some(Made::Tensor(_, dtype)) = sources.get(place)
             && (!is_castable(*dtype) || dtype.is_ggml())
         {
             return Err(Error::unsupported(format!("a tensor of {dtype}")));
@@ -238,12 +341,60 @@ pub(super) fn check_floats(header: &Header) -> Result<()> {
     Ok(())
 }
 
+/// The size of the file of the model whose anchor a node is, and the files that it follows from. `None` for a file of another
+/// form.
+pub fn size(
+    collection: &Arc<Collection>,
+    form: Form,
+    node: EntryId,
+) -> Option<Result<(u64, Vec<Arc<Node>>)>> {
+    let Shows::Model(element_type) = form.shows() else { return None };
+    let directory = directory_of(&collection.state(), node);
+    let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotFound, "no model"));
+    let header = directory.and_then(|directory| header(collection, directory, element_type));
+    Some(header.map(|(header, inputs)| (header.bytes, inputs)))
+}
+
+/// The recipe of the file that shows the model whose anchor a node is.
+///
+/// # Errors
+/// `NotFound` for a node that is not an anchor, the errors of [`header`], `Gone` for a tensor that is no longer there.
+pub fn recipe(collection: &Arc<Collection>, node: &Node, element_type: ElementType) -> Result<Recipe> {
+    let directory = directory_of(&collection.state(), node.entry.id);
+    let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotFound, "no model"))?;
+    let (header, inputs) = header(collection, directory, element_type)?;
+    let mut parts = Vec::with_capacity(2 * header.layout.tensors.len() + 1);
+    parts.push(Part::Literal(header.layout.header.clone()));
+    for tensor in &header.layout.tensors {
+        parts.push(match &tensor.source {
+            Source::Literal(bytes) => Part::Literal(bytes.clone()),
+            Source::Tensor(place) => {
+                let made = header.sources.get(*place);
+                let made = made.ok_or_else(|| Error::invalid("a tensor without its source"))?;
+                Part::ModelTensor(made.shown(&collection.state(), tensor)?)
+            }
+        });
+        parts.push(Part::Zeros(tensor.padding));
+    }
+    Ok(Recipe { collection: collection.clone(), created_at: node.entry.created_at, parts, inputs })
+}
+
+/// A tensor as it is stored.
+fn stored(state: &State, id: EntryId) -> Result<Stored> {
+    let gone = || Error::new(ErrorKind::Gone, "a tensor of the model is gone");
+    let file = state.node(id).and_then(|node| node.file()).ok_or_else(gone)?;
+    let tensor = file.tensor.as_ref().ok_or_else(gone)?;
+    let objects = file.objects.iter().map(|id| state.object(*id).cloned());
+    let objects = objects.collect::<Option<Vec<_>>>().ok_or_else(gone)?;
+    source(objects, tensor, Shown::Plain)
+}
+
 /// Whether the form shows the model whose anchor a node is. A model whose files cannot be read now is shown.
 pub fn is_shown(collection: &Arc<Collection>, form: Form, node: EntryId) -> bool {
     let Shows::Model(element_type) = form.shows() else { return true };
     let directory = directory_of(&collection.state(), node);
     let Some(directory) = directory else { return false };
-    let made = header(collection, directory, element_type).and_then(|(made, _)| check_floats(&made));
+    let made = header(collection, directory, element_type);
     made.err().is_none_or(|error| !is_lasting(error.kind()))
 }
 
@@ -258,7 +409,7 @@ pub fn why_none(collection: &Arc<Collection>, form: Form, directory: EntryId) ->
             return Some(text.to_owned());
         }
     }
-    let made = header(collection, directory, element_type).and_then(|(made, _)| check_floats(&made));
+    let made = header(collection, directory, element_type);
     made.err().map(|error| format!("no model.gguf: {error}"))
 }
 
@@ -278,8 +429,8 @@ pub fn inputs(collection: &Arc<Collection>, form: Form, node: EntryId) -> (Vec<E
     let Shows::Model(element_type) = form.shows() else { return (Vec::new(), Vec::new()) };
     let directory = directory_of(&collection.state(), node);
     let Some(directory) = directory else { return (Vec::new(), Vec::new()) };
-    let (pooling, _) = remembered(collection, directory, element_type);
-    let inputs = Inputs::gather(collection, directory, pooling.as_deref());
+    let (named, _) = remembered(collection, directory, element_type);
+    let inputs = Inputs::gather(collection, directory, &named);
     let nodes = inputs.nodes().map(|node| node.entry.id).collect();
     let mut objects: Vec<Arc<Object>> = inputs.objects().cloned().collect();
     let state = collection.state();

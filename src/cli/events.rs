@@ -1,0 +1,92 @@
+//! `tierfs events`.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::cli::Outcome;
+use crate::cli::common::output::print;
+use crate::model::{Error, HOLD, Result};
+use crate::store::disk::files::FileDisk;
+use crate::store::{now_seconds, read_trail};
+
+/// Print the trail of a store: imports, moves, evictions, repairs, damage, changes of settings and removals.
+///
+/// Each line is a JSON object with time (seconds since 1970), kind, path, cause and text, where a user asked the user, of
+/// the policy's moves from, to and bytes, and the BLAKE3 of the line before it. Without --verify the lines are printed as
+/// they are. The store may be mounted.
+///
+/// Example: tierfs events /srv/tensors --since 7d --path acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The directory of the store
+    store: PathBuf,
+    /// Only events from this time on: seconds since 1970, or a time before now such as 90s, 30m, 12h or 7d
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    since: Option<u64>,
+    /// Only events of this path and of those below it
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+    /// Check that each line follows the one before it, and print the number of lines; exit with 3 if one does not
+    #[arg(long, conflicts_with_all = ["since", "path"])]
+    verify: bool,
+}
+
+/// Seconds since 1970.
+fn since(text: &str) -> Result<u64> {
+    let seconds = HOLD.parse(text).map_err(|_| {
+        Error::invalid(format!(
+            "{text:?} is neither seconds since 1970 nor a time such as 90s, 30m, 12h or 7d"
+        ))
+    })? as u64;
+    let is_age = text.ends_with(|last: char| last.is_ascii_alphabetic());
+    Ok(if is_age { now_seconds().saturating_sub(seconds) } else { seconds })
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let found = read_trail(&FileDisk::new(&self.store))?;
+        if self.verify {
+            let count = found.lines.len();
+            let Some((line, why)) = found.broken else {
+                let older = if found.begins_later { "; older ones were dropped" } else { "" };
+                print(&format!("ok: each of {count} lines follows the one before it{older}\n"))?;
+                return Ok(Outcome::Succeeded);
+            };
+            print(&format!("line {line} of {count}: {why}\n"))?;
+            return Ok(Outcome::Corrupt);
+        }
+        let mut text = String::new();
+        for line in found.lines.iter().filter(|line| self.is_wanted(line)) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        print(&text)?;
+        Ok(Outcome::Succeeded)
+    }
+
+    fn is_wanted(&self, line: &str) -> bool {
+        let event: Value = serde_json::from_str(line).unwrap_or_default();
+        let is_late = |since: u64| event["time"].as_f64().is_some_and(|time| time >= since as f64);
+        let is_below = |path: &str| {
+            let below = event["path"].as_str().and_then(|own| own.strip_prefix(path.trim_end_matches('/')));
+            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.since.is_none_or(is_late) && self.path.as_deref().is_none_or(is_below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::since;
+    use crate::store::now_seconds;
+
+    #[test]
+    fn times_are_seconds_since_1970_or_before_now() {
+        assert_eq!(since("1700000000").unwrap(), 1_700_000_000);
+        assert!(now_seconds() - since("2h").unwrap() - 7200 <= 2);
+        for wrong in ["", "yesterday", "-5", "2 h", "1.5h"] {
+            assert!(since(wrong).is_err(), "{wrong}");
+        }
+    }
+}

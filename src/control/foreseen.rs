@@ -1,0 +1,77 @@
+//! The moves that the policy would make in a day without a use: the value `policy` of `plan`, and `coldest.json`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::control::context::Context;
+use crate::engine::{Engine, ForeseenMove, targets};
+use crate::model::{EntryId, Result, human};
+use crate::store::Collection;
+
+/// The value of `plan` that asks for the moves of the policy.
+pub const POLICY_PLAN: &str = "policy";
+const DAY: u64 = 86_400;
+/// The moves that a text lists.
+const LISTED_MAX: usize = 1000;
+
+/// Moves of the policy in a day.
+pub(super) struct Foreseen(Vec<ForeseenMove>);
+
+impl Foreseen {
+    /// Those of a file or of all below a directory.
+    pub fn below(engine: &Engine, collection: &Arc<Collection>, node: EntryId) -> Result<Foreseen> {
+        let below: HashSet<EntryId> = targets(collection, node)?.iter().map(|target| target.node).collect();
+        let mut moves = engine.foreseen_moves(DAY)?;
+        moves.retain(|step| Arc::ptr_eq(&step.collection, collection) && below.contains(&step.node));
+        Ok(Foreseen(moves))
+    }
+
+    /// A line for people.
+    pub fn text(&self) -> String {
+        if self.0.is_empty() {
+            return "the policy would move nothing in a day without a use".to_owned();
+        }
+        // The first step of a tensor says its bytes now, the last one those after the day.
+        let mut seen = HashSet::new();
+        let first = self.0.iter().filter(|step| seen.insert(step.node));
+        let before: u64 = first.map(|step| step.bytes[0]).sum();
+        let mut seen = HashSet::new();
+        let last = self.0.iter().rev().filter(|step| seen.insert(step.node));
+        let after: u64 = last.map(|step| step.bytes[1]).sum();
+        let (steps, tensors) = (self.0.len(), seen.len());
+        let plural =
+            |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+        format!(
+            "in a day without a use: {} of {}, from {} to {}",
+            plural(steps, "move", "moves"),
+            plural(tensors, "tensor", "tensors"),
+            human(before),
+            human(after)
+        )
+    }
+
+    /// The moves in order, the first 1,000.
+    pub fn json(&self) -> Value {
+        let row = |step: &ForeseenMove| {
+            let [bytes, bytes_after] = step.bytes;
+            json!({
+                "path": format!("{}/{}", step.collection.path(), step.path),
+                "after_seconds": step.after,
+                "from": step.from.to_string(),
+                "to": step.to.to_string(),
+                "bytes": bytes,
+                "bytes_after": bytes_after,
+                "why": step.why,
+            })
+        };
+        self.0.iter().take(LISTED_MAX).map(row).collect()
+    }
+}
+
+/// The text of `coldest.json`.
+pub(super) fn coldest(context: &Context) -> Result<String> {
+    let moves = context.mounted.vfs.engine().foreseen_moves(DAY)?;
+    Ok(format!("{:#}\n", Foreseen(moves).json()))
+}

@@ -1,0 +1,98 @@
+//! The steps that the policy would take if nothing were used.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::engine::automatic::Candidate;
+use crate::engine::policy::{Move, Tensor, plan};
+use crate::engine::work::Engine;
+use crate::format::log::access::History;
+use crate::model::{EntryId, Result, Tier};
+use crate::store::Collection;
+
+/// The time that is looked at has this many passes at most.
+const PASSES_MAX: u64 = 96;
+/// A tensor's score is that of its hottest block, and the hottest change; so many histories of a tensor are looked at.
+const HISTORIES_MAX: usize = 64;
+
+/// A step that the policy would take.
+pub struct ForeseenMove {
+    pub collection: Arc<Collection>,
+    /// The node of the tensor.
+    pub node: EntryId,
+    /// Its path below the collection.
+    pub path: String,
+    /// Seconds from now.
+    pub after: u64,
+    pub from: Tier,
+    pub to: Tier,
+    /// Bytes of its payloads before and after the step. A packed tensor counts as whole.
+    pub bytes: [u64; 2],
+    pub why: &'static str,
+}
+
+impl Engine {
+    /// The steps of the policy within `seconds`, in order, if nothing is used and nothing written meanwhile. The passes
+    /// are a tick apart, or so far that there are 96 of them. It reads the first block of each tensor that the policy
+    /// may move.
+    pub fn foreseen_moves(&self, seconds: u64) -> Result<Vec<ForeseenMove>> {
+        let (rules, ticks) = (&self.store.settings().rules, self.store.ticks());
+        let now = ticks.seconds();
+        let candidates = self.candidates()?;
+        let mut tensors: Vec<Tensor> = candidates.iter().map(|candidate| candidate.tensor.clone()).collect();
+        self.correct_times(&mut tensors, now);
+        let places: HashMap<_, _> =
+            tensors.iter().zip(0..).map(|(tensor, place)| (tensor.key, place)).collect();
+        let histories: Vec<Vec<History>> = candidates.iter().map(histories_of).collect();
+        let step = u64::from(rules.tick_seconds).max(seconds / PASSES_MAX);
+        let mut found = Vec::new();
+        for after in (0..=seconds).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+            let (time, tick) = (now + after, ticks.of(now + after));
+            for (tensor, histories) in tensors.iter_mut().zip(&histories) {
+                let share = tensor.thresholds.ema_share as f32;
+                tensor.score = histories.iter().map(|history| history.score(tick, share)).fold(0.0, f64::max);
+            }
+            for Move { key, from, to, why } in plan(&tensors, rules, true, time) {
+                let place = places.get(&key).copied();
+                let place: Option<(&Candidate, &mut Tensor)> =
+                    place.and_then(|place: usize| Some((candidates.get(place)?, tensors.get_mut(place)?)));
+                let Some((candidate, tensor)) = place else { continue };
+                if self.is_stuck(key, to, candidate.epoch) {
+                    continue;
+                }
+                (tensor.tier, tensor.since) = (to, time);
+                found.push(ForeseenMove {
+                    collection: candidate.collection.clone(),
+                    node: candidate.target.node,
+                    path: candidate.target.path.clone(),
+                    after,
+                    from,
+                    to,
+                    bytes: [from, to].map(|tier| tensor.bytes_in(tier)),
+                    why,
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The histories of a tensor's blocks, each once, and that of a block that was never used.
+fn histories_of(candidate: &Candidate) -> Vec<History> {
+    let ticks = candidate.collection.ticks();
+    let created_at =
+        candidate.collection.state().node(candidate.target.node).map(|node| node.entry.created_at);
+    let mut found = vec![History::new(ticks.of(created_at.unwrap_or_default()))];
+    for object in &candidate.target.objects {
+        object.accesses.each_used(object.layout().blocks(), |_, history| {
+            if found.last() != Some(&history) {
+                found.push(history);
+            }
+        });
+    }
+    let (now, share) = (ticks.now(), candidate.tensor.thresholds.ema_share as f32);
+    found.sort_by(|one, other| other.score(now, share).total_cmp(&one.score(now, share)));
+    found.dedup();
+    found.truncate(HISTORIES_MAX);
+    found
+}

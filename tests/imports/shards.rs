@@ -1,0 +1,128 @@
+//! Shards: files that were cut become one file again.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use support::{Answer, Place, Random, container_of, get, run};
+
+/// The parts of bytes that are cut at these places.
+fn cut(place: &Place, bytes: &[u8], at: &[usize], names: &[&str]) -> Vec<PathBuf> {
+    let ends = at.iter().copied().chain([bytes.len()]);
+    let begins = [0].into_iter().chain(at.iter().copied());
+    begins
+        .zip(ends)
+        .zip(names)
+        .map(|((begin, end), name)| place.write(&format!("parts/{name}"), &bytes[begin..end]))
+        .collect()
+}
+
+fn import(place: &Place, name: &str, shards: &[PathBuf], options: &[&str]) -> Answer {
+    let store = place.store();
+    let words: [OsString; 4] = ["import".into(), "--shard-of".into(), name.into(), store.into()];
+    let words = words.into_iter().chain(["t/c".into()]).chain(shards.iter().map(|path| path.clone().into()));
+    run(words.chain(options.iter().map(OsString::from)))
+}
+
+const NAMES: [&str; 4] = ["p0", "p1", "p2", "p3"];
+
+#[test]
+fn a_model_that_was_cut_anywhere_is_a_container_in_every_tier() {
+    let mut random = Random(71);
+    let tensors = [("layer.a", 90_000), ("layer.b", 70_001), ("norm", 300)];
+    let model = container_of(&mut random, &tensors);
+    for options in
+        [&[][..], &["--tier", "q8:all"], &["--tier", "q3"], &["--pack"], &["--block-bytes", "8192"]]
+    {
+        let place = Place::new();
+        let whole = place.write("whole.safetensors", &model);
+        place.import("t/w", &[&whole], options);
+        let mut at: Vec<usize> = (0..3).map(|_| 1 + random.below(model.len() - 1)).collect();
+        at.sort_unstable();
+        at.dedup();
+        let shards = cut(&place, &model, &at, &NAMES);
+        import(&place, "m.safetensors", &shards, options).ok();
+        let mounted = place.mount(&[]);
+        let (one, other) = (mounted.path("t/c"), mounted.path("t/w"));
+        let same = |name: &str, wanted: &str| {
+            assert_eq!(
+                fs::read(one.join(name)).unwrap(),
+                fs::read(other.join(wanted)).unwrap(),
+                "{name} {at:?}"
+            );
+        };
+        same("m.safetensors", "whole.safetensors");
+        for (name, _) in tensors {
+            let (here, there) = (one.join(name), other.join(name));
+            same(name, name);
+            for attribute in ["tier", "dtype", "shape", "bytes_stored", "shards"] {
+                assert_eq!(get(&here, attribute), get(&there, attribute), "{name} {attribute}");
+            }
+        }
+        mounted.unmount();
+        run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    }
+}
+
+#[test]
+fn shards_with_a_type_are_one_tensor_wherever_they_were_cut() {
+    let place = Place::new();
+    let bytes: Vec<u8> = Random(72).floats(300_000).iter().flat_map(|value| value.to_le_bytes()).collect();
+    let shards = cut(&place, &bytes, &[1, 123_457, 999_999], &NAMES);
+    let wrong = import(&place, "w", &shards, &["--dtype", "f32", "--shape", "300x1001"]);
+    wrong.failed(1, &["1200000 bytes", "300x1001 of f32"]);
+    import(&place, "w", &shards, &["--dtype", "f99"]).failed(2, &["invalid value \"f99\" of dtype"]);
+    import(&place, "w", &shards, &["--dtype", "f32", "--shape", "300x1000", "--tier", "q8"]).ok();
+    import(&place, "exact", &shards, &["--dtype", "f32"]).ok();
+    // Without a type each shard stays an object.
+    import(&place, "plain", &shards, &[]).ok();
+    let mounted = place.mount(&[]);
+    let path = |name: &str| mounted.path(Path::new("t/c").join(name));
+    for (name, values) in [("w", ["f32", "300x1000", "q8", "1"]), ("exact", ["f32", "300000", "exact", "1"])]
+    {
+        let found = ["dtype", "shape", "tier", "shards"].map(|attribute| get(&path(name), attribute));
+        assert_eq!(found, values, "{name}");
+    }
+    assert_eq!((get(&path("plain"), "dtype"), get(&path("plain"), "shards")), ("u8".into(), "4".into()));
+    assert_eq!(fs::read(path("exact")).unwrap(), bytes);
+    assert_eq!(fs::read(path("plain")).unwrap(), bytes);
+    let read = fs::read(path("w")).unwrap();
+    let value = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[at * 4..at * 4 + 4].try_into().unwrap());
+    assert!((0..300_000).all(|at| (value(&read, at) - value(&bytes, at)).abs() < 0.05));
+    // A daemon joins them too.
+    mounted.path("t/c");
+    import(&place, "again", &shards, &["--dtype", "f32", "--shape", "1000x300"]).ok();
+    assert_eq!(get(&path("again"), "shape"), "1000x300");
+    assert_eq!(fs::read(path("again")).unwrap(), bytes);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
+fn shards_are_joined_in_the_order_of_their_numbers_or_as_they_are_named() {
+    let place = Place::new();
+    let bytes = Random(73).bytes(50_000);
+    let numbers = [3_u128, 17, 1 << 100, u128::MAX].map(|number| format!("ctx-{number:032x}.bin"));
+    let names: Vec<&str> = numbers.iter().map(String::as_str).collect();
+    let mut shards = cut(&place, &bytes, &[10_000, 20_001, 30_000], &names);
+    shards.swap(0, 3);
+    shards.swap(1, 2);
+    import(&place, "numbered", &shards, &[]).ok();
+    let plain = cut(&place, &bytes, &[10_000, 20_001, 30_000], &NAMES);
+    let turned: Vec<PathBuf> = plain.iter().rev().cloned().collect();
+    import(&place, "turned", &turned, &[]).ok();
+    let same = place.write(&format!("parts/other-{:032X}", u128::MAX), b"x");
+    let repeated: Vec<PathBuf> = shards.iter().cloned().chain([same]).collect();
+    import(&place, "repeated", &repeated, &[]).failed(1, &["have the same number", "ctx-", "other-"]);
+    let empty = place.write("parts/empty", b"");
+    import(&place, "empty", &[plain[0].clone(), empty], &[]).failed(1, &["parts/empty is empty"]);
+    let missing = import(&place, "missing", &[plain[0].clone(), place.path("parts/none")], &[]);
+    missing.failed(1, &["parts/none", "No such file"]);
+    let mounted = place.mount(&[]);
+    assert_eq!(fs::read(mounted.path("t/c/numbered")).unwrap(), bytes);
+    let wanted = turned.iter().flat_map(|path| fs::read(path).unwrap()).collect::<Vec<u8>>();
+    assert_eq!(fs::read(mounted.path("t/c/turned")).unwrap(), wanted);
+    let names: Vec<_> =
+        fs::read_dir(mounted.path("t/c")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
