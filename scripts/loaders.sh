@@ -121,7 +121,7 @@ if is_wanted adapted; then
     echo "loaders: transformers on a base with an adapter: what PEFT merged"
 fi
 
-# candle maps the weights; its embedding equals that of tests/loaders/minilm.py except for rounding.
+# candle maps the weights, or tierfs-client does; the embedding equals that of tests/loaders/minilm.py except for rounding.
 if is_wanted candle; then
     CARGO_TARGET_DIR=target/loaders timeout 3000 cargo build --release --locked --quiet --manifest-path "$here/candle/Cargo.toml"
     cold
@@ -129,17 +129,19 @@ if is_wanted candle; then
     for folder in "$source" "$mnt/demo"; do
         timeout 300 target/loaders/release/tierfs-loader-candle "$folder/minilm" "$sentence"
     done >"$place/candle"
+    # The same by tierfs-client, tensor by tensor.
+    timeout 300 target/loaders/release/client "$mnt/demo/minilm" "$sentence" >>"$place/candle"
     "$python" "$here/minilm.py" "$source/minilm" --json "$sentence" >>"$place/candle"
     "$python" - "$place/candle" <<'END' || fail "candle"
 import json, sys
-one, other, numpy = map(json.loads, open(sys.argv[1]))
-if one != other:
+one, other, client, numpy = map(json.loads, open(sys.argv[1]))
+if not one == other == client:
     sys.exit("another embedding from the mount")
 furthest = max(abs(a - b) for a, b in zip(one, numpy, strict=True))
 if furthest > 1e-4:
     sys.exit(f"{furthest} away from NumPy's")
 END
-    echo "loaders: candle on minilm: the same"
+    echo "loaders: candle on minilm, by itself and by tierfs-client: the same"
 fi
 
 # Copies a real GGUF file into the mount, where the test above imported it.

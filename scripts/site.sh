@@ -15,7 +15,7 @@ source=$PWD/target/site-source
 rm -rf "$source" target/site
 mkdir -p "$source"
 cp -a README.md LICENSE-MIT LICENSE-APACHE docs "$source"
-for linked in tests/bench/results tests/loaders/candle/src/main.rs; do
+for linked in tests/bench/results tests/loaders/candle/src/main.rs tests/loaders/candle/src/bin/client.rs; do
     mkdir -p "$source/$(dirname "$linked")"
     cp -a "$linked" "$source/$linked"
 done
@@ -34,7 +34,7 @@ page() { # indent, path
     for name in names reading writing tiers import controls mounting forms; do
         page '  ' "docs/manual/$name.md"
     done
-    for name in CONTROL REMOTE TIERS LOADERS PYTHON GPU BENCHMARKS; do
+    for name in CONTROL REMOTE TIERS LOADERS PYTHON RUST GPU BENCHMARKS; do
         page '' "docs/$name.md"
     done
     for name in table remote io_uring scale experiments; do

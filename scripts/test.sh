@@ -22,24 +22,27 @@ decoded='(binary(passthrough)+(binary(tiers)-test(/^policy::/))'
 decoded+='+(binary(crashes)&test(/^(daemon_survival|failing_calls|killed_calls|repair)::/))'
 decoded+='+(binary(full_disk)&test(/^(full_store|random_calls|refused_calls)::/))+test(/^pinned::/))-test(decoded_)'
 
+# The program, and the reader for Rust programs.
+packages="-p tierfs -p tierfs-client"
+
 phase_command() {
     case $1 in
     setup) echo scripts/setup.sh ;;
     format) echo cargo fmt --all --check ;;
-    clippy) echo cargo clippy --locked --all-targets -- -D warnings ;;
+    clippy) echo cargo clippy --locked $packages --all-targets -- -D warnings ;;
     clippy-core) echo cargo clippy --locked --no-default-features --lib -- -D warnings ;;
     clippy-features) echo cargo clippy --locked --features cuda,traces --bins --lib --test control --test gpu -- -D warnings ;;
-    rustdoc) echo env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps ;;
+    rustdoc) echo env RUSTDOCFLAGS=-Dwarnings cargo doc --locked $packages --no-deps ;;
     links) echo python3 scripts/check_links.py README.md docs ;;
     python) echo target/venv/bin/python -m unittest discover -s tests/python ;;
-    tests) echo cargo nextest run --locked ;;
+    tests) echo cargo nextest run --locked $packages ;;
     # Every file is decoded when it is opened, into so little memory that copies go all the time.
     tests-decoded) echo env TIERFS_TEST_DECODED_CACHE=16M cargo nextest run --locked --test crashes --test forms --test full_disk \
         --test passthrough --test tiers -E "$decoded" ;;
     # Requests arrive over io_uring.
     tests-uring) uring --test passthrough --test posix -E '!test(/heavy::/)' ;;
     tests-wasm) echo scripts/targets.sh wasm ;;
-    doctests) echo cargo test --locked --doc ;;
+    doctests) echo cargo test --locked $packages --doc ;;
     wheel) echo scripts/wheel.sh check ;;
     esac
 }

@@ -20,7 +20,8 @@
 //! The core also builds for WebAssembly: `scripts/targets.sh wasm` builds it for `wasm32-unknown-unknown`, and runs
 //! `tests/codec/`, `tests/formats/` and `tests/log/` for `wasm32-wasip1` in wasmtime. There the codecs use portable
 //! code, and rayon works on the calling thread. `wasm32-unknown-unknown` has no clock, and the standard library panics
-//! where one is asked for: formats and codecs ask for none, a store does.
+//! where one is asked for: formats and codecs ask for none, a store does. A host there implements
+//! [`Clock`](store::Clock), and calls [`set_host_clock`](store::set_host_clock) before it opens a store.
 //!
 //! `scripts/targets.sh aarch64` runs `tests/codec/` for 64-bit ARM under qemu, with the NEON set; `scripts/targets.sh
 //! check` runs clippy over the whole program for it. `scripts/test-long.sh` runs both.

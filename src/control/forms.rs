@@ -1,4 +1,4 @@
-//! `pin`, the only attribute of files in forms.
+//! Attributes of files in forms: `pin`, and `dtype` and `shape` of tensors.
 
 use crate::control::attributes::{PREFIX, attribute, refusal_attribute};
 use crate::control::context::Mounted;
@@ -11,8 +11,8 @@ use crate::store::Pin;
 use crate::vfs::form::{self, Shows};
 use crate::vfs::{FormView, Vfs};
 
-/// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`, and `why` where there
-/// is something to say.
+/// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`, `dtype` and `shape` of a tensor,
+/// and `why` where there is something to say.
 pub fn form_attribute(
     refusals: &Refusals,
     asker: Asker,
@@ -37,7 +37,7 @@ pub fn form_attribute(
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
         }
         "refusal" => return refusal_attribute(refusals, asker, name),
-        "dtype" | "shape" if let Some(tensor) = tensor_of_value(view) => {
+        "dtype" | "shape" if let Some(tensor) = tensor_shown(view) => {
             let is_shape = attribute(name)?.name == "shape";
             return Ok(if is_shape { tensor.shape.to_string() } else { tensor.dtype.name().to_owned() });
         }
@@ -49,10 +49,10 @@ pub fn form_attribute(
     Ok(u8::from(is_pinned).to_string())
 }
 
-/// The tensor that a file of a rank or an expert is.
-fn tensor_of_value(view: &FormView) -> Option<TensorEntry> {
+/// The tensor that a file is.
+fn tensor_shown(view: &FormView) -> Option<TensorEntry> {
     let (form, item) = view.of.as_ref()?;
-    form::tensor_of_value(&view.collection, *form, item)
+    form::tensor_shown(&view.collection, *form, item)
 }
 
 /// Which tensors a cast shows as they are stored.
@@ -145,7 +145,9 @@ fn check_name(name: &[u8]) -> Result<()> {
     match attribute(name)?.name {
         "pin" => Ok(()),
         other => {
-            let text = format!("{other} is an attribute of the file itself; files in forms have only pin");
+            let text = format!(
+                "{other} is an attribute of the file itself; files in forms have pin, and tensors dtype and shape"
+            );
             Err(Error::new(ErrorKind::Absent, text))
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::engine::access::Heat;
 use crate::engine::evict::{Evict, EvictRequest};
@@ -16,7 +16,7 @@ use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::{Consent, POLICY, allowed_loss, is_automatic, policy_floor};
 use crate::engine::work::Engine;
-use crate::model::{Aim, ErrorKind, MoveTo, Progress, Result, Tier, packs};
+use crate::model::{Aim, ErrorKind, Instant, MoveTo, Progress, Result, Tier, packs};
 use crate::store::Collection;
 use crate::store::ROOT;
 use crate::store::{Event, EventKind, Step};

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::engine::reconstruct::check_without_copy;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::TensorEntry;
-use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Tier};
+use crate::model::{EntryId, Error, ErrorKind, Instant, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Touched;

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::engine::policy::BlockKey;
-use crate::model::Tier;
+use crate::model::{Instant, Tier};
 use crate::store::{Collection, Pin};
 
 /// State of the automatic moves from pass to pass.

@@ -1,9 +1,10 @@
 //! The vocabulary of all layers: identities, names and their escaping, mode bits, element types, shapes, tiers,
-//! encodings, moves, progress, kinds of errors. Imports nothing from the crate.
+//! encodings, moves, progress, kinds of errors, the time. Imports nothing from the crate.
 //!
 //! `ErrorKind` has a kind only where callers must tell two errors apart; `fs/kernel/errno.rs` maps each kind to an error
 //! number.
 
+mod clock;
 mod collection_name;
 mod dtype;
 mod error;
@@ -23,6 +24,7 @@ mod text;
 mod thresholds;
 mod tier;
 
+pub use clock::{Clock, Instant, now_nanoseconds, now_seconds, set_host_clock};
 pub use collection_name::{CollectionName, OwnedCollectionName};
 pub use dtype::{Dtype, GGML_CODE};
 pub use error::{Error, ErrorKind, Result, beginning, plain};

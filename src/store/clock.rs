@@ -1,31 +1,15 @@
-//! The time of the system, and the clock interface: other hosts have their own clock, and tests set one.
+//! Clocks of a store, and the ticks that accesses are counted in.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use crate::model::{Clock, now_nanoseconds, now_seconds, set_host_clock};
 use crate::store::settings::TICK_SECONDS;
 
-/// Seconds since 1970.
-pub fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
+/// The clock of the host.
+pub struct HostClock;
 
-/// Nanoseconds since 1970.
-pub fn now_nanoseconds() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
-}
-
-/// A wall clock. It may go back.
-pub trait Clock: Send + Sync {
-    /// Seconds since 1970.
-    fn seconds(&self) -> u64;
-}
-
-/// The clock of the operating system.
-pub struct SystemClock;
-
-impl Clock for SystemClock {
+impl Clock for HostClock {
     fn seconds(&self) -> u64 {
         now_seconds()
     }
@@ -57,7 +41,7 @@ pub struct Ticks {
 
 impl Default for Ticks {
     fn default() -> Ticks {
-        Ticks::new(Arc::new(SystemClock), TICK_SECONDS)
+        Ticks::new(Arc::new(HostClock), TICK_SECONDS)
     }
 }
 

@@ -52,7 +52,7 @@ mod trail;
 mod upstream;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
-pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
+pub use clock::{Clock, HostClock, SetClock, Ticks, now_nanoseconds, now_seconds, set_host_clock};
 pub use clone_snapshot::Cloned;
 pub use clones::{CloneSource, PieceSource};
 pub use collection::digest_cache::{Sums, of_one_version};

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::model::{
-    Cause, CollectionName, Error, ErrorKind, OwnedCollectionName, Refusal, Result, check_label,
+    Cause, CollectionName, Error, ErrorKind, Instant, OwnedCollectionName, Refusal, Result, check_label,
 };
 use crate::store::collection::Collection;
 use crate::store::collection::lineage::{children_in, parents_in, parents_needed, relatives};

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::model::{
     CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, StoreId, check_label,
 };
-use crate::store::clock::{Clock, SystemClock, Ticks};
+use crate::store::clock::{Clock, HostClock, Ticks};
 use crate::store::clones::{Clones, PieceSource};
 use crate::store::collection::identity::Access;
 use crate::store::collection::lineage::{children_in, relatives};
@@ -144,7 +144,7 @@ impl Store {
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
         descriptors.keep_to(settings.descriptors_max);
         let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
-        let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
+        let ticks = Ticks::new(Arc::new(HostClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
         let packs = settings.pack != PACKS[0];
         let defaults = Defaults { packs, thresholds: settings.rules.thresholds };

@@ -11,6 +11,7 @@ mod damage;
 mod dropped_end;
 mod fixture;
 mod highest_numbers;
+mod host_clock;
 mod hostile;
 mod record_order;
 mod small_batches;

@@ -37,6 +37,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/TIERS.md", 1_200),
     ("docs/LOADERS.md", 1_400),
     ("docs/PYTHON.md", 700),
+    ("docs/RUST.md", 500),
     ("docs/GPU.md", 750),
     ("docs/CHANGELOG.md", 900),
     ("docs/TOUR.md", 2_500),

@@ -70,6 +70,15 @@ fn an_unknown_layer_is_a_finding() {
 }
 
 #[test]
+fn a_crate_of_its_own_and_the_daemon_do_not_name_each_other() {
+    assert_none("src/client/tensor.rs", "use crate::shape::Shape;\nuse crate::{error, npy::read};");
+    assert_none("src/client/tensor.rs", "/// See `tierfs::store`.\nconst A: &str = \"tierfs\";");
+    assert_one("src/client/tensor.rs", "use tierfs::model::Shape;", 2, "names nothing of the daemon");
+    assert_one("src/client/lib.rs", "use ::tierfs as daemon;", 2, "names nothing of the daemon");
+    assert_one("src/control/mod.rs", "use tierfs_client::Tensor;", 2, "call the store itself");
+}
+
+#[test]
 fn wrapped_crates_are_named_in_their_place_only() {
     assert_none("src/fs/kernel/session.rs", "use fuser::Session;");
     assert_one("src/fs/kernel/request.rs", "use fuser::INodeNo;", 2, "only in src/fs/kernel/session.rs");
@@ -101,6 +110,16 @@ fn intrinsics_stand_in_their_folder_only() {
     assert_one("src/codec/pack.rs", "use std::arch::aarch64::*;", 2, INTRINSICS_FOLDER);
     assert_one("src/codec/pack.rs", "use std::{arch::x86_64::*, mem};", 2, INTRINSICS_FOLDER);
     assert_one("src/codec/pack.rs", "fn f() { core::arch::x86_64::_mm_pause() }", 2, INTRINSICS_FOLDER);
+}
+
+#[test]
+fn the_core_asks_one_file_for_the_time() {
+    assert_none("src/model/clock.rs", "use std::time::{Duration, Instant, SystemTime};");
+    assert_none("src/store/quota.rs", "use std::time::Duration;\nuse crate::model::Instant;");
+    assert_none("src/remote/listing.rs", "use std::time::Instant;");
+    assert_none("src/store/quota.rs", "#[cfg(test)]\nmod tests {\n    use std::time::Instant;\n}");
+    assert_one("src/store/quota.rs", "use std::time::{Duration, Instant};", 2, "src/model/clock.rs");
+    assert_one("src/vfs/tree/ino.rs", "fn f() { std::time::SystemTime::now(); }", 2, "src/model/clock.rs");
 }
 
 #[test]

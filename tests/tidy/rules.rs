@@ -21,6 +21,9 @@ const LAYERS: &[(&str, u8)] = &[
     ("cli", 8),
 ];
 
+/// Folders of src that are crates of their own. They name nothing of tierfs, and no layer names them.
+pub const CRATES: &[(&str, &str)] = &[("client", "tierfs_client")];
+
 /// Crates that one place wraps: the crate, the path prefixes that may name it, the alternative for other code.
 const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     (
@@ -31,7 +34,7 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("io_uring", &["src/fs/kernel/rings/ring.rs"], "use `Ring` of src/fs/kernel/rings/ring.rs"),
     (
         "memmap2",
-        &["src/fs/kernel/rings/memory.rs", "src/cli/bench.rs"],
+        &["src/fs/kernel/rings/memory.rs", "src/cli/bench.rs", "src/client/memory_map.rs"],
         "read files by calls; src/fs/kernel/rings maps only memory of its own",
     ),
     (
@@ -52,6 +55,11 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
     ("crc_fast", &["src/format/checksum.rs"], "call `checksum::of`"),
     ("crc32c", &["src/format/checksum.rs"], "call `checksum::of` or `checksum::joined`"),
 ];
+
+/// The file that asks the clock of the system, for all layers of the portable core.
+const CLOCK_FILE: &str = "src/model/clock.rs";
+/// The layers that hosts without an operating system use too.
+const CORE_HEIGHT_MAX: u8 = 5;
 
 pub const INTRINSICS_FOLDER: &str = "src/codec/arch/";
 pub const ERRNO_FILE: &str = "src/fs/kernel/errno.rs";
@@ -125,6 +133,11 @@ pub fn layering(source: &Source) -> Vec<Finding> {
     let Some(own) = source.layer() else {
         return Vec::new();
     };
+    if source.own_crate().is_some() {
+        let what = "a crate of its own names nothing of the daemon; write what it needs there, and compare both in tests/";
+        let named = words(&source.code, "tierfs");
+        return named.map(|at| source.finding(at, format!("`{own}` names `tierfs`: {what}"))).collect();
+    }
     let Some(own_height) = height(own) else {
         let what = format!(
             "`{own}` is not a known layer; give it a height in tests/tidy/rules.rs and a place in docs/TOUR.md"
@@ -135,6 +148,11 @@ pub fn layering(source: &Source) -> Vec<Finding> {
     named.extend(first_segments(&source.code, "tierfs"));
     named.extend(through_super(source));
     let mut findings = Vec::new();
+    for (_, name) in CRATES {
+        let what =
+            format!("`{own}` names `{name}`, which is for programs that use a mount; call the store itself");
+        findings.extend(words(&source.code, name).map(|at| source.finding(at, what.clone())));
+    }
     for (at, other) in named {
         if other == own {
             continue;
@@ -176,6 +194,18 @@ pub fn foreign_names(source: &Source) -> Vec<Finding> {
         if !allowed.iter().any(|prefix| source.path.starts_with(prefix)) {
             let what = format!("`{name}` is named only in {}; {instead}", allowed.join(" and "));
             findings.extend(words(&source.code, name).map(|at| source.finding(at, what.clone())));
+        }
+    }
+    let height = source.layer().filter(|layer| *layer != "remote").and_then(height);
+    if height.is_some_and(|height| height <= CORE_HEIGHT_MAX) && source.path != CLOCK_FILE {
+        let product = source.code.split("#[cfg(test)]").next().unwrap_or_default();
+        for (at, name) in first_segments(product, "time") {
+            if matches!(name, "Instant" | "SystemTime") {
+                let what = format!(
+                    "`{name}` of the standard library panics on hosts without a clock; use {CLOCK_FILE}"
+                );
+                findings.push(source.finding(at, what));
+            }
         }
     }
     if !source.path.starts_with(INTRINSICS_FOLDER) {

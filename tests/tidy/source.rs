@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::rules::CRATES;
+
 /// One finding.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -52,6 +54,11 @@ impl<'a> Source<'a> {
         let first = below.split('/').next()?;
         let name = first.strip_suffix(".rs").unwrap_or(first);
         (!matches!(name, "lib" | "main")).then_some(name)
+    }
+
+    /// The folder of src that is a crate of its own, if the file is in one: its paths begin there.
+    pub fn own_crate(&self) -> Option<&'a str> {
+        self.layer().filter(|layer| CRATES.iter().any(|(folder, _)| folder == layer))
     }
 
     /// How many `super` reach the crate's root from the file's top level.

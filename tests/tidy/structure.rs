@@ -98,7 +98,8 @@ impl<'a> Tree<'a> {
             .map(|source| {
                 let code = before_tests(&source.code);
                 let module = module_of(source.path);
-                let named = paths(code, &module);
+                let root: Vec<String> = source.own_crate().into_iter().map(str::to_owned).collect();
+                let named = paths(code, &module, &root);
                 File { source, code, module, named }
             })
             .collect();
@@ -159,21 +160,21 @@ fn module_of(path: &str) -> Vec<String> {
     parts.map(str::to_owned).collect()
 }
 
-/// All paths that begin with `crate`, `super` or `self`, and those of `pub use` that begin with a module below; groups
-/// are taken apart.
-fn paths(code: &str, module: &[String]) -> Vec<Named> {
+/// All paths that begin with `crate`, which stands for `root`, `super` or `self`, and those of `pub use` that begin with a
+/// module below; groups are taken apart.
+fn paths(code: &str, module: &[String], root: &[String]) -> Vec<Named> {
     let mut found = Vec::new();
-    for root in ["crate", "super", "self"] {
-        for at in words(code, root) {
-            let next = skip_spaces(code, at + root.len());
+    for keyword in ["crate", "super", "self"] {
+        for at in words(code, keyword) {
+            let next = skip_spaces(code, at + keyword.len());
             let before = code[..at].trim_end();
             // Not the middle of a path, and not `pub(in crate::store)`.
             if !code[next..].starts_with("::") || before.ends_with(':') || before.ends_with("(in") {
                 continue;
             }
             let (mut base, mut rest) = (module.to_vec(), next + 2);
-            match root {
-                "crate" => base.clear(),
+            match keyword {
+                "crate" => base = root.to_vec(),
                 "super" => drop(base.pop()),
                 _ => {}
             }

@@ -3,12 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::format::log::catalog::Digests;
-use crate::model::{CollectionName, EntryId, ObjectId, Result};
+use crate::model::{CollectionName, EntryId, Instant, ObjectId, Result};
 use crate::store::{Block, Collection, Node, Object, OpenObject, Store, Verify};
 use crate::stream::sums;
 

@@ -1,10 +1,10 @@
 //! The writer of a collection's log, and why there is none.
 
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::model::Instant;
 use crate::store::collection::unrecorded_files::Unrecorded;
 use crate::store::events::Note;
 use crate::store::log::append::Log;

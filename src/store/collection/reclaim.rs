@@ -10,10 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::format::log::record::Stored;
-use crate::model::{Error, Result};
+use crate::model::{Error, Instant, Result};
 use crate::store::collection::Collection;
 use crate::store::collection::allocate::freed_slots;
 use crate::store::collection::journal::Writer;

@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::format::log::access::{History, HistoryWriter, file_bytes, parse};
-use crate::model::{Error, Result};
+use crate::model::{Error, Instant, Result};
 use crate::store::clock::Ticks;
 use crate::store::disk::{Open, write_new};
 use crate::store::object::Object;

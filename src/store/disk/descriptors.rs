@@ -16,10 +16,10 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::model::Instant;
 use crate::store::disk::change::Change;
 use crate::store::disk::{Advice, Disk, File, FileAttributes, Identity, Listed, Lock, Open, ReadAt, Space};
 

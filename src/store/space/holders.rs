@@ -9,10 +9,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::model::Instant;
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
 

@@ -52,5 +52,5 @@ pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
 pub use split::{config_objects, why_not_split};
-pub use values::{family_above, has_values, hides_tensors, name_shown, tensor_of_value, value_named, values};
+pub use values::{family_above, has_values, hides_tensors, name_shown, tensor_shown, value_named, values};
 pub use weights::{is_config, names_of_codes, objects_beside, why_stored};

@@ -63,14 +63,16 @@ pub fn family_above(form: Form, node: EntryId) -> Option<Form> {
     }
 }
 
-/// The tensor that a file of a value is.
-pub fn tensor_of_value(collection: &Arc<Collection>, form: Form, item: &Item) -> Option<TensorEntry> {
+/// The tensor that a file of a form is, with the type and shape that it has there. `None` for a file with a header.
+pub fn tensor_shown(collection: &Arc<Collection>, form: Form, item: &Item) -> Option<TensorEntry> {
     let node = collection.state().node(item.node()?.entry.id)?.clone();
     let tensor = node.file()?.tensor.as_ref()?;
-    match form {
-        Form::Rank(rank) => split::tensor_in(collection, &node, tensor, rank),
-        Form::Expert(_) => experts::one_of(tensor),
-        _ => None,
+    match form.shows() {
+        Shows::Cast(to) => weights::tensor_in_cast(collection, &node, tensor, to),
+        Shows::Moved(_) | Shows::Merged => Some(tensor.clone()),
+        Shows::Split(rank) => split::tensor_in(collection, &node, tensor, rank),
+        Shows::Part => experts::one_of(tensor),
+        Shows::Wrapped(_) | Shows::Digests | Shows::Model(_) | Shows::Values => None,
     }
 }
 

@@ -509,6 +509,28 @@ pub(super) fn name_in_cast(collection: &Arc<Collection>, node: &Node, name: &[u8
     }
 }
 
+/// A tensor as a form that casts to a type shows it. `None` for one that the form hides.
+pub(super) fn tensor_in_cast(
+    collection: &Arc<Collection>,
+    node: &Node,
+    tensor: &TensorEntry,
+    to: Dtype,
+) -> Option<TensorEntry> {
+    let is_cast = is_castable(tensor.dtype) && !collection.state().is_part_of_weight(node.entry.id);
+    let plain = TensorEntry { dtype: if is_cast { to } else { tensor.dtype }, ..tensor.clone() };
+    if !is_of_safetensors(collection, node) {
+        return Some(plain);
+    }
+    match Model::of(collection, node).role(&tensor.name) {
+        Role::Hidden => None,
+        Role::Stored => Some(tensor.clone()),
+        Role::Plain => Some(plain),
+        Role::Weight(weight) => {
+            Some(TensorEntry { name: weight.name.into(), dtype: to, shape: weight.shape, ..plain })
+        }
+    }
+}
+
 /// The names that the codes of a weight may have which a form that casts shows under `name`.
 pub fn names_of_codes(name: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let of = |(codes, shown): (&str, &str)| {

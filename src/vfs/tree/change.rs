@@ -1,10 +1,10 @@
 //! Changes of the tree, and where programs may make them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::format::log::catalog::Content;
-use crate::model::{CollectionName, EntryId, Error, ErrorKind, NameIn, OWNER_WRITES, Owner, Result};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, Instant, NameIn, OWNER_WRITES, Owner, Result};
 use crate::store::SaveUsage;
 use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
 use crate::vfs::open::{self, Changes, OpenFile, SetAttr};

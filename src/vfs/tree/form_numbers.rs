@@ -9,11 +9,11 @@
 //! most, and those that were given in the last seconds.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::model::EntryId;
+use crate::model::{EntryId, Instant};
 use crate::vfs::form::Form;
 use crate::vfs::tree::ino::FORM_NUMBERS_END;
 

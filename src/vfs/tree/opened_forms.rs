@@ -1,11 +1,11 @@
 //! The files of forms, and the plain names of tensors, that the kernel may have pages of.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::model::EntryId;
+use crate::model::{EntryId, Instant};
 use crate::vfs::tree::form_numbers::ShownNode;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::WHOLE;

@@ -1,9 +1,9 @@
 //! Renames and removals of whole collections and tenants.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, check_label};
+use crate::model::{CollectionName, Error, ErrorKind, Instant, OwnedCollectionName, Result, check_label};
 use crate::store::Collection;
 use crate::vfs::open::OpenFile;
 use crate::vfs::tree::change::not_here;

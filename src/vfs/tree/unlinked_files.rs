@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use crate::format::log::catalog::NodeEntry;
+use crate::model::Instant;
 use crate::store::Node;
 use crate::vfs::open::OpenFile;
 use crate::vfs::tree::ino::Ino;
