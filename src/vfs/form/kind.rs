@@ -4,6 +4,7 @@ use crate::format::files::hub::ElementType;
 use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Dtype, Tier};
 use crate::vfs::form::adapters::AdapterFiles;
+use crate::vfs::form::rows::RowsOf;
 
 /// A form: the same tensors as a tree of other files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -44,6 +45,8 @@ pub enum Form {
     Merges,
     /// With the adapter of another directory added.
     Merged(AdapterFiles),
+    /// All rows of a directory, in its directory in `Npy`.
+    Rows(RowsOf),
 }
 
 /// The name of the directory of forms with an adapter.
@@ -75,6 +78,8 @@ pub enum Shows {
     Values,
     /// A part of each tensor.
     Part,
+    /// One file of the arrays of a directory.
+    Rows,
 }
 
 impl Form {
@@ -116,7 +121,7 @@ impl Form {
     /// The name of its directory in `.as`, or of the directory above its own.
     pub fn name(self) -> &'static str {
         match self {
-            Form::Npy => "npy",
+            Form::Npy | Form::Rows(_) => "npy",
             Form::Safetensors => "safetensors",
             Form::F32 => "f32",
             Form::F16 => "f16",
@@ -142,6 +147,7 @@ impl Form {
             Form::Rank(rank) => Some(rank.to_string()),
             Form::Expert(index) => Some(index.to_string()),
             Form::Merged(files) => Some(files.to_string()),
+            Form::Rows(rows) => Some(rows.format.name().to_owned()),
             _ => None,
         }
     }
@@ -181,6 +187,7 @@ impl Form {
             Form::Rank(rank) => Shows::Split(rank),
             Form::Expert(_) => Shows::Part,
             Form::Merged(_) => Shows::Merged,
+            Form::Rows(_) => Shows::Rows,
         }
     }
 

@@ -57,7 +57,7 @@ fn batches_without_the_last_padding_come_back_byte_for_byte() {
     let files = files();
     let paths: Vec<_> = files.iter().map(PathBuf::as_path).collect();
     place.import("demo/m", &paths, &["--strict"]);
-    place.import("demo/packed", &paths, &["--strict", "--pack", "on"]);
+    place.import("demo/packed", &paths, &["--strict", "--pack"]);
     let mounted = place.mount(&[]);
     for folder in ["demo/m", "demo/packed"] {
         compare(&mounted.path(folder));
