@@ -4,7 +4,6 @@ use crate::format::files::hub::ElementType;
 use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Dtype, Tier};
 use crate::vfs::form::adapters::AdapterFiles;
-use crate::vfs::form::rows::RowsOf;
 
 /// A form: the same tensors as a tree of other files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -56,6 +55,22 @@ pub const MERGED_NAME: &str = "merged";
 pub const INDEX_NUMBER: u8 = 12;
 /// The highest number of a form.
 const LAST_NUMBER: u8 = 11;
+
+/// A file that shows all rows of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum RowFormat {
+    Npy,
+    Fvecs,
+    Fbin,
+}
+
+/// The rows of the files of a directory in an order, which the mount numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RowsOf {
+    pub format: RowFormat,
+    /// The number of the order in this mount.
+    pub order: u64,
+}
 
 /// How a form shows files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,6 +218,24 @@ impl Form {
     /// The suffix of the index file that accompanies each file, if the form has them.
     pub fn index_suffix(self) -> Option<&'static str> {
         (self == Form::Cgeb).then_some(".cgei")
+    }
+}
+
+impl RowFormat {
+    const ALL: [RowFormat; 3] = [RowFormat::Npy, RowFormat::Fvecs, RowFormat::Fbin];
+
+    /// The name of the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            RowFormat::Npy => "all.npy",
+            RowFormat::Fvecs => "all.fvecs",
+            RowFormat::Fbin => "all.fbin",
+        }
+    }
+
+    /// The file with a name.
+    pub fn named(name: &[u8]) -> Option<RowFormat> {
+        RowFormat::ALL.into_iter().find(|format| format.name().as_bytes() == name)
     }
 }
 

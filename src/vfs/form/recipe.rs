@@ -17,8 +17,8 @@ use crate::stream::{AssembledBatch, Cast, Dequantized, Parts, Segment, Stream, S
 use crate::vfs::form::adapters::MergedTensor;
 use crate::vfs::form::batch::{self, Rows};
 use crate::vfs::form::gguf_model::ModelTensor;
-use crate::vfs::form::rows::{Vectors, bytes_of_vectors};
 use crate::vfs::form::sums::{self, Summed};
+use crate::vfs::form::vectors::{Vectors, bytes_of_vectors};
 
 /// How the bytes of a tensor are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -283,7 +283,9 @@ impl Recipe {
         let file_use = self.collection.use_of(ROOT, self.created_at);
         for part in &self.parts {
             let sources: Vec<&Source> = match part {
-                Part::Source(source) | Part::Rows { source, .. } | Part::Vectors { source, .. } => vec![source],
+                Part::Source(source) | Part::Rows { source, .. } | Part::Vectors { source, .. } => {
+                    vec![source]
+                }
                 Part::Batch { parts, .. } => parts.iter().collect(),
                 Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
                 Part::ModelTensor(tensor) => tensor.sources(),

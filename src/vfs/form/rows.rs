@@ -9,44 +9,25 @@
 //! Whatever the number of rows, the bytes before them are as many. So rows keep their places when files are added whose
 //! names sort after the others. `vfs/tree/rows.rs` says what becomes of open files when names come in between.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::files::npy;
 use crate::format::log::catalog::Content;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, quoted_name};
 use crate::store::{Collection, Node, State};
-use crate::stream::{Computed, Stream, is_castable};
+use crate::stream::is_castable;
 use crate::vfs::form::batch::DIMENSION_MAX;
+use crate::vfs::form::kind::RowFormat;
 use crate::vfs::form::names::wrapped_dtype;
 use crate::vfs::form::pieces::{ALIGNMENT, tensor};
 use crate::vfs::form::plan::pieces;
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source};
+use crate::vfs::form::vectors::bytes_of_vectors;
 
 /// The most files of a directory that are shown as one array.
 const MEMBERS_MAX: usize = 1 << 14;
-/// Bytes of rows to fetch with one call.
-const FETCH_BYTES_MAX: u64 = 1 << 20;
-/// Bytes before a row of `all.fvecs`.
-const PREFIX_BYTES: u64 = 4;
 /// Bytes before the rows of `all.fbin`.
 const COUNTS_BYTES: u64 = 8;
-
-/// A file that shows all rows of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum RowFormat {
-    Npy,
-    Fvecs,
-    Fbin,
-}
-
-/// The rows of the files of a directory in an order, which the mount numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RowsOf {
-    pub format: RowFormat,
-    /// The number of the order in this mount.
-    pub order: u64,
-}
 
 /// A file with rows.
 struct Member {
@@ -62,24 +43,6 @@ pub struct Members {
     /// Elements of a row, at least one.
     dimension: u64,
     rows: u64,
-}
-
-impl RowFormat {
-    const ALL: [RowFormat; 3] = [RowFormat::Npy, RowFormat::Fvecs, RowFormat::Fbin];
-
-    /// The name of the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            RowFormat::Npy => "all.npy",
-            RowFormat::Fvecs => "all.fvecs",
-            RowFormat::Fbin => "all.fbin",
-        }
-    }
-
-    /// The file with a name.
-    pub fn named(name: &[u8]) -> Option<RowFormat> {
-        RowFormat::ALL.into_iter().find(|format| format.name().as_bytes() == name)
-    }
 }
 
 impl Members {
@@ -171,14 +134,12 @@ impl Members {
 
     /// Bytes of the file in a format. Fails with `Unsupported` for more than 2^63 - 1.
     pub fn bytes(&self, format: RowFormat) -> Result<u64> {
-        let of_row = match format {
-            RowFormat::Npy => self.dtype.bytes_of(self.dimension),
-            RowFormat::Fbin => self.dimension.checked_mul(4),
-            RowFormat::Fvecs => {
-                self.dimension.checked_mul(4).and_then(|bytes| bytes.checked_add(PREFIX_BYTES))
-            }
+        let plain = |bytes: Option<u64>| bytes.and_then(|bytes| bytes.checked_mul(self.rows));
+        let rows = match format {
+            RowFormat::Npy => plain(self.dtype.bytes_of(self.dimension)),
+            RowFormat::Fbin => plain(self.dimension.checked_mul(4)),
+            RowFormat::Fvecs => bytes_of_vectors(self.rows, self.dimension),
         };
-        let rows = of_row.and_then(|bytes| bytes.checked_mul(self.rows));
         let begin = self.begin(format)?.len() as u64;
         let bytes = rows.and_then(|bytes| bytes.checked_add(begin)).filter(|bytes| *bytes <= i64::MAX as u64);
         bytes.ok_or_else(|| Error::unsupported("its rows have more than 2^63 - 1 bytes"))
@@ -267,60 +228,5 @@ fn matrix(state: &State, node: &Arc<Node>) -> std::result::Result<(Arc<Node>, Dt
     match entry.shape.dimensions() {
         [rows, dimension] if *dimension > 0 => Ok((tensor.clone(), dtype, [*rows, *dimension])),
         _ => Err(format!("has the shape {:?}, not rows of one length", entry.shape.to_string())),
-    }
-}
-
-/// Bytes of rows, each after its length.
-pub(super) fn bytes_of_vectors(rows: u64, dimension: u64) -> Option<u64> {
-    rows.checked_mul(dimension.checked_mul(4)?.checked_add(PREFIX_BYTES)?)
-}
-
-/// Rows of f32, each after its length.
-pub(super) struct Vectors {
-    pub source: Stream,
-    pub rows: u64,
-    pub dimension: u64,
-}
-
-impl Vectors {
-    fn row_bytes(&self) -> u64 {
-        self.dimension.saturating_mul(4)
-    }
-}
-
-impl Computed for Vectors {
-    fn bytes(&self) -> u64 {
-        bytes_of_vectors(self.rows, self.dimension).unwrap_or(u64::MAX)
-    }
-
-    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
-        let (row, stride) = (self.row_bytes(), self.row_bytes() + PREFIX_BYTES);
-        let prefix = u32::try_from(self.dimension).unwrap_or(u32::MAX).to_le_bytes();
-        let step = (FETCH_BYTES_MAX / stride).max(1);
-        let (mut at, mut rest, mut rows) = (range.start, out, Vec::new());
-        while !rest.is_empty() {
-            let first = at / stride;
-            let until = (first + step).min((at + rest.len() as u64).div_ceil(stride));
-            rows.resize(((until - first) * row) as usize, 0);
-            self.source.read_exact(first * row, &mut rows)?;
-            for vector in rows.chunks_exact(row as usize) {
-                let skip = (at % stride) as usize;
-                let len = (stride as usize - skip).min(rest.len());
-                let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
-                match here.split_first_chunk_mut::<4>() {
-                    Some((head, values)) if skip == 0 && values.len() == vector.len() => {
-                        *head = prefix;
-                        values.copy_from_slice(vector);
-                    }
-                    _ => {
-                        let bytes = prefix.iter().chain(vector).skip(skip);
-                        here.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
-                    }
-                }
-                rest = after;
-                at += len as u64;
-            }
-        }
-        Ok(())
     }
 }

@@ -27,6 +27,7 @@ pub(in crate::vfs) mod location;
 mod merges;
 pub(in crate::vfs) mod opened_forms;
 pub(in crate::vfs) mod relocation;
+mod row_orders;
 mod rows;
 pub(in crate::vfs) mod tag_places;
 pub(in crate::vfs) mod tags;

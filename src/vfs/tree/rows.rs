@@ -9,10 +9,8 @@
 //! Listings omit these files, so that a copy of the directory has each row once. The kernel keeps neither their names
 //! nor their sizes, and asks at each use; an open drops their pages.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{EntryId, Error, ErrorKind, READ_BITS, Result};
@@ -22,108 +20,8 @@ use crate::vfs::tree::attr::{Attr, Kind};
 use crate::vfs::tree::forms::{READ_CLASSES, allowed};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::location::{FormView, no_name};
+use crate::vfs::tree::row_orders::{Order, RowsPlace};
 use crate::vfs::tree::vfs::Vfs;
-
-/// Orders that are kept, beside those of which the kernel knows files.
-const ORDERS_MAX: usize = 256;
-
-/// A directory of a collection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
-    collection: u32,
-    directory: EntryId,
-}
-
-/// The orders of the directories that were looked at.
-#[derive(Default)]
-pub(super) struct RowOrders(Mutex<Orders>);
-
-#[derive(Default)]
-struct Orders {
-    last: u64,
-    /// The number of the present order of a directory.
-    present: HashMap<Place, u64>,
-    known: HashMap<u64, Order>,
-}
-
-#[derive(Clone)]
-struct Order {
-    place: Place,
-    members: Arc<Members>,
-    is_present: bool,
-    /// Counts the changes of its files.
-    version: u64,
-}
-
-/// What became of an order.
-struct Found {
-    number: u64,
-    has_grown: bool,
-}
-
-impl RowOrders {
-    /// Sets the present files of a directory. Returns the number of their order.
-    fn put(&self, place: Place, members: Members, in_use: impl Fn() -> HashSet<u64>) -> Found {
-        let orders = &mut *self.0.lock();
-        let known = orders.present.get(&place).copied();
-        if let Some((number, order)) = known.and_then(|number| Some((number, orders.known.get_mut(&number)?)))
-            && members.begin_with(&order.members)
-        {
-            let has_grown = members.count() > order.members.count();
-            order.version += u64::from(has_grown);
-            order.members = Arc::new(members);
-            return Found { number, has_grown };
-        }
-        orders.end(place);
-        if orders.known.len() >= ORDERS_MAX {
-            let in_use = in_use();
-            orders.known.retain(|number, _| in_use.contains(number));
-            let Orders { present, known, .. } = orders;
-            present.retain(|_, number| known.contains_key(number));
-        }
-        orders.last += 1;
-        let order = Order { place, members: Arc::new(members), is_present: true, version: 0 };
-        orders.known.insert(orders.last, order);
-        orders.present.insert(place, orders.last);
-        Found { number: orders.last, has_grown: false }
-    }
-
-    fn end(&self, place: Place) {
-        self.0.lock().end(place);
-    }
-
-    fn order(&self, number: u64) -> Option<Order> {
-        self.0.lock().known.get(&number).cloned()
-    }
-
-    fn version(&self, number: u64) -> u64 {
-        self.0.lock().known.get(&number).map_or(0, |order| order.version)
-    }
-
-    /// Notes that files of these directories have changed. Returns the directories that have an order.
-    fn note_changed(&self, collection: u32, directories: &BTreeSet<EntryId>) -> Vec<EntryId> {
-        let orders = &mut *self.0.lock();
-        let mut found = Vec::new();
-        for order in orders.known.values_mut() {
-            let Place { collection: of, directory } = order.place;
-            if of == collection && directories.contains(&directory) {
-                order.version += 1;
-                found.push(directory);
-            }
-        }
-        found
-    }
-}
-
-impl Orders {
-    /// Ends the present order of a directory.
-    fn end(&mut self, place: Place) {
-        if let Some(order) = self.present.remove(&place).and_then(|number| self.known.get_mut(&number)) {
-            order.is_present = false;
-            order.version += 1;
-        }
-    }
-}
 
 impl Vfs {
     /// Looks up a file with all rows of a directory in `.as/npy`. `None` for other names, and where a tensor has the name.
@@ -154,7 +52,7 @@ impl Vfs {
             let state = collection.state();
             (state.number(), Members::of(&state, directory))
         };
-        let place = Place { collection: number, directory };
+        let place = RowsPlace { collection: number, directory };
         let members = members.inspect_err(|_| self.row_orders().end(place))?;
         let in_use = || self.form_numbers().orders_of_rows();
         let found = self.row_orders().put(place, members, in_use);

@@ -24,7 +24,7 @@ use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::tree::opened_forms::OpenedForms;
-use crate::vfs::tree::rows::RowOrders;
+use crate::vfs::tree::row_orders::RowOrders;
 use crate::vfs::tree::tag_places::{TAGS_NAME, TAGS_PLACE, TagNumbers, TagsView, Viewer};
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
