@@ -60,7 +60,7 @@ impl Members {
             let text = format!("it has more than {MEMBERS_MAX} batches and arrays");
             return Err(Error::unsupported(text));
         }
-        files.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        files.sort_unstable_by_key(|(name, _)| *name);
         let mut found: Option<Members> = None;
         for (name, file) in &files {
             let refused = |text: String| {
