@@ -31,7 +31,8 @@ pub fn form_attribute(
             let computed = why_computed(vfs, view)?;
             let model = why_no_model(view);
             let merged = vfs.why_not_merged(view);
-            let lines = [refusals.text(asker), unreadable, computed, stored, model, split, merged];
+            let rows = vfs.why_no_rows(view);
+            let lines = [refusals.text(asker), unreadable, computed, stored, model, split, merged, rows];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };

@@ -1,10 +1,14 @@
 //! Embedding batches and their indexes.
 
+use std::sync::Arc;
+
 use tierfs::format::files::cgeb::{
-    AuxEncoding, BatchWriter, CgebError, ContentHash, Header, Layout, NewRecord, Record, leading_hash,
+    AuxEncoding, BatchWriter, CgebError, ContentHash, Header, Layout, NewRecord, Record, Run, Runs, Sizes,
+    leading_hash,
 };
 use tierfs::format::files::cgei::Index;
-use tierfs::model::{Error, ErrorKind};
+use tierfs::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType};
+use tierfs::model::{EntryId, Error, ErrorKind, ObjectId, Owner};
 
 use crate::{cases, damaged, file, floats, golden};
 
@@ -287,4 +291,45 @@ fn a_batch_writer_makes_the_golden_batch() {
     let (written, found) = writer.finish().unwrap();
     assert!(written == data);
     assert_eq!(found, index);
+}
+
+#[test]
+fn the_log_tells_whether_a_file_ends_with_the_padding_of_its_last_record() {
+    let sizes = Sizes { dimension: 1536, experts: 8, top_k: 2 };
+    let run = |count, aux_length| Run {
+        count,
+        layout: Layout::One,
+        is_hashed: false,
+        aux_offset: if aux_length > 0 { 6242 } else { 0 },
+        aux_length,
+    };
+    let entry = |runs: Option<Runs>| {
+        let mut file = FileEntry::new(Content::Cgeb, [ObjectId(5)]);
+        file.records = runs.map(Arc::new);
+        let owner = Owner { uid: 1, gid: 2 };
+        Entry::Node(Box::new(NodeEntry::new(EntryId(9), 0o644, owner, 3, NodeType::File(Box::new(file)))))
+    };
+    let read = |bytes: &[u8]| Entry::parse(3, 6, bytes);
+    let two = Runs::new(sizes, [run(3, 9), run(4, 0)]).unwrap();
+    let short = two.clone().without_last_padding().unwrap();
+    let [padded, ended] = [two, short].map(|runs| entry(Some(runs)));
+    assert_eq!((padded.version(), ended.version()), (6, 6));
+    let (old, new) = (padded.to_bytes(), ended.to_bytes());
+    assert_eq!((read(&old).unwrap(), read(&new).unwrap()), (padded, ended));
+    // One bit of the kind of the last run.
+    let kind = new.len() - 17;
+    assert_eq!((old[kind], new[kind]), (0, 8));
+    assert_eq!([&new[..kind], &[0], &new[kind + 1..]].concat(), old);
+    let changed = |at: usize, bits: u8| {
+        let mut bytes = new.clone();
+        bytes[at] |= bits;
+        read(&bytes).unwrap_err().kind()
+    };
+    assert_eq!(changed(kind - 25, 8), ErrorKind::Corrupt, "a run that is not the last");
+    assert_eq!(changed(kind, 16), ErrorKind::Unsupported);
+    // A record that fills its pages has no padding to omit.
+    let mut full = entry(Runs::new(sizes, [run(1, 8192 - 6242)])).to_bytes();
+    let kind = full.len() - 17;
+    full[kind] |= 8;
+    assert_eq!(read(&full).unwrap_err().kind(), ErrorKind::Corrupt);
 }

@@ -22,6 +22,7 @@ mod paths;
 mod pinned;
 mod quantized;
 mod ranks;
+mod rows;
 mod two_models;
 mod weights;
 

@@ -185,6 +185,8 @@ def entries():
     put("catalog", "file", b"\x03\x05", node, of_a_tensor)
     records = struct.pack("<IBBIQBQQ", 2, 0, 0, 1, 1, 0, 0, 0)
     put("catalog", "batch", b"\x03\x06", node, b"\x02\x05", of_a_tensor[2:], records)
+    records = struct.pack("<IBBIQBQQ", 2, 0, 0, 1, 1, 9, 0, 0)
+    put("catalog", "batch_without_padding", b"\x03\x06", node, b"\x02\x05", of_a_tensor[2:], records)
     put("catalog", "node_removed", b"\x04\x01", struct.pack("<Q", 5))
     put("catalog", "name", b"\x05\x01", struct.pack("<QQ", 1, 9), text("w"), struct.pack("<Q", 5))
     put("catalog", "name_removed", b"\x06\x01", struct.pack("<Q", 1), text("w"))

@@ -43,7 +43,8 @@ def check(batch: str, index: str) -> None:
         assert magic == b"CGEB"
         fixed = 64 + 4 * dimension + 4 * experts + top_k
         last = aux_offset + aux_length if aux_offset else fixed
-        assert -(-last // 4096) * 4096 == end - offset and not any(data[offset + last:end])
+        padded = -(-last // 4096) * 4096
+        assert end - offset in ({padded, last} if end == len(data) else {padded}) and not any(data[offset + last:end])
         if flags & 2:
             payload = data[offset + 64:offset + fixed] + data[offset + aux_offset:offset + last] * bool(aux_offset)
             assert stored == int.from_bytes(blake3(payload).digest()[:8], "big"), f"the record at byte {offset}"

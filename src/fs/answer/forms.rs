@@ -30,9 +30,9 @@ impl Dispatcher {
             Ok(view) => view,
             Err(error) => return self.open_gone(thread, ino, flags, error, reply),
         };
-        // The result of a move, and the header of a model, depend on more than the bytes of the file.
+        // The result of a move, the header of a model, and the rows of a directory depend on more than the bytes of one file.
         let is_kept = view.of.as_ref().is_some_and(|(form, item)| {
-            !matches!(form.shows(), Shows::Moved(_) | Shows::Model(_)) && item.node().is_some()
+            !matches!(form.shows(), Shows::Moved(_) | Shows::Model(_) | Shows::Rows) && item.node().is_some()
         });
         let kept = match cache_mode(&view) {
             CacheMode::None => OpenedFlags::DIRECT,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::model::Result;
+use crate::model::{ErrorKind, Result};
 use crate::store::Node;
 use crate::stream::Stream;
 use crate::vfs::{FormView, Vfs};
@@ -22,6 +22,8 @@ struct Current {
     nodes: Vec<Option<Arc<Node>>>,
     /// The other files that it followed from.
     inputs: Vec<Arc<Node>>,
+    /// The number of changes of the rows that it shows, for a file with all rows of a directory.
+    version: Option<u64>,
     stream: Arc<Stream>,
 }
 
@@ -29,11 +31,13 @@ impl FormFile {
     pub fn open(vfs: &Arc<Vfs>, view: FormView) -> Result<FormFile> {
         vfs.flush_for_form(&view)?;
         let nodes = vfs.nodes_of_form(&view);
+        let version = vfs.rows_version(&view);
         let recipe = vfs.recipe(&view)?;
         let stream = Arc::new(vfs.open_form(&view, &recipe)?);
         recipe.count_use();
         let inputs = recipe.inputs().to_vec();
-        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { nodes, inputs, stream }) })
+        let current = RwLock::new(Current { nodes, inputs, version, stream });
+        Ok(FormFile { view, vfs: vfs.clone(), current })
     }
 
     /// The file that it shows.
@@ -50,6 +54,7 @@ impl FormFile {
     /// content, because the kernel caches them for all openers.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let nodes = self.vfs.nodes_of_form(&self.view);
+        let version = self.vfs.rows_version(&self.view);
         let stream = {
             let current = self.current.read();
             let is_current = nodes.iter().zip(&current.nodes).all(|pair| match pair {
@@ -57,16 +62,25 @@ impl FormFile {
                 // The node is gone: an open file keeps its last source.
                 _ => true,
             });
-            let is_current = is_current && are_same(&self.view, &current.inputs);
+            let is_current =
+                is_current && version == current.version && are_same(&self.view, &current.inputs);
             if is_current { Some(current.stream.clone()) } else { None }
         };
         let stream = match stream {
             Some(stream) => stream,
             None => {
-                let recipe = self.vfs.recipe(&self.view)?;
-                let stream = Arc::new(self.vfs.open_form(&self.view, &recipe)?);
-                let inputs = recipe.inputs().to_vec();
-                *self.current.write() = Current { nodes, inputs, stream: stream.clone() };
+                let (stream, inputs) = match self.vfs.recipe(&self.view) {
+                    Ok(recipe) => {
+                        let stream = Arc::new(self.vfs.open_form(&self.view, &recipe)?);
+                        (stream, recipe.inputs().to_vec())
+                    }
+                    // Its rows lie elsewhere by now: an open file keeps those that it had.
+                    Err(error) if error.kind() == ErrorKind::Gone && version.is_some() => {
+                        (self.current.read().stream.clone(), Vec::new())
+                    }
+                    Err(error) => return Err(error),
+                };
+                *self.current.write() = Current { nodes, inputs, version, stream: stream.clone() };
                 stream
             }
         };

@@ -20,8 +20,8 @@ pub(in crate::ingest) enum Found<'a> {
 }
 
 /// Where the records of a file lie. Fails where the parts cannot reproduce the file byte for byte;
-/// the error names the record and the reason. A step is a record of at least 4 KiB or a field of one, so the budget
-/// suffices.
+/// the error names the record and the reason. The last record has all its padding, or none. A step is a record of at
+/// least 4 KiB, the last record, or a field of one, so the budget suffices.
 pub(in crate::ingest) fn scan(source: &Arc<dyn File>, bytes: u64, budget: &mut Budget) -> Result<Runs> {
     read(source, bytes, budget, &mut |_| Ok(()))
 }
@@ -60,11 +60,15 @@ pub(in crate::ingest) fn read(
             ))
         })?);
         number += 1;
+        let records_end = runs.as_ref().map_or(0, Runs::bytes);
+        if records_end > bytes {
+            runs = runs.and_then(Runs::without_last_padding);
+        }
     }
     runs.ok_or_else(|| Error::from(CgebError::Truncated { needed: HEADER_BYTES as u64, present: 0 }))
 }
 
-/// Reads one record and the padding after it.
+/// Reads one record and the padding after it, if the file does not end before that.
 fn record(
     window: &mut Window<'_>,
     sizes: Option<Sizes>,
@@ -92,7 +96,9 @@ fn record(
     if header.record_bytes() > left {
         return Err(CgebError::AuxOutside { offset, length, present: left }.into());
     }
-    let stride = header.stride().filter(|stride| *stride <= left);
+    // A file that ends in the middle of the padding was cut off.
+    let stride = header.stride().map(|stride| if header.record_bytes() == left { left } else { stride });
+    let stride = stride.filter(|stride| *stride <= left);
     let stride =
         stride.ok_or(CgebError::Truncated { needed: header.stride().unwrap_or(u64::MAX), present: left })?;
     let mut hasher = match header.content_hash {

@@ -26,6 +26,9 @@ pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
     if matches!(form, Form::Merged(_)) {
         return refused("this form follows the files of two directories; pin those, or export it");
     }
+    if matches!(form, Form::Rows(_)) {
+        return refused("this form follows the files of a directory; pin those");
+    }
     let Some(file) = node.file() else {
         return refused("only files of a form can be pinned, not its directories");
     };

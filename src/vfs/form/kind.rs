@@ -44,6 +44,8 @@ pub enum Form {
     Merges,
     /// With the adapter of another directory added.
     Merged(AdapterFiles),
+    /// All rows of a directory, in its directory in `Npy`.
+    Rows(RowsOf),
 }
 
 /// The name of the directory of forms with an adapter.
@@ -53,6 +55,22 @@ pub const MERGED_NAME: &str = "merged";
 pub const INDEX_NUMBER: u8 = 12;
 /// The highest number of a form.
 const LAST_NUMBER: u8 = 11;
+
+/// A file that shows all rows of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum RowFormat {
+    Npy,
+    Fvecs,
+    Fbin,
+}
+
+/// The rows of the files of a directory in an order, which the mount numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RowsOf {
+    pub format: RowFormat,
+    /// The number of the order in this mount.
+    pub order: u64,
+}
 
 /// How a form shows files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +93,8 @@ pub enum Shows {
     Values,
     /// A part of each tensor.
     Part,
+    /// One file of the arrays of a directory.
+    Rows,
 }
 
 impl Form {
@@ -116,7 +136,7 @@ impl Form {
     /// The name of its directory in `.as`, or of the directory above its own.
     pub fn name(self) -> &'static str {
         match self {
-            Form::Npy => "npy",
+            Form::Npy | Form::Rows(_) => "npy",
             Form::Safetensors => "safetensors",
             Form::F32 => "f32",
             Form::F16 => "f16",
@@ -142,6 +162,7 @@ impl Form {
             Form::Rank(rank) => Some(rank.to_string()),
             Form::Expert(index) => Some(index.to_string()),
             Form::Merged(files) => Some(files.to_string()),
+            Form::Rows(rows) => Some(rows.format.name().to_owned()),
             _ => None,
         }
     }
@@ -181,6 +202,7 @@ impl Form {
             Form::Rank(rank) => Shows::Split(rank),
             Form::Expert(_) => Shows::Part,
             Form::Merged(_) => Shows::Merged,
+            Form::Rows(_) => Shows::Rows,
         }
     }
 
@@ -196,6 +218,24 @@ impl Form {
     /// The suffix of the index file that accompanies each file, if the form has them.
     pub fn index_suffix(self) -> Option<&'static str> {
         (self == Form::Cgeb).then_some(".cgei")
+    }
+}
+
+impl RowFormat {
+    const ALL: [RowFormat; 3] = [RowFormat::Npy, RowFormat::Fvecs, RowFormat::Fbin];
+
+    /// The name of the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            RowFormat::Npy => "all.npy",
+            RowFormat::Fvecs => "all.fvecs",
+            RowFormat::Fbin => "all.fbin",
+        }
+    }
+
+    /// The file with a name.
+    pub fn named(name: &[u8]) -> Option<RowFormat> {
+        RowFormat::ALL.into_iter().find(|format| format.name().as_bytes() == name)
     }
 }
 

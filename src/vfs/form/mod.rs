@@ -33,10 +33,12 @@ mod pieces;
 mod plan;
 mod rank_models;
 mod recipe;
+mod rows;
 mod safetensors;
 mod split;
 mod sums;
 mod values;
+mod vectors;
 mod weights;
 
 pub use adapters::{
@@ -47,10 +49,11 @@ pub use gguf_model::{
     anchors_of, find as model_in, inputs, is_shown as is_model_shown, name as model_name,
     size as size_of_model, why_none, why_of_config,
 };
-pub use kind::{Form, MERGED_NAME, Shows};
+pub use kind::{Form, MERGED_NAME, RowFormat, RowsOf, Shows};
 pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};
 pub use recipe::Recipe;
+pub use rows::Members;
 pub use split::{config_objects, why_not_split};
 pub use values::{family_above, has_values, hides_tensors, name_shown, tensor_shown, value_named, values};
 pub use weights::{is_config, names_of_codes, objects_beside, why_stored};

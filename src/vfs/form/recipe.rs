@@ -18,6 +18,7 @@ use crate::vfs::form::adapters::MergedTensor;
 use crate::vfs::form::batch::{self, Rows};
 use crate::vfs::form::gguf_model::ModelTensor;
 use crate::vfs::form::sums::{self, Summed};
+use crate::vfs::form::vectors::{Vectors, bytes_of_vectors};
 
 /// How the bytes of a tensor are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +70,12 @@ pub(super) enum Part {
         source: Source,
         rows: u64,
         dimension: u32,
+    },
+    /// Rows of a matrix in f32, each after its length.
+    Vectors {
+        source: Source,
+        rows: u64,
+        dimension: u64,
     },
     /// The index of these records.
     Index {
@@ -187,6 +194,7 @@ impl Part {
             Part::Source(source) => source.shown_bytes(),
             Part::Slice { elements, .. } => Some(elements.bytes()),
             Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
+            Part::Vectors { rows, dimension, .. } => bytes_of_vectors(*rows, *dimension),
             Part::Index { rows, .. } => batch::index_bytes(*rows),
             Part::Batch { runs, .. } => Some(runs.bytes()),
             Part::BatchIndex { runs, .. } => batch::index_bytes(runs.records()),
@@ -213,6 +221,11 @@ impl Part {
                 Ok(Segment::Computed(Arc::new(strided.with_blocks(source.decoded_block_bytes()))))
             }
             Part::Rows { source, rows: count, dimension } => rows(source, *count, *dimension),
+            Part::Vectors { source, rows, dimension } => {
+                let (rows, dimension) = (*rows, *dimension);
+                let source = source.stream(collection, verify)?;
+                Ok(Segment::Computed(Arc::new(Vectors { source, rows, dimension })))
+            }
             Part::Index { source, rows: count, dimension } => {
                 let batch = Stream::new(vec![rows(source, *count, *dimension)?])?;
                 Ok(Segment::literal(batch::index(&batch, *count, *dimension)?))
@@ -270,7 +283,9 @@ impl Recipe {
         let file_use = self.collection.use_of(ROOT, self.created_at);
         for part in &self.parts {
             let sources: Vec<&Source> = match part {
-                Part::Source(source) | Part::Rows { source, .. } => vec![source],
+                Part::Source(source) | Part::Rows { source, .. } | Part::Vectors { source, .. } => {
+                    vec![source]
+                }
                 Part::Batch { parts, .. } => parts.iter().collect(),
                 Part::Weight(shown) => shown.sources.iter().map(|(_, source)| source).collect(),
                 Part::ModelTensor(tensor) => tensor.sources(),

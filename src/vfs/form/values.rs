@@ -6,6 +6,7 @@
 //! | `.as/tp` | `Form::Rank` | the collection |
 //! | `.as/merged` | `Form::Merged`, which `vfs/tree/merges.rs` looks up and lists | the collection |
 //! | a tensor in `.as/experts` | `Form::Expert` | the tensor |
+//! | a directory in `.as/npy`, beside its files | `Form::Rows`, which `vfs/tree/rows.rs` looks up | the directory |
 //!
 //! To add one: a variant for the directory at the end of `Form::ALL` and one for the values, `Form::value`, and an arm
 //! in each function here.
@@ -59,6 +60,7 @@ pub fn family_above(form: Form, node: EntryId) -> Option<Form> {
         Form::Rank(_) if node == ROOT => Some(Form::Ranks),
         Form::Merged(_) if node == ROOT => Some(Form::Merges),
         Form::Expert(_) => Some(Form::Experts),
+        Form::Rows(_) => Some(Form::Npy),
         _ => None,
     }
 }

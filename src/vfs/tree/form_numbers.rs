@@ -8,7 +8,7 @@
 //! says how many of the replies it ends. Then the number is free. Thus there are as many numbers as the kernel holds inodes, at
 //! most, and those that were given in the last seconds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -81,6 +81,16 @@ impl FormNumbers {
     /// The form with a number.
     pub fn form(&self, number: u32) -> Option<FormOf> {
         self.0.read().by_number.get(&number).map(|given| given.of)
+    }
+
+    /// The numbers of the orders whose rows files with a number show.
+    pub fn orders_of_rows(&self) -> HashSet<u64> {
+        let numbers = self.0.read();
+        let order = |of: &FormOf| match of.form {
+            Form::Rows(rows) => Some(rows.order),
+            _ => None,
+        };
+        numbers.by_form.keys().filter_map(order).collect()
     }
 
     /// Notes that a reply names an inode with this number to the kernel.

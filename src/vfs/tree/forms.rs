@@ -73,7 +73,7 @@ impl Vfs {
 
     /// Looks up a name in a directory of forms.
     pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
-        if let Some(found) = self.adapter_named(view, name) {
+        if let Some(found) = self.adapter_named(view, name).or_else(|| self.rows_named(view, name)) {
             return found;
         }
         if let Some((form, Item::Node(node))) =
@@ -148,6 +148,9 @@ impl Vfs {
         );
         let directory =
             Attr { atime: entry.atime, mode: self.merged_mode(view, directory.mode), ..directory };
+        if let Some(attr) = self.rows_attr(view, &directory, entry) {
+            return attr;
+        }
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         if view.of.as_ref().is_some_and(|(form, item)| form::has_values(*form, item)) && node.file().is_some()
         {
@@ -204,8 +207,8 @@ impl Vfs {
         let Some((form, item)) = &view.of else {
             return Err(Error::new(ErrorKind::IsDirectory, "not a file"));
         };
-        if let Some(merged) = self.merged_recipe(view) {
-            return merged;
+        if let Some(made) = self.merged_recipe(view).or_else(|| self.rows_recipe(view)) {
+            return made;
         }
         let published = self.published(view)?;
         form::plan(&view.collection, published.as_ref(), self.store().settings(), *form, item)
@@ -225,6 +228,7 @@ impl Vfs {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
         self.flush_adapter(view)?;
+        self.flush_rows(view)?;
         let inputs = match &view.of {
             Some((form, _)) => form::inputs(&view.collection, *form, node).0,
             None => Vec::new(),

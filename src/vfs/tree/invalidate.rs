@@ -122,6 +122,7 @@ impl Vfs {
             drop(state);
             changed.extend(anchors);
             changed.extend(models);
+            changed.extend(self.directories_of_rows(collection, &changed));
         }
         let forms = self.forms.of(number, &changed);
         Invalidation { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }
@@ -135,10 +136,14 @@ impl Vfs {
         NameIn { directory, name }: NameIn<'_>,
     ) -> Invalidation {
         let number = collection.state().number();
-        if !self.forms.has_any(number) || !(is_config(name) || may_be_recognized(name)) {
+        if !self.forms.has_any(number) {
             return Invalidation::default();
         }
-        let changed: BTreeSet<EntryId> = models(&collection.state(), directory).collect();
+        let mut changed: BTreeSet<EntryId> =
+            self.directories_of_rows(collection, &BTreeSet::from([directory])).into_iter().collect();
+        if is_config(name) || may_be_recognized(name) {
+            changed.extend(models(&collection.state(), directory));
+        }
         Invalidation { nodes: self.forms.of(number, &changed) }
     }
 }

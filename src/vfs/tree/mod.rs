@@ -27,6 +27,8 @@ pub(in crate::vfs) mod location;
 mod merges;
 pub(in crate::vfs) mod opened_forms;
 pub(in crate::vfs) mod relocation;
+mod row_orders;
+mod rows;
 pub(in crate::vfs) mod tag_places;
 pub(in crate::vfs) mod tags;
 pub(in crate::vfs) mod tenant;

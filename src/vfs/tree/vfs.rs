@@ -24,6 +24,7 @@ use crate::vfs::tree::location::{
     CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
 };
 use crate::vfs::tree::opened_forms::OpenedForms;
+use crate::vfs::tree::row_orders::RowOrders;
 use crate::vfs::tree::tag_places::{TAGS_NAME, TAGS_PLACE, TagNumbers, TagsView, Viewer};
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
@@ -64,6 +65,7 @@ struct LookedUp {
     tenants: RwLock<HashMap<u64, String>>,
     form_numbers: FormNumbers,
     adapters: KeptAdapters,
+    rows: RowOrders,
     tags: TagNumbers,
 }
 
@@ -117,6 +119,10 @@ impl Vfs {
 
     pub(super) fn kept_adapters(&self) -> &KeptAdapters {
         &self.looked_up.adapters
+    }
+
+    pub(super) fn row_orders(&self) -> &RowOrders {
+        &self.looked_up.rows
     }
 
     /// The numbers of forms with parameters.

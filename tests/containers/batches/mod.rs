@@ -7,3 +7,4 @@ mod command;
 mod hostile;
 mod model;
 mod reading;
+mod unpadded;

@@ -21,6 +21,7 @@
 //!
 //! Numbers of the header are big-endian; floats are big-endian without bit 0. In a file
 //! every record begins at a multiple of [`RECORD_ALIGNMENT`]; bytes between records are zero.
+//! The last record of a file has all its padding, or none.
 
 use std::ops::Range;
 

@@ -7,6 +7,8 @@
 //! The parts of a batch of N records: the vectors, N x D f32; the weights, N x E f32; the
 //! selected experts, N x K bytes; and the rest, for each record its header and then its aux.
 //! Their floats are little-endian. The parts of weights and selected experts are omitted if empty.
+//!
+//! The file ends with the padding of the last record, or without any of it.
 
 use std::ops::Range;
 
@@ -77,6 +79,8 @@ pub struct Runs {
     records: u64,
     bytes: u64,
     rest_bytes: u64,
+    /// Whether the file ends with the padding of its last record.
+    is_padded: bool,
 }
 
 impl Sizes {
@@ -132,7 +136,8 @@ impl Runs {
     /// The runs of a batch. `None` if no file can have them: no records, an aux that overlaps other
     /// fields, flags in version 1, or more than 2^63 - 1 bytes.
     pub fn new(sizes: Sizes, runs: impl IntoIterator<Item = Run>) -> Option<Runs> {
-        let mut all = Runs { sizes, placed: Vec::new(), records: 0, bytes: 0, rest_bytes: 0 };
+        let mut all =
+            Runs { sizes, placed: Vec::new(), records: 0, bytes: 0, rest_bytes: 0, is_padded: true };
         for run in runs {
             all.push(run)?;
         }
@@ -141,7 +146,7 @@ impl Runs {
 
     fn push(&mut self, run: Run) -> Option<()> {
         let is_flagged = run.layout == Layout::One && run.is_hashed;
-        if run.count == 0 || is_flagged || self.placed.len() >= RUNS_MAX {
+        if run.count == 0 || is_flagged || self.placed.len() >= RUNS_MAX || !self.is_padded {
             return None;
         }
         let stride = run.end(&self.sizes)?.checked_next_multiple_of(RECORD_ALIGNMENT)?;
@@ -170,6 +175,20 @@ impl Runs {
         };
         runs.push(Run::of(header))?;
         Some(runs)
+    }
+
+    /// The same batch in a file that ends with the last byte of its last record. `None` if there is no padding to omit.
+    pub fn without_last_padding(mut self) -> Option<Runs> {
+        let last = self.placed.last().filter(|_| self.is_padded)?;
+        let padding = last.stride.checked_sub(last.run.end(&self.sizes)?).filter(|padding| *padding > 0)?;
+        self.bytes = self.bytes.checked_sub(padding)?;
+        self.is_padded = false;
+        Some(self)
+    }
+
+    /// Whether the file ends with the padding of its last record. True for a last record that has no padding.
+    pub fn is_padded(&self) -> bool {
+        self.is_padded
     }
 
     /// The sizes of each record.
@@ -282,6 +301,20 @@ mod tests {
             assert_eq!(Runs::new(SIZES, [bad]), None, "{bad:?}");
         }
         assert_eq!(Runs::new(SIZES, []), None);
+    }
+
+    #[test]
+    fn a_file_may_end_without_the_padding_of_its_last_record_only() {
+        let aux = Run { aux_offset: 8000, aux_length: 192, ..RUN };
+        let runs = Runs::new(SIZES, [aux, RUN, RUN]).unwrap();
+        let short = runs.clone().without_last_padding().unwrap();
+        assert_eq!((runs.bytes(), short.bytes()), (3 * 8192, 2 * 8192 + 6242));
+        assert_ne!(runs, short);
+        assert_eq!((short.records(), short.offset(2)), (3, Some(2 * 8192)));
+        assert_eq!(short.run_at(2 * 8192 + 6242), None);
+        assert_eq!(short.part_ranges(2 * 8192 + 6241..u64::MAX), runs.part_ranges(2 * 8192 + 6241..u64::MAX));
+        assert_eq!(short.clone().without_last_padding(), None);
+        assert_eq!(Runs::new(SIZES, [aux]).unwrap().without_last_padding(), None, "it fills its pages");
     }
 
     #[test]

@@ -29,7 +29,7 @@
 //! then its records: dimension u32, experts u8, top_k u8, runs: list of (count u64, kind u8,
 //! aux_offset u64, aux_length u64). Bits 0-1 of a kind: 0 version 1, 1 version 2 with
 //! big-endian floats, 2 version 2 with little-endian floats; bit 2: the content hash covers
-//! the payload. Its objects are the vectors, the weights where there are experts, the
+//! the payload; bit 3, of the last run only: the file ends without the padding of its last record. Its objects are the vectors, the weights where there are experts, the
 //! selected experts where top_k is not 0, and headers and aux, record by record.
 //!
 //! A Node that is a view, a tensor without bytes of its own (content 4, with a container), has version 7: the payload of
