@@ -83,7 +83,7 @@ pub fn import_file(
 }
 
 /// Whether any tensors of the file are codes.
-fn has_codes(recognized: &Recognized) -> bool {
+pub(super) fn has_codes(recognized: &Recognized) -> bool {
     let tensors = recognized.parts.iter().filter_map(|part| part.tensor.as_ref());
     safetensors::has_codes(tensors.map(|tensor| (&*tensor.own_name, tensor.dtype, &tensor.shape)))
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::{
     DELTA_CHAIN, DELTA_CHANGED, DELTA_NORM, DOWN_BELOW, EMA_SHARE, EntryId, FREE_MIN, HOLD, IDLE, UP_ABOVE,
 };
+use crate::store::state::node_settings::{ARRIVE, BLOCK_BYTES, DTYPE, HEAD_DIM};
 
 /// Setting of a file whose first name changed and that has not been examined since.
 pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
@@ -21,7 +22,7 @@ pub const POLICY: &str = "policy";
 pub const TAGS: &str = "tags";
 
 /// Keys that few nodes have, and of which all nodes are asked for.
-const RARE_KEYS: [&str; 14] = [
+const RARE_KEYS: [&str; 18] = [
     RECOGNIZE_AGAIN,
     DATA_FILES,
     SHARDS,
@@ -36,7 +37,14 @@ const RARE_KEYS: [&str; 14] = [
     DELTA_NORM.name,
     DELTA_CHAIN.name,
     FREE_MIN.name,
+    ARRIVE,
+    DTYPE,
+    HEAD_DIM,
+    BLOCK_BYTES,
 ];
+
+/// The keys of which one must be set somewhere for files to arrive in another way than by default.
+pub(super) const OF_ARRIVALS: [&str; 4] = [ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES];
 
 /// The settings of all nodes.
 #[derive(Debug, Default)]

@@ -33,6 +33,10 @@ pub(super) struct Flags {
     pub changed: AtomicBool,
     /// Whether it was written to since a program last closed it.
     pub unclosed: AtomicBool,
+    /// Whether the next flush is that of a close by which it arrives.
+    pub closing: AtomicBool,
+    /// Whether that flush has stored it as the settings for what arrives say.
+    pub settled: AtomicBool,
     /// Whether a container may stay whole for want of room.
     pub whole: AtomicBool,
     /// Whether the next flush is the last, which keeps a container whole and may use the log's reserve.
@@ -117,6 +121,8 @@ impl OpenFile {
             is_new: AtomicBool::new(layout.bytes() == 0),
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
             whole: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),

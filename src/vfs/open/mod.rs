@@ -44,6 +44,7 @@
 //! `stat` of a file waits while that file is flushed. To serve another change of names or attributes, add a function in
 //! `names.rs` that fills one batch and returns `Changes`.
 
+mod arrival;
 mod attributes;
 mod changes;
 mod file;
@@ -57,6 +58,7 @@ mod recognition;
 mod source;
 mod table;
 
+pub use arrival::arrives_by_rename;
 pub use attributes::{SetAttr, has_setid, set_attr, set_tensor};
 pub use changes::Changes;
 pub use file::OpenFile;
