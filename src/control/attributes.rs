@@ -81,10 +81,15 @@ const fn threshold(
 pub const ATTRIBUTES: &[Attribute] = &[
     Attribute {
         is_listed: true,
-        ..setting("dtype", "element type: f32, f16, bf16, i8, ...; of a directory, that of files that arrive, or none; inherited", sets::DTYPE, |_, view| {
-            let of_arrivals = || of_directory(view, store::DTYPE);
-            Ok(tensor(view).map(|tensor| tensor.dtype.name().to_owned()).or_else(of_arrivals))
-        })
+        ..setting(
+            "dtype",
+            "element type: f32, f16, bf16, i8, ...; of a directory, that of files that arrive, or none; inherited",
+            sets::DTYPE,
+            |_, view| {
+                let of_arrivals = || of_directory(view, store::DTYPE);
+                Ok(tensor(view).map(|tensor| tensor.dtype.name().to_owned()).or_else(of_arrivals))
+            },
+        )
     },
     Attribute {
         is_listed: true,

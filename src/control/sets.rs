@@ -202,7 +202,8 @@ fn set_arrival(asked: &Asked, key: &str, text: &str) -> Result<()> {
     if asked.is_directory() {
         return engine::set_arrival(&asked.view.collection, asked.node(), key, text);
     }
-    let text = "is a setting of directories, for the files that arrive there; set it on the directory of this file";
+    let text =
+        "is a setting of directories, for the files that arrive there; set it on the directory of this file";
     Err(Error::invalid(format!("{key} {text}")))
 }
 

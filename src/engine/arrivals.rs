@@ -37,13 +37,13 @@ fn checked(key: &str, text: &str) -> Result<String> {
     }
     match key {
         DTYPE => {
-            let dtype = Dtype::from_name(text).ok_or_else(|| invalid("a type such as f32, bf16 or i8, or none"))?;
+            let dtype =
+                Dtype::from_name(text).ok_or_else(|| invalid("a type such as f32, bf16 or i8, or none"))?;
             Ok(dtype.name().to_owned())
         }
         ROW => {
-            let row = parse_row(text).map_err(|_| {
-                invalid("the sizes of all dimensions but the first, such as 8x128, or none")
-            })?;
+            let row = parse_row(text)
+                .map_err(|_| invalid("the sizes of all dimensions but the first, such as 8x128, or none"))?;
             Ok(row.to_string())
         }
         HEAD_DIM | BLOCK_BYTES => parse_blocking(key, text).map(|_| text.to_owned()),
@@ -56,7 +56,9 @@ fn checked(key: &str, text: &str) -> Result<String> {
 pub fn store_arrived(collection: &Arc<Collection>, node: EntryId, arrival: &Arrival) -> Result<Vec<EntryId>> {
     let mut changed = Vec::new();
     for target in targets(collection, node)? {
-        let Some(block_bytes) = target.objects.first().map(|object| object.entry.block_bytes) else { continue };
+        let Some(block_bytes) = target.objects.first().map(|object| object.entry.block_bytes) else {
+            continue;
+        };
         let arriving = Arriving {
             dtype: target.dtype,
             shape: &target.shape,
@@ -87,7 +89,8 @@ fn store(collection: &Arc<Collection>, target: &Target, tier: Tier, arrival: &Ar
         let layout = object.layout();
         let step = u32::try_from(STEP_BYTES / u64::from(layout.block_bytes)).unwrap_or(1).max(1);
         let due = object.stored_blocks(0..layout.blocks(), layout);
-        let due = due.filter(|(index, block)| block.stored.tier.is_exact() && open.is_due(*index, block, aim));
+        let due =
+            due.filter(|(index, block)| block.stored.tier.is_exact() && open.is_due(*index, block, aim));
         let due: Vec<u32> = due.map(|(index, _)| index).collect();
         for blocks in due.chunk_by(|before, next| before + 1 == *next && next % step != 0) {
             let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { continue };

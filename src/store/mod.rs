@@ -101,8 +101,8 @@ pub use state::assembly::{Assembly, Places, StridedElements};
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{
-    ARRIVE, ARRIVED, BLOCK_BYTES, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, PLAIN, PLAINS, ROW, allow_until_written,
-    end_plain_names, show_plain_names,
+    ARRIVE, ARRIVED, BLOCK_BYTES, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, PLAIN, PLAINS, ROW,
+    allow_until_written, end_plain_names, show_plain_names,
 };
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};

@@ -27,7 +27,7 @@ const ROWS_IN_Q8: [(&str, &str); 4] =
 
 /// The same bytes after an import into a tier.
 fn imported(fixture: &Fixture, name: &str, bytes: &[u8], options: &[&str]) -> Vec<u8> {
-    let source = fixture.place.write(format!("sources/{name}"), bytes);
+    let source = fixture.place.write(&format!("sources/{name}"), bytes);
     fixture.place.import("ref/r", &[&source], options);
     fs::read(fixture.mounted().path("ref/r").join(name)).unwrap()
 }
@@ -97,7 +97,8 @@ fn a_container_arrives_in_the_tier_by_every_way_that_programs_write_it() {
                 .map(|tensor| get(&tensors.join(tensor), "tier"))
                 .collect();
             assert_eq!(tiers, ["q8", "exact", "exact", "exact"], "{name}");
-            assert_eq!(try_get(&fixture.path(&format!("kv/{name}")), "why"), Err(Errno::NODATA), "{name}");
+            let why = try_get(&fixture.path(&format!("kv/{name}")), "why");
+            assert!(!why.is_ok_and(|why| why.contains("kept")), "{name}");
         }
         fixture.crash();
     }
@@ -113,13 +114,19 @@ fn rows_that_are_appended_are_rounded_once() {
     fs::write(&path, &first).unwrap();
     let before = fs::read(&path).unwrap();
     assert_same(&before, &imported_rows(&fixture, &first, "q8"), "as an import");
-    assert_eq!((get(&path, "dtype"), get(&path, "shape"), get(&path, "tier")), three("f32", "96x8x128", "q8"));
+    assert_eq!(
+        (get(&path, "dtype"), get(&path, "shape"), get(&path, "tier")),
+        three("f32", "96x8x128", "q8")
+    );
     // Three rows, so that the last block is not whole.
     let more: Vec<Vec<u8>> = (0..3).map(|_| random.floats(3 * 8 * 128)).collect();
     for (place, rows) in more.iter().enumerate() {
         append(&path, rows);
         let shape = format!("{}x8x128", 99 + 3 * place);
-        assert_eq!((get(&path, "dtype"), get(&path, "shape"), get(&path, "tier")), three("f32", &shape, "q8"));
+        assert_eq!(
+            (get(&path, "dtype"), get(&path, "shape"), get(&path, "tier")),
+            three("f32", &shape, "q8")
+        );
     }
     for _ in 0..2 {
         let found = fixture.read("kv/stream");
@@ -171,10 +178,23 @@ fn a_stream_grows_from_nothing_and_is_read_meanwhile() {
     let mut found = vec![0; rows.len()];
     reader.read_exact_at(&mut found, 0).unwrap();
     assert_same(&found, &wanted, "by a reader that was there");
+    // Of several writers the last one to close it.
+    let both = fixture.path("kv/both");
+    let mut one = File::create(&both).unwrap();
+    let other = OpenOptions::new().write(true).open(&both).unwrap();
+    one.write_all(&rows).unwrap();
+    drop(one);
+    assert_same(&fs::read(&both).unwrap(), &rows, "before the last close");
+    drop(other);
+    assert_same(&fs::read(&both).unwrap(), &wanted, "after the last close");
     // One row at a time, each in an open of its own: below 65,536 elements all stays exact.
     let slow = fixture.path("kv/slow");
     for (place, row) in rows.chunks(ROW).enumerate() {
-        if place == 0 { fs::write(&slow, row).unwrap() } else { append(&slow, row) }
+        if place == 0 {
+            fs::write(&slow, row).unwrap()
+        } else {
+            append(&slow, row)
+        }
         let tier = if place < 63 { "exact" } else { "q8" };
         assert_eq!(get(&slow, "tier"), tier, "after {} rows", place + 1);
     }
@@ -218,7 +238,8 @@ fn without_consent_or_whole_rows_files_stay_as_they_are() {
     // Broken containers, empty files, and indexes are no tensors.
     fs::write(fixture.path("kv/broken.safetensors"), &rows).unwrap();
     fs::write(fixture.path("kv/empty"), b"").unwrap();
-    fs::write(fixture.path("kv/x.safetensors.index.json"), br#"{"weight_map":{"w":"m.safetensors"}}"#).unwrap();
+    fs::write(fixture.path("kv/x.safetensors.index.json"), br#"{"weight_map":{"w":"m.safetensors"}}"#)
+        .unwrap();
     for name in ["broken.safetensors", "empty", "x.safetensors.index.json"] {
         assert_eq!(try_get(&fixture.path(&format!("kv/{name}")), "dtype"), Err(Errno::NODATA), "{name}");
     }
@@ -242,7 +263,10 @@ fn settings_are_inherited_and_ended_below() {
     assert_eq!(get(&made(&below, "2"), "shape"), "576x128");
     set(&below, "row", "none").unwrap();
     let flat = made(&below, "3");
-    assert_eq!((get(&flat, "dtype"), get(&flat, "shape"), get(&flat, "tier")), three("f32", "73728", "exact"));
+    assert_eq!(
+        (get(&flat, "dtype"), get(&flat, "shape"), get(&flat, "tier")),
+        three("f32", "73728", "exact")
+    );
     set(&below, "arrive", "q8:all").unwrap();
     assert_eq!(get(&made(&below, "4"), "tier"), "q8");
     set(&below, "dtype", "BF16").unwrap();
@@ -281,7 +305,8 @@ fn settings_are_inherited_and_ended_below() {
 fn packed_arrivals_and_blocks_are_as_set() {
     let mut fixture = with_settings(&[("arrive", "packed"), ("dtype", "bf16"), ("row", "2x96")]);
     let kv = fixture.path("kv");
-    let halves: Vec<u8> = Random(6).floats(96 * 2000).chunks_exact(4).flat_map(|value| [value[2], value[3]]).collect();
+    let halves: Vec<u8> =
+        Random(6).floats(96 * 2000).chunks_exact(4).flat_map(|value| [value[2], value[3]]).collect();
     let packed = kv.join("packed");
     fs::write(&packed, &halves).unwrap();
     let stored = |path: &PathBuf| get(path, "bytes_stored").parse::<usize>().unwrap();
@@ -352,7 +377,8 @@ fn a_killed_daemon_leaves_the_written_or_the_arrived_bytes() {
     append(&fixture.path("kv/closed"), &rows);
     fixture.crash();
     let found = fixture.read("kv/closed");
-    assert_same(&found[..rows.len()], &wanted, "rows that were there");
+    let whole = rows.len() / (16 << 10) * (16 << 10);
+    assert_same(&found[..whole], &wanted[..whole], "blocks that were whole");
     assert!(worst_of(&rows.repeat(2), &found) < 0.02);
     fixture.check();
 }

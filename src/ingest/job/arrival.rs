@@ -15,17 +15,24 @@ use crate::model::{
     Aim, Dtype, Encoder, EntryId, Error, KeptBy, Loss, MoveTo, NameIn, Result, Shape, Tier, packs,
     packs_blocks_of,
 };
-use crate::store::{
-    ARRIVE, BLOCK_BYTES, Collection, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, ROW, State,
-};
+use crate::store::{ARRIVE, BLOCK_BYTES, Collection, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, ROW, State};
 
 /// The value of `dtype`, `row`, `head_dim` and `block_bytes` that ends what a directory above says.
 pub const NONE: &str = "none";
 
 /// Endings of names that programs give to files which they are still writing.
 const TEMPORARY: [&[u8]; 11] = [
-    b"~", b".tmp", b".temp", b".part", b".partial", b".incomplete", b".crdownload", b".download", b".lock",
-    b".swp", b".aria2",
+    b"~",
+    b".tmp",
+    b".temp",
+    b".part",
+    b".partial",
+    b".incomplete",
+    b".crdownload",
+    b".download",
+    b".lock",
+    b".swp",
+    b".aria2",
 ];
 /// A suffix of containers that many other files have too.
 const COMMON_SUFFIX: &[u8] = b".bin";
@@ -74,7 +81,8 @@ impl Arrival {
     pub fn at(collection: &Collection, node: EntryId, to: NameIn<'_>) -> Arrival {
         let plain = Arrival::by_default(collection, node, to.directory);
         let state = collection.state();
-        if !state.has_settings_of_arrivals() || is_temporary(to.name) || state.is_pinned_with_container(node) {
+        if !state.has_settings_of_arrivals() || is_temporary(to.name) || state.is_pinned_with_container(node)
+        {
             return plain;
         }
         let value = |key| state.setting(node, key).or_else(|| state.inherited(to.directory, key));
@@ -124,7 +132,8 @@ impl Arrival {
     pub fn tier_of(&self, collection: &Collection, tensor: &Arriving<'_>) -> Option<Tier> {
         let Arriving { dtype, block_bytes, .. } = *tensor;
         let rounded = self.wanted(collection, tensor).filter(|tier| self.loss.allows(*tier));
-        rounded.or_else(|| (self.packs && packs(dtype) && packs_blocks_of(block_bytes)).then_some(Tier::Packed))
+        rounded
+            .or_else(|| (self.packs && packs(dtype) && packs_blocks_of(block_bytes)).then_some(Tier::Packed))
     }
 
     /// The tier with rounded values that `arrive` names for a tensor, whatever `lossy` says.
@@ -138,7 +147,8 @@ impl Arrival {
     fn refusal(&self, collection: &Collection, recognized: &Recognized) -> Option<String> {
         let beside = Beside::of(recognized);
         let tensors = recognized.parts.iter().filter_map(|part| part.tensor.as_ref());
-        let mut wanted = tensors.filter_map(|it| self.wanted(collection, &beside.arriving(it, self.blocking)?));
+        let mut wanted =
+            tensors.filter_map(|it| self.wanted(collection, &beside.arriving(it, self.blocking)?));
         let tier = wanted.find(|tier| !self.loss.allows(*tier))?;
         Some(format!("kept exact: arrive={tier} needs lossy=allow or lossy=allow:{tier}"))
     }
@@ -195,13 +205,16 @@ impl Arrival {
             Shape::new(&sizes)
         };
         whole().map(Some).ok_or_else(|| {
-            Error::invalid(format!("its {bytes} bytes are not whole rows of {row} {dtype}, {row_bytes} bytes each"))
+            Error::invalid(format!(
+                "its {bytes} bytes are not whole rows of {row} {dtype}, {row_bytes} bytes each"
+            ))
         })
     }
 
     /// Whether the blocks of a file are longer or shorter than the settings say.
     pub fn cuts_otherwise(&self, state: &State, file: &FileEntry, recognized: &Recognized) -> bool {
-        let lengths = file.objects.iter().filter_map(|id| state.object(*id)).map(|object| object.entry.block_bytes);
+        let lengths =
+            file.objects.iter().filter_map(|id| state.object(*id)).map(|object| object.entry.block_bytes);
         let wanted = recognized.parts.iter().map(|part| {
             let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
             self.blocking.block_bytes(dtype, part.end - part.begin)
@@ -252,12 +265,13 @@ pub fn parse_row(text: &str) -> Result<Shape> {
 pub fn parse_blocking(key: &str, text: &str) -> Result<Blocking> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse::<u64>().ok().filter(|_| is_plain);
-    let number = number.ok_or_else(|| Error::invalid(format!("{key} is a whole number or {NONE}, not {text:?}")))?;
+    let number =
+        number.ok_or_else(|| Error::invalid(format!("{key} is a whole number or {NONE}, not {text:?}")))?;
     if key == HEAD_DIM { Blocking::head_dim(number) } else { Blocking::bytes(number) }
 }
 
 /// What a file says of all its tensors.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(in crate::ingest) struct Beside {
     has_codes: bool,
     has_checksums: bool,
@@ -293,6 +307,9 @@ impl Arrival {
         name: &[u8],
         file: Option<&FileEntry>,
     ) -> Shaped {
+        if self.is_plain() {
+            return Shaped { recognized, why };
+        }
         let plain = recognized.clone();
         let (recognized, fault) = match self.shaped(recognized, name, file) {
             Ok(shaped) => (shaped, None),
@@ -314,11 +331,14 @@ mod tests {
 
     #[test]
     fn names_of_files_that_are_being_written_are_known() {
-        let temporary = [".x", "x.tmp", "x.part", "x~", "x.safetensors.AbC12", "x.npy.1.2", ".x.npy.a", "x.gguf.aria2"];
+        let temporary =
+            [".x", "x.tmp", "x.part", "x~", "x.safetensors.AbC12", "x.npy.1.2", ".x.npy.a", "x.gguf.aria2"];
         for name in temporary {
             assert!(is_temporary(name.as_bytes()), "{name}");
         }
-        for name in ["x", "x.bin", "x.safetensors", "x.y.safetensors", "partial", "tmp", "a.tmp.bin", "kv.bin.01"] {
+        for name in
+            ["x", "x.bin", "x.safetensors", "x.y.safetensors", "partial", "tmp", "a.tmp.bin", "kv.bin.01"]
+        {
             assert!(!is_temporary(name.as_bytes()), "{name}");
         }
     }
@@ -338,6 +358,8 @@ mod tests {
             assert!(parse_row(text).is_err(), "{text}");
         }
         assert!(parse_blocking("head_dim", "128").is_ok() && parse_blocking("head_dim", "4097").is_err());
-        assert!(parse_blocking("block_bytes", "+4096").is_err() && parse_blocking("block_bytes", "4096").is_ok());
+        assert!(
+            parse_blocking("block_bytes", "+4096").is_err() && parse_blocking("block_bytes", "4096").is_ok()
+        );
     }
 }

@@ -97,11 +97,11 @@ pub fn arrive_as(
         }
         Err(error) => return Err(error),
     };
-    let beside = Beside::of(&recognized);
+    let beside = if arrival.is_plain() { Beside::default() } else { Beside::of(&recognized) };
     let tier_of = |tensor: &PartTensor| arrival.tier_in(collection, beside, tensor);
-    let is_moved = recognized.parts.iter().filter_map(|part| part.tensor.as_ref()).any(|it| tier_of(it).is_some());
-    let options =
-        Options { encoder: arrival.encoder(), blocking: arrival.blocking(), ..Options::default() };
+    let is_moved =
+        recognized.parts.iter().filter_map(|part| part.tensor.as_ref()).any(|it| tier_of(it).is_some());
+    let options = Options { encoder: arrival.encoder(), blocking: arrival.blocking(), ..Options::default() };
     let store = |uncommitted: &mut Uncommitted<'_>| {
         store_parts(uncommitted, collection, source, &recognized, &tier_of, How::plain(&options), &Silent)
     };

@@ -7,7 +7,7 @@
 //! but the last one of a file that grows.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine;
 use crate::format::log::catalog::{Content, FileEntry};
@@ -111,8 +111,7 @@ impl OpenFile {
         let before = self.related(&node);
         let bytes = self.bytes_of(layout, &layout.objects, &source)?;
         let (digests, mtime) = (file.digests.clone(), node.entry.mtime);
-        let parts =
-            arrive_as(&self.collection, self.replaced(true), recognized, bytes, digests, mtime, why)?;
+        let parts = arrive_as(&self.collection, self.replaced(true), recognized, bytes, digests, mtime, why)?;
         changes.nodes.extend(before);
         changes.nodes.extend(self.rounded_now(&parts.0));
         layout.replace(&self.collection, Ok(parts), self.verify)
@@ -139,4 +138,37 @@ impl OpenFile {
 fn has_blocks(object: &Object, is_such: impl Fn(Tier) -> bool) -> bool {
     let layout = object.layout();
     object.stored_blocks(0..layout.blocks(), layout).any(|(_, block)| is_such(block.stored.tier))
+}
+
+/// A handle that may write to a file. The file arrives when the last of these is closed.
+pub struct Writer {
+    file: Arc<OpenFile>,
+    is_counted: AtomicBool,
+}
+
+impl Writer {
+    pub fn of(file: Arc<OpenFile>) -> Writer {
+        file.flags.writers.fetch_add(1, Ordering::AcqRel);
+        Writer { file, is_counted: AtomicBool::new(true) }
+    }
+
+    /// Notes that a program has closed it, perhaps one of several descriptors.
+    pub fn closed(&self) {
+        if self.is_counted.swap(false, Ordering::AcqRel) {
+            self.file.flags.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.closed();
+    }
+}
+
+impl OpenFile {
+    /// Whether a handle that may write to it is open.
+    pub fn has_writers(&self) -> bool {
+        self.flags.writers.load(Ordering::Acquire) > 0
+    }
 }

@@ -81,7 +81,7 @@ impl OpenFile {
     /// the whole file must be read. Adds its changes to `changes`, also those before a failure.
     pub fn flush_closed(&self, changes: &mut Changes) -> Result<()> {
         let arrives = self.arrives_closed();
-        self.flags.closing.store(arrives, Ordering::Release);
+        self.flags.closing.store(arrives && !self.has_writers(), Ordering::Release);
         let flushed = self.flush();
         self.flags.closing.store(false, Ordering::Release);
         changes.merge(flushed?);
@@ -97,6 +97,11 @@ impl OpenFile {
             }
             self.flags.unclosed.store(true, Ordering::Release);
             return Err(error);
+        }
+        if arrives && self.has_writers() {
+            // The close of the last one comes here again.
+            self.flags.unclosed.store(true, Ordering::Release);
+            return Ok(());
         }
         if arrives {
             return self.settle(changes);

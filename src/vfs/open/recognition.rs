@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use crate::engine;
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::ingest::{
-    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded,
-    is_scanned, may_be_recognized, recognize, recognize_at,
+    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded, is_scanned,
+    may_be_recognized, recognize, recognize_at,
 };
 use crate::model::{EntryId, Result};
 use crate::store::disk::File;
@@ -54,7 +54,8 @@ impl OpenFile {
                 let before = self.related(&node);
                 let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
                 // A container that becomes a plain file does not arrive.
-                let is_arrival = recognized.content != Content::Plain && !self.flags.unclosed.load(Ordering::Acquire);
+                let is_arrival =
+                    recognized.content != Content::Plain && !self.flags.unclosed.load(Ordering::Acquire);
                 let (digests, replaced) = (file.digests.clone(), self.replaced(is_arrival));
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
                 let parts = arrive_as(collection, replaced, recognized, bytes, digests, mtime, why)?;
@@ -72,9 +73,10 @@ impl OpenFile {
 
     /// Whether a change of its bytes may make them be recognized.
     pub fn may_be_recognized(&self) -> bool {
-        self.named().is_some_and(|(node, name)| {
-            node.file().is_some_and(|file| self.may_be_recognized_as(file, &name))
-        })
+        self.arrives_closed()
+            || self.named().is_some_and(|(node, name)| {
+                node.file().is_some_and(|file| self.may_be_recognized_as(file, &name))
+            })
     }
 
     fn may_be_recognized_as(&self, file: &FileEntry, name: &[u8]) -> bool {
