@@ -13,6 +13,7 @@ use crate::engine::{
     self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
 };
 use crate::format::log::catalog::NodeType;
+use crate::ingest::checked_value;
 use crate::model::{
     self, Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
 };
@@ -200,7 +201,8 @@ fn set_inherited(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
 /// Sets a setting for what arrives in a directory.
 fn set_arrival(asked: &Asked, key: &str, text: &str) -> Result<()> {
     if asked.is_directory() {
-        return engine::set_arrival(&asked.view.collection, asked.node(), key, text);
+        let value = checked_value(key, text)?;
+        return engine::set_arrival(&asked.view.collection, asked.node(), key, &value);
     }
     let text =
         "is a setting of directories, for the files that arrive there; set it on the directory of this file";

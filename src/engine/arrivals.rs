@@ -5,72 +5,42 @@ use std::sync::Arc;
 use crate::engine::moves::with_container;
 use crate::engine::select::{Target, targets};
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::ingest::{Arrival, Arriving, NONE, parse_blocking, parse_row, parse_tier};
-use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, Result, Storing, Tier};
-use crate::store::{
-    ARRIVE, BLOCK_BYTES, Collection, DTYPE, Elements, HEAD_DIM, OpenObject, ROW, Touched, now_nanoseconds,
-};
+use crate::model::{Aim, Encoder, EntryId, Error, ErrorKind, Result, Storing, Tier};
+use crate::store::{Collection, Elements, OpenObject, Touched, now_nanoseconds};
 
 /// Logical bytes that are stored with one batch.
 const STEP_BYTES: u64 = 8 << 20;
 
-/// Sets a setting for what arrives. Fails with `Invalid` for an impossible value.
-pub fn set_arrival(collection: &Collection, node: EntryId, key: &str, text: &str) -> Result<()> {
-    let value = checked(key, text)?;
+/// Sets a setting for what arrives to a value that the caller has checked.
+pub fn set_arrival(collection: &Collection, node: EntryId, key: &str, value: &str) -> Result<()> {
     collection.record(Touched::default(), |batch, state| {
         let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
-        batch.entry(Entry::Setting { node, key: key.to_owned(), value: Some(value) });
+        batch.entry(Entry::Setting { node, key: key.to_owned(), value: Some(value.to_owned()) });
         batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
         Ok(())
     })
 }
 
-/// The value as the log has it.
-fn checked(key: &str, text: &str) -> Result<String> {
-    let invalid = |valid: &str| Error::invalid(format!("invalid value {text:?} of {key}; expected {valid}"));
-    if key == ARRIVE {
-        let valid = "exact, packed, or a tier such as q8, which may be followed by :all";
-        return parse_tier(text).map(|to| to.variant_name()).map_err(|_| invalid(valid));
-    }
-    if text == NONE {
-        return Ok(NONE.to_owned());
-    }
-    match key {
-        DTYPE => {
-            let dtype =
-                Dtype::from_name(text).ok_or_else(|| invalid("a type such as f32, bf16 or i8, or none"))?;
-            Ok(dtype.name().to_owned())
-        }
-        ROW => {
-            let row = parse_row(text)
-                .map_err(|_| invalid("the sizes of all dimensions but the first, such as 8x128, or none"))?;
-            Ok(row.to_string())
-        }
-        HEAD_DIM | BLOCK_BYTES => parse_blocking(key, text).map(|_| text.to_owned()),
-        _ => Err(Error::invalid(format!("{key} is no setting for what arrives"))),
-    }
+/// How the exact blocks of a file that has arrived before are stored.
+pub struct StoreArrived<'a> {
+    /// The tier of a tensor. `None` if it stays as it is.
+    pub tier_of: &'a dyn Fn(&Target) -> Option<Tier>,
+    pub encoder: Encoder,
 }
 
-/// Stores the exact blocks of tensors in a file that has arrived before as the settings say. Blocks that are encoded, and
-/// their patches, stay. Returns the nodes whose bytes changed; times stay.
-pub fn store_arrived(collection: &Arc<Collection>, node: EntryId, arrival: &Arrival) -> Result<Vec<EntryId>> {
+/// Stores the exact blocks of the tensors in a file. Blocks that are encoded, and their patches, stay. Returns the nodes
+/// whose bytes changed; times stay.
+pub fn store_arrived(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    how: &StoreArrived<'_>,
+) -> Result<Vec<EntryId>> {
     let mut changed = Vec::new();
     for target in targets(collection, node)? {
-        let Some(block_bytes) = target.objects.first().map(|object| object.entry.block_bytes) else {
-            continue;
-        };
-        let arriving = Arriving {
-            dtype: target.dtype,
-            shape: &target.shape,
-            name: &target.name,
-            has_codes: target.has_codes,
-            is_bound: target.is_checksummed,
-            block_bytes,
-        };
-        let tier = arrival.tier_of(collection, &arriving).filter(|_| !target.is_view);
+        let tier = (how.tier_of)(&target).filter(|_| !target.is_view);
         let is_of_type = target.objects.iter().all(|object| object.dtype() == target.dtype);
         if let Some(tier) = tier.filter(|_| is_of_type)
-            && store(collection, &target, tier, arrival)?
+            && store(collection, &target, tier, how.encoder)?
             && !tier.is_exact()
         {
             changed.extend(with_container(&collection.state(), target.node));
@@ -80,9 +50,9 @@ pub fn store_arrived(collection: &Arc<Collection>, node: EntryId, arrival: &Arri
 }
 
 /// Whether there were any such blocks.
-fn store(collection: &Arc<Collection>, target: &Target, tier: Tier, arrival: &Arrival) -> Result<bool> {
+fn store(collection: &Arc<Collection>, target: &Target, tier: Tier, encoder: Encoder) -> Result<bool> {
     let aim = if tier == Tier::Packed { Aim::Pack } else { Aim::Tier(tier) };
-    let storing = Storing { aim, packs: tier == Tier::Packed, encoder: arrival.encoder() };
+    let storing = Storing { aim, packs: tier == Tier::Packed, encoder };
     let mut is_any = false;
     for object in &target.objects {
         let open = OpenObject::open_by_name(collection, object)?;

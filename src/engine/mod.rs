@@ -57,7 +57,7 @@ mod variants;
 mod work;
 
 pub use access::Heat;
-pub use arrivals::{set_arrival, store_arrived};
+pub use arrivals::{StoreArrived, set_arrival, store_arrived};
 pub use compact::compact;
 pub use evict::{Evict, EvictRequest};
 #[cfg(feature = "mount")]

@@ -178,6 +178,7 @@ fn a_stream_grows_from_nothing_and_is_read_meanwhile() {
     let mut found = vec![0; rows.len()];
     reader.read_exact_at(&mut found, 0).unwrap();
     assert_same(&found, &wanted, "by a reader that was there");
+    drop(reader);
     // Of several writers the last one to close it.
     let both = fixture.path("kv/both");
     let mut one = File::create(&both).unwrap();

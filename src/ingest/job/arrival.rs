@@ -18,7 +18,7 @@ use crate::model::{
 use crate::store::{ARRIVE, BLOCK_BYTES, Collection, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, ROW, State};
 
 /// The value of `dtype`, `row`, `head_dim` and `block_bytes` that ends what a directory above says.
-pub const NONE: &str = "none";
+const NONE: &str = "none";
 
 /// Endings of names that programs give to files which they are still writing.
 const TEMPORARY: [&[u8]; 11] = [
@@ -242,7 +242,7 @@ pub fn is_temporary(name: &[u8]) -> bool {
 }
 
 /// Parses a value of `arrive`: exact, packed, or a tier with rounded values, perhaps with `:all`.
-pub fn parse_tier(text: &str) -> Result<MoveTo> {
+fn parse_tier(text: &str) -> Result<MoveTo> {
     let to = MoveTo::parse(text)?;
     match to.aim {
         Aim::Pack | Aim::Tier(Tier::Exact) if !to.all => Ok(to),
@@ -252,7 +252,7 @@ pub fn parse_tier(text: &str) -> Result<MoveTo> {
 }
 
 /// Parses a value of `row`: sizes such as 8x128, none of them 0.
-pub fn parse_row(text: &str) -> Result<Shape> {
+fn parse_row(text: &str) -> Result<Shape> {
     let row = Shape::parse(text).filter(|row| row.elements() > 0 && !row.dimensions().is_empty());
     let with_first = |row: &Shape| {
         let sizes: Vec<u64> = std::iter::once(1).chain(row.dimensions().iter().copied()).collect();
@@ -262,7 +262,7 @@ pub fn parse_row(text: &str) -> Result<Shape> {
 }
 
 /// Parses a setting of directories for the blocks of what arrives.
-pub fn parse_blocking(key: &str, text: &str) -> Result<Blocking> {
+fn parse_blocking(key: &str, text: &str) -> Result<Blocking> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse::<u64>().ok().filter(|_| is_plain);
     let number =
@@ -270,7 +270,32 @@ pub fn parse_blocking(key: &str, text: &str) -> Result<Blocking> {
     if key == HEAD_DIM { Blocking::head_dim(number) } else { Blocking::bytes(number) }
 }
 
-/// What a file says of all its tensors.
+/// Checks a value of a setting for what arrives. Returns it as the log has it.
+pub fn checked_value(key: &str, text: &str) -> Result<String> {
+    let invalid = |valid: &str| Error::invalid(format!("invalid value {text:?} of {key}; expected {valid}"));
+    if key == ARRIVE {
+        let valid = "exact, packed, or a tier such as q8, which may be followed by :all";
+        return parse_tier(text).map(|to| to.variant_name()).map_err(|_| invalid(valid));
+    }
+    if text == NONE {
+        return Ok(NONE.to_owned());
+    }
+    match key {
+        DTYPE => {
+            let dtype = Dtype::from_name(text);
+            let dtype = dtype.ok_or_else(|| invalid("a type such as f32, bf16 or i8, or none"))?;
+            Ok(dtype.name().to_owned())
+        }
+        ROW => {
+            let valid = "the sizes of all dimensions but the first, such as 8x128, or none";
+            parse_row(text).map(|row| row.to_string()).map_err(|_| invalid(valid))
+        }
+        HEAD_DIM | BLOCK_BYTES => parse_blocking(key, text).map(|_| text.to_owned()),
+        _ => Err(Error::invalid(format!("{key} is no setting for what arrives"))),
+    }
+}
+
+/// Properties of a file that concern all its tensors.
 #[derive(Clone, Copy, Default)]
 pub(in crate::ingest) struct Beside {
     has_codes: bool,

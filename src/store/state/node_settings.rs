@@ -15,18 +15,6 @@ pub const LOSSY: &str = "lossy";
 pub const PACK: &str = "pack";
 /// Setting that says how the encoder chooses scales.
 pub const ENCODER: &str = "encoder";
-/// Setting that says in which tier the tensors of arriving files are stored.
-pub const ARRIVE: &str = "arrive";
-/// Setting of directories: the element type of arriving files that no format describes.
-pub const DTYPE: &str = "dtype";
-/// Setting of directories: the shape of such files without its first dimension.
-pub const ROW: &str = "row";
-/// Setting of directories: the number of elements of which blocks of arriving tensors hold whole multiples.
-pub const HEAD_DIM: &str = "head_dim";
-/// Setting of directories: the length of the blocks of arriving tensors.
-pub const BLOCK_BYTES: &str = "block_bytes";
-/// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
-pub const ARRIVED: &str = "arrived";
 /// Setting of directories that says whether tensors also open by their plain names there.
 pub const PLAIN: &str = "plain";
 /// Its values, the default first.

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::{
     DELTA_CHAIN, DELTA_CHANGED, DELTA_NORM, DOWN_BELOW, EMA_SHARE, EntryId, FREE_MIN, HOLD, IDLE, UP_ABOVE,
 };
-use crate::store::state::node_settings::{ARRIVE, BLOCK_BYTES, DTYPE, HEAD_DIM};
 
 /// Setting of a file whose first name changed and that has not been examined since.
 pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
@@ -20,6 +19,19 @@ pub const SHARDS: &str = "shards";
 pub const POLICY: &str = "policy";
 /// Setting with the tags of a node, with commas between.
 pub const TAGS: &str = "tags";
+
+/// Setting that says in which tier the tensors of arriving files are stored.
+pub const ARRIVE: &str = "arrive";
+/// Setting of directories: the element type of arriving files that no format describes.
+pub const DTYPE: &str = "dtype";
+/// Setting of directories: the shape of such files without its first dimension.
+pub const ROW: &str = "row";
+/// Setting of directories: the number of elements of which blocks of arriving tensors hold whole multiples.
+pub const HEAD_DIM: &str = "head_dim";
+/// Setting of directories: the length of the blocks of arriving tensors.
+pub const BLOCK_BYTES: &str = "block_bytes";
+/// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
+pub const ARRIVED: &str = "arrived";
 
 /// Keys that few nodes have, and of which all nodes are asked for.
 const RARE_KEYS: [&str; 18] = [

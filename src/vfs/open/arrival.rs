@@ -1,4 +1,4 @@
-//! What becomes of a closed file in a directory with settings for what arrives.
+//! Closed files in a directory with settings for what arrives.
 //!
 //! A file arrives when its writer closes it and all of its bytes are new, and when a rename takes it to such a place, or
 //! from a temporary name to its own. A new file that was not recorded before is stored as the settings say in the batch
@@ -9,9 +9,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine;
+use crate::engine::{self, StoreArrived, Target};
 use crate::format::log::catalog::{Content, FileEntry};
-use crate::ingest::{Arrival, Recognized, Replaced, Shaped, arrive_as, is_recorded, recognize, recognize_at};
+use crate::ingest::{
+    Arrival, Arriving, Recognized, Replaced, Shaped, arrive_as, is_recorded, recognize, recognize_at,
+};
 use crate::model::{EntryId, NameIn, Result, Tier};
 use crate::store::disk::File;
 use crate::store::{ARRIVED, Collection, Object};
@@ -42,13 +44,13 @@ impl OpenFile {
     /// Stores a file that was renamed into place as the settings say, unless a program still writes it. Adds its changes
     /// to `changes`.
     pub fn arrive_renamed(&self, changes: &mut Changes) -> Result<()> {
-        if self.is_unclosed() { Ok(()) } else { self.settle(changes) }
+        if self.is_unclosed() { Ok(()) } else { self.arrive_closed(changes) }
     }
 
     /// Stores what a closed file has as the settings for what arrives say. Where that fails, the file stays exact, and
     /// its `why` says so. Adds its changes to `changes`.
-    pub(super) fn settle(&self, changes: &mut Changes) -> Result<()> {
-        if self.flags.settled.swap(false, Ordering::AcqRel) {
+    pub(super) fn arrive_closed(&self, changes: &mut Changes) -> Result<()> {
+        if self.flags.arrived.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         let arrival = Arrival::of(&self.collection, self.node);
@@ -76,7 +78,20 @@ impl OpenFile {
                 return self.store_anew(&mut layout, arrival, changes);
             }
         }
-        changes.nodes.extend(engine::store_arrived(&self.collection, self.node, arrival)?);
+        let tier_of = |target: &Target| {
+            let block_bytes = target.objects.first()?.entry.block_bytes;
+            let arriving = Arriving {
+                dtype: target.dtype,
+                shape: &target.shape,
+                name: &target.name,
+                has_codes: target.has_codes,
+                is_bound: target.is_checksummed,
+                block_bytes,
+            };
+            arrival.tier_of(&self.collection, &arriving)
+        };
+        let how = StoreArrived { tier_of: &tier_of, encoder: arrival.encoder() };
+        changes.nodes.extend(engine::store_arrived(&self.collection, self.node, &how)?);
         Ok(())
     }
 

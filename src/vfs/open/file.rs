@@ -38,7 +38,7 @@ pub(super) struct Flags {
     /// Whether the next flush is that of a close by which it arrives.
     pub closing: AtomicBool,
     /// Whether that flush has stored it as the settings for what arrives say.
-    pub settled: AtomicBool,
+    pub arrived: AtomicBool,
     /// Whether a container may stay whole for want of room.
     pub whole: AtomicBool,
     /// Whether the next flush is the last, which keeps a container whole and may use the log's reserve.
@@ -125,7 +125,7 @@ impl OpenFile {
             unclosed: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
+            arrived: AtomicBool::new(false),
             whole: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),

@@ -104,7 +104,7 @@ impl OpenFile {
             return Ok(());
         }
         if arrives {
-            return self.settle(changes);
+            return self.arrive_closed(changes);
         }
         // The file is complete without sharing.
         match self.share() {
@@ -250,7 +250,7 @@ impl OpenFile {
             match taken_apart {
                 Ok(parts) => {
                     let is_scanned = is_scanned(&name);
-                    self.flags.settled.store(is_arrival && !is_scanned, Ordering::Release);
+                    self.flags.arrived.store(is_arrival && !is_scanned, Ordering::Release);
                     let rounded = Some(&parts.0).filter(|_| is_arrival);
                     let rounded = rounded.and_then(|objects| self.rounded_now(objects));
                     let before = before.into_iter().chain(rounded).collect();
