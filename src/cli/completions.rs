@@ -15,7 +15,7 @@ use crate::cli::common::tree::Tree;
 use crate::cli::{Cli, Outcome, mount};
 use crate::control::ATTRIBUTES;
 use crate::engine::Setting;
-use crate::model::{Error, Result, Tier};
+use crate::model::{Dtype, Error, Result, Tier};
 use crate::store::Store;
 use crate::store::disk::files::FileDisk;
 
@@ -139,7 +139,9 @@ fn settings(current: &OsStr) -> Vec<CompletionCandidate> {
     };
     let values: Vec<String> = match (key, Setting::from_name(key)) {
         (_, Some(setting)) => setting.values.iter().map(|value| (*value).to_owned()).collect(),
-        ("tier", None) => tier_names().collect(),
+        ("tier" | "arrive", None) => tier_names().collect(),
+        ("dtype", None) => Dtype::ALL.iter().map(|dtype| dtype.name().to_owned()).collect(),
+        ("head_dim" | "block_bytes", None) => vec!["none".to_owned()],
         ("reconstruct", None) => RECONSTRUCT.map(str::to_owned).into(),
         ("pin", None) => vec!["0".to_owned(), "1".to_owned()],
         ("evict", None) => ["1", "cache", "discard"].map(str::to_owned).into(),

@@ -13,7 +13,8 @@ use crate::model::{Error, Result};
 /// Settings of a directory apply to everything below it. Those of a tenant or mount point are set on each
 /// of its present collections. The keys: dtype, shape, tier, lossy (deny, allow, allow:TIER), pin (0, 1), reconstruct
 /// (none, delta, factor, origin, remote), policy (manual, auto, auto:TIER, cache BYTES), pack (none, ladder), cache (auto, kernel,
-/// decoded, none), encoder (best, least, absmax), writes (exact, delta), list (files, both), plain (off, on),
+/// decoded, none), encoder (best, least, absmax), writes (exact, delta), arrive (exact, packed,
+/// TIER), dtype, row, head_dim and block_bytes of directories for what arrives, list (files, both), plain (off, on),
 /// tags (words with commas between).
 ///
 /// Example: tierfs set lossy=allow policy=auto /mnt/acme/llama

@@ -8,8 +8,8 @@ use crate::control::totals::why_unreadable;
 use crate::engine::{self, Heat};
 use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, FileEntry};
-use crate::model::{self, Error, ErrorKind, Result, TensorId, Threshold, hex, quoted_name};
-use crate::store::{ROOT, TENSORS_NAME};
+use crate::model::{self, Error, ErrorKind, Result, TensorId, Threshold, Tier, hex, quoted_name};
+use crate::store::{self, ROOT, TENSORS_NAME};
 use crate::vfs::form::why_of_config;
 use crate::vfs::{FileView, Vfs};
 
@@ -81,9 +81,15 @@ const fn threshold(
 pub const ATTRIBUTES: &[Attribute] = &[
     Attribute {
         is_listed: true,
-        ..setting("dtype", "element type: f32, f16, bf16, i8, ...", sets::DTYPE, |_, view| {
-            Ok(tensor(view).map(|tensor| tensor.dtype.name().to_owned()))
-        })
+        ..setting(
+            "dtype",
+            "element type: f32, f16, bf16, i8, ...; of a directory, that of files that arrive, or none; inherited",
+            sets::DTYPE,
+            |_, view| {
+                let of_arrivals = || of_directory(view, store::DTYPE);
+                Ok(tensor(view).map(|tensor| tensor.dtype.name().to_owned()).or_else(of_arrivals))
+            },
+        )
     },
     Attribute {
         is_listed: true,
@@ -191,6 +197,35 @@ pub const ATTRIBUTES: &[Attribute] = &[
             let state = view.collection.state();
             Ok(Some(view.collection.pack_of(&state, view.node.entry.id).to_owned()))
         },
+    ),
+    setting(
+        "arrive",
+        "how tensors that arrive in a directory are stored: exact, packed, or a tier such as q8 or q8:all; inherited",
+        sets::ARRIVE,
+        |_, view| {
+            let state = view.collection.state();
+            let is_directory = view.node.file().is_none();
+            let value = state.inherited(view.node.entry.id, store::ARRIVE).unwrap_or(Tier::Exact.name());
+            Ok(is_directory.then(|| value.to_owned()))
+        },
+    ),
+    setting(
+        "row",
+        "shape without the first dimension of files with the dtype of a directory: 8x128, or none; inherited",
+        sets::ROW,
+        |_, view| Ok(of_directory(view, store::ROW)),
+    ),
+    setting(
+        "head_dim",
+        "elements of which blocks of arriving tensors hold whole multiples: 1 to 4096, or none; inherited",
+        sets::HEAD_DIM,
+        |_, view| Ok(of_directory(view, store::HEAD_DIM)),
+    ),
+    setting(
+        "block_bytes",
+        "length of the blocks of arriving tensors: 4096 to 131072, or none; inherited",
+        sets::BLOCK_BYTES,
+        |_, view| Ok(of_directory(view, store::BLOCK_BYTES)),
     ),
     threshold(
         "down_below",
@@ -470,6 +505,13 @@ fn on_file(view: &FileView, show: impl FnOnce(&Measure) -> String) -> Result<Opt
 
 fn inherited(view: &FileView, setting: &engine::Setting) -> String {
     setting.of(&view.collection.state(), view.node.entry.id).to_owned()
+}
+
+/// A setting that only directories have. `None` where neither it nor one above has it.
+fn of_directory(view: &FileView, key: &str) -> Option<String> {
+    let state = view.collection.state();
+    let value = state.inherited(view.node.entry.id, key).filter(|_| view.node.file().is_none());
+    value.map(str::to_owned)
 }
 
 fn threshold_of(view: &FileView, threshold: &Threshold) -> Result<Option<String>> {

@@ -13,10 +13,11 @@ use crate::engine::{
     self, Consent, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, Setting, SourceCheck, Sources,
 };
 use crate::format::log::catalog::NodeType;
+use crate::ingest::checked_value;
 use crate::model::{
     self, Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
 };
-use crate::store::{Event, EventKind, State};
+use crate::store::{self, Event, EventKind, State};
 use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
 
@@ -93,6 +94,9 @@ const fn at_once(set: fn(&Asked, &str) -> Result<()>) -> Set {
 }
 
 pub(super) const DTYPE: Set = at_once(|asked, text| {
+    if asked.is_directory() {
+        return set_arrival(asked, store::DTYPE, text);
+    }
     let dtype = Dtype::from_name(text)
         .ok_or_else(|| invalid_value("dtype", text, "a type such as f32, bf16 or i8"))?;
     set_tensor(asked, Some(dtype), None)
@@ -105,6 +109,10 @@ pub(super) const LOSSY: Set = at_once(|asked, text| set_inherited(asked, &engine
 pub(super) const POLICY: Set = at_once(|asked, text| set_inherited(asked, &engine::POLICY, text));
 pub(super) const CACHE: Set = at_once(|asked, text| set_inherited(asked, &engine::CACHE, text));
 pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine::PACK, text));
+pub(super) const ARRIVE: Set = at_once(|asked, text| set_arrival(asked, store::ARRIVE, text));
+pub(super) const ROW: Set = at_once(|asked, text| set_arrival(asked, store::ROW, text));
+pub(super) const HEAD_DIM: Set = at_once(|asked, text| set_arrival(asked, store::HEAD_DIM, text));
+pub(super) const BLOCK_BYTES: Set = at_once(|asked, text| set_arrival(asked, store::BLOCK_BYTES, text));
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
 pub(super) const LIST: Set = at_once(|asked, text| set_of_directory(asked, &engine::LIST, text));
 pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &engine::PLAIN, text));
@@ -188,6 +196,17 @@ fn set_tensor(asked: &Asked, dtype: Option<Dtype>, shape: Option<Shape>) -> Resu
 
 fn set_inherited(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
     engine::set_setting(&asked.view.collection, asked.node(), setting, text)
+}
+
+/// Sets a setting for what arrives in a directory.
+fn set_arrival(asked: &Asked, key: &str, text: &str) -> Result<()> {
+    if asked.is_directory() {
+        let value = checked_value(key, text)?;
+        return engine::set_arrival(&asked.view.collection, asked.node(), key, &value);
+    }
+    let text =
+        "is a setting of directories, for the files that arrive there; set it on the directory of this file";
+    Err(Error::invalid(format!("{key} {text}")))
 }
 
 fn set_threshold(asked: &Asked, threshold: &Threshold, text: &str) -> Result<()> {

@@ -32,6 +32,7 @@
 //! - The policy has a step `Packed` between `Exact` and `Q8`.
 
 mod access;
+mod arrivals;
 mod automatic;
 mod compact;
 mod evict;
@@ -56,6 +57,7 @@ mod variants;
 mod work;
 
 pub use access::Heat;
+pub use arrivals::{StoreArrived, set_arrival, store_arrived};
 pub use compact::compact;
 pub use evict::{Evict, EvictRequest};
 #[cfg(feature = "mount")]

@@ -298,7 +298,7 @@ fn take_in(
 }
 
 /// A tensor, and its container.
-fn with_container(state: &State, node: EntryId) -> Vec<EntryId> {
+pub(super) fn with_container(state: &State, node: EntryId) -> Vec<EntryId> {
     let container = state.node(node).and_then(|node| node.file()).and_then(|file| file.container);
     [Some(node), container].into_iter().flatten().collect()
 }

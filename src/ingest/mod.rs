@@ -43,7 +43,9 @@
 //! written into. `bytes/cut.rs` cuts at the borders of tensors; a block that does not lie with the rest of its tensor
 //! is copied to a slot. A file is copied as a whole, as in an import, if most of it lies elsewhere and there is room,
 //! or if it has at most 16 KiB. Without room a container is recorded as a plain file, with the mark of a renamed file,
-//! so that it is recognized later. `job/share.rs` lets a new file share the data file of another one.
+//! so that it is recognized later. `job/share.rs` lets a new file share the data file of another one. Where a directory
+//! says how files arrive, `job/arrival.rs` makes a tensor of a plain file, and chooses tiers and blocks: such a file is
+//! copied, in the batch that recognizes it once it is closed.
 //!
 //! # To add a format
 //!
@@ -65,6 +67,7 @@ pub use bytes::parents::Parents;
 #[cfg(feature = "mount")]
 pub use find::hub::{HubCache, HubRepository, hub_cache};
 pub use find::target::Target;
+pub use job::arrival::{Arrival, Arriving, Shaped, checked_value};
 pub use job::import_file::{import_file, import_shards};
 #[cfg(feature = "mount")]
 pub use job::import_job::{Plan, Watch};

@@ -81,7 +81,7 @@ pub struct Event<'a> {
     pub path: &'a str,
     /// The operation that caused it.
     pub cause: &'a str,
-    /// What happened.
+    /// The change.
     pub text: &'a str,
     /// The user who asked, if one did.
     pub user: Option<u32>,

@@ -102,14 +102,16 @@ pub use state::assembly::{Assembly, Places, StridedElements};
 pub use state::directory::Directory;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{
-    LOSSY, PACK, PLAIN, PLAINS, allow_until_written, end_plain_names, show_plain_names,
+    ENCODER, LOSSY, PACK, PLAIN, PLAINS, allow_until_written, end_plain_names, show_plain_names,
 };
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
 pub use state::program_attributes::{
     ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX, is_program_attribute, program_attribute, tags_entry,
 };
-pub use state::settings_table::{DATA_FILES, POLICY, TAGS};
+pub use state::settings_table::{
+    ARRIVE, ARRIVED, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, POLICY, ROW, TAGS,
+};
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;

@@ -70,6 +70,11 @@ const IDLE_MEMORY_MAX: u64 = 1 << 30;
 /// The kernel keeps a descriptor for each passthrough file.
 const PASSTHROUGH_FILES_MAX: u32 = 4096;
 
+/// Why a tensor of this name stays exact with a keep list, if it does.
+pub(in crate::store) fn kept_by(list: &[String], name: &str, has_codes: bool) -> Option<KeptBy> {
+    if keeps(list, name) { Some(KeptBy::KeepList) } else { has_codes.then_some(KeptBy::BesideCodes) }
+}
+
 impl Settings {
     /// The settings of a new store.
     pub fn new(store: StoreId) -> Settings {
@@ -88,11 +93,7 @@ impl Settings {
 
     /// Why a tensor of this name stays exact, if it does. `has_codes` says whether its file has codes.
     pub fn keeps(&self, name: &str, has_codes: bool) -> Option<KeptBy> {
-        if keeps(&self.keep, name) {
-            Some(KeptBy::KeepList)
-        } else {
-            has_codes.then_some(KeptBy::BesideCodes)
-        }
+        kept_by(&self.keep, name, has_codes)
     }
 
     /// The text of the file.

@@ -147,7 +147,8 @@ impl Store {
         let ticks = Ticks::new(Arc::new(HostClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
         let packs = settings.pack != PACKS[0];
-        let defaults = Defaults { packs, thresholds: settings.rules.thresholds };
+        let defaults =
+            Defaults { packs, keep: settings.keep.clone().into(), thresholds: settings.rules.thresholds };
         let services = Services::new(ticks, defaults, sharing);
         let variants = Mutex::default();
         let store = Store {

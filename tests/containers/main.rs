@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod archives;
+mod arrivals;
 mod batches;
 mod changed_containers;
 mod data_files;

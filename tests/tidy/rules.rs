@@ -371,6 +371,7 @@ const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
     ("src/store/collection/allocate.rs", 2, "Slots"),
     ("src/store/collection/open.rs", 1, "the log"),
     ("src/store/collection/reclaim.rs", 3, "Reclaim, PunchLeft"),
+    ("src/store/trail.rs", 2, "the trail, which nothing maps"),
     ("src/store/disk/descriptors.rs", 4, "the seam"),
     ("src/store/disk/files.rs", 3, "the seam, and the note in the lock"),
     ("src/store/disk/forward.rs", 4, "the seam"),

@@ -354,7 +354,8 @@ impl Dispatcher {
                 _ if open_file.is_index() || self.invalidator.is_stale(ino) => OpenedFlags::NONE,
                 _ => OpenedFlags::KEEPS_CACHE,
             };
-            Ok((Handle::file(open_file), keeps | flags))
+            let handle = if reads { Handle::file(open_file) } else { Handle::written(open_file) };
+            Ok((handle, keeps | flags))
         };
         if let Some(open_file) = open {
             return file(open_file);
@@ -387,7 +388,7 @@ impl Dispatcher {
     /// The open file of a handle, if it is a file of a collection.
     pub fn file(&self, handle: u64) -> Option<Arc<OpenFile>> {
         match self.handles.get(handle).as_deref() {
-            Some(Handle::File(open_file, _)) => Some(open_file.clone()),
+            Some(Handle::File(open_file, ..)) => Some(open_file.clone()),
             _ => None,
         }
     }

@@ -22,12 +22,12 @@ impl Dispatcher {
         let range = offset..offset.saturating_add(if flags.is_direct() { 0 } else { count as u64 });
         // Before the reply: the close that may follow it decides by the reads so far.
         match open {
-            Handle::File(file, pattern) => pattern.add(range.clone(), || file.bytes()),
+            Handle::File(file, pattern, _) => pattern.add(range.clone(), || file.bytes()),
             Handle::Form(file, pattern) => pattern.add(range.clone(), || file.bytes()),
             _ => {}
         }
         reply.placed(count);
-        if let Handle::File(file, _) = open
+        if let Handle::File(file, ..) = open
             && !flags.is_direct()
         {
             file.cached_by_kernel(range);
@@ -36,7 +36,7 @@ impl Dispatcher {
 
     fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
-            Handle::File(open_file, _) => open_file.read(offset, out)?,
+            Handle::File(open_file, ..) => open_file.read(offset, out)?,
             Handle::Form(file, _) => file.read(offset, out)?,
             Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
             Handle::Control(_, text, _) => text.read(offset, out)?,

@@ -107,7 +107,10 @@ impl Service for Dispatcher {
             }
             Operation::Flush { handle } => {
                 self.measured(Counted::Flush, node, || match self.file(handle) {
-                    Some(open_file) => self.flush_recognizing(open_file, Durable::No, "flush", reply),
+                    Some(open_file) => {
+                        self.handles.get(handle).iter().for_each(|open| open.closed());
+                        self.flush_recognizing(open_file, Durable::No, "flush", reply);
+                    }
                     None => reply.ok(),
                 });
             }
@@ -348,7 +351,7 @@ impl Dispatcher {
         let last = self.release_handle(node, handle);
         match open_file {
             // Stores to mapped pages arrive after the last flush.
-            Some(open_file) if open_file.is_unclosed() => {
+            Some(open_file) if open_file.is_unclosed() && !open_file.has_writers() => {
                 self.flush_recognizing(open_file, Durable::No, "release", reply);
             }
             _ => reply.ok(),

@@ -9,12 +9,12 @@ use crate::control::Text;
 use crate::fs::state::form_file::FormFile;
 use crate::fs::state::read_pattern::ReadPattern;
 use crate::vfs::ControlView;
-use crate::vfs::open::OpenFile;
+use crate::vfs::open::{OpenFile, Writer};
 
 /// The source of an open file.
 pub(in crate::fs) enum Handle {
-    /// A file of a collection, and how it is read.
-    File(Arc<OpenFile>, ReadPattern),
+    /// A file of a collection, how it is read, and whether it may be written.
+    File(Arc<OpenFile>, ReadPattern, Option<Writer>),
     /// A control file, its text, and the number of changes of the list of jobs before that was made.
     Control(ControlView, Text, u64),
     /// A file of a form, and how it is read.
@@ -24,15 +24,28 @@ pub(in crate::fs) enum Handle {
 }
 
 impl Handle {
-    /// A file of a collection.
+    /// A file of a collection that is read.
     pub fn file(open_file: Arc<OpenFile>) -> Handle {
-        Handle::File(open_file, ReadPattern::default())
+        Handle::File(open_file, ReadPattern::default(), None)
+    }
+
+    /// A file of a collection that may be written.
+    pub fn written(open_file: Arc<OpenFile>) -> Handle {
+        let writer = Writer::of(open_file.clone());
+        Handle::File(open_file, ReadPattern::default(), Some(writer))
+    }
+
+    /// Notes that a program has closed a descriptor of it.
+    pub fn closed(&self) {
+        if let Handle::File(_, _, Some(writer)) = self {
+            writer.closed();
+        }
     }
 
     /// How it is read.
     pub fn pattern(&self) -> Option<&ReadPattern> {
         match self {
-            Handle::File(_, pattern) | Handle::Form(_, pattern) => Some(pattern),
+            Handle::File(_, pattern, _) | Handle::Form(_, pattern) => Some(pattern),
             _ => None,
         }
     }

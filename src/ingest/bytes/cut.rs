@@ -64,11 +64,11 @@ enum Kind {
 
 impl<'a> Cutting<'a> {
     /// Plans how to cut a file. Nothing is read or written.
-    pub fn new(written: &'a Written<'a>, recognized: &Recognized) -> Cutting<'a> {
+    pub fn new(written: &'a Written<'a>, recognized: &Recognized, blocking: Blocking) -> Cutting<'a> {
         let of_part = |part: &Part| {
             let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
             let bytes = part.begin..part.end;
-            let block_bytes = Blocking::default().block_bytes(dtype, bytes.end - bytes.start);
+            let block_bytes = blocking.block_bytes(dtype, bytes.end - bytes.start);
             let stretches = stretches_in(&written.stretches, &bytes);
             let extent = extent(stretches, &bytes);
             let steps = steps(stretches, &bytes, block_bytes, extent);

@@ -33,7 +33,7 @@ pub fn import_file(
     let (mut recognized, note) =
         recognize_import(collection, target.path().as_bytes(), source, &target.name, options.strict)?;
     if let (Content::Plain, Some(whole)) = (recognized.content, &options.whole) {
-        recognized = recognized.as_tensor(&target.name, whole)?;
+        recognized = recognized.into_tensor(&target.name, whole)?;
     }
     let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
     let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
@@ -83,7 +83,7 @@ pub fn import_file(
 }
 
 /// Whether any tensors of the file are codes.
-fn has_codes(recognized: &Recognized) -> bool {
+pub(super) fn has_codes(recognized: &Recognized) -> bool {
     let tensors = recognized.parts.iter().filter_map(|part| part.tensor.as_ref());
     safetensors::has_codes(tensors.map(|tensor| (&*tensor.own_name, tensor.dtype, &tensor.shape)))
 }

@@ -1,5 +1,6 @@
 //! Imports: one file, many, and those that arrive through a mount.
 
+pub(in crate::ingest) mod arrival;
 pub(in crate::ingest) mod import_file;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod import_job;

@@ -9,17 +9,17 @@ use crate::ingest::bytes::options::Options;
 use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::bytes::room;
 use crate::ingest::bytes::store_parts::{How, StoredParts, store_parts};
+use crate::ingest::job::arrival::{Arrival, Beside, Shaped};
 use crate::ingest::publish::commit;
-use crate::ingest::publish::commit::Replaced;
+use crate::ingest::publish::commit::{Rename, Replaced};
 use crate::ingest::recognize::archives;
-use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::content::{plain, recognize_at};
 use crate::ingest::recognize::parts::{Part, PartTensor, Recognized};
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, Silent};
+use crate::model::{Error, ErrorKind, NameIn, ObjectId, Result, Silent};
 use crate::store::Collection;
 use crate::store::GATHERED_BYTES_MAX;
 use crate::store::disk::File;
-use crate::store::{PACK, Parts, State};
+use crate::store::{Parts, State};
 
 /// From this size on, a file is only taken apart if the disk seems to have room for what that needs:
 /// its bytes are not read in vain.
@@ -42,21 +42,26 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Replaces the bytes of the file `node`, called `name`, and its tensors. A file whose content does not fit its name is kept as a plain file, with the error as reason. `digests`
+/// Replaces the bytes of a file, called `name`, and its tensors. A file whose content does not fit its name is kept as a plain file, with the error as reason. `digests`
 /// are those known so far. Returns the new parts of the file.
 pub fn arrive(
     collection: &Arc<Collection>,
-    node: EntryId,
+    replaced: Replaced<'_>,
     name: &[u8],
     bytes: Bytes<'_>,
     digests: Digests,
     mtime: i64,
 ) -> Result<Parts> {
+    let node = replaced.node;
     let source = bytes.source();
     // Content that takes reading the whole file is recognized at the close.
+    let is_arrival = replaced.is_arrival && !is_scanned(name);
     let name = if is_scanned(name) { b"" } else { name };
     let path = collection.state().path(node);
-    let (recognized, why) = match recognize_at(collection, &path, source, name) {
+    let found = recognize_at(collection, &path, source, name);
+    // A file that its name takes for a container is no tensor as a whole.
+    let replaced = Replaced { is_arrival: is_arrival && found.is_ok(), ..replaced };
+    let (recognized, why) = match found {
         Ok(recognized) => {
             let note = recognized.note.clone();
             (recognized, note)
@@ -64,7 +69,7 @@ pub fn arrive(
         Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
-    arrive_as(collection, Replaced { node, rename: None }, recognized, bytes, digests, mtime, why)
+    arrive_as(collection, replaced, recognized, bytes, digests, mtime, why)
 }
 
 /// Replaces the bytes of a file, which are recognized already, and its tensors. Where the tensors would exceed a quota, the file is kept as a plain file, with that reason.
@@ -79,6 +84,12 @@ pub fn arrive_as(
     why: String,
 ) -> Result<Parts> {
     let source = bytes.source();
+    let mut replaced = replaced;
+    let (name, arrival) = arrival_of(collection, &replaced);
+    replaced.is_arrival = !arrival.is_plain();
+    let before = collection.state().node(replaced.node).cloned().filter(|_| replaced.is_arrival);
+    let file = before.as_ref().and_then(|node| node.file());
+    let Shaped { recognized, why } = arrival.apply(collection, Shaped { recognized, why }, &name, file);
     let (recognized, why, _held) = match room::reserve_tensors(collection, replaced.node, &recognized) {
         Ok(held) => (recognized, why, Some(held)),
         Err(error) if error.kind() == ErrorKind::Quota => {
@@ -86,22 +97,22 @@ pub fn arrive_as(
         }
         Err(error) => return Err(error),
     };
-    let packs = {
-        let state = collection.state();
-        let Replaced { node, rename } = &replaced;
-        let above = rename.as_ref().filter(|_| state.setting(*node, PACK).is_none());
-        collection.packs(&state, above.map_or(*node, |rename| rename.to.directory))
-    };
-    let tier_of = |tensor: &PartTensor| tensor.packed_tier(Blocking::default()).filter(|_| packs);
-    let is_packed =
+    let beside = if arrival.is_plain() { Beside::default() } else { Beside::of(&recognized) };
+    let tier_of = |tensor: &PartTensor| arrival.tier_in(collection, beside, tensor);
+    let is_moved =
         recognized.parts.iter().filter_map(|part| part.tensor.as_ref()).any(|it| tier_of(it).is_some());
+    let options = Options { encoder: arrival.encoder(), blocking: arrival.blocking(), ..Options::default() };
+    let store = |uncommitted: &mut Uncommitted<'_>| {
+        store_parts(uncommitted, collection, source, &recognized, &tier_of, How::plain(&options), &Silent)
+    };
     let mut uncommitted = Uncommitted::new(collection);
-    if is_packed && recognized.records.is_none() {
-        let options = Options::default();
-        let how = How::plain(&options);
-        match store_parts(&mut uncommitted, collection, source, &recognized, &tier_of, how, &Silent) {
-            Ok(stored_parts) => {
-                let stored_parts = StoredParts { digests, ..stored_parts };
+    if is_moved && recognized.records.is_none() {
+        match store(&mut uncommitted) {
+            Ok(mut stored_parts) => {
+                // Bytes that are rounded now cannot be digested later.
+                if stored_parts.objects.iter().all(|object| object.lowest_tier().is_none()) {
+                    stored_parts.digests = digests;
+                }
                 return commit::publish_over(
                     uncommitted,
                     collection,
@@ -112,14 +123,14 @@ pub fn arrive_as(
                     why,
                 );
             }
-            // Without room for the packed blocks beside the others, the file stays verbatim.
+            // Without room for the other blocks beside these, the file stays verbatim.
             Err(error) if error.kind() == ErrorKind::Full => uncommitted = Uncommitted::new(collection),
             Err(error) => return Err(error),
         }
     }
     let is_cut = recognized.bytes > GATHERED_BYTES_MAX && recognized.records.is_none();
     let cut = match &bytes {
-        Bytes::Written(written) if is_cut => Some(Cutting::new(written, &recognized)),
+        Bytes::Written(written) if is_cut => Some(Cutting::new(written, &recognized, options.blocking)),
         _ => None,
     };
     let mut is_in_place = false;
@@ -129,10 +140,7 @@ pub fn arrive_as(
             StoredParts { digests, ..cut.store(collection)? }
         }
         _ => {
-            let options = Options::default();
-            let how = How::plain(&options);
-            let mut stored_parts =
-                store_parts(&mut uncommitted, collection, source, &recognized, &tier_of, how, &Silent)?;
+            let mut stored_parts = store(&mut uncommitted)?;
             // There are many small files, so their digests are taken on demand. Those of a batch show
             // whether it still reads as it was imported.
             if recognized.records.is_none() {
@@ -147,6 +155,24 @@ pub fn arrive_as(
         collection.free_left(&parts.0);
     }
     Ok(parts)
+}
+
+/// How a file arrives, and under which name. One that programs still write is exact, whatever is set for what arrives.
+fn arrival_of(collection: &Collection, replaced: &Replaced<'_>) -> (Vec<u8>, Arrival) {
+    let Replaced { node, rename, is_arrival } = replaced;
+    let (directory, name) = match rename {
+        Some(Rename { to, .. }) => (to.directory, to.name.to_vec()),
+        None => {
+            let first = collection.state().links(*node).first().cloned();
+            first.map_or((*node, Vec::new()), |(directory, name)| (directory, name.to_vec()))
+        }
+    };
+    let arrival = if *is_arrival {
+        Arrival::at(collection, *node, NameIn { directory, name: &name })
+    } else {
+        Arrival::by_default(collection, *node, directory)
+    };
+    (name, arrival)
 }
 
 /// Whether to cut a file where it lies. One that lies mostly elsewhere is copied to a data file of its own, where

@@ -55,7 +55,7 @@ pub fn share(
         }
         let stretches = stretches_of(shared, &file, bytes)?;
         let came_in = Bytes::Written(Written { file: &file, stretches, draft: None });
-        let replaced = Replaced { node, rename: None };
+        let replaced = Replaced { node, rename: None, is_arrival: false };
         let (digests, why) = (entry.digests.clone(), entry.why.to_string());
         let parts = arrive_as(collection, replaced, recognized, came_in, digests, mtime, why)?;
         uncommitted.named();

@@ -16,6 +16,7 @@ use crate::ingest::recognize::parts::{PartTensor, Recognized};
 use crate::model::{
     Dtype, EntryId, Error, ErrorKind, NameIn, ObjectId, Result, SeedId, Shape, TensorId, Tier,
 };
+use crate::store::ARRIVED;
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::State;
@@ -83,6 +84,8 @@ pub struct Replaced<'a> {
     pub node: EntryId,
     /// Its new name, if it gets one.
     pub rename: Option<Rename<'a>>,
+    /// Whether programs have written all of it, so that the settings for what arrives apply.
+    pub is_arrival: bool,
 }
 
 /// Replaces the bytes of an existing file, and its tensors. Fails with `Gone`
@@ -91,7 +94,7 @@ pub struct Replaced<'a> {
 pub(in crate::ingest) fn publish_over(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
-    Replaced { node, rename }: Replaced<'_>,
+    Replaced { node, rename, is_arrival }: Replaced<'_>,
     mtime: i64,
     recognized: Recognized,
     mut stored_parts: StoredParts,
@@ -132,6 +135,9 @@ pub(in crate::ingest) fn publish_over(
         names.data_files(directory, node, &file.data_files);
         names.shards(node, file.shards.take());
         names.finish();
+        if is_arrival && state.setting(node, ARRIVED).is_none() {
+            batch.entry(Entry::Setting { node, key: ARRIVED.to_owned(), value: Some(String::new()) });
+        }
         if is_renamed {
             batch.was_recognized_again(node);
         }

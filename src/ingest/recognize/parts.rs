@@ -54,7 +54,7 @@ impl WholeTensor {
 
 impl Recognized {
     /// The same bytes as one tensor.
-    pub(in crate::ingest) fn as_tensor(self, name: &[u8], whole: &WholeTensor) -> Result<Recognized> {
+    pub(in crate::ingest) fn into_tensor(self, name: &[u8], whole: &WholeTensor) -> Result<Recognized> {
         let name = String::from_utf8_lossy(name).into_owned();
         let shape = whole.shape_of(self.bytes)?;
         let tensor = PartTensor { own_name: name.clone(), name, dtype: whole.dtype, shape, view: None };

@@ -38,7 +38,7 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use crate::format::files::onnx::DataFiles;
 use crate::format::log::catalog::{Entry, OutsideFile};
 use crate::format::log::record::Stored;
-use crate::model::{CollectionName, EntryId, Error, ErrorKind, ObjectId, Result, Thresholds};
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, KeptBy, ObjectId, Result, Thresholds};
 use crate::store::clock::Ticks;
 use crate::store::collection::digest_cache::{DigestCache, Sums};
 use crate::store::collection::footprint::Footprint;
@@ -59,7 +59,7 @@ use crate::store::object::Object;
 use crate::store::object::failed_reads::Unreadable;
 use crate::store::object::usage::FileUse;
 use crate::store::quota::{Limits, Meter};
-use crate::store::settings::PACKS;
+use crate::store::settings::{PACKS, kept_by};
 use crate::store::space::external_file::is_untouched;
 use crate::store::space::files::{Files, Touched};
 use crate::store::space::reservations::Reservations;
@@ -241,6 +241,11 @@ impl Collection {
     /// Whether exact tensors that arrive at a node are packed.
     pub fn packs(&self, state: &State, node: EntryId) -> bool {
         self.pack_of(state, node) != PACKS[0]
+    }
+
+    /// Why a tensor of this name that arrives stays exact, if it does. `has_codes` says whether its file has codes.
+    pub fn kept_by(&self, name: &str, has_codes: bool) -> Option<KeptBy> {
+        kept_by(&self.services.defaults.keep, name, has_codes)
     }
 
     /// The log that receives its events.
@@ -497,6 +502,8 @@ type NameWatcher = Box<dyn Fn() + Send + Sync>;
 pub(in crate::store) struct Defaults {
     /// Whether exact tensors are packed.
     pub packs: bool,
+    /// Tensors with one of these words in their names stay exact.
+    pub keep: Arc<[String]>,
     pub thresholds: Thresholds,
 }
 

@@ -7,12 +7,14 @@ use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::{EntryId, LOSSES, Loss, THRESHOLDS, Thresholds, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::state::settings_table::{ByNode, SHARDS, rare};
+use crate::store::state::settings_table::{ByNode, OF_ARRIVALS, SHARDS, rare};
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
 /// Setting that says how exact blocks of arriving tensors are stored.
 pub const PACK: &str = "pack";
+/// Setting that says how the encoder chooses scales.
+pub const ENCODER: &str = "encoder";
 /// Setting of directories that says whether tensors also open by their plain names there.
 pub const PLAIN: &str = "plain";
 /// Its values, the default first.
@@ -164,6 +166,12 @@ pub fn allow_until_written(node: EntryId, down_to: Option<Tier>) -> Entry {
 }
 
 impl State {
+    /// Whether any directory or file has a setting for what arrives.
+    pub fn has_settings_of_arrivals(&self) -> bool {
+        let nodes = |key: &&str| rare(key).and_then(|place| self.settings.rare.get(place));
+        OF_ARRIVALS.iter().filter_map(nodes).any(|nodes| !nodes.is_empty())
+    }
+
     /// Whether a person, rather than an import, allowed a reduction of the file's precision.
     pub fn is_loss_asked_for(&self, node: EntryId) -> bool {
         let found = self.inherited_from(node, LOSSY).filter(|(_, value)| Loss::parse(value) != Loss::Deny);

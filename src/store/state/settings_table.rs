@@ -20,8 +20,21 @@ pub const POLICY: &str = "policy";
 /// Setting with the tags of a node, with commas between.
 pub const TAGS: &str = "tags";
 
+/// Setting that says in which tier the tensors of arriving files are stored.
+pub const ARRIVE: &str = "arrive";
+/// Setting of directories: the element type of arriving files that no format describes.
+pub const DTYPE: &str = "dtype";
+/// Setting of directories: the shape of such files without its first dimension.
+pub const ROW: &str = "row";
+/// Setting of directories: the number of elements of which blocks of arriving tensors hold whole multiples.
+pub const HEAD_DIM: &str = "head_dim";
+/// Setting of directories: the length of the blocks of arriving tensors.
+pub const BLOCK_BYTES: &str = "block_bytes";
+/// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
+pub const ARRIVED: &str = "arrived";
+
 /// Keys that few nodes have, and of which all nodes are asked for.
-const RARE_KEYS: [&str; 14] = [
+const RARE_KEYS: [&str; 18] = [
     RECOGNIZE_AGAIN,
     DATA_FILES,
     SHARDS,
@@ -36,7 +49,14 @@ const RARE_KEYS: [&str; 14] = [
     DELTA_NORM.name,
     DELTA_CHAIN.name,
     FREE_MIN.name,
+    ARRIVE,
+    DTYPE,
+    HEAD_DIM,
+    BLOCK_BYTES,
 ];
+
+/// The keys of which one must be set somewhere for files to arrive in another way than by default.
+pub(super) const OF_ARRIVALS: [&str; 4] = [ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES];
 
 /// The settings of all nodes.
 #[derive(Debug, Default)]

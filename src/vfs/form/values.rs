@@ -74,7 +74,7 @@ pub fn tensor_shown(collection: &Arc<Collection>, form: Form, item: &Item) -> Op
         Shows::Moved(_) | Shows::Merged => Some(tensor.clone()),
         Shows::Split(rank) => split::tensor_in(collection, &node, tensor, rank),
         Shows::Part => experts::one_of(tensor),
-        Shows::Wrapped(_) | Shows::Digests | Shows::Model(_) | Shows::Values => None,
+        Shows::Wrapped(_) | Shows::Digests | Shows::Model(_) | Shows::Values | Shows::Rows => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockUpgradableReadGuard, RwLockWriteGuard};
 
@@ -33,6 +33,12 @@ pub(super) struct Flags {
     pub changed: AtomicBool,
     /// Whether it was written to since a program last closed it.
     pub unclosed: AtomicBool,
+    /// Number of open handles that may write to it.
+    pub writers: AtomicUsize,
+    /// Whether the next flush is that of a close by which it arrives.
+    pub closing: AtomicBool,
+    /// Whether that flush has stored it as the settings for what arrives say.
+    pub arrived: AtomicBool,
     /// Whether a container may stay whole for want of room.
     pub whole: AtomicBool,
     /// Whether the next flush is the last, which keeps a container whole and may use the log's reserve.
@@ -117,6 +123,9 @@ impl OpenFile {
             is_new: AtomicBool::new(layout.bytes() == 0),
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
+            writers: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            arrived: AtomicBool::new(false),
             whole: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),

@@ -80,7 +80,11 @@ impl OpenFile {
     /// As [`flush`](Self::flush), after the writer closed the file. It then recognizes content for which
     /// the whole file must be read. Adds its changes to `changes`, also those before a failure.
     pub fn flush_closed(&self, changes: &mut Changes) -> Result<()> {
-        changes.merge(self.flush()?);
+        let arrives = self.arrives_closed();
+        self.flags.closing.store(arrives && !self.has_writers(), Ordering::Release);
+        let flushed = self.flush();
+        self.flags.closing.store(false, Ordering::Release);
+        changes.merge(flushed?);
         let is_scanned = self.named().is_some_and(|(node, name)| {
             is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
         });
@@ -93,6 +97,14 @@ impl OpenFile {
             }
             self.flags.unclosed.store(true, Ordering::Release);
             return Err(error);
+        }
+        if arrives && self.has_writers() {
+            // The close of the last one comes here again.
+            self.flags.unclosed.store(true, Ordering::Release);
+            return Ok(());
+        }
+        if arrives {
+            return self.arrive_closed(changes);
         }
         // The file is complete without sharing.
         match self.share() {
@@ -227,15 +239,23 @@ impl OpenFile {
         let mut left_whole = None;
         if is_new || matches!(recognized, Some(Ok(_))) {
             let is_container = matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
+            let is_arrival = is_new && self.flags.closing.load(Ordering::Acquire);
             let is_ending = self.flags.ending.load(Ordering::Acquire);
             let taken_apart = if is_ending {
                 Err(Error::new(ErrorKind::Full, "the disk was full when the mount ended"))
             } else {
-                self.take_apart(layout, &objects, &source, &name, mtime)
+                self.take_apart(layout, &objects, &source, &name, mtime, is_arrival)
             };
             let may_stay = is_new && !is_container || self.leaves_whole();
             match taken_apart {
-                Ok(parts) => return self.reload(layout, Ok(parts), before).map(Some),
+                Ok(parts) => {
+                    let is_scanned = is_scanned(&name);
+                    self.flags.arrived.store(is_arrival && !is_scanned, Ordering::Release);
+                    let rounded = Some(&parts.0).filter(|_| is_arrival);
+                    let rounded = rounded.and_then(|objects| self.rounded_now(objects));
+                    let before = before.into_iter().chain(rounded).collect();
+                    return self.reload(layout, Ok(parts), before).map(Some);
+                }
                 // The bytes can stay where they are.
                 Err(error) if error.kind() == ErrorKind::Full && may_stay => {
                     left_whole = is_container.then(|| LeftWhole::because(&error));

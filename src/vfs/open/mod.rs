@@ -19,6 +19,7 @@
 //!    that was written outside of its tensors, or if it is a plain file with the suffix of a container. Blocks are read
 //!    back for their CRC32C unless the draft cut them alike and knows it. A container whose parts stay the same keeps
 //!    them. A container that does not parse any more becomes a plain file, and its `why` says so.
+//!    The close of a new file also stores it as its directory says for what arrives (`arrival.rs`).
 //! 5. Any other file is recorded in one batch: sizes of objects, records of the written blocks, a Delete for each
 //!    object that was cut off, new nodes with the mtime for the file and those that share its bytes. Dirty blocks are
 //!    read back if their CRC32C is unknown or they may become patches.
@@ -44,6 +45,7 @@
 //! `stat` of a file waits while that file is flushed. To serve another change of names or attributes, add a function in
 //! `names.rs` that fills one batch and returns `Changes`.
 
+mod arrival;
 mod attributes;
 mod changes;
 mod file;
@@ -57,6 +59,7 @@ mod recognition;
 mod source;
 mod table;
 
+pub use arrival::{Writer, arrives_by_rename};
 pub use attributes::{SetAttr, has_setid, set_attr, set_tensor};
 pub use changes::Changes;
 pub use file::OpenFile;

@@ -4,6 +4,7 @@
 //! by the next mount, removes the mark.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
@@ -426,7 +427,9 @@ impl OpenFile {
         };
         let (bytes, digests) = (self.bytes_of(&layout, &layout.objects, &source)?, file.digests.clone());
         let (why, mtime) = (recognized.note.clone(), node.entry.mtime);
-        let replaced = Replaced { node: self.node, rename: Some(Rename { to, add: &mut add }) };
+        let is_arrival = !self.flags.unclosed.load(Ordering::Acquire);
+        let rename = Some(Rename { to, add: &mut add });
+        let replaced = Replaced { node: self.node, rename, is_arrival };
         let parts = arrive_as(&self.collection, replaced, recognized, bytes, digests, mtime, why)?;
         tell(&self.collection, ended);
         changes.merge(renamed);

@@ -1,12 +1,13 @@
 //! Recognition of an open file: when its bytes must be looked at, under which name, and what becomes of its parts.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::engine;
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::ingest::{
-    Bytes, Recognized, Replaced, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded,
-    is_scanned, may_be_recognized, recognize, recognize_at,
+    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded, is_scanned,
+    may_be_recognized, recognize, recognize_at,
 };
 use crate::model::{EntryId, Result};
 use crate::store::disk::File;
@@ -52,7 +53,10 @@ impl OpenFile {
                 }
                 let before = self.related(&node);
                 let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
-                let (digests, replaced) = (file.digests.clone(), Replaced { node: self.node, rename: None });
+                // A container that becomes a plain file does not arrive.
+                let is_arrival =
+                    recognized.content != Content::Plain && !self.flags.unclosed.load(Ordering::Acquire);
+                let (digests, replaced) = (file.digests.clone(), self.replaced(is_arrival));
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
                 let parts = arrive_as(collection, replaced, recognized, bytes, digests, mtime, why)?;
                 changes.merge(Changes { nodes: before });
@@ -69,9 +73,10 @@ impl OpenFile {
 
     /// Whether a change of its bytes may make them be recognized.
     pub fn may_be_recognized(&self) -> bool {
-        self.named().is_some_and(|(node, name)| {
-            node.file().is_some_and(|file| self.may_be_recognized_as(file, &name))
-        })
+        self.arrives_closed()
+            || self.named().is_some_and(|(node, name)| {
+                node.file().is_some_and(|file| self.may_be_recognized_as(file, &name))
+            })
     }
 
     fn may_be_recognized_as(&self, file: &FileEntry, name: &[u8]) -> bool {
@@ -110,10 +115,11 @@ impl OpenFile {
         source: &Arc<dyn File>,
         name: &[u8],
         mtime: i64,
+        is_arrival: bool,
     ) -> Result<Parts> {
         // The copied drafts are discarded with the layout.
         let bytes = self.bytes_of(layout, objects, source)?;
-        arrive(&self.collection, self.node, name, bytes, self.digests(), mtime)
+        arrive(&self.collection, self.replaced(is_arrival), name, bytes, self.digests(), mtime)
     }
 
     pub(super) fn bytes_of<'a>(

@@ -394,6 +394,10 @@ impl Vfs {
                 let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
                 changes.merge(self.look_at_renamed(&open_file)?);
             }
+            if is_file && arrived.is_none() && open::arrives_by_rename(collection, node, from, to) {
+                let open_file = self.open_files.open(collection, node, self.verify)?;
+                self.with_room(|| open_file.arrive_renamed(&mut changes))?;
+            }
             changes.merge(self.data_files_recognized(collection, node));
             changes.merge(self.look_at_blob(collection, node)?);
             Ok(())

@@ -1,0 +1,189 @@
+//! Closed files in a directory with settings for what arrives.
+//!
+//! A file arrives when its writer closes it and all of its bytes are new, and when a rename takes it to such a place, or
+//! from a temporary name to its own. A new file that was not recorded before is stored as the settings say in the batch
+//! that recognizes it (`flush.rs`); one that an fsync recorded is stored anew, from exact bytes. In a file that has
+//! arrived, later closes store what was appended or overwritten since: exact blocks only, so no block is rounded twice
+//! but the last one of a file that grows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::engine::{self, StoreArrived, Target};
+use crate::format::log::catalog::{Content, FileEntry};
+use crate::ingest::{
+    Arrival, Arriving, Recognized, Replaced, Shaped, arrive_as, is_recorded, recognize, recognize_at,
+};
+use crate::model::{EntryId, NameIn, Result, Tier};
+use crate::store::disk::File;
+use crate::store::{ARRIVED, Collection, Object};
+use crate::vfs::open::Changes;
+use crate::vfs::open::file::OpenFile;
+use crate::vfs::open::layout::Layout;
+use crate::vfs::open::source::StreamFile;
+
+/// Whether a rename takes a file to where settings for what arrives apply, from where they did not.
+pub fn arrives_by_rename(collection: &Collection, node: EntryId, from: NameIn<'_>, to: NameIn<'_>) -> bool {
+    let applies = |name| !Arrival::at(collection, node, name).is_plain();
+    collection.state().has_settings_of_arrivals() && applies(to) && !applies(from)
+}
+
+impl OpenFile {
+    /// The file as one whose bytes are replaced.
+    pub(super) fn replaced(&self, is_arrival: bool) -> Replaced<'static> {
+        Replaced { node: self.node, rename: None, is_arrival }
+    }
+
+    /// Whether a close now makes it arrive.
+    pub(super) fn arrives_closed(&self) -> bool {
+        let state = self.collection.state();
+        let is_new = self.flags.is_new.load(Ordering::Acquire);
+        state.has_settings_of_arrivals() && (is_new || state.setting(self.node, ARRIVED).is_some())
+    }
+
+    /// Stores a file that was renamed into place as the settings say, unless a program still writes it. Adds its changes
+    /// to `changes`.
+    pub fn arrive_renamed(&self, changes: &mut Changes) -> Result<()> {
+        if self.is_unclosed() { Ok(()) } else { self.arrive_closed(changes) }
+    }
+
+    /// Stores what a closed file has as the settings for what arrives say. Where that fails, the file stays exact, and
+    /// its `why` says so. Adds its changes to `changes`.
+    pub(super) fn arrive_closed(&self, changes: &mut Changes) -> Result<()> {
+        if self.flags.arrived.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let arrival = Arrival::of(&self.collection, self.node);
+        if arrival.is_plain() {
+            return Ok(());
+        }
+        if let Err(error) = self.store_as_set(&arrival, changes) {
+            log::warn!("{}: a file stays as it was written: {error}", self.collection.path());
+            let why = format!("kept as it was written, not as set for what arrives: {error}");
+            engine::note_why(&self.collection, self.node, &why)?;
+        }
+        Ok(())
+    }
+
+    fn store_as_set(&self, arrival: &Arrival, changes: &mut Changes) -> Result<()> {
+        {
+            let mut layout = self.layout.write();
+            layout.check()?;
+            if self.is_changed() || layout.drafts > 0 {
+                // The close after this write comes here again.
+                return Ok(());
+            }
+            let mut objects = layout.objects.iter().map(|open| &**open.object());
+            if objects.all(|object| !has_blocks(object, |tier| tier != Tier::Exact)) {
+                return self.store_anew(&mut layout, arrival, changes);
+            }
+        }
+        let tier_of = |target: &Target| {
+            let block_bytes = target.objects.first()?.entry.block_bytes;
+            let arriving = Arriving {
+                dtype: target.dtype,
+                shape: &target.shape,
+                name: &target.name,
+                has_codes: target.has_codes,
+                is_bound: target.is_checksummed,
+                block_bytes,
+            };
+            arrival.tier_of(&self.collection, &arriving)
+        };
+        let how = StoreArrived { tier_of: &tier_of, encoder: arrival.encoder() };
+        changes.nodes.extend(engine::store_arrived(&self.collection, self.node, &how)?);
+        Ok(())
+    }
+
+    /// Stores a verbatim file anew, if the settings make another one of it.
+    fn store_anew(&self, layout: &mut Layout, arrival: &Arrival, changes: &mut Changes) -> Result<()> {
+        let Some((node, name)) = self.named() else { return Ok(()) };
+        let Some(file) = node.file() else { return Ok(()) };
+        let source: Arc<dyn File> =
+            Arc::new(StreamFile { stream: layout.stream.clone(), bytes: layout.bytes() });
+        let path = self.path();
+        let found = match file.content {
+            Content::Part => return Ok(()),
+            Content::Tensor => recognize(&source, b""),
+            _ => recognize_at(&self.collection, &path, &source, &self.fitting_name(name, &source)),
+        };
+        // The file says already why its content does not fit its name.
+        let Ok(recognized) = found else { return Ok(()) };
+        let why = recognized.note.clone();
+        let own_name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let as_found = Shaped { recognized: recognized.clone(), why: why.clone() };
+        let shaped = arrival.apply(&self.collection, as_found, own_name, Some(file));
+        let is_cut_otherwise = arrival.cuts_otherwise(&self.collection.state(), file, &shaped.recognized);
+        if self.is_recorded_as(file, &shaped.recognized)
+            && !is_cut_otherwise
+            && !arrival.moves_any(&self.collection, &shaped.recognized)
+        {
+            if *shaped.why != *file.why {
+                engine::note_why(&self.collection, self.node, &shaped.why)?;
+            }
+            return Ok(());
+        }
+        let before = self.related(&node);
+        let bytes = self.bytes_of(layout, &layout.objects, &source)?;
+        let (digests, mtime) = (file.digests.clone(), node.entry.mtime);
+        let parts = arrive_as(&self.collection, self.replaced(true), recognized, bytes, digests, mtime, why)?;
+        changes.nodes.extend(before);
+        changes.nodes.extend(self.rounded_now(&parts.0));
+        layout.replace(&self.collection, Ok(parts), self.verify)
+    }
+
+    fn is_recorded_as(&self, file: &FileEntry, recognized: &Recognized) -> bool {
+        if recognized.content != Content::Tensor {
+            return is_recorded(&self.collection.state(), file, recognized);
+        }
+        let found = recognized.parts.first().and_then(|part| part.tensor.as_ref());
+        let same = file.tensor.as_ref().zip(found);
+        file.content == Content::Tensor
+            && same.is_some_and(|(known, found)| (known.dtype, &known.shape) == (found.dtype, &found.shape))
+    }
+
+    /// The file, if the kernel may have more precise bytes than these objects.
+    pub(super) fn rounded_now(&self, objects: &[Arc<Object>]) -> Option<EntryId> {
+        let is_rounded = objects.iter().any(|object| has_blocks(object, |tier| !tier.is_exact()));
+        is_rounded.then_some(self.node)
+    }
+}
+
+/// Whether any block of an object has such a tier.
+fn has_blocks(object: &Object, is_such: impl Fn(Tier) -> bool) -> bool {
+    let layout = object.layout();
+    object.stored_blocks(0..layout.blocks(), layout).any(|(_, block)| is_such(block.stored.tier))
+}
+
+/// A handle that may write to a file. The file arrives when the last of these is closed.
+pub struct Writer {
+    file: Arc<OpenFile>,
+    is_counted: AtomicBool,
+}
+
+impl Writer {
+    pub fn of(file: Arc<OpenFile>) -> Writer {
+        file.flags.writers.fetch_add(1, Ordering::AcqRel);
+        Writer { file, is_counted: AtomicBool::new(true) }
+    }
+
+    /// Notes that a program has closed it, perhaps one of several descriptors.
+    pub fn closed(&self) {
+        if self.is_counted.swap(false, Ordering::AcqRel) {
+            self.file.flags.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.closed();
+    }
+}
+
+impl OpenFile {
+    /// Whether a handle that may write to it is open.
+    pub fn has_writers(&self) -> bool {
+        self.flags.writers.load(Ordering::Acquire) > 0
+    }
+}
