@@ -67,9 +67,11 @@ impl Args {
 
     fn is_wanted(&self, line: &str) -> bool {
         let event: Value = serde_json::from_str(line).unwrap_or_default();
-        let is_late = |since: u64| event["time"].as_f64().is_some_and(|time| time >= since as f64);
+        let time = event.get("time").and_then(Value::as_f64);
+        let own = event.get("path").and_then(Value::as_str);
+        let is_late = |since: u64| time.is_some_and(|time| time >= since as f64);
         let is_below = |path: &str| {
-            let below = event["path"].as_str().and_then(|own| own.strip_prefix(path.trim_end_matches('/')));
+            let below = own.and_then(|own| own.strip_prefix(path.trim_end_matches('/')));
             below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         self.since.is_none_or(is_late) && self.path.as_deref().is_none_or(is_below)

@@ -2,6 +2,7 @@
 
 pub(in crate::ingest) mod batch;
 pub(in crate::ingest) mod cut;
+#[cfg(feature = "mount")]
 pub(in crate::ingest) mod joined_file;
 pub(in crate::ingest) mod options;
 pub(in crate::ingest) mod parents;

@@ -338,7 +338,7 @@ mod tests {
         for step in 0..2000_u32 {
             let (first, now) = (step * 37 % 300, 5 + step / 20);
             let range = first..(first + step % 130).min(320);
-            accesses.count(range.clone(), 300, FileUse { created: 5, now: now, share: SHARE });
+            accesses.count(range.clone(), 300, FileUse { created: 5, now, share: SHARE });
             range.filter(|block| *block < 300).for_each(|block| {
                 let history = &mut table[block as usize];
                 *history = history.accessed(now, SHARE);
@@ -360,7 +360,7 @@ mod tests {
         let mut table = Vec::new();
         for (blocks, now) in [(1, 3), (2, 4), (63, 9), (64, 9), (65, 12), (200, 13), (131, 14)] {
             table.resize((blocks as usize).max(table.len()), History::new(2));
-            accesses.count(0..blocks, blocks, FileUse { created: 2, now: now, share: SHARE });
+            accesses.count(0..blocks, blocks, FileUse { created: 2, now, share: SHARE });
             table[..blocks as usize].iter_mut().for_each(|history| *history = history.accessed(now, SHARE));
             let wanted: Vec<(u32, History)> = (0..).zip(table.iter().copied()).collect();
             assert_eq!(accesses.used(1000), wanted, "{blocks} blocks");
