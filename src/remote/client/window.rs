@@ -235,29 +235,26 @@ mod tests {
         let mut taken: Vec<Permit> =
             (0..LIMIT_START).map(|_| entered(&window, Class::Demand, 0).unwrap()).collect();
         let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
-        let waiting: Vec<_> = [Class::Ahead, Class::Demand]
-            .into_iter()
-            .map(|class| {
-                let (window, order) = (window.clone(), order.clone());
-                let waits = crate::remote::client::runtime::spawn(async move {
-                    let permit = window.enter(class, 0).await;
-                    order.lock().push(class);
-                    drop(permit);
-                });
-                waits.unwrap()
-            })
-            .collect();
+        let [ahead, demand] = [Class::Ahead, Class::Demand].map(|class| {
+            let (window, order) = (window.clone(), order.clone());
+            let waits = crate::remote::client::runtime::spawn(async move {
+                let permit = window.enter(class, 0).await;
+                order.lock().push(class);
+                drop(permit);
+            });
+            waits.unwrap()
+        });
         while {
             let state = window.state.lock();
             state.demands.len() + state.ahead.len() < 2
         } {
             std::thread::yield_now();
         }
-        // One place: with two, both would go on at once.
+        // One place first: with several, both would go on at once.
         drop(taken.pop());
-        for one in waiting {
-            wait(one).unwrap().unwrap();
-        }
+        wait(demand).unwrap().unwrap();
+        drop(taken);
+        wait(ahead).unwrap().unwrap();
         assert_eq!(*order.lock(), [Class::Demand, Class::Ahead]);
     }
 }

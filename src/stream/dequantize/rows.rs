@@ -194,6 +194,7 @@ impl Rows {
                 _ => held.pieces.push((span, 0)),
             }
         }
+        held.codes.reserve(held.pieces.iter().map(|(piece, _)| (piece.end - piece.start) as usize).sum());
         for (piece, offset) in &mut held.pieces {
             *offset = held.codes.len();
             held.codes.resize(*offset + (piece.end - piece.start) as usize, 0);

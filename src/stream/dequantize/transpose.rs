@@ -36,7 +36,13 @@ struct Band {
 
 /// The last bands of all weights: a file has hundreds of weights, and is read from one to the next. Held while no other lock is
 /// taken.
-static BANDS: Mutex<VecDeque<Arc<Band>>> = Mutex::new(VecDeque::new());
+static BANDS: Mutex<Bands> = Mutex::new(Bands { kept: VecDeque::new(), spare: Vec::new() });
+
+struct Bands {
+    kept: VecDeque<Arc<Band>>,
+    /// The memory of a band that was dropped: fresh pages cost as much as a quarter of a decode.
+    spare: Vec<u8>,
+}
 /// The number of the next owner of bands.
 static NEXT_OWNER: AtomicU64 = AtomicU64::new(0);
 
@@ -50,7 +56,7 @@ pub(super) struct Exchanged {
 
 impl Drop for Exchanged {
     fn drop(&mut self) {
-        BANDS.lock().retain(|band| band.owner != self.owner);
+        BANDS.lock().kept.retain(|band| band.owner != self.owner);
     }
 }
 
@@ -73,7 +79,7 @@ impl Exchanged {
         let has = |band: &&Arc<Band>| {
             band.owner == self.owner && band.matrix == matrix && band.columns.contains(&column)
         };
-        let known = || BANDS.lock().iter().find(has).cloned();
+        let known = || BANDS.lock().kept.iter().find(has).cloned();
         if let Some(band) = known() {
             return Ok(band);
         }
@@ -84,22 +90,56 @@ impl Exchanged {
         let each = self.band_columns();
         let first = column / each * each;
         let columns = first..(first + each).min(self.rows.weight().columns);
-        let values = self.decode(matrix, &columns)?;
+        let spare = std::mem::take(&mut BANDS.lock().spare);
+        let values = self.decode(matrix, &columns, spare)?;
         let band = Arc::new(Band { owner: self.owner, matrix, columns, values });
         let mut bands = BANDS.lock();
-        bands.push_back(band.clone());
-        while bands.len() > 1 && bands.iter().map(|band| band.values.len()).sum::<usize>() > BANDS_BYTES_MAX {
-            bands.pop_front();
+        let Bands { kept, spare } = &mut *bands;
+        kept.push_back(band.clone());
+        while kept.len() > 1 && kept.iter().map(|band| band.values.len()).sum::<usize>() > BANDS_BYTES_MAX {
+            if let Some(band) = kept.pop_front().and_then(Arc::into_inner) {
+                *spare = band.values;
+            }
         }
         Ok(band)
     }
 
-    fn decode(&self, matrix: u64, columns: &Range<u64>) -> Result<Vec<u8>> {
+    /// Decodes a band on all cores: its readers wait for it. `out` is memory to use again.
+    fn decode(&self, matrix: u64, columns: &Range<u64>, mut out: Vec<u8>) -> Result<Vec<u8>> {
+        let column_bytes = (self.rows.weight().rows * self.rows.element_bytes()) as usize;
+        let count = columns.end - columns.start;
+        out.resize(count as usize * column_bytes, 0);
+        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let each = count.div_ceil(threads as u64).next_multiple_of(NARROW);
+        let begins = (columns.start..columns.end).step_by(each as usize);
+        let parts = Mutex::new(begins.zip(out.chunks_mut(each as usize * column_bytes)));
+        let first_error = Mutex::new(None);
+        let work = || {
+            loop {
+                let Some((begin, out)) = next_of(&parts) else { return };
+                let decoded = self.decode_columns(matrix, &(begin..(begin + each).min(columns.end)), out);
+                if let Err(error) = decoded {
+                    first_error.lock().get_or_insert(error);
+                    return;
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..count.div_ceil(each) {
+                // If no thread can be started, this one does the work alone.
+                let started = std::thread::Builder::new().spawn_scoped(scope, work);
+                started.map(drop).unwrap_or_else(|error| log::debug!("decoding a weight: {error}"));
+            }
+            work();
+        });
+        first_error.into_inner().map_or(Ok(out), Err)
+    }
+
+    fn decode_columns(&self, matrix: u64, columns: &Range<u64>, out: &mut [u8]) -> Result<()> {
         let weight = self.rows.weight();
         let each = self.rows.element_bytes() as usize;
         let height = weight.rows as usize;
         let mut known = self.rows.hold(matrix, columns)?;
-        let mut out = vec![0; (columns.end - columns.start) as usize * height * each];
         let mut stored = vec![0; SQUARE * NARROW as usize * each];
         let narrow = out.chunks_mut(NARROW as usize * height * each);
         for (begin, out) in (columns.start..columns.end).step_by(NARROW as usize).zip(narrow) {
@@ -117,8 +157,13 @@ impl Exchanged {
                 }
             }
         }
-        Ok(out)
+        Ok(())
     }
+}
+
+/// The next item. The lock is released before the item is used.
+fn next_of<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    items.lock().next()
 }
 
 /// Where stored rows are shown.
