@@ -37,7 +37,7 @@ page() { # indent, path
     for name in CONTROL REMOTE TIERS LOADERS PYTHON RUST GPU BENCHMARKS; do
         page '' "docs/$name.md"
     done
-    for name in table remote io_uring scale experiments; do
+    for name in table forms remote io_uring scale experiments; do
         page '  ' "tests/bench/results/$name.md"
     done
     for name in CHANGELOG TOUR CHANGING LOCKS DECISIONS SOURCES FORMAT; do
