@@ -73,7 +73,7 @@ pub(super) struct Args {
     /// the names of all end with
     #[arg(long, value_name = "NAME", conflicts_with_all = ["manifest", "checksum", "update", "delete", "dry_run"])]
     shard_of: Option<String>,
-    /// Element type of the joined file, if it is no container
+    /// Element type of the joined file, unless its name and bytes make it a container
     #[arg(long, value_name = "TYPE", value_parser = parse_dtype, requires = "shard_of")]
     dtype: Option<String>,
     /// Shape of the joined file, such as 4096x11008

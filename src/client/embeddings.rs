@@ -97,7 +97,7 @@ impl<'a> Floats<'a> {
         self.bytes.len() / size_of::<f32>()
     }
 
-    /// Whether there are no values.
+    /// Whether the number of values is 0.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

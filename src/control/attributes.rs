@@ -67,14 +67,19 @@ const fn setting(
     Attribute { set: Some(set), ..shown(name, help, get) }
 }
 
-/// A threshold. `tierfs stat` prints none of them.
-const fn threshold(
-    name: &'static str,
-    help: &'static str,
-    set: Set,
-    get: fn(&Reader, &FileView) -> Result<Option<String>>,
-) -> Attribute {
-    Attribute { is_printed: false, ..setting(name, help, set, get) }
+/// A threshold, which `tierfs stat` does not print.
+macro_rules! threshold {
+    ($threshold:ident, $help:literal) => {
+        Attribute {
+            is_printed: false,
+            ..setting(
+                model::$threshold.name,
+                $help,
+                sets::at_once(|asked, text| sets::set_threshold(asked, &model::$threshold, text)),
+                |_, view| threshold_of(view, &model::$threshold),
+            )
+        }
+    };
 }
 
 /// Every attribute, in the order in which `tierfs stat` prints them.
@@ -227,59 +232,17 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::BLOCK_BYTES,
         |_, view| Ok(of_directory(view, store::BLOCK_BYTES)),
     ),
-    threshold(
-        "down_below",
-        "score below which the policy moves it down, 0 to 1000; inherited",
-        sets::DOWN_BELOW,
-        |_, view| threshold_of(view, &model::DOWN_BELOW),
-    ),
-    threshold(
-        "up_above",
-        "score above which the policy moves it up, 0 to 1000; inherited",
-        sets::UP_ABOVE,
-        |_, view| threshold_of(view, &model::UP_ABOVE),
-    ),
-    threshold(
-        "hold",
-        "seconds in a tier before the policy moves it down, or 90s, 30m, 12h, 7d; inherited",
-        sets::HOLD,
-        |_, view| threshold_of(view, &model::HOLD),
-    ),
-    threshold(
-        "idle",
-        "seconds without a use before the policy makes it absent; inherited",
-        sets::IDLE,
-        |_, view| threshold_of(view, &model::IDLE),
-    ),
-    threshold(
-        "ema_share",
-        "weight of a use in the average of its score, 0.001 to 1; inherited",
-        sets::EMA_SHARE,
-        |_, view| threshold_of(view, &model::EMA_SHARE),
-    ),
-    threshold(
-        "delta_changed",
-        "share of the elements of a block that a delta may change, 0 to 1; inherited",
-        sets::DELTA_CHANGED,
-        |_, view| threshold_of(view, &model::DELTA_CHANGED),
-    ),
-    threshold(
-        "delta_norm",
-        "share of the norm of a block that a rounded delta may change, 0 to 1; inherited",
-        sets::DELTA_NORM,
-        |_, view| threshold_of(view, &model::DELTA_NORM),
-    ),
-    threshold(
-        "delta_chain",
-        "number of deltas on a block, 1 to 8; inherited",
-        sets::DELTA_CHAIN,
-        |_, view| threshold_of(view, &model::DELTA_CHAIN),
-    ),
-    threshold(
-        "free_min",
-        "bytes of the store's disk that stay free, or 500M, 50G, 1T: below, caches and the policy make room; inherited",
-        sets::FREE_MIN,
-        |_, view| threshold_of(view, &model::FREE_MIN),
+    threshold!(DOWN_BELOW, "score below which the policy moves it down, 0 to 1000; inherited"),
+    threshold!(UP_ABOVE, "score above which the policy moves it up, 0 to 1000; inherited"),
+    threshold!(HOLD, "seconds in a tier before the policy moves it down, or 90s, 30m, 12h, 7d; inherited"),
+    threshold!(IDLE, "seconds without a use before the policy makes it absent; inherited"),
+    threshold!(EMA_SHARE, "weight of a use in the average of its score, 0.001 to 1; inherited"),
+    threshold!(DELTA_CHANGED, "share of the elements of a block that a delta may change, 0 to 1; inherited"),
+    threshold!(DELTA_NORM, "share of the norm of a block that a rounded delta may change, 0 to 1; inherited"),
+    threshold!(DELTA_CHAIN, "number of deltas on a block, 1 to 8; inherited"),
+    threshold!(
+        FREE_MIN,
+        "bytes of the store's disk that stay free, or 500M, 50G, 1T: below, caches and the policy make room; inherited"
     ),
     Attribute {
         is_listed: true,

@@ -15,7 +15,7 @@ use crate::engine::{
 use crate::format::log::catalog::NodeType;
 use crate::ingest::checked_value;
 use crate::model::{
-    self, Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
+    Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
 };
 use crate::store::{self, Event, EventKind, State};
 use crate::vfs::open;
@@ -89,7 +89,7 @@ pub struct Set {
     set: fn(&Asked, &str) -> Result<()>,
 }
 
-const fn at_once(set: fn(&Asked, &str) -> Result<()>) -> Set {
+pub(super) const fn at_once(set: fn(&Asked, &str) -> Result<()>) -> Set {
     Set { acts: Acts::AtOnce, set }
 }
 
@@ -119,16 +119,6 @@ pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &eng
 pub(super) const TAGS: Set =
     at_once(|asked, text| open::set_tags(&asked.view.collection, asked.node(), &parse_tags(text)?));
 pub(super) const WRITES: Set = at_once(|asked, text| set_inherited(asked, &engine::WRITES, text));
-pub(super) const DOWN_BELOW: Set = at_once(|asked, text| set_threshold(asked, &model::DOWN_BELOW, text));
-pub(super) const UP_ABOVE: Set = at_once(|asked, text| set_threshold(asked, &model::UP_ABOVE, text));
-pub(super) const HOLD: Set = at_once(|asked, text| set_threshold(asked, &model::HOLD, text));
-pub(super) const IDLE: Set = at_once(|asked, text| set_threshold(asked, &model::IDLE, text));
-pub(super) const EMA_SHARE: Set = at_once(|asked, text| set_threshold(asked, &model::EMA_SHARE, text));
-pub(super) const DELTA_CHANGED: Set =
-    at_once(|asked, text| set_threshold(asked, &model::DELTA_CHANGED, text));
-pub(super) const DELTA_NORM: Set = at_once(|asked, text| set_threshold(asked, &model::DELTA_NORM, text));
-pub(super) const DELTA_CHAIN: Set = at_once(|asked, text| set_threshold(asked, &model::DELTA_CHAIN, text));
-pub(super) const FREE_MIN: Set = at_once(|asked, text| set_threshold(asked, &model::FREE_MIN, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
     set: |asked, text| {
@@ -209,7 +199,7 @@ fn set_arrival(asked: &Asked, key: &str, text: &str) -> Result<()> {
     Err(Error::invalid(format!("{key} {text}")))
 }
 
-fn set_threshold(asked: &Asked, threshold: &Threshold, text: &str) -> Result<()> {
+pub(super) fn set_threshold(asked: &Asked, threshold: &Threshold, text: &str) -> Result<()> {
     engine::set_threshold(&asked.view.collection, asked.node(), threshold, text)
 }
 

@@ -5,7 +5,7 @@
 //! precision never move further. The coldest tensors come first, those of equal score by the key of their first block,
 //! so that the same history gives the same moves.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::codec;
 use crate::model::{GROUP_LEN, Loss, ObjectId, Thresholds, Tier};
@@ -228,11 +228,9 @@ pub fn add_moves_for_space(moves: &mut Vec<Move>, tensors: &[Tensor], rules: &Ru
         return;
     }
     // A tensor that moved up would come down again at once.
-    let is_short = |key: &BlockKey| {
-        let tensor = tensors.iter().find(|tensor| tensor.key == *key);
-        tensor.is_some_and(|tensor| free < tensor.thresholds.free_min as u64)
-    };
-    moves.retain(|step| step.to > step.from || !is_short(&step.key));
+    let short = tensors.iter().filter(|tensor| free < tensor.thresholds.free_min as u64);
+    let short: HashSet<BlockKey> = short.map(|tensor| tensor.key).collect();
+    moves.retain(|step| step.to > step.from || !short.contains(&step.key));
     let planned: HashMap<BlockKey, Tier> = moves.iter().map(|step| (step.key, step.to)).collect();
     for tensor in tensors {
         let freed = planned.get(&tensor.key).map_or(0, |to| tensor.freed_by(*to));

@@ -70,74 +70,45 @@ pub struct Threshold {
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// [`Thresholds::down_below`].
-pub const DOWN_BELOW: Threshold = Threshold {
-    name: "down_below",
-    form: Form::Number,
-    least: 0.0,
-    most: 1000.0,
-    place: |of| &mut of.down_below,
-};
+pub const DOWN_BELOW: Threshold =
+    Threshold::new("down_below", Form::Number, [0.0, 1000.0], |of| &mut of.down_below);
 /// [`Thresholds::up_above`].
-pub const UP_ABOVE: Threshold = Threshold {
-    name: "up_above",
-    form: Form::Number,
-    least: 0.0,
-    most: 1000.0,
-    place: |of| &mut of.up_above,
-};
+pub const UP_ABOVE: Threshold =
+    Threshold::new("up_above", Form::Number, [0.0, 1000.0], |of| &mut of.up_above);
 /// [`Thresholds::hold`].
-pub const HOLD: Threshold =
-    Threshold { name: "hold", form: Form::Time, least: 0.0, most: WHOLE_MAX, place: |of| &mut of.hold };
+pub const HOLD: Threshold = Threshold::new("hold", Form::Time, [0.0, WHOLE_MAX], |of| &mut of.hold);
 /// [`Thresholds::idle`].
-pub const IDLE: Threshold =
-    Threshold { name: "idle", form: Form::Time, least: 0.0, most: WHOLE_MAX, place: |of| &mut of.idle };
+pub const IDLE: Threshold = Threshold::new("idle", Form::Time, [0.0, WHOLE_MAX], |of| &mut of.idle);
 /// [`Thresholds::ema_share`].
-pub const EMA_SHARE: Threshold = Threshold {
-    name: "ema_share",
-    form: Form::Number,
-    least: 0.001,
-    most: 1.0,
-    place: |of| &mut of.ema_share,
-};
+pub const EMA_SHARE: Threshold =
+    Threshold::new("ema_share", Form::Number, [0.001, 1.0], |of| &mut of.ema_share);
 /// [`Thresholds::delta_changed`].
-pub const DELTA_CHANGED: Threshold = Threshold {
-    name: "delta_changed",
-    form: Form::Number,
-    least: 0.0,
-    most: 1.0,
-    place: |of| &mut of.delta_changed,
-};
+pub const DELTA_CHANGED: Threshold =
+    Threshold::new("delta_changed", Form::Number, [0.0, 1.0], |of| &mut of.delta_changed);
 /// [`Thresholds::delta_norm`].
-pub const DELTA_NORM: Threshold = Threshold {
-    name: "delta_norm",
-    form: Form::Number,
-    least: 0.0,
-    most: 1.0,
-    place: |of| &mut of.delta_norm,
-};
+pub const DELTA_NORM: Threshold =
+    Threshold::new("delta_norm", Form::Number, [0.0, 1.0], |of| &mut of.delta_norm);
 /// [`Thresholds::delta_chain`]. The format has room for eight.
-pub const DELTA_CHAIN: Threshold = Threshold {
-    name: "delta_chain",
-    form: Form::Count,
-    least: 1.0,
-    most: 8.0,
-    place: |of| &mut of.delta_chain,
-};
-
+pub const DELTA_CHAIN: Threshold =
+    Threshold::new("delta_chain", Form::Count, [1.0, 8.0], |of| &mut of.delta_chain);
 /// [`Thresholds::free_min`].
-pub const FREE_MIN: Threshold = Threshold {
-    name: "free_min",
-    form: Form::Bytes,
-    least: 0.0,
-    most: WHOLE_MAX,
-    place: |of| &mut of.free_min,
-};
+pub const FREE_MIN: Threshold =
+    Threshold::new("free_min", Form::Bytes, [0.0, WHOLE_MAX], |of| &mut of.free_min);
 
 /// Every threshold, in the order of `tierfs.toml`.
 pub const THRESHOLDS: [Threshold; 9] =
     [DOWN_BELOW, UP_ABOVE, HOLD, IDLE, EMA_SHARE, DELTA_CHANGED, DELTA_NORM, DELTA_CHAIN, FREE_MIN];
 
 impl Threshold {
+    const fn new(
+        name: &'static str,
+        form: Form,
+        [least, most]: [f64; 2],
+        place: fn(&mut Thresholds) -> &mut f64,
+    ) -> Threshold {
+        Threshold { name, form, least, most, place }
+    }
+
     /// Parses a value. Fails with `Invalid` for one out of its range.
     pub fn parse(&self, text: &str) -> Result<f64> {
         let (digits, factor) = match self.form {

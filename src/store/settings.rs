@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Error, KEEP, KeptBy, Result, StoreId, THRESHOLDS, Threshold, Thresholds, Tier, keeps};
+use crate::model::{
+    Error, HOLD, IDLE, KEEP, KeptBy, Result, StoreId, THRESHOLDS, Threshold, Thresholds, Tier, keeps,
+};
 
 /// Version of the store layout that this program creates and opens.
 pub const FORMAT_VERSION: i64 = 1;
@@ -298,8 +300,14 @@ impl Rules {
                     self.limits.insert(tier, limit(name, value)?);
                 }
             }
-            _ => {
-                let Some(threshold) = THRESHOLDS.iter().find(|threshold| threshold.name == key) else {
+            key => {
+                // Stores of earlier programs have these names.
+                let name = match key {
+                    "hold_seconds" => HOLD.name,
+                    "idle_seconds" => IDLE.name,
+                    name => name,
+                };
+                let Some(threshold) = THRESHOLDS.iter().find(|threshold| threshold.name == name) else {
                     return Ok(false);
                 };
                 threshold.set(&mut self.thresholds, threshold_value(threshold, value)?);
@@ -374,6 +382,13 @@ mod tests {
         rules.limits.insert(Tier::Q8, Limit { bytes: 5, blocks: 0 });
         rules.limits.insert(Tier::Exact, Limit { bytes: 0, blocks: 9 });
         assert_eq!(rules_of(&rules.to_text()).unwrap(), rules);
+    }
+
+    #[test]
+    fn the_names_of_earlier_programs_are_read() {
+        let rules = rules_of("hold_seconds = 7200\nidle_seconds = 60").unwrap();
+        assert_eq!((rules.thresholds.hold, rules.thresholds.idle), (7200.0, 60.0));
+        assert!(!rules.to_text().contains("_seconds = 7200"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Files that are no tensors, damaged ones, and values from elsewhere.
+//! Refusals: of files that are not tensors, of damaged files, and of attributes with impossible values.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -223,7 +223,7 @@ fn without_consent_or_whole_rows_files_stay_as_they_are() {
     let why = "kept as a plain file: its 286716 bytes are not whole rows of 8x128 f32, 4096 bytes each";
     assert_eq!(get(&odd, "why"), why);
     assert_eq!(try_get(&odd, "dtype"), Err(Errno::NODATA));
-    // A consent to less than the tier is none.
+    // A consent that ends above the tier does not cover it.
     set(&fixture.path("kv"), "lossy", "allow:q8").unwrap();
     set(&fixture.path("kv"), "arrive", "q5").unwrap();
     fs::write(fixture.path("kv/q5"), &rows).unwrap();

@@ -261,7 +261,7 @@ impl Mount {
         let (mut synced, mut trimmed) = (Instant::now(), 0);
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
-        let mut looked = Instant::now();
+        let (mut looked, mut pressed) = (Instant::now(), Instant::now());
         let ended = loop {
             if self.is_over() {
                 break true;
@@ -284,8 +284,11 @@ impl Mount {
             self.second_looks.release_old();
             self.heal(&heals);
             self.tend_pins(&tends);
-            let is_due = looked.elapsed() >= tick;
-            if is_due || looked.elapsed() >= PRESSED_EVERY && self.vfs.is_short_of_space() {
+            let is_pressed = pressed.elapsed() >= PRESSED_EVERY && {
+                pressed = Instant::now();
+                self.vfs.is_short_of_space()
+            };
+            if is_pressed || looked.elapsed() >= tick {
                 self.follow_policy(&follows);
                 looked = Instant::now();
             }

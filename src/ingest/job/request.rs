@@ -29,7 +29,7 @@ pub struct Request {
     pub encoder: Encoder,
     /// The paths are the shards of one file of this name.
     pub shard_of: Option<String>,
-    /// The element type and the shape of that file, if it is no container.
+    /// The element type and the shape of that file, unless its name and bytes make it a container.
     pub dtype: Option<String>,
     pub shape: Option<String>,
     /// The lineage parents: a collection, or one tensor.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
-use crate::model::{EntryId, LOSSES, Loss, THRESHOLDS, Thresholds, Tier};
+use crate::model::{EntryId, LOSSES, Loss, Thresholds, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
 use crate::store::state::settings_table::{ByNode, OF_ARRIVALS, SHARDS, rare};
@@ -83,12 +83,8 @@ impl State {
     /// The thresholds of a node, of which `store` has the defaults. A value that no program could have set does not count.
     pub(in crate::store) fn thresholds(&self, node: EntryId, store: &Thresholds) -> Thresholds {
         let mut found = *store;
-        for threshold in &THRESHOLDS {
-            // Most collections set none of them.
-            let nodes = rare(threshold.name).and_then(|place| self.settings.rare.get(place));
-            if nodes.is_some_and(|nodes| nodes.is_empty()) {
-                continue;
-            }
+        // Most collections set none of them.
+        for (threshold, _) in self.settings.thresholds().filter(|(_, nodes)| !nodes.is_empty()) {
             let text = self.inherited(node, threshold.name);
             if let Some(value) = text.and_then(|text| threshold.parse(text).ok()) {
                 threshold.set(&mut found, value);

@@ -57,7 +57,7 @@ impl State {
             .take(ATTRIBUTES_MAX)
     }
 
-    /// The tags of a node, which nothing inherits. A log that was tampered with may have texts that are none.
+    /// The tags of a node; nodes below it do not inherit them. Texts that are not tags, as a forged log may have, are left out.
     pub fn tags_of(&self, node: EntryId) -> impl Iterator<Item = &str> {
         let tags = self.setting(node, TAGS).into_iter().flat_map(|tags| tags.split(','));
         tags.filter(|tag| check_tag(tag).is_ok())
@@ -80,7 +80,7 @@ fn text_of(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// `None` for a text with characters that are no bytes.
+/// `None` if a character of the text is above 255.
 fn bytes_of(text: &str) -> Option<Vec<u8>> {
     text.chars().map(|character| u8::try_from(u32::from(character)).ok()).collect()
 }

@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{
-    DELTA_CHAIN, DELTA_CHANGED, DELTA_NORM, DOWN_BELOW, EMA_SHARE, EntryId, FREE_MIN, HOLD, IDLE, UP_ABOVE,
-};
+use crate::model::{EntryId, THRESHOLDS, Threshold};
 
 /// Setting of a file whose first name changed and that has not been examined since.
 pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
@@ -33,27 +31,10 @@ pub const BLOCK_BYTES: &str = "block_bytes";
 /// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
 pub const ARRIVED: &str = "arrived";
 
-/// Keys that few nodes have, and of which all nodes are asked for.
-const RARE_KEYS: [&str; 18] = [
-    RECOGNIZE_AGAIN,
-    DATA_FILES,
-    SHARDS,
-    TAGS,
-    POLICY,
-    DOWN_BELOW.name,
-    UP_ABOVE.name,
-    HOLD.name,
-    IDLE.name,
-    EMA_SHARE.name,
-    DELTA_CHANGED.name,
-    DELTA_NORM.name,
-    DELTA_CHAIN.name,
-    FREE_MIN.name,
-    ARRIVE,
-    DTYPE,
-    HEAD_DIM,
-    BLOCK_BYTES,
-];
+/// Keys that few nodes have, and of which all nodes are asked for. The thresholds follow them.
+const RARE_KEYS: [&str; 9] =
+    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES];
+const RARE_COUNT: usize = RARE_KEYS.len() + THRESHOLDS.len();
 
 /// The keys of which one must be set somewhere for files to arrive in another way than by default.
 pub(super) const OF_ARRIVALS: [&str; 4] = [ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES];
@@ -64,13 +45,21 @@ pub(in crate::store) struct Settings {
     /// By node and key. One map, because many nodes have one setting each, and a map with one entry
     /// takes half a kilobyte.
     pub(super) all: ByNode<'static>,
-    /// The nodes with a setting of each of [`RARE_KEYS`].
-    pub(super) rare: [BTreeSet<EntryId>; RARE_KEYS.len()],
+    /// The nodes with a setting of each rare key.
+    pub(super) rare: [BTreeSet<EntryId>; RARE_COUNT],
+}
+
+impl Settings {
+    /// The thresholds, each with the nodes that have their own.
+    pub(super) fn thresholds(&self) -> impl Iterator<Item = (&'static Threshold, &BTreeSet<EntryId>)> {
+        THRESHOLDS.iter().zip(self.rare.iter().skip(RARE_KEYS.len()))
+    }
 }
 
 pub(super) type ByNode<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
 
-/// The place of a key in [`RARE_KEYS`].
+/// The place of a key among the rare ones.
 pub(super) fn rare(key: &str) -> Option<usize> {
-    RARE_KEYS.iter().position(|rare| *rare == key)
+    let thresholds = THRESHOLDS.iter().map(|threshold| threshold.name);
+    RARE_KEYS.into_iter().chain(thresholds).position(|rare| rare == key)
 }

@@ -50,7 +50,7 @@ pub fn set_program_attribute(
     })
 }
 
-/// Removes an attribute of a program. Fails with `Absent` if there is none.
+/// Removes an attribute of a program. Fails with `Absent` if the node does not have it.
 pub fn remove_program_attribute(collection: &Collection, node: EntryId, name: &[u8]) -> Result<()> {
     change(collection, node, name, |state| state.program_attribute(node, name).map(|_| None).ok_or_else(none))
 }

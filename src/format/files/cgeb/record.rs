@@ -127,7 +127,7 @@ impl<'a> Floats<'a> {
         self.bytes.len()
     }
 
-    /// Whether there are no values.
+    /// Whether the number of values is 0.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
