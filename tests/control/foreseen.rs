@@ -17,7 +17,7 @@ fn a_day_without_a_use_is_foreseen_and_nothing_moves() {
         file[at..at + 15].copy_from_slice(b"(2, 65536), }  ");
         file
     };
-    let files = ["one.npy", "two.npy"].map(|name| place.write(name, matrix(name.len() as u64)));
+    let files = [("one.npy", 1), ("two.npy", 2)].map(|(name, seed)| place.write(name, matrix(seed)));
     place.import("demo/c", &[&files[0], &files[1]], &[]);
     let mounted = place.mount(&["--allow-other"]);
     let directory = mounted.path("demo/c");

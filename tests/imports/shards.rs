@@ -67,7 +67,7 @@ fn a_model_that_was_cut_anywhere_is_a_container_in_every_tier() {
 #[test]
 fn shards_with_a_type_are_one_tensor_wherever_they_were_cut() {
     let place = Place::new();
-    let bytes: Vec<u8> = Random(72).floats(300_000).iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes = Random(72).floats(300_000);
     let shards = cut(&place, &bytes, &[1, 123_457, 999_999], &NAMES);
     let wrong = import(&place, "w", &shards, &["--dtype", "f32", "--shape", "300x1001"]);
     wrong.failed(1, &["1200000 bytes", "300x1001 of f32"]);
@@ -90,7 +90,6 @@ fn shards_with_a_type_are_one_tensor_wherever_they_were_cut() {
     let value = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[at * 4..at * 4 + 4].try_into().unwrap());
     assert!((0..300_000).all(|at| (value(&read, at) - value(&bytes, at)).abs() < 0.05));
     // A daemon joins them too.
-    mounted.path("t/c");
     import(&place, "again", &shards, &["--dtype", "f32", "--shape", "1000x300"]).ok();
     assert_eq!(get(&path("again"), "shape"), "1000x300");
     assert_eq!(fs::read(path("again")).unwrap(), bytes);

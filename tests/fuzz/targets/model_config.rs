@@ -54,8 +54,7 @@ pub fn check(bytes: &[u8]) {
 
 /// The configuration that a cast shows has no codes.
 fn quantization(config: &[u8]) {
-    let known = quantization_config::Config::parse(config);
-    assert!(known == quantization_config::Config::parse(config), "read in another way");
+    quantization_config::Config::parse(config);
     if let Ok(Some(without)) = quantization_config::without(config, Dtype::F32) {
         assert!(!is_quantized(&without), "{}", String::from_utf8_lossy(&without));
     }
