@@ -226,6 +226,19 @@ fn an_adapter_is_found_in_its_tenant_alone_and_keeps_its_permissions() {
 }
 
 #[test]
+fn the_kernel_knows_an_adapter_that_is_not_open_to_all_until_it_forgets_it() {
+    let (place, _) = with_made(&[]);
+    let mounted = place.mount(&[]);
+    fs::set_permissions(mounted.path("t/sixteen"), PermissionsExt::from_mode(0o700)).unwrap();
+    let open = fs::File::open(mounted.path("t/base/.as/merged/sixteen")).unwrap();
+    // Numbers that the kernel does not know are free after 10 s.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert!(open.metadata().unwrap().is_dir());
+    drop(open);
+    mounted.unmount();
+}
+
+#[test]
 fn an_adapter_that_does_not_fit_shows_no_sum_and_says_why() {
     let place = Place::new();
     place.import("t/base", &[&golden().join("base-bf16")], &[]);

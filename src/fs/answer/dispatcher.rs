@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::control::{Asker, Mounted, Operation};
 use crate::fs::kernel::errno::Errno;
@@ -23,7 +23,7 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
 use crate::trace;
 use crate::vfs::open::{OpenFile, SetAttr, has_setid};
-use crate::vfs::{CacheMode, ChildName, FileView, Ino, Invalidation, Kind, Located, Vfs};
+use crate::vfs::{Attr, CacheMode, ChildName, FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// How often a name is looked up that leads to other files all the time.
 pub(in crate::fs) const LOOKS_MAX: u32 = 8;
@@ -66,6 +66,13 @@ pub(in crate::fs) struct LookupBegun {
     pub thread: u32,
     /// Changes of names before.
     pub changes: u64,
+}
+
+/// How long the kernel may cache an entry.
+#[derive(Clone, Copy)]
+pub(in crate::fs) struct EntryTimes {
+    pub name_for: Duration,
+    pub attributes_for: Duration,
 }
 
 /// The file system, as the kernel calls it.
@@ -166,11 +173,23 @@ impl Dispatcher {
         match found {
             Ok((ino, located)) => {
                 let attr = self.vfs.attr(ino, &located);
-                let attributes = self.times.of_attr(&attr);
-                let name = self.times.of_name(&attr, may_be_cached);
-                self.vfs.note_named(ino);
-                reply.entry(&self.times.entry(&attr, name, attributes));
+                let times = self.entry_times(&attr, may_be_cached);
+                self.reply_entry(doing, reply, attr, &located, times);
             }
+            Err(error) => reply.error(self.failed(doing, &error)),
+        }
+    }
+
+    /// How long the kernel may cache the name and the attributes of a node.
+    pub fn entry_times(&self, attr: &Attr, may_be_cached: impl FnOnce() -> bool) -> EntryTimes {
+        let name_for = self.times.of_name(attr, may_be_cached);
+        EntryTimes { name_for, attributes_for: self.times.of_attr(attr) }
+    }
+
+    /// Replies with an entry. All replies to lookups go through this, so that each one that names an inode is counted.
+    pub fn reply_entry(&self, doing: &str, reply: Reply, attr: Attr, located: &Located, times: EntryTimes) {
+        match self.vfs.name_in_reply(attr, located) {
+            Ok(attr) => reply.entry(&self.times.entry(&attr, times.name_for, times.attributes_for)),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::control::Asker;
-use crate::fs::answer::dispatcher::{Dispatcher, LOOKS_MAX, LookupBegun};
+use crate::fs::answer::dispatcher::{Dispatcher, EntryTimes, LOOKS_MAX, LookupBegun};
 use crate::fs::kernel::Reply;
 use crate::fs::kernel::errno::Errno;
 use crate::fs::state::failure::guarded;
@@ -52,14 +52,11 @@ impl Dispatcher {
                         Ok(form) => {
                             let attr = Attr { is_unlogged: false, ..attr.of_bytes(form.bytes()) };
                             let (name, form) = ((parent, name), Some(Arc::new(form)));
-                            let kept = Found { ino, located, name, file: None, form };
+                            let kept = Found { ino, located: located.clone(), name, file: None, form };
                             dispatcher.second_looks.keep(asked.thread, kept);
-                            let time = dispatcher
-                                .times
-                                .of_name(&attr, || dispatcher.names.may_be_cached(asked.changes));
-                            let attributes_for = dispatcher.times.of_attr(&attr);
-                            dispatcher.vfs.note_named(ino);
-                            return reply.entry(&dispatcher.times.entry(&attr, time, attributes_for));
+                            let times = dispatcher
+                                .entry_times(&attr, || dispatcher.names.may_be_cached(asked.changes));
+                            return dispatcher.reply_entry("lookup", reply, attr, &located, times);
                         }
                         Err(error) if error.kind() == ErrorKind::Gone => {
                             found = dispatcher.vfs.lookup(parent, &name);
@@ -95,8 +92,11 @@ impl Dispatcher {
         match (backed, found) {
             (Some(backed), Ok((_, located))) => {
                 let attr = self.vfs.attr(backed, &located);
-                let time = self.times.of_name(&attr, || self.names.may_be_cached(changes));
-                reply.entry(&self.times.entry(&attr, time, Duration::ZERO));
+                let times = EntryTimes {
+                    attributes_for: Duration::ZERO,
+                    ..self.entry_times(&attr, || self.names.may_be_cached(changes))
+                };
+                self.reply_entry("lookup", reply, attr, &located, times);
             }
             (_, found) => self.entry("lookup", reply, found, || self.names.may_be_cached(changes)),
         }

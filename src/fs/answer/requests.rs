@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::control::{self, Asker, Operation as Counted};
 use crate::fs::answer::caller::Caller;
-use crate::fs::answer::dispatcher::{About, Dispatcher, Durable, LookupBegun};
+use crate::fs::answer::dispatcher::{About, Dispatcher, Durable, EntryTimes, LookupBegun};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{
     Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply,
@@ -203,8 +203,10 @@ impl Dispatcher {
                 return reply.error(self.failed("lookup", &hidden));
             }
             // The kernel asks again for each user.
-            let attr = self.vfs.attr(*ino, &Located::Form(view.clone()));
-            return reply.entry(&self.times.entry(&attr, Duration::ZERO, self.times.of_attr(&attr)));
+            let located = Located::Form(view.clone());
+            let attr = self.vfs.attr(*ino, &located);
+            let times = EntryTimes { name_for: Duration::ZERO, attributes_for: self.times.of_attr(&attr) };
+            return self.reply_entry("lookup", reply, attr, &located, times);
         }
         match found {
             Ok((ino, Located::Form(view)))
@@ -401,7 +403,7 @@ impl Dispatcher {
             let has_room = listing.add_entry(&entry, listed.attr.ino.own(), listed.offset, &listed.name);
             // The kernel looks at no entry of these two names.
             if has_room && !matches!(listed.name.as_slice(), b"." | b"..") {
-                self.vfs.note_named(listed.attr.ino);
+                self.vfs.note_listed(listed.attr.ino);
             }
             has_room
         });

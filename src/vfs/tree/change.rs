@@ -80,8 +80,8 @@ impl Vfs {
         }
     }
 
-    /// Notes that a reply names an inode to the kernel, which knows it until it has forgotten each such reply.
-    pub fn note_named(&self, number: Ino) {
+    /// Counts a reply that lists an inode, as [`name_in_reply`](Self::name_in_reply) does. The number was asked for just before.
+    pub fn note_listed(&self, number: Ino) {
         if let Place::Numbered { form, .. } = number.place() {
             self.form_numbers().note_named(form);
         }

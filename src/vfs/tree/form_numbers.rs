@@ -1,11 +1,12 @@
 //! Numbers of forms with parameters, `.as/tp/0-of-2` for example. An inode number has no room for the number of a
 //! collection and for the parameters, so the mount gives a number to each form of each collection that is looked up.
 //!
-//! The number is a hash of both, so that it is the same after a remount, unless two of them meet.
+//! The number is a hash of both, so that it is the same after a remount, unless two of them meet. The hash of a file with
+//! rows includes the number of its order, which each mount gives anew: its number may be another one after a remount.
 //!
 //! A number means one form until the kernel has forgotten all inodes with it, whatever becomes of the collection: the kernel may
 //! hold an inode, with pages, of a form that is gone. So each reply that names such an inode is counted, and each forget
-//! says how many of the replies it ends. Then the number is free. Thus there are as many numbers as the kernel holds inodes, at
+//! says how many of the replies it ends. Then the number is free. A number that is free when a reply names it is taken again. Thus there are as many numbers as the kernel holds inodes, at
 //! most, and those that were given in the last seconds.
 
 use std::collections::{HashMap, HashSet};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::model::{EntryId, Instant};
+use crate::model::{EntryId, Error, Instant};
 use crate::vfs::form::Form;
 use crate::vfs::tree::ino::FORM_NUMBERS_END;
 
@@ -53,6 +54,11 @@ struct Given {
     last: Instant,
 }
 
+/// The error for a form while all numbers are in use.
+pub(super) fn no_number() -> Error {
+    Error::unsupported("more than 2^23 forms with parameters")
+}
+
 impl FormNumbers {
     /// The number of a form. `None` if all numbers are taken.
     pub fn number(&self, of: FormOf) -> Option<u32> {
@@ -64,17 +70,14 @@ impl FormNumbers {
                 return Some(*number);
             }
         }
-        let Numbers { by_form, by_number } = &mut *self.0.write();
-        let number = match by_form.get(&of) {
-            Some(number) => *number,
-            None => {
-                let first = hash(of);
-                let mut all = (first..FORM_NUMBERS_END).chain(1..first);
-                all.find(|number| !by_number.contains_key(number))?
-            }
-        };
-        by_form.insert(of, number);
-        by_number.entry(number).or_insert(Given { of, named: 0, last: Instant::now() }).last = Instant::now();
+        self.0.write().take(of).map(|(number, _)| number)
+    }
+
+    /// The number of a form, in a reply that names an inode with it to the kernel.
+    pub fn named(&self, of: FormOf) -> Option<u32> {
+        let mut numbers = self.0.write();
+        let (number, given) = numbers.take(of)?;
+        given.named = given.named.saturating_add(1);
         Some(number)
     }
 
@@ -93,7 +96,7 @@ impl FormNumbers {
         numbers.by_form.keys().filter_map(order).collect()
     }
 
-    /// Notes that a reply names an inode with this number to the kernel.
+    /// Notes that a reply names an inode with this number to the kernel. The number was asked for just before.
     pub fn note_named(&self, number: u32) {
         if let Some(given) = self.0.write().by_number.get_mut(&number) {
             given.named = given.named.saturating_add(1);
@@ -126,11 +129,33 @@ impl FormNumbers {
     }
 }
 
+impl Numbers {
+    /// The number of a form, given now if it has none.
+    fn take(&mut self, of: FormOf) -> Option<(u32, &mut Given)> {
+        let Numbers { by_form, by_number } = self;
+        let number = match by_form.get(&of) {
+            Some(number) => *number,
+            None => {
+                let first = hash(of);
+                let mut all = (first..FORM_NUMBERS_END).chain(1..first);
+                all.find(|number| !by_number.contains_key(number))?
+            }
+        };
+        by_form.insert(of, number);
+        let given = by_number.entry(number).or_insert(Given { of, named: 0, last: Instant::now() });
+        given.last = Instant::now();
+        Some((number, given))
+    }
+}
+
 /// The number that a form is given while it is free.
 fn hash(FormOf { collection, form }: FormOf) -> u32 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&collection.to_le_bytes());
     hasher.update(form.path().as_bytes());
+    if let Form::Rows(rows) = form {
+        hasher.update(&rows.order.to_le_bytes());
+    }
     let digest = hasher.finalize();
     let (first, _) = digest.as_bytes().split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
     1 + u32::from_le_bytes(*first) % (FORM_NUMBERS_END - 1)
@@ -138,11 +163,11 @@ fn hash(FormOf { collection, form }: FormOf) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
     use std::time::Duration;
 
     use super::{FormNumbers, FormOf, hash};
-    use crate::vfs::form::Form;
+    use crate::vfs::form::{Form, RowFormat, RowsOf};
 
     fn expert(collection: u32, index: u32) -> FormOf {
         FormOf { collection, form: Form::Expert(index) }
@@ -197,6 +222,33 @@ mod tests {
         numbers.free_unknown_for(Duration::ZERO);
         let left = numbers.0.read();
         assert!(left.by_form.is_empty() && left.by_number.is_empty());
+    }
+
+    #[test]
+    fn a_number_that_became_free_before_the_reply_is_taken_again() {
+        let numbers = FormNumbers::default();
+        let (first, second) = two_with_one_hash();
+        let number = numbers.number(first).unwrap();
+        numbers.free_unknown_for(Duration::ZERO);
+        assert_eq!(numbers.form(number), None);
+        assert_eq!(numbers.named(first), Some(number));
+        numbers.free_unknown_for(Duration::ZERO);
+        assert_eq!(numbers.form(number), Some(first));
+        numbers.note_forgotten(number, 1);
+        numbers.free_unknown_for(Duration::ZERO);
+        // Another form has it by now, so the reply has another number.
+        assert_eq!(numbers.named(second), Some(number));
+        let other = numbers.named(first).unwrap();
+        assert_ne!(other, number);
+        assert_eq!((numbers.form(number), numbers.form(other)), (Some(second), Some(first)));
+    }
+
+    #[test]
+    fn the_orders_of_a_collection_have_numbers_apart_from_each_other() {
+        let rows =
+            |order| FormOf { collection: 1, form: Form::Rows(RowsOf { format: RowFormat::Npy, order }) };
+        let hashes: HashSet<u32> = (0..1000).map(|order| hash(rows(order))).collect();
+        assert!(hashes.len() > 990, "{}", hashes.len());
     }
 
     /// Two forms of different collections that would be given the same number.

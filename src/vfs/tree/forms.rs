@@ -1,5 +1,6 @@
 //! `.as` of a collection: the same bytes in other forms.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
@@ -8,7 +9,7 @@ use crate::store::{Collection, Node, ROOT, State, Walk};
 use crate::stream::Stream;
 use crate::vfs::form::{self, Form, Item, Recipe, Shows};
 use crate::vfs::tree::attr::{Attr, Kind};
-use crate::vfs::tree::form_numbers::{FormOf, ShownNode};
+use crate::vfs::tree::form_numbers::{FormNumbers, FormOf, ShownNode, no_number};
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::list::LISTED;
 use crate::vfs::tree::list_mode::ListMode;
@@ -23,6 +24,15 @@ pub(super) const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
 impl Vfs {
     /// The place of a directory of forms, or of something in it.
     pub(super) fn form_place(&self, view: &FormView) -> Option<Place> {
+        self.numbered_place(view, FormNumbers::number)
+    }
+
+    /// The place of a view. `number` gives the numbers of forms with parameters.
+    fn numbered_place(
+        &self,
+        view: &FormView,
+        number: fn(&FormNumbers, FormOf) -> Option<u32>,
+    ) -> Option<Place> {
         let collection = view.collection.state().number();
         let Some((form, item)) = &view.of else {
             return Some(Place::Form { collection, form: 0, node: EntryId(0) });
@@ -31,10 +41,22 @@ impl Vfs {
         Some(match item.number_in(*form) {
             Some(form) => Place::Form { collection, form, node },
             None => Place::Numbered {
-                form: self.form_numbers().number(FormOf { collection, form: *form })?,
+                form: number(self.form_numbers(), FormOf { collection, form: *form })?,
                 node,
             },
         })
+    }
+
+    /// Counts a reply that names an inode to the kernel, which knows the inode until it has forgotten each such reply.
+    /// Returns the attributes for the reply: the number of a form may have become free while they were made.
+    pub fn name_in_reply(&self, attr: Attr, located: &Located) -> Result<Attr> {
+        match (attr.ino.place(), located) {
+            (Place::Numbered { .. }, Located::Form(view)) => {
+                let ino = self.numbered_place(view, FormNumbers::named).and_then(Ino::of);
+                Ok(Attr { ino: ino.ok_or_else(no_number)?, ..attr })
+            }
+            _ => Ok(attr),
+        }
     }
 
     /// The node that a file of a form shows.
@@ -242,10 +264,24 @@ impl Vfs {
         collection: &Arc<Collection>,
         nodes: impl IntoIterator<Item = EntryId>,
     ) -> Result<()> {
-        let number = collection.state().number();
-        let nodes = nodes.into_iter();
-        let inos: Vec<Ino> =
-            nodes.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect();
+        let open = self.open_files.all().into_iter();
+        let changed: Vec<EntryId> = open
+            .filter(|open| Arc::ptr_eq(open.collection(), collection) && open.is_changed())
+            .map(|open| open.node())
+            .collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let inos: Vec<Ino> = {
+            let state = collection.state();
+            // Only files of one container share bytes.
+            let container =
+                |id: EntryId| state.node(id).and_then(|node| node.file()?.container).unwrap_or(id);
+            let changed: HashSet<EntryId> = changed.into_iter().map(container).collect();
+            let nodes = nodes.into_iter().filter(|node| changed.contains(&container(*node)));
+            let number = state.number();
+            nodes.filter_map(|node| Ino::of(Place::Node { collection: number, node })).collect()
+        };
         for ino in inos.iter().copied().chain(inos.iter().flat_map(|ino| self.sharing(*ino))) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
                 match self.flush_and_queue(&open_file) {

@@ -42,7 +42,7 @@ impl Vfs {
     /// come first; the unlisted directories are left out.
     pub fn list(&self, ino: Ino, offset: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
         let located = self.locate(ino)?;
-        if !self.list_dots(ino, offset, take)? {
+        if !self.list_dots(ino, &located, offset, take)? {
             return Ok(());
         }
         let after = offset.saturating_sub(FIRST_OFFSET);
@@ -68,6 +68,8 @@ impl Vfs {
                     for (place, name, view) in some {
                         let located = Located::Form(view);
                         let attr = self.attr(self.ino(&located)?, &located);
+                        // The number may have become free while the attributes were made.
+                        let attr = Attr { ino: self.ino(&located)?, ..attr };
                         if !take(Listed { offset: place + FIRST_OFFSET, name, attr }) {
                             return Ok(());
                         }
@@ -98,12 +100,15 @@ impl Vfs {
     pub(super) fn list_dots(
         &self,
         ino: Ino,
+        located: &Located,
         offset: u64,
         take: &mut dyn FnMut(Listed) -> bool,
     ) -> Result<bool> {
-        let located = self.locate(ino)?;
-        let parent = self.parent(&located)?;
-        let own = self.attr(ino, &located);
+        if offset >= FIRST_OFFSET {
+            return Ok(true);
+        }
+        let parent = self.parent(located)?;
+        let own = self.attr(ino, located);
         for (place, (name, attr)) in [(".", own), ("..", parent)].into_iter().enumerate() {
             let listed = Listed { offset: place as u64 + 1, name: name.into(), attr };
             if offset < listed.offset && !take(listed) {

@@ -124,7 +124,8 @@ impl Vfs {
         take: &mut dyn FnMut(Listed) -> bool,
     ) -> Option<Result<()>> {
         let view = self.tags_at(tag_number(ino)?)?;
-        Some(self.list_dots(ino, offset, take).and_then(|goes_on| {
+        let located = Located::Tags(view.clone());
+        Some(self.list_dots(ino, &located, offset, take).and_then(|goes_on| {
             if goes_on { self.list_tagged(&view, Viewer::User(user), offset, take) } else { Ok(()) }
         }))
     }

@@ -15,7 +15,7 @@ use crate::store::{Node, ROOT, State};
 use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
-use crate::vfs::tree::form_numbers::FormNumbers;
+use crate::vfs::tree::form_numbers::{FormNumbers, no_number};
 use crate::vfs::tree::ino::{Ino, Owner as ControlOwner, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::kept_adapters::KeptAdapters;
@@ -245,7 +245,7 @@ impl Vfs {
             Located::Control(view) => view.number(),
             Located::Form(view) => match self.form_place(view) {
                 Some(place) => place,
-                None => return Err(Error::unsupported("more than 2^23 forms with parameters")),
+                None => return Err(no_number()),
             },
             Located::Tags(view) => view.place(),
         };
