@@ -222,7 +222,8 @@ impl Form {
 }
 
 impl RowFormat {
-    const ALL: [RowFormat; 3] = [RowFormat::Npy, RowFormat::Fvecs, RowFormat::Fbin];
+    /// All formats.
+    pub const ALL: [RowFormat; 3] = [RowFormat::Npy, RowFormat::Fvecs, RowFormat::Fbin];
 
     /// The name of the file.
     pub fn name(self) -> &'static str {

@@ -6,8 +6,8 @@
 //! | `all.fbin` | the number of rows u32, the length of a row u32 | its elements | f32 |
 //! | `all.fvecs` | nothing | its length u32, its elements | f32 |
 //!
-//! Whatever the number of rows, the bytes before them are as many. So rows keep their places when files are added whose
-//! names sort after the others. `vfs/tree/rows.rs` says what becomes of open files when names come in between.
+//! The header has the same length for every number of rows. So rows keep their places when files are added whose names
+//! sort after the others. `vfs/tree/rows.rs` says what becomes of open files when names come in between.
 
 use std::sync::Arc;
 
@@ -46,6 +46,12 @@ pub struct Members {
 }
 
 impl Members {
+    /// Those of no files, for tests.
+    #[cfg(test)]
+    pub fn none(dtype: Dtype, dimension: u64, rows: u64) -> Members {
+        Members { members: Vec::new(), dtype, dimension, rows }
+    }
+
     /// The files with rows of a directory. Takes time in proportion to its names.
     ///
     /// # Errors
@@ -130,6 +136,15 @@ impl Members {
             RowFormat::Fbin | RowFormat::Fvecs => {}
         }
         Ok(())
+    }
+
+    /// The names of the files that cannot have these rows, with the reason.
+    pub fn why_refused(&self) -> Option<String> {
+        let refused =
+            RowFormat::ALL.into_iter().filter_map(|format| Some((format, self.check(format).err()?)));
+        let (formats, errors): (Vec<RowFormat>, Vec<Error>) = refused.unzip();
+        let names: Vec<&str> = formats.into_iter().map(RowFormat::name).collect();
+        Some(format!("{}: {}", names.join(" and "), errors.first()?))
     }
 
     /// Bytes of the file in a format. Fails with `Unsupported` for more than 2^63 - 1.
@@ -228,5 +243,21 @@ fn matrix(state: &State, node: &Arc<Node>) -> std::result::Result<(Arc<Node>, Dt
     match entry.shape.dimensions() {
         [rows, dimension] if *dimension > 0 => Ok((tensor.clone(), dtype, [*rows, *dimension])),
         _ => Err(format!("has the shape {:?}, not rows of one length", entry.shape.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Members;
+    use crate::model::Dtype;
+
+    #[test]
+    fn the_files_that_are_refused_are_named() {
+        let why = |dtype, dimension, rows| Members::none(dtype, dimension, rows).why_refused();
+        assert_eq!(why(Dtype::F32, 4, 1 << 31), None);
+        let many = why(Dtype::F32, 4, 1 << 32).unwrap();
+        assert!(many.starts_with("all.fbin: 4294967296 rows"), "{many}");
+        let integers = why(Dtype::I64, 4, 1 << 32).unwrap();
+        assert!(integers.starts_with("all.fvecs and all.fbin: i64 elements"), "{integers}");
     }
 }

@@ -47,18 +47,21 @@ impl Vfs {
     }
 
     /// The number of the order of the present files of a directory. Fails if they are not one array.
-    fn present_order(&self, collection: &Collection, directory: EntryId) -> Result<u64> {
-        let (number, members) = {
-            let state = collection.state();
-            (state.number(), Members::of(&state, directory))
-        };
-        let place = RowsPlace { collection: number, directory };
-        let members = members.inspect_err(|_| self.row_orders().end(place))?;
+    fn present_order(&self, collection: &Arc<Collection>, directory: EntryId) -> Result<u64> {
+        let orders = self.row_orders();
+        // The state stays as it is until the order is set. So orders are set in the sequence in which the files change.
+        let state = collection.state();
+        let place = RowsPlace { collection: state.number(), directory };
+        if let Some(number) = orders.present(collection, place) {
+            return Ok(number);
+        }
+        let members = Members::of(&state, directory).inspect_err(|_| orders.end(place))?;
         let in_use = || self.form_numbers().orders_of_rows();
-        let found = self.row_orders().put(place, members, in_use);
+        let found = orders.put(collection, place, members, in_use);
+        drop(state);
         if found.has_grown {
             // The kernel may have the page in which the file ended.
-            let nodes = self.forms.of(number, &BTreeSet::from([directory]));
+            let nodes = self.forms.of(place.collection, &BTreeSet::from([directory]));
             self.queue_invalidation(Invalidation { nodes });
         }
         Ok(found.number)
@@ -68,8 +71,10 @@ impl Vfs {
     fn order_of(&self, view: &FormView, rows: RowsOf, directory: &Node) -> Result<Order> {
         // Without present rows the order has ended.
         self.present_order(&view.collection, directory.entry.id).ok();
-        let gone = || Error::new(ErrorKind::Gone, "the files of the directory were replaced");
-        self.row_orders().order(rows.order).ok_or_else(gone)
+        let place = RowsPlace { collection: view.collection.state().number(), directory: directory.entry.id };
+        // The kernel may know an inode whose number means rows of another directory by now.
+        let order = self.row_orders().order(rows.order).filter(|order| order.place == place);
+        order.ok_or_else(|| Error::new(ErrorKind::Gone, "the files of the directory were replaced"))
     }
 
     /// The attributes of such a file, from those of its directory. A file of an order that has ended keeps its size.
@@ -108,11 +113,11 @@ impl Vfs {
     pub fn why_no_rows(&self, view: &FormView) -> Option<String> {
         let directory = directory_of_arrays(view)?;
         let members = Members::of(&view.collection.state(), directory.entry.id);
-        let (names, refused) = match &members {
-            Ok(members) => ("all.fvecs and all.fbin", members.check(RowFormat::Fbin).err()?.to_string()),
-            Err(error) => ("all.npy, all.fvecs and all.fbin", error.to_string()),
+        let refused = match members {
+            Ok(members) => members.why_refused()?,
+            Err(error) => format!("all.npy, all.fvecs and all.fbin: {error}"),
         };
-        Some(format!("no {names}: {refused}"))
+        Some(format!("no {refused}"))
     }
 
     /// Flushes the files that such a file shows.
@@ -153,5 +158,117 @@ fn rows_of(view: &FormView) -> Option<(RowsOf, &Arc<Node>)> {
     match &view.of {
         Some((Form::Rows(rows), Item::Node(node))) => Some((*rows, node)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::control::controls;
+    use crate::format::files::npy;
+    use crate::model::{Dtype, ErrorKind, Owner, Shape, StoreId};
+    use crate::store::disk::Disk;
+    use crate::store::disk::memory::MemoryDisk;
+    use crate::store::{Access, Store, Verify};
+    use crate::vfs::form::Item;
+    use crate::vfs::tree::ino::Ino;
+    use crate::vfs::tree::list_mode::ListMode;
+    use crate::vfs::tree::location::{FileView, FormView, Located};
+    use crate::vfs::tree::row_orders::Order;
+    use crate::vfs::tree::vfs::Vfs;
+
+    const OWNER: Owner = Owner { uid: 0, gid: 0 };
+
+    /// A mount with the collection `t/c`.
+    fn mounted() -> Vfs {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        Store::create(&*disk, StoreId(1)).unwrap();
+        let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
+        store.create_tenant("t", OWNER, 0o755).unwrap();
+        store.collection_made("t", "c", OWNER).unwrap();
+        Vfs::new(store, ListMode::Files, Verify::First, OWNER, controls())
+    }
+
+    /// Makes a directory in the collection. Returns it, and its inode number.
+    fn directory(vfs: &Vfs, name: &str) -> (Ino, FileView) {
+        let collection = vfs.walk(b"t/c").unwrap().0;
+        match vfs.make_directory(collection, name.as_bytes(), 0o755, OWNER).unwrap() {
+            (ino, Located::Node(view)) => (ino, view),
+            _ => panic!("not a directory"),
+        }
+    }
+
+    /// Adds an array of two rows.
+    fn add(vfs: &Vfs, directory: Ino, name: &str) {
+        let Located::Node(view) = vfs.create(directory, name.as_bytes(), 0o644, OWNER).unwrap().1 else {
+            panic!("no file")
+        };
+        let open_file = vfs.open(&view).unwrap();
+        let header = npy::write_header(Dtype::F32, &Shape::new(&[2, 4]).unwrap(), 64).unwrap();
+        vfs.write(&open_file, 0, &[header, vec![1; 32]].concat()).unwrap();
+        vfs.flush(&open_file).unwrap();
+    }
+
+    fn present(vfs: &Vfs, of: &FileView) -> (u64, Order) {
+        let number = vfs.present_order(&of.collection, of.node.entry.id).unwrap();
+        (number, vfs.row_orders().order(number).unwrap())
+    }
+
+    #[test]
+    fn the_files_of_a_directory_are_looked_at_once_after_each_change() {
+        let vfs = mounted();
+        let (ino, view) = directory(&vfs, "e");
+        add(&vfs, ino, "1.npy");
+        let (number, order) = present(&vfs, &view);
+        assert!(Arc::ptr_eq(&present(&vfs, &view).1.members, &order.members));
+        add(&vfs, ino, "2.npy");
+        let (same, grown) = present(&vfs, &view);
+        assert_eq!((same, grown.members.count()), (number, 2));
+        add(&vfs, ino, "0.npy");
+        let (other, _) = present(&vfs, &view);
+        assert_ne!(other, number);
+    }
+
+    #[test]
+    fn threads_that_look_while_files_are_added_find_one_order() {
+        let vfs = mounted();
+        let (ino, view) = directory(&vfs, "e");
+        add(&vfs, ino, "000.npy");
+        let first = present(&vfs, &view).0;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        vfs.present_order(&view.collection, view.node.entry.id).unwrap();
+                    }
+                });
+            }
+            (1..400).for_each(|number| add(&vfs, ino, &format!("{number:03}.npy")));
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let (last, order) = present(&vfs, &view);
+        assert_eq!((last, order.members.count()), (first, 400));
+    }
+
+    #[test]
+    fn an_inode_of_one_directory_never_shows_the_rows_of_another() {
+        let vfs = mounted();
+        let of_both = ["d", "e"].map(|name| {
+            let (ino, view) = directory(&vfs, name);
+            add(&vfs, ino, "1.npy");
+            view
+        });
+        let Located::Form(shown) = vfs.walk(b"t/c/.as/npy/d/all.npy").unwrap().1 else { panic!("no form") };
+        let (form, _) = shown.of.clone().unwrap();
+        let with = |view: &FileView| FormView {
+            collection: shown.collection.clone(),
+            of: Some((form, Item::Node(view.node.clone()))),
+        };
+        let [own, other] = of_both.map(|view| vfs.rows_recipe(&with(&view)).unwrap());
+        assert!(own.unwrap().bytes().unwrap() > 64);
+        assert_eq!(other.err().map(|error| error.kind()), Some(ErrorKind::Gone));
     }
 }
