@@ -58,6 +58,8 @@ pub(super) struct Tree {
     named: ByEntry<Vec<Link>>,
     /// Containers whose names or tensors the batch being applied has changed.
     renamed: BTreeSet<EntryId>,
+    /// The batches that have changed containers so far.
+    container_changes: u64,
     /// The containers of which some tensors are codes.
     with_codes: HashSet<EntryId>,
     /// The number of PyTorch checkpoints.
@@ -444,8 +446,8 @@ impl State {
     pub(super) fn note_file(&mut self, before: Option<&FileEntry>, id: EntryId, after: Option<&FileEntry>) {
         let name = |file: &FileEntry| file.tensor.as_ref().map(|tensor| tensor.name.clone());
         let of = |file: &FileEntry| {
-            let dtype = file.tensor.as_ref().map(|tensor| tensor.dtype);
-            (file.content, file.container.map(|container| (container, name(file), dtype)))
+            let elements = file.tensor.as_ref().map(|tensor| (tensor.dtype, tensor.shape.clone()));
+            (file.content, file.container.map(|container| (container, name(file), elements)))
         };
         let is_container = |file: &&FileEntry| file.content.is_container();
         let objects = |file: Option<&FileEntry>| file.filter(is_container).map(|file| file.objects.clone());
@@ -457,6 +459,11 @@ impl State {
             self.tree.renamed.extend(is_container.then_some(id));
             self.tree.renamed.extend([before, after].into_iter().flatten().filter_map(|file| file.container));
         }
+    }
+
+    /// The number of batches that have changed containers: their names, their tensors, or which indexes name them.
+    pub fn container_changes(&self) -> u64 {
+        self.tree.container_changes
     }
 
     /// Whether the collection has PyTorch checkpoints.
@@ -480,6 +487,7 @@ impl State {
     pub(super) fn name_tensors(&mut self) {
         let mut renamed = std::mem::take(&mut self.tree.renamed);
         renamed.extend(self.update_shard_indexes());
+        self.tree.container_changes += u64::from(!renamed.is_empty());
         // All names go before any comes: a container may have the name that another one had.
         for id in &renamed {
             self.tree.with_codes.remove(id);

@@ -52,6 +52,7 @@ pub use gguf_model::{
 pub use kind::{Form, MERGED_NAME, RowFormat, RowsOf, Shows};
 pub use names::{Item, find, link_target, lists_tensors, names};
 pub use plan::{plan, published};
+pub use rank_models::forget_closed;
 pub use recipe::Recipe;
 pub use rows::Members;
 pub use split::{config_objects, why_not_split};

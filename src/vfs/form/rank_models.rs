@@ -3,10 +3,11 @@
 //!
 //! 1. A model is a set of containers of a directory that are shards by their names or that an index names, or a container
 //!    alone. The models of a directory have one configuration.
-//! 2. What is remembered follows from the state of the collection after so many changes, and from configurations without
-//!    unflushed writes. It holds neither the collection nor an object, and nothing that follows from an error of a read.
+//! 2. What is remembered follows from the containers of the collection after so many changes of containers, and from
+//!    configurations without unflushed writes. Changes of other files leave it. It holds neither the collection nor an
+//!    object, and nothing that follows from an error of a read. It goes when the collection is closed.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -15,11 +16,11 @@ use crate::format::files::quantization_config;
 use crate::format::files::tensor_parallel::{Config, Model, Rank, Share};
 use crate::format::log::catalog::Content;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
-use crate::store::{Collection, Object, ROOT, State, Walk};
-use crate::vfs::form::weights::{self, shard_of};
+use crate::store::{Collection, Node, Object, ROOT, State, Walk};
+use crate::vfs::form::weights::{self, Seen, shard_of};
 
 /// The configurations of a model, the first that is there counts.
-pub(super) const CONFIG_NAMES: [&str; 2] = [weights::CONFIG_NAME, weights::PARAMS_NAME];
+const CONFIG_NAMES: [&str; 2] = [weights::CONFIG_NAME, weights::PARAMS_NAME];
 /// The most collections whose models are remembered, and the most tensors of all of them, one collection excepted.
 const COLLECTIONS_MAX: usize = 32;
 const TENSORS_MAX: usize = 1 << 20;
@@ -49,8 +50,6 @@ pub(super) struct RankModels {
     models: Vec<Arc<RankModel>>,
     /// The places of the models, by their containers.
     by_container: HashMap<EntryId, usize>,
-    /// The configurations that were read.
-    config_objects: Vec<Weak<Object>>,
     /// Whether a model can be split, by the number of ranks.
     are_split: Mutex<HashMap<u16, bool>>,
 }
@@ -110,15 +109,15 @@ impl RankModels {
         if let Some(known) = remembered(collection) {
             return known;
         }
-        // The count comes first: a change after it is noticed.
-        let changes = collection.changes();
-        let models = Arc::new(RankModels::read(collection));
+        let (models, stamp) = RankModels::read(collection);
+        let models = Arc::new(models);
         let is_read = |model: &Arc<RankModel>| match &*model.config {
             ReadConfig::Known(_) => true,
             ReadConfig::Failed(kind, _) => *kind == ErrorKind::NotSupported,
         };
-        if models.models.iter().all(is_read) && !models.is_written() {
-            remember(Remembered { collection: Arc::downgrade(collection), changes, models: models.clone() });
+        if models.models.iter().all(is_read) && stamp.is_present(collection) {
+            let stamp = Arc::new(stamp);
+            remember(Remembered { collection: Arc::downgrade(collection), stamp, models: models.clone() });
         }
         models
     }
@@ -154,30 +153,81 @@ impl RankModels {
         self.models.iter().find_map(|model| model.why_not(ranks))
     }
 
-    /// Whether a configuration has unflushed writes.
-    fn is_written(&self) -> bool {
-        self.config_objects.iter().filter_map(Weak::upgrade).any(|object| object.is_dirty())
-    }
-
     fn tensors(&self) -> usize {
         self.models.iter().map(|model| model.tensors.len()).sum()
     }
 
-    fn read(collection: &Arc<Collection>) -> RankModels {
-        let groups = groups(&collection.state());
+    fn read(collection: &Arc<Collection>) -> (RankModels, Stamp) {
+        let (groups, containers, files) = {
+            let state = collection.state();
+            let groups = groups(&state);
+            let directories: BTreeSet<EntryId> = groups.iter().map(|group| group.directory).collect();
+            let file = |directory| (directory, ConfigFile::of(&state, directory));
+            let files: BTreeMap<EntryId, Option<ConfigFile>> = directories.into_iter().map(file).collect();
+            (groups, state.container_changes(), files)
+        };
+        let seen = |(directory, file): (&EntryId, &Option<ConfigFile>)| {
+            (*directory, file.as_ref().map(ConfigFile::seen))
+        };
+        let stamp = Stamp { containers, configs: files.iter().map(seen).collect() };
         let mut configs: HashMap<EntryId, Arc<ReadConfig>> = HashMap::new();
         let mut found = RankModels::default();
         for Group { directory, containers, tensors } in groups {
             let config = configs.entry(directory).or_insert_with(|| {
-                let objects = objects_of_config(&collection.state(), directory);
-                found.config_objects.extend(objects.iter().map(Arc::downgrade));
-                Arc::new(ReadConfig::of(collection, &objects))
+                let file = files.get(&directory).and_then(Option::as_ref);
+                Arc::new(ReadConfig::of(collection, file.map_or(&[], |file| &file.objects)))
             });
             let place = found.models.len();
             found.by_container.extend(containers.into_iter().map(|container| (container, place)));
             found.models.push(Arc::new(RankModel { config: config.clone(), tensors }));
         }
-        found
+        (found, stamp)
+    }
+}
+
+/// The files that the models of a collection follow from, as they were before the models were read.
+struct Stamp {
+    /// The changes of containers.
+    containers: u64,
+    /// The configurations, by the directories of models.
+    configs: BTreeMap<EntryId, Option<Seen>>,
+}
+
+impl Stamp {
+    /// Whether the files are still as they were, without unflushed writes to configurations.
+    fn is_present(&self, collection: &Collection) -> bool {
+        let state = collection.state();
+        let is_same =
+            |(directory, then): (&EntryId, &Option<Seen>)| match (ConfigFile::of(&state, *directory), then) {
+                (Some(now), Some(then)) => now.seen().is_same(then) && !now.is_written(),
+                (now, then) => now.is_none() && then.is_none(),
+            };
+        self.containers == state.container_changes() && self.configs.iter().all(is_same)
+    }
+}
+
+/// The configuration of a directory.
+pub(super) struct ConfigFile {
+    node: Arc<Node>,
+    pub objects: Vec<Arc<Object>>,
+}
+
+impl ConfigFile {
+    pub fn of(state: &State, directory: EntryId) -> Option<ConfigFile> {
+        let names = state.directory(directory)?;
+        let node = |name: &str| state.node(names.get(name.as_bytes())?).filter(|node| node.file().is_some());
+        let node = CONFIG_NAMES.into_iter().find_map(node)?.clone();
+        let objects = node.file()?.objects.iter().filter_map(|id| state.object(*id).cloned()).collect();
+        Some(ConfigFile { node, objects })
+    }
+
+    fn seen(&self) -> Seen {
+        Seen::of(&self.node, &self.objects)
+    }
+
+    /// Whether it has unflushed writes.
+    fn is_written(&self) -> bool {
+        self.objects.iter().any(|object| object.is_dirty())
     }
 }
 
@@ -195,13 +245,6 @@ impl ReadConfig {
             }
         }
     }
-}
-
-/// The objects of the configuration of a directory. None where it has no configuration.
-pub(super) fn objects_of_config(state: &State, directory: EntryId) -> Vec<Arc<Object>> {
-    let file = |name: &str| state.node(state.directory(directory)?.get(name.as_bytes())?)?.file();
-    let objects = CONFIG_NAMES.into_iter().find_map(file).into_iter().flat_map(|file| file.objects.iter());
-    objects.filter_map(|id| state.object(*id).cloned()).collect()
 }
 
 /// The containers of a model and their tensors.
@@ -283,8 +326,7 @@ fn first_of(above: &mut [usize], mut place: usize) -> usize {
 
 struct Remembered {
     collection: Weak<Collection>,
-    /// The changes of the collection's state before its models were read.
-    changes: u64,
+    stamp: Arc<Stamp>,
     models: Arc<RankModels>,
 }
 
@@ -292,13 +334,18 @@ struct Remembered {
 static REMEMBERED: Mutex<VecDeque<Remembered>> = Mutex::new(VecDeque::new());
 
 fn remembered(collection: &Arc<Collection>) -> Option<Arc<RankModels>> {
-    let models = {
+    let (stamp, models) = {
         let all = REMEMBERED.lock();
         let is_it = |known: &&Remembered| std::ptr::eq(known.collection.as_ptr(), Arc::as_ptr(collection));
         let known = all.iter().find(is_it)?;
-        (known.changes == collection.changes()).then(|| known.models.clone())?
+        (known.stamp.clone(), known.models.clone())
     };
-    (!models.is_written()).then_some(models)
+    stamp.is_present(collection).then_some(models)
+}
+
+/// Forgets the models of collections that are closed.
+pub fn forget_closed() {
+    REMEMBERED.lock().retain(|known| known.collection.strong_count() > 0);
 }
 
 fn remember(new: Remembered) {
@@ -310,5 +357,72 @@ fn remember(new: Remembered) {
     let tensors = |all: &VecDeque<Remembered>| all.iter().map(|known| known.models.tensors()).sum::<usize>();
     while all.len() > COLLECTIONS_MAX || all.len() > 1 && tensors(&all) > TENSORS_MAX {
         all.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{RankModels, forget_closed};
+    use crate::ingest::{Options, Origin, Target, import_file};
+    use crate::model::{CollectionName, Owner, Silent, StoreId};
+    use crate::store::disk::memory::MemoryDisk;
+    use crate::store::disk::{Disk, Open};
+    use crate::store::{Collection, Settings};
+
+    const OWNER: Owner = Owner { uid: 0, gid: 0 };
+
+    fn import(collection: &Arc<Collection>, path: &str, bytes: &[u8]) {
+        let file = MemoryDisk::new().open("source", Open::Create).unwrap();
+        file.write_at(bytes, 0).unwrap();
+        let mut parts: Vec<Vec<u8>> = path.split('/').map(|part| part.as_bytes().to_vec()).collect();
+        let target = Target { name: parts.pop().unwrap(), directories: parts };
+        let origin = Origin { mode: 0o644, owner: OWNER, atime: 1, mtime: 1, sha256: None };
+        let settings = Settings::new(StoreId(1));
+        import_file(collection, &settings, &target, &file, &origin, &Options::default(), &Silent).unwrap();
+    }
+
+    /// A safetensors file with a matrix of 16 floats.
+    fn matrix(rows: usize) -> Vec<u8> {
+        let shape = format!("[{rows},{}]", 16 / rows);
+        let header = format!(r#"{{"w":{{"dtype":"F32","shape":{shape},"data_offsets":[0,64]}}}}"#);
+        [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[1; 64]].concat()
+    }
+
+    #[test]
+    fn models_are_remembered_until_their_files_change_or_the_collection_is_closed() {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        disk.create_directory("t").unwrap();
+        let name = CollectionName::new("t", "c");
+        let collection = Arc::new(Collection::create(&disk, StoreId(1), name, 1, OWNER, 0o755).unwrap());
+        import(&collection, "m/model.safetensors", &matrix(4));
+        let mut known = RankModels::of(&collection);
+        let mut is_known = || {
+            let now = RankModels::of(&collection);
+            let before = std::mem::replace(&mut known, now);
+            Arc::ptr_eq(&before, &known)
+        };
+        assert!(is_known());
+        for path in ["notes.txt", "m/notes.txt", "other/notes.txt", "config.json"] {
+            import(&collection, path, b"text");
+            assert!(is_known(), "{path}");
+        }
+        for (path, bytes) in [
+            ("m/config.json", b"{}".to_vec()),
+            ("m/config.json", b"[]".to_vec()),
+            ("m/model.safetensors", matrix(2)),
+            ("other/model.safetensors", matrix(4)),
+            ("other/model.safetensors.index.json", br#"{"weight_map":{"w":"model.safetensors"}}"#.to_vec()),
+        ] {
+            import(&collection, path, &bytes);
+            assert!(!is_known(), "{path}");
+            assert!(is_known(), "{path}");
+        }
+        let weak = Arc::downgrade(&known);
+        drop((known, collection));
+        assert!(weak.upgrade().is_some());
+        forget_closed();
+        assert!(weak.upgrade().is_none());
     }
 }

@@ -18,7 +18,7 @@ use crate::store::{Collection, Node, Object, StridedElements};
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::Item;
 use crate::vfs::form::pieces::{ALIGNMENT, Piece, plain, tensor};
-use crate::vfs::form::rank_models::{CONFIG_NAMES, RankModel, RankModels, refused};
+use crate::vfs::form::rank_models::{ConfigFile, RankModel, RankModels, refused};
 use crate::vfs::form::recipe::{Part, Shown, Source, source};
 use crate::vfs::form::safetensors::{check_all_found, header, unchanged};
 use crate::vfs::form::weights;
@@ -362,8 +362,6 @@ pub fn why_not_split(collection: &Arc<Collection>, form: Form, item: &Item) -> O
 pub fn config_objects(collection: &Arc<Collection>, node: &Node) -> Vec<Arc<Object>> {
     let state = collection.state();
     let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
-    let directory = state.links(container).first().and_then(|(directory, _)| state.directory(*directory));
-    let files =
-        CONFIG_NAMES.into_iter().filter_map(|name| state.node(directory?.get(name.as_bytes())?)?.file());
-    files.flat_map(|file| file.objects.iter()).filter_map(|id| state.object(*id).cloned()).collect()
+    let directory = state.links(container).first().map(|(directory, _)| *directory);
+    directory.and_then(|directory| ConfigFile::of(&state, directory)).map_or(Vec::new(), |file| file.objects)
 }

@@ -7,6 +7,7 @@ use crate::format::log::catalog::Content;
 use crate::model::{CollectionName, EntryId, Error, ErrorKind, Instant, NameIn, OWNER_WRITES, Owner, Result};
 use crate::store::SaveUsage;
 use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
+use crate::vfs::form::forget_closed;
 use crate::vfs::open::{self, Changes, OpenFile, SetAttr};
 use crate::vfs::tree::ino::{ChildName, Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
@@ -108,7 +109,7 @@ impl Vfs {
     }
 
     /// Releases the unlinked files that the kernel forgot long enough ago that no earlier lookup is
-    /// in progress. It skips open files, which the kernel still knows.
+    /// in progress. It skips open files, which the kernel still knows. Also releases the memory of what nobody uses any more.
     pub fn release_forgotten(&self) {
         let is_over = |_: &Ino, file: &mut UnlinkedFile| {
             let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
@@ -122,6 +123,7 @@ impl Vfs {
         };
         self.unlinked.nodes.lock().retain(is_known);
         self.form_numbers().free_unknown();
+        forget_closed();
     }
 
     /// Keeps the directory or link of a name, which `remove` removes, until the kernel forgets it.
