@@ -73,13 +73,15 @@ impl<'a> Place<'a> {
         found.map(|found| found.len()).map_err(|error| self.failed(error))
     }
 
-    /// The error of a call about the file, with the reason that the mount gives.
+    /// The error of a call about the file. One of the numbers with which the daemon fails calls has the reason that the
+    /// mount gives.
     pub fn failed(self, error: io::Error) -> Error {
-        let why = if error.kind() == io::ErrorKind::NotFound { None } else { self.why() };
-        Error::of_system(self.path, &error, why)
+        let is_of_daemon =
+            matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODATA | Errno::OPNOTSUPP));
+        Error::of_system(self.path, &error, if is_of_daemon { self.why() } else { None })
     }
 
-    /// Why the last request about the file failed, if the mount knows.
+    /// Why the last request about the file was refused, and why its bytes cannot be read, if the mount knows.
     fn why(self) -> Option<String> {
         let value = self.value("why").ok().flatten()?;
         let text = without_controls(&String::from_utf8_lossy(&value));
@@ -125,7 +127,27 @@ pub(crate) fn check_mounted(place: Place<'_>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::without_controls;
+    use std::io;
+
+    use rustix::fs::XattrFlags;
+    use rustix::io::Errno;
+
+    use super::{Place, without_controls};
+
+    #[test]
+    fn only_errors_of_the_daemon_have_the_reason_of_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = Place { path: file.path(), file: Some(file.as_file()) };
+        rustix::fs::setxattr(place.path, "user.tierfs.why", b"it is pinned\n", XattrFlags::empty()).unwrap();
+        let text = |errno: Errno| place.failed(io::Error::from(errno)).to_string();
+        for errno in [Errno::IO, Errno::NODATA, Errno::OPNOTSUPP] {
+            let wanted = format!("{}: {}: it is pinned", place.path.display(), io::Error::from(errno));
+            assert_eq!(text(errno), wanted);
+        }
+        for errno in [Errno::ACCESS, Errno::NOENT, Errno::NOMEM, Errno::MFILE] {
+            assert!(!text(errno).contains("pinned"), "{}", text(errno));
+        }
+    }
 
     #[test]
     fn a_text_has_no_characters_that_a_terminal_obeys() {

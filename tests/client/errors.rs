@@ -61,7 +61,8 @@ fn corrupt_bytes_are_errors_with_the_reason_of_the_mount() {
         let error = tensor.read_bytes_into(&mut bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
-        assert!(error.to_string().contains("payload crc"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("Input/output error") && text.contains("payload crc"), "{text}");
     }
     // The other pages are there.
     // SAFETY: nobody writes to the file.
