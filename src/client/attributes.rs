@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use rustix::fs::XattrFlags;
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -102,11 +102,18 @@ pub(crate) fn set(path: &Path, name: &str, value: &str) -> Result<()> {
     set.map_err(|errno| Error::refused(path, &io::Error::from(errno), place.why()))
 }
 
-/// Opens a file to read it. `None` for all but regular files: a pipe would wait for a writer.
+/// Opens a file to read it. `None` for all but regular files. A pipe does not wait for a writer.
 pub(crate) fn open(path: &Path) -> Result<Option<File>> {
     let failed = |error| Place::of(path).failed(error);
-    let is_file = fs::metadata(path).map_err(failed)?.is_file();
-    is_file.then(|| File::open(path).map_err(failed)).transpose()
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
+        Ok(descriptor) => File::from(descriptor),
+        // A socket.
+        Err(Errno::NXIO) => return Ok(None),
+        Err(errno) => return Err(failed(errno.into())),
+    };
+    let is_file = file.metadata().map_err(failed)?.is_file();
+    Ok(is_file.then_some(file))
 }
 
 /// Other file systems would keep a request as an attribute that nobody obeys. Each file and directory on a mount has

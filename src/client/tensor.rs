@@ -244,18 +244,21 @@ impl Tensor {
 
     /// The file, which still has the elements that this tensor describes.
     fn open_again(&self) -> Result<File> {
-        let file = File::open(&self.path).map_err(|error| Place::of(&self.path).failed(error))?;
         let changed = |text: String| self.failure(ErrorKind::Changed, format!("{text}; open it again"));
+        let opened = attributes::open(&self.path)?;
+        let file = opened.ok_or_else(|| changed("it is not a regular file now".to_owned()))?;
         match Layout::of(Place { path: &self.path, file: Some(&file) }) {
             Ok(layout) if layout == self.layout => Ok(file),
             Ok(layout) => {
                 let shape = layout.shape.dimensions();
                 Err(changed(format!("it is a tensor of {} and of the shape {shape:?} now", layout.dtype)))
             }
-            Err(error) if matches!(error.kind(), ErrorKind::NotATensor | ErrorKind::Invalid) => {
-                Err(changed("it has changed".to_owned()))
-            }
-            Err(error) => Err(error),
+            Err(error) => match error.kind() {
+                ErrorKind::NotATensor | ErrorKind::Invalid | ErrorKind::Unsupported => {
+                    Err(changed("it has changed".to_owned()))
+                }
+                _ => Err(error),
+            },
         }
     }
 
