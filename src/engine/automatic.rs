@@ -134,7 +134,7 @@ impl Engine {
             candidates.iter().map(|candidate| (candidate.tensor.key, candidate.epoch)).collect();
         let stuck = self.automatic.lock().stuck.clone();
         let may_go = |key: BlockKey, to: Tier| {
-            !stuck.get(&(key, to)).is_some_and(|stuck| Some(stuck) == epochs.get(&key))
+            stuck.get(&(key, to)).is_none_or(|stuck| Some(stuck) != epochs.get(&key))
         };
         let mut moves = plan(tensors, rules, may_cool, moment.now);
         moves.retain(|step| may_go(step.key, step.to));
