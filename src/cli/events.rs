@@ -8,7 +8,7 @@ use crate::cli::Outcome;
 use crate::cli::common::output::print;
 use crate::model::{Error, HOLD, Result};
 use crate::store::disk::files::FileDisk;
-use crate::store::{now_seconds, read_trail, without_controls};
+use crate::store::{TrailCheck, now_seconds, read_trail};
 
 /// Print the trail of a store: imports, moves, evictions, repairs, damage, changes of settings and removals.
 ///
@@ -45,24 +45,26 @@ fn since(text: &str) -> Result<u64> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let found = read_trail(&FileDisk::new(&self.store))?;
-        if self.verify {
-            let count = found.lines.len();
-            let Some((line, why)) = found.broken else {
-                let older = if found.begins_later { "; older ones were dropped" } else { "" };
-                print(&format!("ok: each of {count} lines follows the one before it{older}\n"))?;
-                return Ok(Outcome::Succeeded);
+        let disk = FileDisk::new(&self.store);
+        if !self.verify {
+            let print_line = &mut |line: &str| {
+                if self.is_wanted(line) { print(&format!("{line}\n")) } else { Ok(()) }
             };
-            print(&format!("line {line} of {count}: {why}\n"))?;
-            return Ok(Outcome::Corrupt);
+            return read_trail(&disk, print_line).map(|()| Outcome::Succeeded);
         }
-        let mut text = String::new();
-        for line in found.lines.iter().filter(|line| self.is_wanted(line)) {
-            text.push_str(&without_controls(line));
-            text.push('\n');
-        }
-        print(&text)?;
-        Ok(Outcome::Succeeded)
+        let mut check = TrailCheck::default();
+        read_trail(&disk, &mut |line| {
+            check.add(line);
+            Ok(())
+        })?;
+        let TrailCheck { lines, broken, begins_later, .. } = check;
+        let Some((line, why)) = broken else {
+            let older = if begins_later { "; older ones were dropped" } else { "" };
+            print(&format!("ok: each of {lines} lines follows the one before it{older}\n"))?;
+            return Ok(Outcome::Succeeded);
+        };
+        print(&format!("line {line} of {lines}: {why}\n"))?;
+        Ok(Outcome::Corrupt)
     }
 
     fn is_wanted(&self, line: &str) -> bool {

@@ -11,7 +11,6 @@ use crate::cli::common::mounts::{Mounted, mount_for};
 use crate::cli::common::open_store::open_engine;
 use crate::cli::common::output::{human, print, print_json};
 use crate::cli::common::refusal::{self, Refusal, Typed};
-use crate::control::note_removal;
 use crate::ingest::parse_collection;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 
@@ -49,7 +48,7 @@ impl Args {
                 let used = engine.store.collection(tenant, name)?.meter().used();
                 let removed = engine.store.remove_collection_with_content(tenant, name);
                 removed.map_err(|error| refusal::with_mount(error, &self.store))?;
-                note_removal(engine.store.events(), &path, rustix::process::getuid().as_raw());
+                engine.store.events().removed(&path, rustix::process::getuid().as_raw());
                 (used.files, used.stored)
             }
         };

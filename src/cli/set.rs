@@ -11,11 +11,12 @@ use crate::model::{Error, Result};
 /// Change settings of files, directories, collections, tenants or mounts.
 ///
 /// Settings of a directory apply to everything below it. Those of a tenant or mount point are set on each
-/// of its present collections. The keys: dtype, shape, tier, lossy (deny, allow, allow:TIER), pin (0, 1), reconstruct
+/// of its present collections. The keys: shape, tier, lossy (deny, allow, allow:TIER), pin (0, 1), reconstruct
 /// (none, delta, factor, origin, remote), policy (manual, auto, auto:TIER, cache BYTES), pack (none, ladder), cache (auto, kernel,
 /// decoded, none), encoder (best, least, absmax), writes (exact, delta), arrive (exact, packed,
 /// TIER), dtype, row, head_dim and block_bytes of directories for what arrives, list (files, both), plain (off, on),
-/// tags (words with commas between).
+/// tags (words with commas between), and down_below, up_above, hold, idle, ema_share, delta_changed, delta_norm, delta_chain
+/// and free_min of the policy and of deltas.
 ///
 /// Example: tierfs set lossy=allow policy=auto /mnt/acme/llama
 #[derive(clap::Args)]

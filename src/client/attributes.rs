@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use rustix::fs::XattrFlags;
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -73,13 +73,15 @@ impl<'a> Place<'a> {
         found.map(|found| found.len()).map_err(|error| self.failed(error))
     }
 
-    /// The error of a call about the file, with the reason that the mount gives.
+    /// The error of a call about the file. One of the numbers with which the daemon fails calls has the reason that the
+    /// mount gives.
     pub fn failed(self, error: io::Error) -> Error {
-        let why = if error.kind() == io::ErrorKind::NotFound { None } else { self.why() };
-        Error::of_system(self.path, &error, why)
+        let is_of_daemon =
+            matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODATA | Errno::OPNOTSUPP));
+        Error::of_system(self.path, &error, if is_of_daemon { self.why() } else { None })
     }
 
-    /// Why the last request about the file failed, if the mount knows.
+    /// Why the last request about the file was refused, and why its bytes cannot be read, if the mount knows.
     fn why(self) -> Option<String> {
         let value = self.value("why").ok().flatten()?;
         let text = without_controls(&String::from_utf8_lossy(&value));
@@ -100,11 +102,18 @@ pub(crate) fn set(path: &Path, name: &str, value: &str) -> Result<()> {
     set.map_err(|errno| Error::refused(path, &io::Error::from(errno), place.why()))
 }
 
-/// Opens a file to read it. `None` for all but regular files: a pipe would wait for a writer.
+/// Opens a file to read it. `None` for all but regular files. A pipe does not wait for a writer.
 pub(crate) fn open(path: &Path) -> Result<Option<File>> {
     let failed = |error| Place::of(path).failed(error);
-    let is_file = fs::metadata(path).map_err(failed)?.is_file();
-    is_file.then(|| File::open(path).map_err(failed)).transpose()
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
+        Ok(descriptor) => File::from(descriptor),
+        // A socket.
+        Err(Errno::NXIO) => return Ok(None),
+        Err(errno) => return Err(failed(errno.into())),
+    };
+    let is_file = file.metadata().map_err(failed)?.is_file();
+    Ok(is_file.then_some(file))
 }
 
 /// Other file systems would keep a request as an attribute that nobody obeys. Each file and directory on a mount has
@@ -125,7 +134,27 @@ pub(crate) fn check_mounted(place: Place<'_>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::without_controls;
+    use std::io;
+
+    use rustix::fs::XattrFlags;
+    use rustix::io::Errno;
+
+    use super::{Place, without_controls};
+
+    #[test]
+    fn only_errors_of_the_daemon_have_the_reason_of_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = Place { path: file.path(), file: Some(file.as_file()) };
+        rustix::fs::setxattr(place.path, "user.tierfs.why", b"it is pinned\n", XattrFlags::empty()).unwrap();
+        let text = |errno: Errno| place.failed(io::Error::from(errno)).to_string();
+        for errno in [Errno::IO, Errno::NODATA, Errno::OPNOTSUPP] {
+            let wanted = format!("{}: {}: it is pinned", place.path.display(), io::Error::from(errno));
+            assert_eq!(text(errno), wanted);
+        }
+        for errno in [Errno::ACCESS, Errno::NOENT, Errno::NOMEM, Errno::MFILE] {
+            assert!(!text(errno).contains("pinned"), "{}", text(errno));
+        }
+    }
 
     #[test]
     fn a_text_has_no_characters_that_a_terminal_obeys() {

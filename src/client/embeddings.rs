@@ -1,33 +1,13 @@
 //! Embedding batches, files `.cgeb`: records that are borrowed from the file's bytes.
 //!
-//! Numbers in the header of a record are big-endian:
-//!
-//! | at | len | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `CGEB` |
-//! | 4 | 2 | version: 1 or 2 |
-//! | 6 | 2 | flags, 0 in version 1. bit 0: little-endian floats; bit 1: the content hash covers the payload; bits 2-3: aux is 0 raw, 1 an LZ4 block after its length u32 little-endian, 2 a Zstandard frame |
-//! | 8 | 4 | dimension |
-//! | 12 | 1 | number of experts |
-//! | 13 | 1 | top k |
-//! | 14 | 2 | zero |
-//! | 16 | 8 | content hash |
-//! | 24 | 8 | latency in microseconds |
-//! | 32 | 8 | offset of aux from the record's start, 0 for none |
-//! | 40 | 8 | length of aux |
-//! | 48 | 16 | zero |
-//! | 64 | 4 * dimension | vector, f32 |
-//! | .. | 4 * experts | weights, f32 |
-//! | .. | top k | selected experts, u8 |
-//! | .. | .. | aux |
-//!
-//! Records begin at multiples of 4,096 bytes. The last one may end without its padding.
+//! docs/FORMAT.md, section "CGEB and CGEI", has the fields of a record. Records begin at multiples of 4,096 bytes. The last
+//! one may end without its padding.
 
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use zerocopy::FromBytes;
 
@@ -253,9 +233,8 @@ impl Embeddings {
         match &self.places {
             Places::Every { count, .. } => Ok(*count),
             Places::Found(found) => {
-                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                while self.find_next(&mut found)? {}
-                Ok(found.starts.len())
+                while self.find_next(found)? {}
+                Ok(locked(found).starts.len())
             }
         }
     }
@@ -272,9 +251,8 @@ impl Embeddings {
                 start.filter(|_| place < *count)
             }
             Places::Found(found) => {
-                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                while found.starts.len() <= place && self.find_next(&mut found)? {}
-                found.starts.get(place).copied()
+                while locked(found).starts.len() <= place && self.find_next(found)? {}
+                locked(found).starts.get(place).copied()
             }
         };
         Ok(start.map(|start| self.record_at(start)).transpose()?.map(|(record, _)| record))
@@ -299,14 +277,20 @@ impl Embeddings {
         }
     }
 
-    /// Finds one more record. `false` at the end of the file.
-    fn find_next(&self, found: &mut Found) -> Result<bool> {
-        if found.next >= self.bytes().len() as u64 {
+    /// Finds one more record. `false` at the end of the file. Reads its header without the lock: a page of a mapping may
+    /// have to come from a disk.
+    fn find_next(&self, found: &Mutex<Found>) -> Result<bool> {
+        let start = locked(found).next;
+        if start >= self.bytes().len() as u64 {
             return Ok(false);
         }
-        let (_, size) = self.record_at(found.next)?;
-        found.starts.push(found.next);
-        found.next = found.next.saturating_add(size.stride);
+        let (_, size) = self.record_at(start)?;
+        let mut found = locked(found);
+        // Another thread may have found it meanwhile.
+        if found.next == start {
+            found.starts.push(start);
+            found.next = start.saturating_add(size.stride);
+        }
         Ok(true)
     }
 
@@ -318,6 +302,10 @@ impl Embeddings {
             Wrong { text: format!("the record at byte {start} {}", wrong.text), ..wrong }.at(&self.path)
         })
     }
+}
+
+fn locked(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
+    found.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn open(path: &Path) -> Result<File> {

@@ -62,7 +62,7 @@ impl Wrong {
     }
 }
 
-/// An error, with the path that it is about. The text of an error of the mount is that of `user.tierfs.why`.
+/// An error, with the path that it is about. The text of an error of the mount ends with that of `user.tierfs.why`.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -78,7 +78,10 @@ impl Error {
 
     /// An error of the system, with the reason that the mount gives, if it gives one.
     pub(crate) fn of_system(path: &Path, error: &io::Error, why: Option<String>) -> Error {
-        let text = why.unwrap_or_else(|| error.to_string());
+        let text = match why {
+            Some(why) => format!("{error}: {why}"),
+            None => error.to_string(),
+        };
         let number = error.raw_os_error();
         Error { kind: kind_of(error), path: path.to_owned(), text, number }
     }
@@ -163,7 +166,7 @@ mod tests {
         let corrupt = of(Errno::IO, Some("a block is corrupt"));
         assert_eq!(
             (corrupt.kind(), corrupt.to_string()),
-            (ErrorKind::Corrupt, "m/w: a block is corrupt".into())
+            (ErrorKind::Corrupt, "m/w: Input/output error (os error 5): a block is corrupt".into())
         );
         assert_eq!(corrupt.raw_os_error(), Some(Errno::IO.raw_os_error()));
         assert_eq!(of(Errno::NODATA, None).kind(), ErrorKind::Absent);

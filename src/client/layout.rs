@@ -52,7 +52,7 @@ impl Layout {
         };
         let file = place.file.or(opened.as_ref()).ok_or_else(no_tensor)?;
         let header = npy::read(file).map_err(failed)?.ok_or_else(no_tensor)?;
-        let header = header.map_err(|text| Error::new(ErrorKind::Unsupported, place.path, text))?;
+        let header = header.map_err(|wrong| wrong.at(place.path))?;
         let bytes = Place { file: Some(file), ..place }.bytes()?;
         Layout::of_header(header, bytes).map_err(|wrong| wrong.at(place.path))
     }

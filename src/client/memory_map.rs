@@ -1,4 +1,4 @@
-//! Mappings of files, and the only unsafe code of the crate.
+//! Mappings of files: the calls of mmap.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -143,12 +143,37 @@ pub(crate) fn check_type<T: Element>(path: &Path, dtype: Dtype) -> Result<()> {
     Err(Error::new(ErrorKind::WrongType, path, text))
 }
 
-/// A vector of so many zeros.
+/// A vector of so many zeros. Pages of the kernel are zero already, so none is touched before it is used.
 pub(crate) fn zeros<T: Element>(path: &Path, count: usize) -> Result<Vec<T>> {
-    let mut values = Vec::new();
-    values
-        .try_reserve_exact(count)
-        .map_err(|error| Error::new(ErrorKind::OutOfMemory, path, error.to_string()))?;
-    values.resize(count, T::new_zeroed());
-    Ok(values)
+    T::new_vec_zeroed(count).map_err(|_| {
+        let text = format!("no memory for {count} elements of {} bytes", size_of::<T>());
+        Error::new(ErrorKind::OutOfMemory, path, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::zeros;
+    use crate::error::ErrorKind;
+
+    /// Bytes of this process that are in memory.
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn zeros_that_are_not_used_take_no_memory() {
+        let before = resident();
+        let values = zeros::<f64>(Path::new("w"), 32 << 20).unwrap();
+        assert!(resident() < before + (128 << 20));
+        assert_eq!((values.len(), values[20 << 20]), (32 << 20, 0.0));
+        assert!(zeros::<f64>(Path::new("w"), 0).unwrap().is_empty());
+        for count in [usize::MAX, isize::MAX as usize / 8] {
+            assert_eq!(zeros::<f64>(Path::new("w"), count).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        }
+    }
 }

@@ -9,18 +9,21 @@
 //! | .. | .. | the elements, to the end of the file |
 //!
 //! Source: NumPy Enhancement Proposal 1 and `numpy.lib.format`. Types are named as on a mount: `<V2` is bf16, which NumPy
-//! lacks, `|V2` is pairs of bytes, and `|V1` is bytes, since nothing says for which type of 8 bits it stands.
+//! lacks, and `|V2` is pairs of bytes. `|V1` is bytes here, since nothing says for which type of 8 bits it stands; a mount
+//! shows no tensor of it.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::dtype::Dtype;
-use crate::shape::Shape;
+use crate::error::{ErrorKind, Wrong};
+use crate::shape::{DIMENSIONS_MAX, Shape};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest text of a header in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 16;
+const CUT_OFF: &str = "the npy header is cut off";
 
 /// A parsed header.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,8 +37,9 @@ pub(crate) struct Header {
 /// Reads the header of a file. `None` if the file does not begin as a `.npy` file.
 ///
 /// # Errors
-/// An error of the system, or a text about a header that this crate does not read.
-pub(crate) fn read(file: &File) -> io::Result<Option<Result<Header, String>>> {
+/// An error of the system; about the header `Unsupported` for versions, element types, orders and numbers of dimensions
+/// that this crate does not read, and `Invalid` for all others.
+pub(crate) fn read(file: &File) -> io::Result<Option<Result<Header, Wrong>>> {
     let mut fixed = [0; 12];
     let len = read_most(file, &mut fixed, 0)?;
     let Some(fixed) = fixed.get(..len).filter(|fixed| fixed.starts_with(MAGIC)) else {
@@ -43,18 +47,26 @@ pub(crate) fn read(file: &File) -> io::Result<Option<Result<Header, String>>> {
     };
     let (text_start, length) = match text_place(fixed) {
         Ok(place) => place,
-        Err(text) => return Ok(Some(Err(text))),
+        Err(wrong) => return Ok(Some(Err(wrong))),
     };
     let mut text = vec![0; length];
     let len = read_most(file, &mut text, text_start)?;
     if len < length {
-        return Ok(Some(Err("the npy header is cut off".to_owned())));
+        return Ok(Some(Err(invalid(CUT_OFF))));
     }
     Ok(Some(parse(&text).map(|(dtype, shape)| Header {
         dtype,
         shape,
         data_start: text_start + length as u64,
     })))
+}
+
+fn invalid(text: impl Into<String>) -> Wrong {
+    Wrong::new(ErrorKind::Invalid, text)
+}
+
+fn unsupported(text: impl Into<String>) -> Wrong {
+    Wrong::new(ErrorKind::Unsupported, text)
 }
 
 /// Fills a buffer, as far as the file goes.
@@ -72,22 +84,24 @@ fn read_most(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 }
 
 /// Where the text begins, and its length.
-fn text_place(fixed: &[u8]) -> Result<(u64, usize), String> {
+fn text_place(fixed: &[u8]) -> Result<(u64, usize), Wrong> {
     let (start, length) = match fixed.get(MAGIC.len()..) {
         Some([1, 0, low, high, ..]) => (10, u32::from(u16::from_le_bytes([*low, *high]))),
         Some([2 | 3, 0, a, b, c, d]) => (12, u32::from_le_bytes([*a, *b, *c, *d])),
-        Some([1..=3, 0, ..]) => return Err("the npy header is cut off".to_owned()),
-        Some([major, minor, ..]) => return Err(format!("npy version {major}.{minor} is not known")),
-        _ => return Err("the npy header is cut off".to_owned()),
+        Some([1..=3, 0, ..]) => return Err(invalid(CUT_OFF)),
+        Some([major, minor, ..]) => {
+            return Err(unsupported(format!("npy version {major}.{minor} is not known")));
+        }
+        _ => return Err(invalid(CUT_OFF)),
     };
     let length = usize::try_from(length).ok().filter(|length| *length <= TEXT_BYTES_MAX);
-    let length = length.ok_or_else(|| format!("an npy header of more than {TEXT_BYTES_MAX} bytes"))?;
-    Ok((start, length))
+    let too_long = || unsupported(format!("an npy header of more than {TEXT_BYTES_MAX} bytes"));
+    Ok((start, length.ok_or_else(too_long)?))
 }
 
 /// The element type and the shape that a text names.
-fn parse(text: &[u8]) -> Result<(Dtype, Shape), String> {
-    let text = str::from_utf8(text).map_err(|_| "the npy header is not UTF-8")?;
+fn parse(text: &[u8]) -> Result<(Dtype, Shape), Wrong> {
+    let text = str::from_utf8(text).map_err(|_| invalid("the npy header is not UTF-8"))?;
     let mut scanner = Scanner { rest: text };
     let (mut descr, mut order, mut sizes) = (None, None, None);
     scanner.expect('{')?;
@@ -95,13 +109,13 @@ fn parse(text: &[u8]) -> Result<(Dtype, Shape), String> {
         let key = scanner.quoted()?;
         scanner.expect(':')?;
         let is_again = match key {
-            "descr" => descr.replace(scanner.quoted()?).is_some(),
+            "descr" => descr.replace(scanner.descr()?).is_some(),
             "fortran_order" => order.replace(scanner.boolean()?).is_some(),
             "shape" => sizes.replace(scanner.sizes()?).is_some(),
-            _ => return Err(format!("the npy header has an unknown key {key:?}")),
+            _ => return Err(invalid(format!("the npy header has an unknown key {key:?}"))),
         };
         if is_again {
-            return Err(format!("the npy header has the key {key:?} twice"));
+            return Err(invalid(format!("the npy header has the key {key:?} twice")));
         }
         if !scanner.take(',') {
             scanner.expect('}')?;
@@ -109,15 +123,15 @@ fn parse(text: &[u8]) -> Result<(Dtype, Shape), String> {
         }
     }
     if !scanner.rest.trim_ascii().is_empty() {
-        return Err("the npy header goes on after its dict".to_owned());
+        return Err(invalid("the npy header goes on after its dict"));
     }
-    let missing = |key: &str| format!("the npy header has no key {key:?}");
+    let missing = |key: &str| invalid(format!("the npy header has no key {key:?}"));
     let descr = descr.ok_or_else(|| missing("descr"))?;
     let mut sizes = sizes.ok_or_else(|| missing("shape"))?;
     // With at most one dimension of several, both orders are the same.
     let is_row_major = sizes.contains(&0) || sizes.iter().filter(|size| **size > 1).count() < 2;
     if order.ok_or_else(|| missing("fortran_order"))? && !is_row_major {
-        return Err("an npy file in Fortran order; its tensor below .tensors is too".to_owned());
+        return Err(unsupported("an npy file in Fortran order; its tensor below .tensors is too"));
     }
     let dtype = match descr {
         "|V2" | "V2" => {
@@ -126,11 +140,15 @@ fn parse(text: &[u8]) -> Result<(Dtype, Shape), String> {
         }
         descr => dtype_of(descr)?,
     };
-    let shape = Shape::new(sizes).ok_or("the shape in the npy header has too many elements or dimensions")?;
+    if sizes.len() > DIMENSIONS_MAX {
+        return Err(unsupported(format!("an npy file with more than {DIMENSIONS_MAX} dimensions")));
+    }
+    let too_many = || invalid("the shape in the npy header has too many elements");
+    let shape = Shape::new(sizes).ok_or_else(too_many)?;
     Ok((dtype, shape))
 }
 
-fn dtype_of(descr: &str) -> Result<Dtype, String> {
+fn dtype_of(descr: &str) -> Result<Dtype, Wrong> {
     let (order, kind) = match descr.split_at_checked(1) {
         Some((order @ ("<" | ">" | "=" | "|"), kind)) => (order, kind),
         _ => ("|", descr),
@@ -150,10 +168,10 @@ fn dtype_of(descr: &str) -> Result<Dtype, String> {
         "u4" => Dtype::U32,
         "u8" => Dtype::U64,
         "b1" | "?" => Dtype::Bool,
-        _ => return Err(format!("npy files of the element type {descr:?} are not read")),
+        _ => return Err(unsupported(format!("npy files of the element type {descr:?} are not read"))),
     };
     if order == ">" && dtype.block().1 > 1 {
-        return Err("an npy file with big-endian elements is not read".to_owned());
+        return Err(unsupported("an npy file with big-endian elements is not read"));
     }
     Ok(dtype)
 }
@@ -175,20 +193,29 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn expect(&mut self, c: char) -> Result<(), String> {
-        if self.take(c) { Ok(()) } else { Err(format!("the npy header has no {c:?} where one is expected")) }
+    fn expect(&mut self, c: char) -> Result<(), Wrong> {
+        let missing = || invalid(format!("the npy header has no {c:?} where one is expected"));
+        self.take(c).then_some(()).ok_or_else(missing)
     }
 
     /// A text in quotes. No text of a header has escapes.
-    fn quoted(&mut self) -> Result<&'a str, String> {
+    fn quoted(&mut self) -> Result<&'a str, Wrong> {
         let quote = ['\'', '"'].into_iter().find(|quote| self.take(*quote));
-        let quote = quote.ok_or("the npy header has no text where one is expected: records are not read")?;
-        let (text, rest) = self.rest.split_once(quote).ok_or("a text of the npy header has no end")?;
+        let quote = quote.ok_or_else(|| invalid("the npy header has no text where one is expected"))?;
+        let found = self.rest.split_once(quote);
+        let (text, rest) = found.ok_or_else(|| invalid("a text of the npy header has no end"))?;
         if text.contains('\\') {
-            return Err("a text of the npy header has an escape".to_owned());
+            return Err(invalid("a text of the npy header has an escape"));
         }
         self.rest = rest;
         Ok(text)
+    }
+
+    fn descr(&mut self) -> Result<&'a str, Wrong> {
+        if self.rest.trim_ascii_start().starts_with(['[', '(']) {
+            return Err(unsupported("an npy file of records is not read"));
+        }
+        self.quoted()
     }
 
     /// Letters and digits.
@@ -200,27 +227,28 @@ impl<'a> Scanner<'a> {
         word
     }
 
-    fn boolean(&mut self) -> Result<bool, String> {
+    fn boolean(&mut self) -> Result<bool, Wrong> {
         match self.word() {
             "True" => Ok(true),
             "False" => Ok(false),
-            _ => Err("fortran_order of the npy header is not True or False".to_owned()),
+            _ => Err(invalid("fortran_order of the npy header is not True or False")),
         }
     }
 
-    fn sizes(&mut self) -> Result<Vec<usize>, String> {
+    fn sizes(&mut self) -> Result<Vec<usize>, Wrong> {
         let mut sizes = Vec::new();
         self.expect('(')?;
         while !self.take(')') {
             let word = self.word();
             // Python 2 wrote `3L`.
             let digits = word.strip_suffix('L').unwrap_or(word);
-            let size =
-                if digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None };
-            sizes.push(size.ok_or_else(|| format!("{word:?} is not the size of a dimension"))?);
+            let is_size = digits.bytes().all(|byte| byte.is_ascii_digit())
+                && (digits.len() == 1 || !digits.starts_with('0'));
+            let size = if is_size { digits.parse().ok() } else { None };
+            sizes.push(size.ok_or_else(|| invalid(format!("{word:?} is not the size of a dimension")))?);
             if !self.take(',') {
                 if sizes.len() == 1 {
-                    return Err("the shape of the npy header is not a tuple".to_owned());
+                    return Err(invalid("the shape of the npy header is not a tuple"));
                 }
                 self.expect(')')?;
                 break;
@@ -236,9 +264,10 @@ mod tests {
 
     use super::{Header, parse, read};
     use crate::dtype::Dtype;
+    use crate::error::{ErrorKind, Wrong};
 
     /// The header of a file with these bytes.
-    fn of_bytes(bytes: &[u8]) -> Option<Result<Header, String>> {
+    fn of_bytes(bytes: &[u8]) -> Option<Result<Header, Wrong>> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         read(&file).unwrap()
@@ -258,20 +287,22 @@ mod tests {
             assert_eq!((found.dtype, found.shape.dimensions()), (Dtype::F32, [3, 4].as_slice()));
             assert_eq!(found.data_start as usize, of_version(version, text).len());
         }
-        assert_eq!(of_bytes(b"GGUF"), None);
-        assert_eq!(of_bytes(b""), None);
+        assert!(of_bytes(b"GGUF").is_none() && of_bytes(b"").is_none());
     }
 
     #[test]
     fn a_header_that_is_cut_off_or_too_long_is_an_error() {
         let whole = of_version(2, "{'descr': '|u1', 'fortran_order': False, 'shape': ()}");
         for len in 6..whole.len() {
-            assert!(of_bytes(&whole[..len]).unwrap().is_err(), "{len}");
+            let wrong = of_bytes(&whole[..len]).unwrap().unwrap_err();
+            assert_eq!(wrong.kind, ErrorKind::Invalid, "{len}: {}", wrong.text);
         }
         assert!(of_bytes(&whole).unwrap().is_ok());
         let long = [b"\x93NUMPY\x02\x00".as_slice(), &u32::MAX.to_le_bytes()].concat();
-        assert!(of_bytes(&long).unwrap().unwrap_err().contains("more than"));
-        assert!(of_bytes(b"\x93NUMPY\x04\x00\x00\x00\x00\x00").unwrap().unwrap_err().contains("4.0"));
+        for (bytes, text) in [(long.as_slice(), "more than"), (b"\x93NUMPY\x04\x00\x00\x00\x00\x00", "4.0")] {
+            let wrong = of_bytes(bytes).unwrap().unwrap_err();
+            assert!(wrong.kind == ErrorKind::Unsupported && wrong.text.contains(text), "{}", wrong.text);
+        }
     }
 
     #[test]
@@ -304,18 +335,27 @@ mod tests {
             "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} x",
             "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (3,)}",
-            "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 4)}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (03,)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (18446744073709551615, 2)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}",
+            "{'descr': '<f\\u0034', 'fortran_order': False, 'shape': (3,)}",
+            "{'descr': '<f4",
+        ] {
+            assert_eq!(parse(text.as_bytes()).unwrap_err().kind, ErrorKind::Invalid, "{text}");
+        }
+        assert_eq!(parse(b"{'descr': '\xff").unwrap_err().kind, ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn arrays_that_are_not_read_are_unsupported() {
+        for text in [
+            "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 4)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 1, 1)}",
             "{'descr': '>f4', 'fortran_order': False, 'shape': (3,)}",
             "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}",
-            "{'descr': '<f\\u0034', 'fortran_order': False, 'shape': (3,)}",
             "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}",
-            "{'descr': '<f4",
         ] {
-            assert!(parse(text.as_bytes()).is_err(), "{text}");
+            assert_eq!(parse(text.as_bytes()).unwrap_err().kind, ErrorKind::Unsupported, "{text}");
         }
-        assert!(parse(b"{'descr': '\xff").is_err());
     }
 }

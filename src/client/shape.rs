@@ -1,7 +1,7 @@
 //! The shape of a tensor.
 
 /// A tensor has at most this many dimensions.
-const DIMENSIONS_MAX: usize = 8;
+pub(crate) const DIMENSIONS_MAX: usize = 8;
 
 /// The sizes of a tensor's dimensions, outermost first, whose product can be counted.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use zerocopy::IntoBytes;
 
@@ -129,25 +129,19 @@ impl Tensor {
     fn path_in_form(&self, form: &str) -> Result<PathBuf> {
         let failed = |error| Place::of(&self.path).failed(error);
         let real = self.path.canonicalize().map_err(failed)?;
-        // Directories of a mount have its device number, and the one above it has another.
-        let device = real.metadata().map_err(failed)?.dev();
-        let is_of_mount = |path: &&Path| path.metadata().is_ok_and(|found| found.dev() == device);
-        let root = real.ancestors().take_while(is_of_mount).last().unwrap_or(&real);
-        let below = real.strip_prefix(root).unwrap_or(&real);
-        let mut names = below.components();
-        let (Some(Component::Normal(tenant)), Some(Component::Normal(collection))) =
-            (names.next(), names.next())
-        else {
+        // The directory of a collection has one with forms, and no directory below it has.
+        let has_forms = |path: &&Path| path.join(FORMS).is_dir();
+        let Some(collection) = real.ancestors().skip(1).find(has_forms) else {
             return Err(self.failure(ErrorKind::NotMounted, "it is not a file of a collection on a mount"));
         };
-        if names.as_path().starts_with(FORMS) {
+        let below = real.strip_prefix(collection).unwrap_or(&real);
+        if below.starts_with(FORMS) {
             return Err(
                 self.failure(ErrorKind::Unsupported, "it is a file of a form, and forms have no forms")
             );
         }
         attributes::check_mounted(Place::of(&self.path))?;
-        let forms = root.join(tenant).join(collection).join(FORMS);
-        Ok(forms.join(form).join(names.as_path()))
+        Ok(collection.join(FORMS).join(form).join(below))
     }
 
     /// Maps the tensor. The use of a page whose bytes cannot be read ends the process by SIGBUS, as with every mapped
@@ -250,18 +244,21 @@ impl Tensor {
 
     /// The file, which still has the elements that this tensor describes.
     fn open_again(&self) -> Result<File> {
-        let file = File::open(&self.path).map_err(|error| Place::of(&self.path).failed(error))?;
         let changed = |text: String| self.failure(ErrorKind::Changed, format!("{text}; open it again"));
+        let opened = attributes::open(&self.path)?;
+        let file = opened.ok_or_else(|| changed("it is not a regular file now".to_owned()))?;
         match Layout::of(Place { path: &self.path, file: Some(&file) }) {
             Ok(layout) if layout == self.layout => Ok(file),
             Ok(layout) => {
                 let shape = layout.shape.dimensions();
                 Err(changed(format!("it is a tensor of {} and of the shape {shape:?} now", layout.dtype)))
             }
-            Err(error) if matches!(error.kind(), ErrorKind::NotATensor | ErrorKind::Invalid) => {
-                Err(changed("it has changed".to_owned()))
-            }
-            Err(error) => Err(error),
+            Err(error) => match error.kind() {
+                ErrorKind::NotATensor | ErrorKind::Invalid | ErrorKind::Unsupported => {
+                    Err(changed("it has changed".to_owned()))
+                }
+                _ => Err(error),
+            },
         }
     }
 

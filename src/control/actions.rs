@@ -7,7 +7,7 @@ use crate::control::jobs::Of;
 use crate::control::refusals::Asker;
 use crate::engine;
 use crate::model::{Error, Result};
-use crate::store::{Access, Event, EventKind, Events, ROOT};
+use crate::store::{Access, ROOT};
 use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
@@ -71,19 +71,11 @@ pub(super) fn set_policy(context: &Context, text: &str) -> Result<Invalidation> 
     Ok(Invalidation::default())
 }
 
-/// Tells that a user has removed a collection.
-pub fn note_removal(events: &Events, path: &str, user: u32) {
-    let cause = format!("remove, user {user}");
-    let text = "the collection was removed with everything in it";
-    let user = Some(user);
-    events.note(&Event { kind: EventKind::Removal, path, cause: &cause, text, user, step: None });
-}
-
 /// Removes the named collection with everything in it.
 pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
     let Scope::Tenant(tenant) = &context.view.scope else { return Err(no_file()) };
     let removed = context.mounted.vfs.remove_collection(tenant, name)?;
-    note_removal(context.mounted.store().events(), &format!("{tenant}/{name}"), context.user);
+    context.mounted.store().events().removed(&format!("{tenant}/{name}"), context.user);
     Ok(removed)
 }
 

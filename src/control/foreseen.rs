@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::control::context::Context;
-use crate::engine::{Engine, ForeseenMove, targets};
+use crate::engine::{self, ForeseenMove, targets};
 use crate::model::{EntryId, Result, human};
 use crate::store::Collection;
+use crate::vfs::Vfs;
 
 /// The value of `plan` that asks for the moves of the policy.
 pub const POLICY_PLAN: &str = "policy";
@@ -21,9 +22,14 @@ pub(super) struct Foreseen(Vec<ForeseenMove>);
 
 impl Foreseen {
     /// Those of a file or of all below a directory.
-    pub fn below(engine: &Engine, collection: &Arc<Collection>, node: EntryId) -> Result<Foreseen> {
+    pub fn below(vfs: &Vfs, collection: &Arc<Collection>, node: EntryId) -> Result<Foreseen> {
         let below: HashSet<EntryId> = targets(collection, node)?.iter().map(|target| target.node).collect();
-        let mut moves = engine.foreseen_moves(DAY)?;
+        // The store is looked at only if the policy moves one of these.
+        let is_moved = |node: &EntryId| engine::is_moved_by_policy(&collection.state(), *node);
+        if !below.iter().any(is_moved) {
+            return Ok(Foreseen(Vec::new()));
+        }
+        let mut moves = vfs.engine().foreseen_moves(vfs.free_bytes(), DAY)?;
         moves.retain(|step| Arc::ptr_eq(&step.collection, collection) && below.contains(&step.node));
         Ok(Foreseen(moves))
     }
@@ -72,6 +78,7 @@ impl Foreseen {
 
 /// The text of `coldest.json`.
 pub(super) fn coldest(context: &Context) -> Result<String> {
-    let moves = context.mounted.vfs.engine().foreseen_moves(DAY)?;
+    let vfs = &context.mounted.vfs;
+    let moves = vfs.engine().foreseen_moves(vfs.free_bytes(), DAY)?;
     Ok(format!("{:#}\n", Foreseen(moves).json()))
 }

@@ -42,7 +42,7 @@ mod text;
 mod totals;
 mod visibility;
 
-pub use actions::{note_refused_rename, note_removal};
+pub use actions::note_refused_rename;
 pub use attributes::{
     ATTRIBUTES, Attribute, Cost, PREFIX, Reader, attribute, listed, refusal_attribute, values,
 };

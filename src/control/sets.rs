@@ -248,7 +248,7 @@ fn foresee(asked: &Asked) -> Result<()> {
     asked.vfs().flush_all(&asked.view.collection)?;
     let job = Job::new(format!("plan={POLICY_PLAN}"), asked.view.path(), asked.user, 0);
     asked.mounted.jobs.run(job, |_, report| {
-        let foreseen = Foreseen::below(asked.vfs().engine(), &asked.view.collection, asked.node())?;
+        let foreseen = Foreseen::below(asked.vfs(), &asked.view.collection, asked.node())?;
         *report = Report { text: foreseen.text(), result: foreseen.json() };
         Ok(())
     })

@@ -86,8 +86,7 @@ impl Engine {
             let cooled = self.automatic.lock().cooled;
             now >= cooled.saturating_add(COOL_EVERY) || now < cooled
         };
-        let mut moves = plan(&tensors, rules, may_cool, now);
-        add_moves_for_space(&mut moves, &tensors, rules, Moment { free, now });
+        let moves = self.moves_of_pass(&candidates, &tensors, may_cool, Moment { free, now });
         if may_cool && moves.iter().any(|step| step.from == Tier::Q7 && step.to == Tier::Q5) {
             self.automatic.lock().cooled = now;
         }
@@ -98,9 +97,6 @@ impl Engine {
         let mut done = 0;
         for step in moves {
             let Some(candidate) = places.get(&step.key) else { continue };
-            if self.is_stuck(step.key, step.to, candidate.epoch) {
-                continue;
-            }
             if yielding.moved.load(Ordering::Relaxed) > rules.pass_bytes {
                 break;
             }
@@ -124,6 +120,28 @@ impl Engine {
         Ok(done)
     }
 
+    /// The moves of a pass: those of the plan, then those that make room. A step that came to nothing is left out until its
+    /// tensor changes.
+    pub(super) fn moves_of_pass(
+        &self,
+        candidates: &[Candidate],
+        tensors: &[Tensor],
+        may_cool: bool,
+        moment: Moment,
+    ) -> Vec<Move> {
+        let rules = &self.store.settings().rules;
+        let epochs: HashMap<BlockKey, u64> =
+            candidates.iter().map(|candidate| (candidate.tensor.key, candidate.epoch)).collect();
+        let stuck = self.automatic.lock().stuck.clone();
+        let may_go = |key: BlockKey, to: Tier| {
+            stuck.get(&(key, to)).is_none_or(|stuck| Some(stuck) != epochs.get(&key))
+        };
+        let mut moves = plan(tensors, rules, may_cool, moment.now);
+        moves.retain(|step| may_go(step.key, step.to));
+        add_moves_for_space(&mut moves, tensors, rules, moment, &may_go);
+        moves
+    }
+
     /// Corrects times of a clock that was ahead: they must not keep a tensor in its tier until they come.
     pub(super) fn correct_times(&self, tensors: &mut [Tensor], now: u64) {
         let begun = {
@@ -139,7 +157,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn is_stuck(&self, key: BlockKey, to: Tier, epoch: u64) -> bool {
+    fn is_stuck(&self, key: BlockKey, to: Tier, epoch: u64) -> bool {
         self.automatic.lock().stuck.get(&(key, to)).is_some_and(|stuck| *stuck == epoch)
     }
 

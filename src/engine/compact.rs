@@ -60,11 +60,17 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
             });
             leave_damaged(collection, object, packed, &mut left)?;
         }
-        let merged = each_step(collection, object, &Uncounted(progress), &mut |open, range| {
-            done.merged += open.merge_patches(range)?;
-            Ok(())
-        });
-        leave_damaged(collection, object, merged, &mut left)?;
+        if collection.check_not_needed(object.entry.id).is_ok() {
+            let merged = each_step(collection, object, &Uncounted(progress), &mut |open, range| {
+                match open.merge_patches(range) {
+                    // Another object has come to need it meanwhile.
+                    Err(error) if error.kind() == ErrorKind::Busy => {}
+                    merged => done.merged += merged?,
+                }
+                Ok(())
+            });
+            leave_damaged(collection, object, merged, &mut left)?;
+        }
         if is_exact(object) {
             let brought = each_step(collection, object, progress, &mut |open, range| {
                 done.returned += open.return_to_extent(range)?;

@@ -72,7 +72,7 @@ pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
     CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, WRITES, cache_bytes, encoder,
-    note_why, set_setting, set_threshold, writes,
+    is_moved_by_policy, note_why, set_setting, set_threshold, writes,
 };
 pub use summary::Summary;
 pub use variants::variant;

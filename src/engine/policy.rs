@@ -88,7 +88,7 @@ impl Tensor {
     }
 
     /// The bytes that a step down frees. Packing usually saves a quarter.
-    fn freed_by(&self, to: Tier) -> u64 {
+    pub fn freed_by(&self, to: Tier) -> u64 {
         let bytes = |tier| match tier {
             Tier::Packed => self.bytes_in(tier) / 4 * 3,
             _ => self.bytes_in(tier),
@@ -221,8 +221,14 @@ pub struct Moment {
 }
 
 /// Adds the steps down that make room on the disk, of tensors that `moves` leaves as they are: the coldest first, however
-/// much they are used, until as many bytes are free as their `free_min` says.
-pub fn add_moves_for_space(moves: &mut Vec<Move>, tensors: &[Tensor], rules: &Rules, moment: Moment) {
+/// much they are used, until as many bytes are free as their `free_min` says. A step that `may_go` refuses is not planned.
+pub fn add_moves_for_space(
+    moves: &mut Vec<Move>,
+    tensors: &[Tensor],
+    rules: &Rules,
+    moment: Moment,
+    may_go: &dyn Fn(BlockKey, Tier) -> bool,
+) {
     let mut free = moment.free;
     if tensors.iter().all(|tensor| free >= tensor.thresholds.free_min as u64) {
         return;
@@ -241,7 +247,8 @@ pub fn add_moves_for_space(moves: &mut Vec<Move>, tensors: &[Tensor], rules: &Ru
         {
             continue;
         }
-        if let Some(to) = tensor.below_if_full(rules, moment.now) {
+        let to = tensor.below_if_full(rules, moment.now).filter(|to| may_go(tensor.key, *to));
+        if let Some(to) = to {
             free = free.saturating_add(tensor.freed_by(to));
             moves.push(Move { key: tensor.key, from: tensor.tier, to, why: "the disk is nearly full" });
         }

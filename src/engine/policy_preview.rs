@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::automatic::Candidate;
-use crate::engine::policy::{Move, Tensor, plan};
+use crate::engine::policy::{Moment, Move, Tensor};
 use crate::engine::work::Engine;
 use crate::format::log::access::History;
 use crate::model::{EntryId, Result, Tier};
@@ -32,35 +32,43 @@ pub struct ForeseenMove {
 }
 
 impl Engine {
-    /// The steps of the policy within `seconds`, in order, if nothing is used and nothing written meanwhile. The passes
-    /// are a tick apart, or so far that there are 96 of them. It reads the first block of each tensor that the policy
-    /// may move.
-    pub fn foreseen_moves(&self, seconds: u64) -> Result<Vec<ForeseenMove>> {
+    /// The steps of the policy within `seconds`, in order, if nothing is used and nothing written meanwhile, while `free`
+    /// bytes of the disk are free now. The passes are a tick apart, or so far that there are 96 of them, and each moves what
+    /// the passes in its time may move. It reads the first block of each tensor that the policy may move.
+    pub fn foreseen_moves(&self, free: u64, seconds: u64) -> Result<Vec<ForeseenMove>> {
         let (rules, ticks) = (&self.store.settings().rules, self.store.ticks());
         let now = ticks.seconds();
         let candidates = self.candidates()?;
         let mut tensors: Vec<Tensor> = candidates.iter().map(|candidate| candidate.tensor.clone()).collect();
         self.correct_times(&mut tensors, now);
-        let places: HashMap<_, _> =
+        let places: HashMap<_, usize> =
             tensors.iter().zip(0..).map(|(tensor, place)| (tensor.key, place)).collect();
         let histories: Vec<Vec<History>> = candidates.iter().map(histories_of).collect();
-        let step = u64::from(rules.tick_seconds).max(seconds / PASSES_MAX);
-        let mut found = Vec::new();
+        let tick = u64::from(rules.tick_seconds).max(1);
+        let step = tick.max(seconds / PASSES_MAX);
+        let budget = rules.pass_bytes.saturating_mul(step / tick);
+        let (mut found, mut free) = (Vec::new(), free);
         for after in (0..=seconds).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
-            let (time, tick) = (now + after, ticks.of(now + after));
+            let (now, tick) = (now + after, ticks.of(now + after));
             for (tensor, histories) in tensors.iter_mut().zip(&histories) {
                 let share = tensor.thresholds.ema_share as f32;
                 tensor.score = histories.iter().map(|history| history.score(tick, share)).fold(0.0, f64::max);
             }
-            for Move { key, from, to, why } in plan(&tensors, rules, true, time) {
-                let place = places.get(&key).copied();
-                let place: Option<(&Candidate, &mut Tensor)> =
-                    place.and_then(|place: usize| Some((candidates.get(place)?, tensors.get_mut(place)?)));
-                let Some((candidate, tensor)) = place else { continue };
-                if self.is_stuck(key, to, candidate.epoch) {
+            let mut moved = 0;
+            for Move { key, from, to, why } in
+                self.moves_of_pass(&candidates, &tensors, true, Moment { free, now })
+            {
+                let place = places.get(&key).copied().unwrap_or(usize::MAX);
+                let (Some(candidate), Some(tensor)) = (candidates.get(place), tensors.get_mut(place)) else {
                     continue;
+                };
+                // The last tensor may exceed the bytes of a pass.
+                if moved > budget {
+                    break;
                 }
-                (tensor.tier, tensor.since) = (to, time);
+                moved = moved.saturating_add(tensor.bytes_in(Tier::Exact));
+                free = free.saturating_add(tensor.freed_by(to));
+                (tensor.tier, tensor.since) = (to, now);
                 found.push(ForeseenMove {
                     collection: candidate.collection.clone(),
                     node: candidate.target.node,

@@ -99,6 +99,11 @@ pub(super) fn policy_floor(state: &State, node: EntryId) -> Option<Tier> {
     })
 }
 
+/// Whether the engine moves a node by policy.
+pub fn is_moved_by_policy(state: &State, node: EntryId) -> bool {
+    policy_floor(state, node).is_some()
+}
+
 /// How programs' writes into a tensor are stored. A user must have allowed their rounding explicitly, because written data
 /// has no other source.
 pub fn writes(collection: &Collection, state: &State, node: EntryId) -> Writes {

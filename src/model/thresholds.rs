@@ -66,7 +66,7 @@ pub struct Threshold {
     place: fn(&mut Thresholds) -> &mut f64,
 }
 
-/// The most seconds and bytes: 2^53, the last whole number before which a float has all.
+/// The most seconds and bytes: 2^53. Every whole number up to it is an f64.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// [`Thresholds::down_below`].

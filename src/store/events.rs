@@ -19,6 +19,8 @@ pub const LINES_MAX: usize = 10_000;
 const LINES_DROPPED: usize = 1_000;
 /// Maximum bytes of each text of an event. Longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 2_000;
+/// Maximum bytes of the text of a setting in the trail.
+const SETTING_BYTES_MAX: usize = 200;
 
 /// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,12 +92,13 @@ pub struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// Whether the trail has it. Anybody can cause any number of refusals; other kinds are of this mount alone. The jobs that
-    /// control files start tell of themselves.
+    /// Whether the trail has it. Anybody can cause any number of refusals, and the other kinds that are left out are of this
+    /// mount alone. The jobs that control files start tell of themselves; a plan changes nothing.
     fn is_kept(&self) -> bool {
         let is_setting = |file: &str| ["quota", "policy"].iter().any(|name| file.starts_with(name));
         match self.kind {
             EventKind::Refusal | EventKind::Compaction | EventKind::Remote | EventKind::Panic => false,
+            EventKind::Control if self.cause.starts_with("plan,") => false,
             EventKind::Control => self.cause.strip_prefix(".ctl/").is_none_or(is_setting),
             _ => true,
         }
@@ -162,10 +165,15 @@ impl Events {
         put("path", shortened(event.path).into());
         put("cause", shortened(event.cause).into());
         put("text", shortened(event.text).into());
-        let text = Value::Object(line.clone()).to_string();
+        // A map of texts and numbers serializes.
+        let text = serde_json::to_string(&line).unwrap_or_default();
         self.ring.lock().push(format!("{text}\n"));
         if let Some(trail) = self.trail.get().filter(|_| event.is_kept()) {
             let mut put = |key: &str, value: Value| line.insert(key.to_owned(), value);
+            if event.kind == EventKind::Control {
+                // Each owner of a file can make as many as he likes.
+                put("text", beginning(event.text, SETTING_BYTES_MAX).into());
+            }
             if let Some(user) = event.user {
                 put("user", user.into());
             }
@@ -176,6 +184,14 @@ impl Events {
             }
             trail.append(line);
         }
+    }
+
+    /// Adds the removal of a collection or a tenant by a user.
+    pub fn removed(&self, path: &str, user: u32) {
+        let cause = format!("remove, user {user}");
+        let text = "it was removed with everything in it";
+        let (kind, user) = (EventKind::Removal, Some(user));
+        self.note(&Event { kind, path, cause: &cause, text, user, step: None });
     }
 
     /// Writes events from now on to the trail of the store on `disk` too. Only the first call has an effect.

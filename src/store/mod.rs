@@ -116,4 +116,4 @@ pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::Store;
 pub use tenant::{Tenant, TenantEntry};
-pub use trail::{TrailLines, read_trail, without_controls};
+pub use trail::{TrailCheck, read_trail};

@@ -50,7 +50,7 @@ impl Trail {
         Trail { disk, newest: Mutex::default() }
     }
 
-    /// Writes a line. An error is logged: a trail that cannot be written stops no work.
+    /// Writes a line. An error is only logged: work goes on without a trail.
     pub fn append(&self, event: Map<String, Value>) {
         let mut newest = self.newest.lock();
         if let Err(error) = self.try_append(&mut newest, event) {
@@ -125,7 +125,8 @@ impl Trail {
     /// The next file. The oldest go.
     fn next(&self, full: &Newest) -> io::Result<Newest> {
         full.file.sync_data()?;
-        let next = self.create(full.number + 1, full.last.clone())?;
+        let number = full.number.checked_add(1).ok_or_else(|| io::Error::other("no more numbers"))?;
+        let next = self.create(number, full.last.clone())?;
         let numbers = numbers(&*self.disk)?;
         for number in numbers.iter().take(numbers.len().saturating_sub(FILES_MAX)) {
             self.disk.remove_file(&path(*number))?;
@@ -135,11 +136,15 @@ impl Trail {
 
     /// Makes the lines durable.
     pub fn sync(&self) {
-        let mut newest = self.newest.lock();
-        if let Some(open) = newest.as_mut().filter(|open| open.is_changed) {
-            match open.file.sync_data() {
-                Ok(()) => open.is_changed = false,
-                Err(error) => log::error!("{}/{DIRECTORY}: syncing: {error}", self.disk.place()),
+        // Without the lock: lines are written meanwhile.
+        let changed = self.newest.lock().as_mut().filter(|open| open.is_changed).map(|open| {
+            open.is_changed = false;
+            open.file.clone()
+        });
+        if let Some(Err(error)) = changed.map(|file| file.sync_data()) {
+            log::error!("{}/{DIRECTORY}: syncing: {error}", self.disk.place());
+            if let Some(open) = self.newest.lock().as_mut() {
+                open.is_changed = true;
             }
         }
     }
@@ -151,19 +156,8 @@ impl Drop for Trail {
     }
 }
 
-/// The lines of a trail and whether each follows the one before it.
-#[derive(Debug, Default)]
-pub struct TrailLines {
-    /// The events, the oldest first, as they were written.
-    pub lines: Vec<String>,
-    /// Number of the first line that does not follow the one before it, or is not an event, with the reason.
-    pub broken: Option<(usize, String)>,
-    /// Whether older lines are gone: the first line names one before it.
-    pub begins_later: bool,
-}
-
-/// Reads the trail of a store. `NotFound` if it has none.
-pub fn read_trail(disk: &dyn Disk) -> Result<TrailLines> {
+/// Passes each line of the trail of a store to `visit`, the oldest first. `NotFound` if the store has no trail.
+pub fn read_trail(disk: &dyn Disk, visit: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let failed = |error| Error::io(format!("reading {}/{DIRECTORY}", disk.place()), error);
     let numbers = match numbers(disk) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -172,36 +166,55 @@ pub fn read_trail(disk: &dyn Disk) -> Result<TrailLines> {
     if numbers.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, format!("{} has no trail", disk.place())));
     }
-    let mut found = TrailLines::default();
-    let mut before = None;
     for number in numbers {
-        for line in whole(disk, number).map_err(failed)?.lines() {
-            let wrong = match serde_json::from_str::<Value>(line) {
-                Ok(Value::Object(event)) => match (event.get(PREVIOUS).and_then(Value::as_str), &before) {
-                    (Some(previous), Some(before)) if previous != *before => {
-                        Some("it does not follow the line before it")
-                    }
-                    (Some(previous), None) => {
-                        found.begins_later = !previous.is_empty();
-                        None
-                    }
-                    (None, _) => Some("it does not name the line before it"),
-                    _ => None,
-                },
-                _ => Some("it is not an event"),
-            };
-            if let (Some(wrong), None) = (wrong, &found.broken) {
-                found.broken = Some((found.lines.len() + 1, wrong.to_owned()));
-            }
-            before = Some(digest(line.as_bytes()));
-            found.lines.push(line.to_owned());
+        match whole(disk, number) {
+            // A daemon has dropped it meanwhile, for it was the oldest.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            lines => lines.map_err(failed)?.lines().try_for_each(&mut *visit)?,
         }
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Checks that each line of a trail follows the one before it.
+#[derive(Debug, Default)]
+pub struct TrailCheck {
+    /// The number of lines so far.
+    pub lines: u64,
+    /// Number of the first line that does not follow the one before it, or is not an event, with the reason.
+    pub broken: Option<(u64, &'static str)>,
+    /// Whether older lines are gone: the first line names one before it.
+    pub begins_later: bool,
+    /// The digest of the last line.
+    last: Option<String>,
+}
+
+impl TrailCheck {
+    /// Takes the next line.
+    pub fn add(&mut self, line: &str) {
+        self.lines += 1;
+        let event: Option<Map<String, Value>> = serde_json::from_str(line).ok();
+        let previous = event.as_ref().map(|event| event.get(PREVIOUS).and_then(Value::as_str));
+        let wrong = match (previous, &self.last) {
+            (None, _) => Some("it is not an event"),
+            (Some(None), _) => Some("it does not name the line before it"),
+            (Some(Some(previous)), Some(last)) => {
+                (previous != last).then_some("it does not follow the line before it")
+            }
+            (Some(Some(previous)), None) => {
+                self.begins_later = !previous.is_empty();
+                None
+            }
+        };
+        if let (Some(wrong), None) = (wrong, self.broken) {
+            self.broken = Some((self.lines, wrong));
+        }
+        self.last = Some(digest(line.as_bytes()));
+    }
 }
 
 /// A line of JSON in which every control character is escaped. Serializers leave some of them, such as those of C1.
-pub fn without_controls(line: &str) -> String {
+fn without_controls(line: &str) -> String {
     let mut escaped = String::with_capacity(line.len());
     for letter in line.chars() {
         if letter.is_control() {
@@ -217,15 +230,20 @@ fn digest(line: &[u8]) -> String {
     hex(blake3::hash(line).as_bytes())
 }
 
+fn name_of(number: u64) -> String {
+    format!("{number:010}{SUFFIX}")
+}
+
 fn path(number: u64) -> String {
-    format!("{DIRECTORY}/{number:010}{SUFFIX}")
+    format!("{DIRECTORY}/{}", name_of(number))
 }
 
 /// The numbers of the files, in order.
 fn numbers(disk: &dyn Disk) -> io::Result<Vec<u64>> {
     let listed = disk.list(DIRECTORY)?;
-    let mut numbers: Vec<u64> =
-        listed.iter().filter_map(|found| found.name.strip_suffix(SUFFIX)?.parse().ok()).collect();
+    let number =
+        |name: &str| name.strip_suffix(SUFFIX)?.parse().ok().filter(|number| name_of(*number) == name);
+    let mut numbers: Vec<u64> = listed.iter().filter_map(|found| number(&found.name)).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
@@ -246,7 +264,7 @@ mod tests {
 
     use serde_json::{Map, Value, json};
 
-    use super::{FILES_MAX, Trail, numbers, path, read_trail};
+    use super::{FILES_MAX, Trail, TrailCheck, numbers, path, read_trail};
     use crate::store::disk::memory::MemoryDisk;
     use crate::store::disk::{Disk, Open};
 
@@ -255,19 +273,31 @@ mod tests {
         event
     }
 
+    /// The lines of a trail, checked.
+    fn read(disk: &dyn Disk) -> (Vec<String>, TrailCheck) {
+        let (mut lines, mut check) = (Vec::new(), TrailCheck::default());
+        let visit = &mut |line: &str| {
+            lines.push(line.to_owned());
+            check.add(line);
+            Ok(())
+        };
+        read_trail(disk, visit).unwrap();
+        (lines, check)
+    }
+
     #[test]
     fn lines_follow_each_other_over_openings_and_files() {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
-        assert!(read_trail(&*disk).is_err());
+        assert!(read_trail(&*disk, &mut |_| Ok(())).is_err());
         for opening in 0..3 {
             let trail = Trail::new(disk.clone());
             (0..4).for_each(|number| trail.append(event(opening * 4 + number, "ü\n\"\u{7f}\u{9b}")));
         }
-        let found = read_trail(&*disk).unwrap();
-        assert_eq!((found.lines.len(), found.broken, found.begins_later), (12, None, false));
-        let last: Value = serde_json::from_str(&found.lines[11]).unwrap();
+        let (lines, check) = read(&*disk);
+        assert_eq!((lines.len(), check.lines, check.broken, check.begins_later), (12, 12, None, false));
+        let last: Value = serde_json::from_str(&lines[11]).unwrap();
         assert_eq!((&last["number"], &last["text"]), (&11.into(), &"ü\n\"\u{7f}\u{9b}".into()));
-        assert!(found.lines.iter().all(|line| !line.contains(char::is_control)));
+        assert!(lines.iter().all(|line| !line.contains(char::is_control)));
         // 40 KB a line: files of 16 MiB.
         let trail = Trail::new(disk.clone());
         let long = "x".repeat(40_000);
@@ -277,9 +307,13 @@ mod tests {
         drop(trail);
         Trail::new(disk.clone()).append(event(7200, ""));
         assert_eq!(numbers(&*disk).unwrap().len(), FILES_MAX);
-        let found = read_trail(&*disk).unwrap();
-        assert!(found.begins_later && found.broken.is_none(), "{:?}", found.broken);
-        let last: Value = serde_json::from_str(found.lines.last().unwrap()).unwrap();
+        // Names that no program of ours makes are left alone.
+        for name in ["5.jsonl", "+000000005.jsonl", "18446744073709551616.jsonl", "0000000001.jsonl.old"] {
+            disk.open(&format!(".tierfs.audit/{name}"), Open::Create).unwrap();
+        }
+        let (lines, check) = read(&*disk);
+        assert!(check.begins_later && check.broken.is_none(), "{:?}", check.broken);
+        let last: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
         assert_eq!(last["number"], 7200);
     }
 
@@ -296,7 +330,7 @@ mod tests {
             let bytes = lines.concat();
             file.set_len(0).unwrap();
             file.write_at(&bytes, 0).unwrap();
-            read_trail(&*disk).unwrap().broken.map(|(line, _)| line)
+            read(&*disk).1.broken.map(|(line, _)| line)
         };
         assert_eq!(with(&lines), None);
         let changed = String::from_utf8_lossy(lines[2]).replace("text", "tExt");
@@ -308,7 +342,7 @@ mod tests {
         // A line without an end is cut off, and the next one follows those before.
         assert_eq!(with(&[lines[0], lines[1], &lines[2][..9]]), None);
         Trail::new(disk.clone()).append(event(9, "after"));
-        let found = read_trail(&*disk).unwrap();
-        assert_eq!((found.lines.len(), found.broken), (3, None));
+        let (lines, check) = read(&*disk);
+        assert_eq!((lines.len(), check.broken), (3, None));
     }
 }

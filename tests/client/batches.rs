@@ -156,6 +156,57 @@ fn a_batch_on_a_mount_tells_how_many_records_it_has() {
 }
 
 #[test]
+fn a_record_is_found_while_another_thread_waits_for_the_bytes_of_a_later_one() {
+    let place = Place::new();
+    let source = place.write("x.cgeb", written(&[0, 16 << 20, 0], 100));
+    place.import("demo/m", &[&source], &[]);
+    let mounted = place.mount(&["--read-only"]);
+    // SAFETY: nobody writes to the file.
+    let batch = unsafe { Embeddings::open(mounted.mountpoint.join("demo/m/x.cgeb")).unwrap() };
+    assert!(format!("{batch:?}").contains("Found"), "{batch:?}");
+    // The first two records are beside each other, and the last one is far from them.
+    let (asked, answered) = std::sync::mpsc::channel();
+    let wait = std::time::Duration::from_secs(5);
+    mounted.signal(libc::SIGSTOP);
+    let found = std::thread::scope(|scope| {
+        let last = scope.spawn(|| batch.get(2).unwrap().is_some());
+        // The other thread has no page of the last record.
+        std::thread::sleep(wait / 10);
+        let is_waiting = !last.is_finished();
+        let first = scope.spawn(|| asked.send(batch.get(0).unwrap().is_some()));
+        let found = answered.recv_timeout(wait);
+        mounted.signal(libc::SIGCONT);
+        assert!(first.join().unwrap().is_ok() && last.join().unwrap() && is_waiting);
+        found
+    });
+    assert_eq!(found, Ok(true));
+    assert_eq!(batch.count().unwrap(), 3);
+    drop(batch);
+    mounted.unmount();
+}
+
+#[test]
+fn threads_find_the_same_records() {
+    let place = Place::new();
+    let bytes = written(&[5000, 0, 9000, 100].repeat(50), 10);
+    let path = place.write("x.cgeb", &bytes);
+    let batch = Embeddings::read(&path).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let batch = &batch;
+            scope.spawn(move || {
+                for place in (thread..200).step_by(7) {
+                    let latency = batch.get(place).unwrap().unwrap().pipeline_latency_us;
+                    assert_eq!(latency, place as u64 * 1000);
+                }
+                assert!(batch.get(200).unwrap().is_none());
+            });
+        }
+    });
+    assert_eq!(batch.count().unwrap(), 200);
+}
+
+#[test]
 fn damaged_batches_are_errors() {
     let place = Place::new();
     let bytes = written(&[10, 0], 20);

@@ -61,7 +61,8 @@ fn corrupt_bytes_are_errors_with_the_reason_of_the_mount() {
         let error = tensor.read_bytes_into(&mut bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
-        assert!(error.to_string().contains("payload crc"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("Input/output error") && text.contains("payload crc"), "{text}");
     }
     // The other pages are there.
     // SAFETY: nobody writes to the file.
@@ -100,4 +101,43 @@ fn hostile_attributes_of_another_file_system_are_errors() {
     assert_eq!(Embeddings::read(&pipe).unwrap_err().kind(), ErrorKind::Invalid);
     fs::File::options().write(true).open(&path).unwrap().set_len(15).unwrap();
     assert_eq!(tensor.read::<u8>().unwrap_err().kind(), ErrorKind::Changed);
+}
+
+#[test]
+fn a_tensor_whose_name_leads_to_another_file_has_changed() {
+    let place = Place::new();
+    let npy = |descr: &str| {
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,), }}\n");
+        let length = u16::try_from(text.len()).unwrap().to_le_bytes();
+        [b"\x93NUMPY\x01\x00".as_slice(), &length, text.as_bytes(), &[0; 8]].concat()
+    };
+    let path = place.write("w.npy", npy("<f4"));
+    let tensor = Tensor::open(&path).unwrap();
+    assert_eq!(tensor.read::<f32>().unwrap(), [0.0; 2]);
+    let assert_changed = || {
+        assert_eq!(tensor.read::<f32>().unwrap_err().kind(), ErrorKind::Changed);
+        // SAFETY: nothing is mapped.
+        assert_eq!(unsafe { tensor.map() }.unwrap_err().kind(), ErrorKind::Changed);
+    };
+    // Another type, and one that is not read; a header that is cut off; another file.
+    for (bytes, kind) in [
+        (npy("<i4"), None),
+        (npy(">f4"), Some(ErrorKind::Unsupported)),
+        (npy("<f4")[..20].to_vec(), Some(ErrorKind::Invalid)),
+        (b"other".to_vec(), Some(ErrorKind::NotATensor)),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(Tensor::open(&path).err().map(|error| error.kind()), kind);
+        assert_changed();
+    }
+    // A pipe without a writer, a socket and a directory.
+    fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert_changed();
+    fs::remove_file(&path).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert_changed();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert_changed();
 }

@@ -7,5 +7,6 @@
 mod batches;
 mod errors;
 mod mappings;
+mod npy;
 mod requests;
 mod tensors;

@@ -1,7 +1,8 @@
 //! Tensors by all their names, against the source.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use half::{bf16, f16};
 use support::{Mounted, Place, Random, assert_same, imported, npy_file, safetensors_file, set, tensors_of};
@@ -181,6 +182,58 @@ fn tensors_of_forms_have_the_type_and_shape_that_they_have_there() {
     assert_eq!(dtype, Dtype::Bf16);
     w.set_tier("q8", tierfs_client::Consent::Given).unwrap();
     assert!(what_if != rounded && in_form(&mounted, ".tensors/w") == (Dtype::Bf16, what_if));
+    mounted.unmount();
+}
+
+/// A directory that is mounted a second time. Dropping it unmounts that.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(from: &Path, to: PathBuf) -> Bound {
+        fs::create_dir(&to).unwrap();
+        assert!(Command::new("mount").arg("--bind").args([from, &to]).status().unwrap().success());
+        Bound(to)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // The test says more if this fails: the mount point stays.
+        let _status = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn tensors_are_cast_below_a_collection_that_is_mounted_elsewhere() {
+    // Only root mounts directories.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&["--read-only"]);
+    let folder = mounted.mountpoint.join("demo/model");
+    for (from, names) in [
+        (folder.clone(), [".tensors/w", "model.safetensors"]),
+        (mounted.mountpoint.join("demo"), ["model/.tensors/w", "model/model.safetensors"]),
+    ] {
+        let bound = Bound::new(&from, place.path("bound"));
+        let (name, _) = tensors(bound.0.join(names[1])).unwrap().pop_first().unwrap();
+        let tensor = Tensor::open(bound.0.join(names[0]).with_file_name(&name)).unwrap();
+        let cast = tensor.cast(Dtype::Bf16).unwrap();
+        assert!(cast.path().starts_with(&bound.0), "{cast:?}");
+        let wanted = Tensor::open(folder.join(".as/bf16/.tensors").join(&name)).unwrap();
+        assert!(cast.read::<bf16>().unwrap() == wanted.read::<bf16>().unwrap());
+        assert_eq!(cast.cast(Dtype::F16).unwrap_err().kind(), ErrorKind::Unsupported);
+        drop(bound);
+        fs::remove_dir(place.path("bound")).unwrap();
+    }
+    // The directory of the collection is out of sight.
+    let bound = Bound::new(&folder.join(".tensors"), place.path("bound"));
+    let (_, tensor) = tensors(&folder).unwrap().pop_first().unwrap();
+    let name = tensor.path().strip_prefix(folder.join(".tensors")).unwrap();
+    let tensor = Tensor::open(bound.0.join(name)).unwrap();
+    assert_eq!(tensor.cast(Dtype::Bf16).unwrap_err().kind(), ErrorKind::NotMounted);
+    drop(bound);
     mounted.unmount();
 }
 

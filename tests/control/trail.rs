@@ -47,6 +47,10 @@ fn imports_moves_discards_settings_and_removals_are_told_over_mounts_and_kills()
     let mounted = place.mount(&[]);
     set(&mounted.path("t/c/one"), "evict", "discard").unwrap();
     fs::write(mounted.path("t/.ctl/remove"), "d").unwrap();
+    fs::create_dir(mounted.path("t/empty")).unwrap();
+    fs::remove_dir(mounted.path("t/empty")).unwrap();
+    set(&mounted.path("t/c/one"), "plan", "q3").unwrap_err();
+    set(&mounted.path("t/c"), "tags", &"x".repeat(120)).unwrap();
     mounted.unmount();
     let told = lines(&place, &[]);
     let of_kind = |kind: &str| -> Vec<&Value> { told.iter().filter(|line| line["kind"] == kind).collect() };
@@ -59,7 +63,8 @@ fn imports_moves_discards_settings_and_removals_are_told_over_mounts_and_kills()
     assert!(
         moves[0]["text"].as_str().unwrap().contains("1 of 1 tensor now q5") && moves[0]["path"] == "t/c/one"
     );
-    assert_eq!(of_kind("removal")[0]["path"], "t/d");
+    let removed: Vec<&str> = of_kind("removal").iter().map(|line| line["path"].as_str().unwrap()).collect();
+    assert_eq!(removed, ["t/d", "t/empty"]);
     assert!(of_kind("refusal").is_empty());
     assert!(
         of_kind("control").iter().any(|line| line["text"] == "allow" && line["cause"] == "lossy, user 0")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
@@ -142,10 +143,44 @@ class Package(unittest.TestCase):
                 with self.assertRaises(OSError) as caught:
                     read()
                 self.assertEqual(caught.exception.errno, errno.EIO)
+                self.assertIn("Input/output error: ", str(caught.exception))
                 self.assertIn("payload crc", str(caught.exception))
                 self.assertIn(name, str(caught.exception))
         if importlib.util.find_spec("torch") is not None:
             self.assertRaisesRegex(OSError, "payload crc", tierfs.open(folder / ".tensors/matrix").torch)
+
+    def test_only_errors_of_the_daemon_have_the_reason_of_the_mount(self):
+        tensor = tierfs.open(self.damaged() / ".tensors/matrix")
+        self.assertRaises(OSError, tensor.numpy)
+        with unittest.mock.patch("os.readv", side_effect=OSError(errno.EINVAL, "Invalid argument")):
+            self.assertRaisesRegex(OSError, f"Invalid argument: '{tensor.path}'$", tensor.numpy)
+
+    def test_a_discarded_tensor_says_so(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        save_file({"w": np.ones(4096, "f4")}, place / "model.safetensors")
+        tierfs.import_(place / "store", "lab/model", place / "model.safetensors")
+        tensor = tierfs.open(self.enterContext(tierfs.mount(place / "store")) / "lab/model/.tensors/w")
+        os.setxattr(tensor.path, "user.tierfs.evict", b"discard:lossy")
+        with self.assertRaisesRegex(OSError, "No data available: .*discarded") as caught:
+            tensor.numpy()
+        self.assertEqual((caught.exception.errno, caught.exception.filename), (errno.ENODATA, str(tensor.path)))
+
+    def test_a_pipe_that_takes_the_name_of_a_tensor_is_an_error(self):
+        path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "w"
+        os.mkfifo(path)
+        self.assertRaisesRegex(OSError, "open it again", tierfs.Tensor(path, "f32", (2,)).numpy)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root mounts directories")
+    def test_tensors_are_cast_below_a_collection_that_is_mounted_elsewhere(self):
+        bound = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        subprocess.run(["mount", "--bind", self.folder, bound], check=True)
+        self.addCleanup(subprocess.run, ["umount", bound], check=True)
+        cast = tierfs.open(bound / ".tensors/matrix").cast("f16")
+        self.assertEqual(cast.path, bound / ".as/f16/.tensors/matrix")
+        np.testing.assert_array_equal(cast.numpy(), ARRAYS["matrix"].astype("f2"))
+        self.assertRaisesRegex(tierfs.Error, "forms have no forms", cast.cast, "f32")
+        elsewhere = tierfs.Tensor(Path(__file__), "f32", (2,))
+        self.assertRaisesRegex(tierfs.Error, "not a file of a collection", elsewhere.cast, "f16")
 
     def test_a_use_of_a_corrupt_mapped_page_ends_the_process(self):
         path = self.damaged() / ".tensors/matrix"

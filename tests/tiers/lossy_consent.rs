@@ -161,7 +161,41 @@ fn rounded_writes_stay_within_the_consent() {
     drop(file);
     mounted.unmount();
     let mounted = place.mount(&[]);
-    assert_same(&fs::read(mounted.path("t/c/w")).unwrap(), &wanted, "written");
+    let w = mounted.path("t/c/w");
+    assert_same(&fs::read(&w).unwrap(), &wanted, "written");
+    // More small writes than a chain has room for.
+    for round in 0..20_usize {
+        let (at, value) = (200_000 + round * 8, Random(90 + round as u64).floats(1));
+        wanted[at..at + 4].copy_from_slice(&value);
+        fs::OpenOptions::new().write(true).open(&w).unwrap().write_all_at(&value, at as u64).unwrap();
+        assert_same(&fs::read(&w).unwrap(), &wanted, "again");
+        assert!(get(&w, "chain").parse::<u32>().unwrap() <= 8);
+    }
+    mounted.unmount();
+    support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    assert_same(&fs::read(mounted.path("t/c/w")).unwrap(), &wanted, "after a replay");
+}
+
+#[test]
+fn small_writes_into_packed_blocks_stay_exact_with_rounded_writes() {
+    let place = Place::new();
+    let source = place.write("m.safetensors", container_of(&mut Random(91), &TENSORS));
+    place.import("t/c", &[&source], &["--pack"]);
+    let mounted = place.mount(&[]);
+    let w = mounted.path("t/c/w");
+    set(&mounted.path("t/c"), "lossy", "allow").unwrap();
+    set(&w, "writes", "delta").unwrap();
+    let mut wanted = fs::read(&w).unwrap();
+    for round in 0..20_usize {
+        let (at, value) = (40_000 + round * 8, Random(92 + round as u64).floats(1));
+        wanted[at..at + 4].copy_from_slice(&value);
+        fs::OpenOptions::new().write(true).open(&w).unwrap().write_all_at(&value, at as u64).unwrap();
+    }
+    mounted.unmount();
+    support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    assert_same(&fs::read(mounted.path("t/c/w")).unwrap(), &wanted, "after a replay");
 }
 
 #[test]

@@ -123,3 +123,88 @@ fn a_compaction_merges_the_patches_of_a_block_into_one() {
     assert_eq!(get(&mounted.path("demo/c/w"), "chain"), "1");
     same(&mounted, &wanted, 0);
 }
+
+/// A mount with an encoded tensor, and its bytes.
+fn encoded() -> (Place, Mounted, Vec<u8>) {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(11).floats(ELEMENTS)));
+    place.import("demo/c", &[&source], &["--tier", "q8:all"]);
+    let mounted = place.mount(&[]);
+    let bytes = fs::read(mounted.path("demo/c/w")).unwrap();
+    (place, mounted, bytes)
+}
+
+fn write_at(path: &Path, bytes: &[u8], at: usize, wanted: &mut [u8]) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at as u64).unwrap();
+    wanted[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+#[test]
+fn the_limits_of_deltas_are_those_of_the_settings() {
+    let (_place, mounted, mut wanted) = encoded();
+    let w = mounted.path("demo/c/w");
+    support::set(&mounted.path("demo/c"), "delta_chain", "2").unwrap();
+    for round in 0..5_usize {
+        write_at(&w, &Random(12 + round as u64).floats(1), 400 + 8 * round, &mut wanted);
+        same(&mounted, &wanted, round);
+        assert_eq!(get(&w, "chain"), ["1", "2", "1", "2", "1"][round]);
+    }
+    // A block of 16,384 bytes has 4,096 elements, of which a tenth may change.
+    let block = 64 << 10;
+    write_at(&w, &Random(20).floats(300), block, &mut wanted);
+    assert_eq!((get(&w, "tier"), get(&w, "chain")), ("q8".into(), "1".into()));
+    support::set(&mounted.path("demo/c"), "delta_changed", "0.01").unwrap();
+    write_at(&w, &Random(21).floats(300), 2 * block, &mut wanted);
+    same(&mounted, &wanted, 9);
+    assert_eq!(get(&w, "tier"), "mixed");
+}
+
+#[test]
+fn a_rounded_delta_is_as_large_as_delta_norm_says() {
+    let (_place, mounted, mut wanted) = encoded();
+    let w = mounted.path("demo/c/w");
+    support::set(&mounted.path("demo/c"), "lossy", "allow").unwrap();
+    support::set(&w, "writes", "delta").unwrap();
+    let changed = |wanted: &[u8], at: usize| {
+        let value = f32::from_le_bytes(wanted[at..at + 4].try_into().unwrap());
+        (value + 0.01).to_le_bytes()
+    };
+    let value = changed(&wanted, 800);
+    write_at(&w, &value, 800, &mut wanted);
+    assert_eq!((get(&w, "tier"), get(&w, "chain")), ("q8".into(), "1".into()));
+    support::set(&w, "delta_norm", "0").unwrap();
+    let value = changed(&wanted, 808);
+    write_at(&w, &value, 808, &mut wanted);
+    // The block is encoded anew, without a chain.
+    assert_eq!((get(&w, "tier"), get(&w, "chain")), ("q8".into(), "0".into()));
+}
+
+#[test]
+fn a_compaction_leaves_the_patches_of_a_parent_that_a_child_needs() {
+    let place = Place::new();
+    let mut random = Random(30);
+    let values = random.floats(ELEMENTS);
+    let base = place.write("base/w.npy", npy_file(&values));
+    place.import("demo/base", &[&base], &["--tier", "q5:all"]);
+    let mut mounted = place.mount(&[]);
+    let parent = mounted.path("demo/base/w");
+    for round in 0..3_usize {
+        let file = fs::OpenOptions::new().write(true).open(&parent).unwrap();
+        file.write_all_at(&random.floats(1), 400 + 8 * round as u64).unwrap();
+    }
+    assert_eq!(get(&parent, "chain"), "3");
+    let mut tuned = fs::read(&parent).unwrap();
+    tuned[40_000..40_004].copy_from_slice(&random.floats(1));
+    let child = place.write("tuned/w.npy", npy_file(&tuned));
+    mounted.unmount();
+    place.import("demo/tuned", &[&child], &["--parent", "demo/base", "--reconstruct", "delta"]);
+    mounted = place.mount(&[]);
+    assert_eq!(get(&mounted.path("demo/tuned/w"), "tier"), "absent");
+    mounted.unmount();
+    support::run(["compact".as_ref(), place.store().as_os_str()]).ok();
+    support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    mounted = place.mount(&[]);
+    assert_eq!(get(&mounted.path("demo/base/w"), "chain"), "3");
+    assert!(fs::read(mounted.path("demo/tuned/w")).unwrap() == tuned);
+}

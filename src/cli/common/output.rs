@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use crate::model::{Error, Result};
+use crate::model::{Error, Result, THRESHOLDS};
 pub(in crate::cli) use crate::model::{human, human_part};
 
 /// Attributes whose values are numbers.
@@ -33,7 +33,7 @@ pub(in crate::cli) fn attribute_json(name: &str, value: &str) -> serde_json::Val
         "access" => value.split_once(' ').and_then(|(count, last)| {
             Some(serde_json::json!({ "count": number(count)?, "last": number(last)? }))
         }),
-        name if NUMBERS.contains(&name) => number(value),
+        name if NUMBERS.contains(&name) || THRESHOLDS.iter().any(|known| known.name == name) => number(value),
         _ => None,
     };
     found.unwrap_or_else(|| value.into())

@@ -74,7 +74,7 @@ impl Service for Dispatcher {
             }
             Operation::RemoveDirectory { name } => {
                 self.measured(Counted::Rmdir, child(name), || {
-                    self.done("rmdir", reply, self.vfs.remove_directory(node, name));
+                    self.done("rmdir", reply, self.vfs.remove_directory(node, name, by.user));
                 });
             }
             Operation::Rename { name, new_parent, new_name, flags } => {

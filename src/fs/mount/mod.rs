@@ -262,6 +262,7 @@ impl Mount {
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
         let (mut looked, mut pressed) = (Instant::now(), Instant::now());
+        let is_futile = Arc::new(AtomicBool::new(false));
         let ended = loop {
             if self.is_over() {
                 break true;
@@ -284,12 +285,12 @@ impl Mount {
             self.second_looks.release_old();
             self.heal(&heals);
             self.tend_pins(&tends);
-            let is_pressed = pressed.elapsed() >= PRESSED_EVERY && {
+            let is_pressed = pressed.elapsed() >= PRESSED_EVERY && !is_futile.load(Ordering::Acquire) && {
                 pressed = Instant::now();
                 self.vfs.is_short_of_space()
             };
             if is_pressed || looked.elapsed() >= tick {
-                self.follow_policy(&follows);
+                self.follow_policy(&follows, &is_futile);
                 looked = Instant::now();
             }
             self.waker.listen(LOOK_EVERY)?;
@@ -328,11 +329,14 @@ impl Mount {
         });
     }
 
-    /// Queues a job that moves tensors between tiers by policy.
-    fn follow_policy(&self, follows: &Arc<AtomicBool>) {
-        let (vfs, invalidator) = (self.vfs.clone(), self.invalidator.clone());
+    /// Queues a job that moves tensors between tiers by policy. Sets whether it found nothing to do: until the next tick
+    /// another one would not either, however full the disk is.
+    fn follow_policy(&self, follows: &Arc<AtomicBool>, is_futile: &Arc<AtomicBool>) {
+        let (vfs, invalidator, is_futile) = (self.vfs.clone(), self.invalidator.clone(), is_futile.clone());
         self.start_one("policy", follows, vfs.has_automatic(), move |progress| {
-            vfs.follow_policy(progress, &mut |forget| invalidator.forget(forget, || ()))
+            let done = vfs.follow_policy(progress, &mut |forget| invalidator.forget(forget, || ()))?;
+            is_futile.store(done.is_empty(), Ordering::Release);
+            Ok(done)
         });
     }
 

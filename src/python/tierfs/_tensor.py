@@ -6,6 +6,7 @@ import errno
 import math
 import os
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from ._commands import ls
@@ -44,6 +45,8 @@ _ML_DTYPES = {
 # Element types that `.as/f32`, `.as/f16` and `.as/bf16` do not cast.
 _NOT_CAST = {"bool", "c64", "f4", "i16", "i32", "i64", "i8", "opaque", "u16", "u32", "u64", "u8"}
 _CASTS = ("f32", "f16", "bf16")
+# Errors of the daemon, for which the mount may have a reason.
+_OF_DAEMON = (errno.EIO, errno.ENODATA, errno.EOPNOTSUPP)
 
 
 class Tensor(os.PathLike[str]):
@@ -97,14 +100,21 @@ class Tensor(os.PathLike[str]):
         """Returns the same tensor as `f32`, `f16` or `bf16`; the mount computes the elements when they are read.
 
         A tensor that is not a float keeps its element type.
+
+        Raises:
+            Error: the file is not in a collection on a mount, or is a file of a form.
         """
         if dtype not in _CASTS:
             raise ValueError(f"a mount casts to {', '.join(_CASTS)}, not to {dtype}")
-        root = self.path.absolute()
-        while not root.is_mount():
-            root = root.parent
-        tenant, collection, *below = self.path.absolute().relative_to(root).parts
-        path = root.joinpath(tenant, collection, ".as", dtype, *below)
+        real = self.path.resolve(strict=True)
+        # The directory of a collection has one with forms, and no directory below it has.
+        collection = next((above for above in real.parents if (above / ".as").is_dir()), None)
+        if collection is None:
+            raise Error(f"{self.path} is not a file of a collection on a mount")
+        below = real.relative_to(collection)
+        if below.parts[0] == ".as":
+            raise Error(f"{self.path} is a file of a form, and forms have no forms")
+        path = collection / ".as" / dtype / below
         return Tensor(path, self.dtype if self.dtype in _NOT_CAST else dtype, self.shape)
 
     def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
@@ -183,31 +193,37 @@ class Tensor(os.PathLike[str]):
 
         count = self.size * element.itemsize
         buffer = np.empty(count, np.uint8)
-        left = buffer.data
-        # Not np.fromfile: it takes a failed read for the end of the file.
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            found = os.fstat(descriptor).st_size
-            if found != count:
-                text = f"it has {found} bytes, and {self.dtype} of this shape has {count}; open it again"
-                raise OSError(errno.ESTALE, text, str(self.path))
+            self._read_into(buffer.data)
+        except OSError as error:
+            why = self._why() if error.errno in _OF_DAEMON else ""
+            text = f"{error.strerror}: {why}" if why else error.strerror
+            raise OSError(error.errno, text, str(self.path)) from None
+        return buffer.view(element).reshape(self.shape)
+
+    def _read_into(self, left: memoryview) -> None:
+        count = len(left)
+        # Not np.fromfile: it takes a failed read for the end of the file. A pipe does not wait for a writer.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            found = os.fstat(descriptor)
+            if not S_ISREG(found.st_mode):
+                raise OSError(errno.ESTALE, "it is not a regular file now; open it again")
+            if found.st_size != count:
+                text = f"it has {found.st_size} bytes, and {self.dtype} of this shape has {count}; open it again"
+                raise OSError(errno.ESTALE, text)
             while len(left) > 0:
                 read = os.readv(descriptor, [left])
                 if read == 0:
-                    raise OSError(errno.EIO, "it ended early", str(self.path))
+                    raise OSError(errno.ESTALE, "it ended early; open it again")
                 left = left[read:]
-        except OSError as error:
-            if error.filename is not None:
-                raise
-            raise OSError(error.errno, self._why() or error.strerror, str(self.path)) from None
         finally:
             os.close(descriptor)
-        return buffer.view(element).reshape(self.shape)
 
     def _why(self) -> str:
-        """Why the last read failed, if the mount knows."""
+        """Why the last request was refused, and why bytes cannot be read, if the mount knows."""
         try:
-            return _attribute(self.path, "why")
+            return _attribute(self.path, "why").strip()
         except OSError:
             return ""
 

@@ -14,7 +14,7 @@ use crate::format::payload::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::packed_blocks::apply_changes;
-use crate::store::io::scaled_delta::{DeltaLimits, Rounding, Writes, scaled};
+use crate::store::io::scaled_delta::{Rounding, Writes, scaled};
 use crate::store::object::blocks::{Block, DIRTY, IndexedBlock};
 use crate::store::object::links::{DELTA_FILE, DeltaLink};
 use crate::store::space::files::Touched;
@@ -109,6 +109,9 @@ impl OpenObject {
         let deltas = object.deltas(index, block.epoch);
         let links = deltas.as_ref().map_or(0, |links| links.len());
         let Writes { rounding, limits } = writes;
+        // An exact block stays exact, and a block in a tier below the consent takes exact patches.
+        let tier = block.stored.tier;
+        let rounding = rounding.filter(|rounding| !tier.is_exact() && rounding.loss.allows(tier));
         // The last patch merges everything written since the block was encoded.
         let is_merged = links >= limits.chain && rounding.is_none();
         let is_scaled = |link: &DeltaLink| link.kind == DeltaKind::Scaled;
@@ -129,11 +132,7 @@ impl OpenObject {
             // The outside file is no longer the source of a block that was written.
             return Ok(Patch::None);
         }
-        // An exact block stays exact, and a block in a tier below the consent takes exact patches.
-        if let Some(Rounding { encoder, loss }) = rounding
-            && !block.stored.tier.is_exact()
-            && loss.allows(block.stored.tier)
-        {
+        if let Some(Rounding { encoder, .. }) = rounding {
             if base == new {
                 return Ok(Patch::Same);
             }
@@ -145,11 +144,12 @@ impl OpenObject {
                 Some(changes) => {
                     self.link(IndexedBlock { index, block: &block }, changes, links + 1, touched)
                 }
-                None => Ok(Patch::Encoded(block.stored.tier, encoder)),
+                None => Ok(Patch::Encoded(tier, encoder)),
             };
         }
         let chain_len = if is_merged { 1 } else { links + 1 };
-        let Some(changes) = changes(dtype, &base, new, &limits) else { return Ok(Patch::None) };
+        let most = limits.changed(new.len() / width);
+        let Some(changes) = changes(dtype, &base, new, most) else { return Ok(Patch::None) };
         if changes.is_empty() && chain_len == links + 1 {
             return Ok(Patch::Same);
         }
@@ -179,7 +179,11 @@ impl OpenObject {
             self.read_base(index, &block, &mut base)?;
             let mut merged = base.clone();
             self.apply_deltas(index, &block, &mut merged)?;
-            let found = changes(dtype, &base, &merged, &DeltaLimits::default());
+            let width = dtype.bytes() as usize;
+            // A merge is worth it if it is shorter than the patches are.
+            let bytes: usize = links.iter().map(|link| link.len as usize).sum();
+            let most = bytes.saturating_sub(HEAD_BYTES + 1) / (2 + width);
+            let found = changes(dtype, &base, &merged, most);
             let Some(changes) = found.filter(|changes| !changes.is_empty()) else { continue };
             if let Patch::Link(record) =
                 self.link(IndexedBlock { index, block: &block }, changes, 1, &mut touched)?
@@ -223,10 +227,9 @@ impl OpenObject {
     }
 }
 
-/// The elements that differ bitwise, or `None` if they are too many. Equal blocks give an empty patch.
-fn changes(dtype: Dtype, base: &[u8], new: &[u8], limits: &DeltaLimits) -> Option<Changes> {
+/// The elements that differ bitwise, or `None` if they are more than `most`. Equal blocks give an empty patch.
+fn changes(dtype: Dtype, base: &[u8], new: &[u8], most: usize) -> Option<Changes> {
     let width = dtype.bytes() as usize;
-    let most = limits.changed(new.len() / width);
     let (mut indices, mut elements) = (Vec::new(), Vec::new());
     for (place, (before, after)) in base.chunks_exact(width).zip(new.chunks_exact(width)).enumerate() {
         if before != after {

@@ -44,7 +44,7 @@ impl DeltaLimits {
 
     /// The elements of a block with `count` that a delta may change.
     pub(in crate::store) fn changed(&self, count: usize) -> usize {
-        // A tenth of a thousand is a hundred, however the share is rounded.
+        // The addend makes up for the rounding of the share.
         (count as f64 * self.changed + 1e-6) as usize
     }
 }

@@ -8,6 +8,7 @@ use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::batch::Batch;
 use crate::store::object::blocks::BlockLayout;
 use crate::store::object::is_relocation;
+use crate::store::object::links::LINKS_MAX;
 use crate::store::state::State;
 use crate::store::state::by_id::ByObject;
 
@@ -111,6 +112,11 @@ impl Planned<'_> {
     }
 
     fn record(&mut self, record: &Record) -> Result<()> {
+        if let Record::Delta { chain_len, .. } = record
+            && usize::from(*chain_len) > LINKS_MAX
+        {
+            return Err(Error::invalid(format!("a chain of {chain_len} deltas, {LINKS_MAX} at most")));
+        }
         let (object, end) = match record {
             Record::Delete { object } => {
                 self.objects.insert(*object, None);

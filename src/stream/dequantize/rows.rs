@@ -42,14 +42,12 @@ pub(super) struct Known {
     codes: Vec<u8>,
     /// The place of these codes.
     read: Range<u64>,
-    /// Codes that were read before.
-    held: Held,
     numbers: Option<Numbers>,
 }
 
 /// The codes of some columns of consecutive rows.
 #[derive(Default)]
-struct Held {
+pub(super) struct Held {
     codes: Vec<u8>,
     /// The places of these codes in order, each with its offset in them.
     pieces: Vec<(Range<u64>, usize)>,
@@ -165,7 +163,7 @@ impl Rows {
     }
 
     /// Reads the codes of some columns of a matrix, so that the columns can be decoded a few at a time.
-    pub fn hold(&self, matrix: u64, columns: &Range<u64>) -> Result<Known> {
+    pub fn hold(&self, matrix: u64, columns: &Range<u64>) -> Result<Held> {
         let (unit_bytes, unit_values) = self.alphabet.unit();
         let rows = matrix * self.weight.rows..(matrix + 1) * self.weight.rows;
         let mut spans: Vec<Range<u64>> = Vec::new();
@@ -200,11 +198,11 @@ impl Rows {
             held.codes.resize(*offset + (piece.end - piece.start) as usize, 0);
             self.codes.read_exact(piece.start, held.codes.get_mut(*offset..).unwrap_or_default())?;
         }
-        Ok(Known { held, ..Known::default() })
+        Ok(held)
     }
 
-    /// Decodes whole elements from an element on.
-    pub fn decode(&self, first: u64, out: &mut [u8], known: &mut Known) -> Result<()> {
+    /// Decodes whole elements from an element on. Codes that are not `held` are read.
+    pub fn decode(&self, first: u64, out: &mut [u8], held: &Held, known: &mut Known) -> Result<()> {
         let (each, columns) = (self.to.bytes() as usize, self.weight.columns);
         let mut at = first;
         let mut rest = out;
@@ -215,7 +213,7 @@ impl Rows {
             let (unit_bytes, unit_values) = self.alphabet.unit();
             let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
             let span = place.bytes.start..place.bytes.start + needed;
-            let Known { codes, read, held, numbers } = known;
+            let Known { codes, read, numbers } = known;
             let found = held.find(&span);
             if found.is_none() && !(read.start <= span.start && span.end <= read.end) {
                 // Codes of several rows are read at once where they follow each other.
@@ -327,11 +325,11 @@ impl Computed for Rows {
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let each = self.to.bytes();
         if range.start.is_multiple_of(each) && range.end.is_multiple_of(each) {
-            return self.decode(range.start / each, out, &mut Known::default());
+            return self.decode(range.start / each, out, &Held::default(), &mut Known::default());
         }
         let first = range.start / each;
         let mut whole = vec![0; ((range.end.div_ceil(each) - first) * each) as usize];
-        self.decode(first, &mut whole, &mut Known::default())?;
+        self.decode(first, &mut whole, &Held::default(), &mut Known::default())?;
         let skip = (range.start - first * each) as usize;
         if let Some(part) = whole.get(skip..skip + out.len()) {
             out.copy_from_slice(part);

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 
 use crate::model::Result;
 use crate::stream::Computed;
-use crate::stream::dequantize::rows::Rows;
+use crate::stream::dequantize::rows::{Held, Known, Rows};
+use crate::trace;
 
 /// Bytes of a band of decoded columns. Longer pieces of rows cost fewer reads.
 const BAND_BYTES: u64 = 32 << 20;
@@ -56,7 +57,11 @@ pub(super) struct Exchanged {
 
 impl Drop for Exchanged {
     fn drop(&mut self) {
-        BANDS.lock().kept.retain(|band| band.owner != self.owner);
+        let mut bands = BANDS.lock();
+        bands.kept.retain(|band| band.owner != self.owner);
+        if bands.kept.is_empty() {
+            bands.spare = Vec::new();
+        }
     }
 }
 
@@ -96,18 +101,23 @@ impl Exchanged {
         let mut bands = BANDS.lock();
         let Bands { kept, spare } = &mut *bands;
         kept.push_back(band.clone());
-        while kept.len() > 1 && kept.iter().map(|band| band.values.len()).sum::<usize>() > BANDS_BYTES_MAX {
-            if let Some(band) = kept.pop_front().and_then(Arc::into_inner) {
-                *spare = band.values;
+        while kept.len() > 1
+            && kept.iter().map(|band| band.values.capacity()).sum::<usize>() > BANDS_BYTES_MAX
+        {
+            let dropped = kept.pop_front().and_then(Arc::into_inner).map(|band| band.values);
+            if let Some(values) = dropped.filter(|values| values.capacity() as u64 <= 2 * BAND_BYTES) {
+                *spare = values;
             }
         }
         Ok(band)
     }
 
-    /// Decodes a band on all cores: its readers wait for it. `out` is memory to use again.
+    /// Decodes a band on several cores: its readers wait for it. `out` is memory to use again.
     fn decode(&self, matrix: u64, columns: &Range<u64>, mut out: Vec<u8>) -> Result<Vec<u8>> {
         let column_bytes = (self.rows.weight().rows * self.rows.element_bytes()) as usize;
         let count = columns.end - columns.start;
+        // Once for all cores: whole rows follow each other.
+        let held = self.rows.hold(matrix, columns)?;
         out.resize(count as usize * column_bytes, 0);
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let each = count.div_ceil(threads as u64).next_multiple_of(NARROW);
@@ -115,19 +125,19 @@ impl Exchanged {
         let parts = Mutex::new(begins.zip(out.chunks_mut(each as usize * column_bytes)));
         let first_error = Mutex::new(None);
         let work = || {
-            loop {
+            while first_error.lock().is_none() {
                 let Some((begin, out)) = next_of(&parts) else { return };
-                let decoded = self.decode_columns(matrix, &(begin..(begin + each).min(columns.end)), out);
+                let part = begin..(begin + each).min(columns.end);
+                let decoded = self.decode_columns(matrix, &part, &held, out);
                 if let Err(error) = decoded {
                     first_error.lock().get_or_insert(error);
-                    return;
                 }
             }
         };
         std::thread::scope(|scope| {
             for _ in 1..count.div_ceil(each) {
                 // If no thread can be started, this one does the work alone.
-                let started = std::thread::Builder::new().spawn_scoped(scope, work);
+                let started = std::thread::Builder::new().spawn_scoped(scope, trace::carried(work));
                 started.map(drop).unwrap_or_else(|error| log::debug!("decoding a weight: {error}"));
             }
             work();
@@ -135,11 +145,11 @@ impl Exchanged {
         first_error.into_inner().map_or(Ok(out), Err)
     }
 
-    fn decode_columns(&self, matrix: u64, columns: &Range<u64>, out: &mut [u8]) -> Result<()> {
+    fn decode_columns(&self, matrix: u64, columns: &Range<u64>, held: &Held, out: &mut [u8]) -> Result<()> {
         let weight = self.rows.weight();
         let each = self.rows.element_bytes() as usize;
         let height = weight.rows as usize;
-        let mut known = self.rows.hold(matrix, columns)?;
+        let mut known = Known::default();
         let mut stored = vec![0; SQUARE * NARROW as usize * each];
         let narrow = out.chunks_mut(NARROW as usize * height * each);
         for (begin, out) in (columns.start..columns.end).step_by(NARROW as usize).zip(narrow) {
@@ -148,7 +158,7 @@ impl Exchanged {
                 let count = SQUARE.min(height - first);
                 for (row, i) in stored.chunks_exact_mut(width * each).zip(0..count) {
                     let row_number = matrix * weight.rows + (first + i) as u64;
-                    self.rows.decode(row_number * weight.columns + begin, row, &mut known)?;
+                    self.rows.decode(row_number * weight.columns + begin, row, held, &mut known)?;
                 }
                 let place = Place { width, count, first, height };
                 match each {

@@ -58,7 +58,7 @@ impl Vfs {
     }
 
     /// The bytes that are free on the disk of the store. Where it does not say, as many as there can be.
-    fn free_bytes(&self) -> u64 {
+    pub fn free_bytes(&self) -> u64 {
         self.store().space().map_or(u64::MAX, |space| space.available)
     }
 

@@ -321,17 +321,22 @@ impl Vfs {
         Ok(forget)
     }
 
-    /// Removes an empty directory, or an empty collection or tenant.
-    pub fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    /// Removes an empty directory, or an empty collection or tenant, for a user.
+    pub fn remove_directory(&self, parent: Ino, name: &[u8], user: u32) -> Result<()> {
         self.check_access()?;
         let label =
             || std::str::from_utf8(name).map_err(|_| Error::new(ErrorKind::NotFound, "no such directory"));
         match self.locate(parent)? {
             _ if name == CONTROL_NAME.as_bytes() => Err(not_here()),
-            Located::Root => self.store().remove_tenant(label()?),
+            Located::Root => {
+                self.store().remove_tenant(label()?)?;
+                self.store().events().removed(label()?, user);
+                Ok(())
+            }
             Located::Tenant(tenant) => {
                 let number = self.store().remove_collection(&tenant, label()?)?;
                 self.forget_collection(number);
+                self.store().events().removed(&format!("{tenant}/{}", label()?), user);
                 Ok(())
             }
             _ => {

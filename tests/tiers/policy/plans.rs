@@ -258,22 +258,25 @@ fn the_coldest_tensors_make_room_until_enough_of_the_disk_is_free() {
     tensors.push(Tensor { is_outside: true, ..hot(4, 0.0, Tier::Exact) });
     tensors.push(Tensor { loss: Loss::Deny, ..hot(5, 50.0, Tier::Exact) });
     tensors.push(Tensor { thresholds: Thresholds::default(), ..hot(6, 60.0, Tier::Exact) });
-    let steps = |free_kib: u64| -> Vec<(u128, Tier)> {
+    let nothing = BlockKey { collection: 9, ..tensors[0].key };
+    let steps = |free_kib: u64, stuck: BlockKey| -> Vec<(u128, Tier)> {
         let mut moves = Vec::new();
         let moment = Moment { free: free_kib << 10, now: BEGIN };
-        add_moves_for_space(&mut moves, &tensors, &Rules::default(), moment);
+        add_moves_for_space(&mut moves, &tensors, &Rules::default(), moment, &|key, _| key != stuck);
         moves.iter().map(|step| (step.key.object.0, step.to)).collect()
     };
-    assert_eq!(steps(1000 << 10), []);
-    assert_eq!(steps((1000 << 10) - 1), [(3, Tier::Q8)]);
-    assert_eq!(steps((1000 << 10) - 752), [(3, Tier::Q8)]);
-    assert_eq!(steps((1000 << 10) - 753), [(3, Tier::Q8), (2, Tier::Q8)]);
-    assert_eq!(steps(0), [(3, Tier::Q8), (2, Tier::Q8), (1, Tier::Q8)]);
+    assert_eq!(steps(1000 << 10, nothing), []);
+    assert_eq!(steps((1000 << 10) - 1, nothing), [(3, Tier::Q8)]);
+    assert_eq!(steps((1000 << 10) - 752, nothing), [(3, Tier::Q8)]);
+    assert_eq!(steps((1000 << 10) - 753, nothing), [(3, Tier::Q8), (2, Tier::Q8)]);
+    assert_eq!(steps(0, nothing), [(3, Tier::Q8), (2, Tier::Q8), (1, Tier::Q8)]);
+    // A step that came to nothing frees nothing.
+    assert_eq!(steps((1000 << 10) - 1, tensors[2].key), [(2, Tier::Q8)]);
     // Moves of the pass itself count.
     let key = tensors[0].key;
     let mut moves = vec![Move { key, from: Tier::Exact, to: Tier::Q8, why: "it is not used" }];
     let moment = Moment { free: (1000 << 20) - 1, now: BEGIN };
-    add_moves_for_space(&mut moves, &tensors, &Rules::default(), moment);
+    add_moves_for_space(&mut moves, &tensors, &Rules::default(), moment, &|_, _| true);
     assert_eq!(moves.len(), 1);
 }
 

@@ -156,7 +156,7 @@ fn the_moves_that_are_foreseen_are_those_that_come() {
     }
     held.clock.set(now);
     (0..20).for_each(|_| look_at(&held.collection, "a"));
-    let foreseen = engine.foreseen_moves(24 * HOUR).unwrap();
+    let foreseen = engine.foreseen_moves(u64::MAX, 24 * HOUR).unwrap();
     assert_eq!(foreseen.iter().filter(|step| step.path.ends_with("/a")).count(), 4, "packed, q8, q7, q5");
     assert!(foreseen.windows(2).all(|two| two[0].after <= two[1].after));
     let mut came = Vec::new();
@@ -181,7 +181,34 @@ fn the_moves_that_are_foreseen_are_those_that_come() {
     wanted.sort();
     came.sort();
     assert_eq!(came, wanted);
-    assert_eq!(engine.foreseen_moves(24 * HOUR).unwrap().len(), 0);
+    assert_eq!(engine.foreseen_moves(u64::MAX, 24 * HOUR).unwrap().len(), 0);
+}
+
+#[test]
+fn no_more_is_foreseen_than_the_passes_may_move() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    Store::create(&*disk, STORE).unwrap();
+    let settings = disk.open("tierfs.toml", Open::Write).unwrap();
+    let mut text = vec![0; settings.len().unwrap() as usize];
+    settings.read_exact_at(&mut text, 0).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let text = text
+        .replace("pass_bytes = 4294967296", "pass_bytes = 1")
+        .replace("pack_idle = 3600", "pack_idle = 1");
+    settings.set_len(0).unwrap();
+    settings.write_at(text.as_bytes(), 0).unwrap();
+    let held = hold(&disk, tierfs::store::now_seconds() / 60 * 60);
+    let mut numbers = Numbers(7);
+    let tensors = ["a", "b", "c"].map(|name| f32s(name, &[256, 300], &mut numbers));
+    import(&held.collection, "m.safetensors", &safetensors_file(&tensors), &Options::default()).unwrap();
+    set_setting(&held.collection, ROOT, &POLICY, "auto").unwrap();
+    set_threshold(&held.collection, ROOT, &HOLD, "0").unwrap();
+    let engine = Engine::new(held.store.clone());
+    // One of three tensors a tick, for ten minutes.
+    let foreseen = engine.foreseen_moves(u64::MAX, 600).unwrap();
+    let after: Vec<u64> = foreseen.iter().map(|step| step.after).collect();
+    assert_eq!(after.len(), 3);
+    assert!(after.windows(2).all(|two| two[0] < two[1]), "{after:?}");
 }
 
 #[test]
