@@ -6,7 +6,7 @@ use crate::engine::moves::with_container;
 use crate::engine::select::{Target, targets};
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::model::{Aim, Encoder, EntryId, Error, ErrorKind, Result, Storing, Tier};
-use crate::store::{Collection, Elements, OpenObject, Touched, now_nanoseconds};
+use crate::store::{Collection, Elements, Object, OpenObject, Touched, now_nanoseconds};
 
 /// Logical bytes that are stored with one batch.
 const STEP_BYTES: u64 = 8 << 20;
@@ -26,6 +26,8 @@ pub struct StoreArrived<'a> {
     /// The tier of a tensor. `None` if it stays as it is.
     pub tier_of: &'a dyn Fn(&Target) -> Option<Tier>,
     pub encoder: Encoder,
+    /// Begin of the bytes that were written since, if the file is one tensor.
+    pub from: u64,
 }
 
 /// Stores the exact blocks of the tensors in a file. Blocks that are encoded, and their patches, stay. Returns the nodes
@@ -40,7 +42,7 @@ pub fn store_arrived(
         let tier = (how.tier_of)(&target).filter(|_| !target.is_view);
         let is_of_type = target.objects.iter().all(|object| object.dtype() == target.dtype);
         if let Some(tier) = tier.filter(|_| is_of_type)
-            && store(collection, &target, tier, how.encoder)?
+            && store(collection, &target, tier, how, if target.node == node { how.from } else { 0 })?
             && !tier.is_exact()
         {
             changed.extend(with_container(&collection.state(), target.node));
@@ -49,8 +51,28 @@ pub fn store_arrived(
     Ok(changed)
 }
 
-/// Whether there were any such blocks.
-fn store(collection: &Arc<Collection>, target: &Target, tier: Tier, encoder: Encoder) -> Result<bool> {
+/// The first block of an object that may be due after a write at byte `from`: that of the byte, or the first of the exact
+/// ones right before it. An earlier close may have failed to store these.
+fn first_due(object: &Object, from: u64) -> u32 {
+    let layout = object.layout();
+    let mut first = if from < layout.bytes { layout.index(from) } else { layout.blocks() };
+    let is_exact = |index| object.block(index, layout).is_some_and(|block| block.stored.tier == Tier::Exact);
+    while let Some(before) = first.checked_sub(1).filter(|before| is_exact(*before)) {
+        first = before;
+    }
+    first
+}
+
+/// Stores those of a tensor that were written from byte `from` on. Whether there were any.
+fn store(
+    collection: &Arc<Collection>,
+    target: &Target,
+    tier: Tier,
+    how: &StoreArrived<'_>,
+    from: u64,
+) -> Result<bool> {
+    let encoder = how.encoder;
+    let mut begin = 0;
     let aim = if tier == Tier::Packed { Aim::Pack } else { Aim::Tier(tier) };
     let storing = Storing { aim, packs: tier == Tier::Packed, encoder };
     let mut is_any = false;
@@ -58,7 +80,9 @@ fn store(collection: &Arc<Collection>, target: &Target, tier: Tier, encoder: Enc
         let open = OpenObject::open_by_name(collection, object)?;
         let layout = object.layout();
         let step = u32::try_from(STEP_BYTES / u64::from(layout.block_bytes)).unwrap_or(1).max(1);
-        let due = object.stored_blocks(0..layout.blocks(), layout);
+        let first = first_due(object, from.saturating_sub(begin));
+        begin += layout.bytes;
+        let due = object.stored_blocks(first..layout.blocks(), layout);
         let due =
             due.filter(|(index, block)| block.stored.tier.is_exact() && open.is_due(*index, block, aim));
         let due: Vec<u32> = due.map(|(index, _)| index).collect();

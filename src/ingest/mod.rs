@@ -71,7 +71,9 @@ pub use job::arrival::{Arrival, Arriving, Shaped, checked_value};
 pub use job::import_file::{import_file, import_shards};
 #[cfg(feature = "mount")]
 pub use job::import_job::{Plan, Watch};
-pub use job::mounted_file::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized};
+pub use job::mounted_file::{
+    Bytes, arrive, arrive_as, arrive_shaped, is_recorded, is_scanned, may_be_recognized,
+};
 #[cfg(feature = "mount")]
 pub use job::request::{Request, parse_collection, parse_encoder};
 pub use job::share::{MountedFile, share};

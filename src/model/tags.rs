@@ -30,9 +30,9 @@ pub fn parse_tags(text: &str) -> Result<Vec<&str>> {
         if !tags.contains(&tag) {
             tags.push(tag);
         }
-    }
-    if tags.len() > TAGS_MAX {
-        return Err(Error::invalid(format!("{} tags, {TAGS_MAX} at most", tags.len())));
+        if tags.len() > TAGS_MAX {
+            return Err(Error::invalid(format!("more than {TAGS_MAX} tags")));
+        }
     }
     Ok(tags)
 }

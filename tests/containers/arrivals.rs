@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use support::{
     Fixture, Random, assert_same, get, refused_set, run, safetensors_file, script, set, text, try_get,
+    wait_until,
 };
 
 /// Bytes of a row of 8x128 numbers of f32.
@@ -118,25 +119,34 @@ fn rows_that_are_appended_are_rounded_once() {
         (get(&path, "dtype"), get(&path, "shape"), get(&path, "tier")),
         three("f32", "96x8x128", "q8")
     );
-    // Three rows, so that the last block is not whole.
-    let more: Vec<Vec<u8>> = (0..3).map(|_| random.floats(3 * 8 * 128)).collect();
+    // Four rows are a block.
+    let more: Vec<Vec<u8>> = (0..3).map(|_| random.floats(4 * 8 * 128)).collect();
     for (place, rows) in more.iter().enumerate() {
         append(&path, rows);
-        let shape = format!("{}x8x128", 99 + 3 * place);
+        let shape = format!("{}x8x128", 100 + 4 * place);
         assert_eq!(
             (get(&path, "dtype"), get(&path, "shape"), get(&path, "tier")),
             three("f32", &shape, "q8")
         );
     }
+    let mut all = [first, more.concat()].concat();
+    let wanted = imported_rows(&fixture, &all, "q8");
     for _ in 0..2 {
         let found = fixture.read("kv/stream");
-        assert_eq!(found.len(), first.len() + 9 * ROW);
         assert_same(&found[..before.len()], &before, "rows that were there");
-        let all: Vec<u8> = [first.clone(), more.concat()].concat();
-        let worst = worst_of(&all, &found);
-        assert!(worst < 0.02, "{worst}");
+        assert_same(&found, &wanted, "each row, rounded once");
         fixture.remount();
     }
+    // The last block is not whole.
+    for _ in 0..3 {
+        let rows = random.floats(3 * 8 * 128);
+        append(&path, &rows);
+        all.extend(rows);
+    }
+    let found = fixture.read("kv/stream");
+    assert_same(&found[..wanted.len()], &wanted, "rows in whole blocks");
+    let worst = worst_of(&all, &found);
+    assert!(worst < 0.02, "{worst}");
     // Replaced by other rows.
     let other = random.floats(100 * 8 * 128);
     fs::write(fixture.path("kv/stream"), &other).unwrap();
@@ -201,6 +211,72 @@ fn a_stream_grows_from_nothing_and_is_read_meanwhile() {
     }
     assert!(worst_of(&rows, &fs::read(&slow).unwrap()) < 0.02);
     assert_eq!(get(&slow, "shards"), "1");
+    fixture.check();
+}
+
+#[test]
+fn a_renamed_container_shows_the_arrived_bytes_at_once() {
+    let mut fixture = Fixture::new();
+    fixture.unmount();
+    fixture.mount_with(&["--passthrough", "off"]);
+    fs::create_dir(fixture.path("kv")).unwrap();
+    for (key, value) in [("lossy", "allow"), ("arrive", "q8")] {
+        set(&fixture.path("kv"), key, value).unwrap();
+    }
+    let bytes = container(11);
+    let wanted = imported(&fixture, "m.safetensors", &bytes, &["--tier", "q8"]);
+    for (from, to) in [("m.safetensors.tmp", "m.safetensors"), ("x.part", "x.safetensors")] {
+        let (from, to) = (fixture.path(&format!("kv/{from}")), fixture.path(&format!("kv/{to}")));
+        fs::write(&from, &bytes).unwrap();
+        let reader = File::open(&from).unwrap();
+        fs::rename(&from, &to).unwrap();
+        assert_same(&fs::read(&to).unwrap(), &wanted, "by the new name");
+        let mut found = vec![0; bytes.len()];
+        reader.read_exact_at(&mut found, 0).unwrap();
+        assert_same(&found, &wanted, "by a reader that was there");
+    }
+    fixture.check();
+}
+
+#[test]
+fn a_rename_by_which_a_file_arrives_keeps_no_thread_of_requests_waiting() {
+    let fixture = with_settings(&ROWS_IN_Q8);
+    let (from, to) = (fixture.path("rows"), fixture.path("kv/rows"));
+    fs::write(&from, Random(12).floats(1000 * 8 * 128)).unwrap();
+    let tasks = format!("/proc/{}/task", fixture.mounted().daemon().unwrap());
+    let recognizes = || {
+        let tasks = fs::read_dir(&tasks).unwrap().flatten();
+        let mut names = tasks.map(|task| fs::read_to_string(task.path().join("comm")));
+        // A thread may have ended meanwhile.
+        names.any(|name| name.is_ok_and(|name| name.trim() == "recognition"))
+    };
+    wait_until("the file is closed", || !recognizes());
+    let renaming = std::thread::spawn(move || fs::rename(from, to).unwrap());
+    let mut has_recognized = false;
+    while !renaming.is_finished() {
+        has_recognized |= recognizes();
+    }
+    renaming.join().unwrap();
+    assert!(has_recognized);
+    assert_eq!(get(&fixture.path("kv/rows"), "tier"), "q8");
+    fixture.check();
+}
+
+#[test]
+fn a_file_arrives_after_the_last_write_of_a_handle_with_several_descriptors() {
+    let fixture = with_settings(&ROWS_IN_Q8);
+    let rows = Random(13).floats(160 * 8 * 128);
+    let (first, second) = rows.split_at(rows.len() / 2);
+    let path = fixture.path("kv/rows");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(first).unwrap();
+    drop(file.try_clone().unwrap());
+    file.write_all(second).unwrap();
+    // Another program opens it meanwhile.
+    drop(OpenOptions::new().write(true).open(&path).unwrap());
+    assert_same(&fs::read(&path).unwrap()[first.len()..], second, "while it is written");
+    drop(file);
+    assert_same(&fs::read(&path).unwrap(), &imported_rows(&fixture, &rows, "q8"), "after the last close");
     fixture.check();
 }
 

@@ -106,6 +106,24 @@ fn files_that_are_copied_into_a_mount_share_what_is_there() {
 }
 
 #[test]
+fn files_share_beside_a_directory_with_settings_for_what_arrives() {
+    let (place, plain) = (Place::new(), Random(96).bytes(300_000));
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/a/kv")).unwrap();
+    set(&mounted.path("t/a/kv"), "arrive", "packed").unwrap();
+    for name in ["one", "two", "kv/x.tmp"] {
+        fs::write(mounted.path("t/a").join(name), &plain).unwrap();
+    }
+    fs::rename(mounted.path("t/a/kv/x.tmp"), mounted.path("t/a/kv/x")).unwrap();
+    for name in ["one", "two", "kv/x"] {
+        assert_same(&read(&mounted, &format!("t/a/{name}")), &plain, name);
+    }
+    mounted.unmount();
+    assert!(names(&place.store(), "t/a").iter().filter(|names| **names >= 2).count() >= 2);
+    fsck(&place.store());
+}
+
+#[test]
 fn tenants_share_only_where_the_store_says_so_and_no_share_stores_again() {
     let (place, bytes) = (Place::new(), model(95));
     let source = place.write("in/m.safetensors", &bytes);

@@ -74,8 +74,11 @@ fn shards_with_a_type_are_one_tensor_wherever_they_were_cut() {
     import(&place, "w", &shards, &["--dtype", "f99"]).failed(2, &["\"f99\" is not a type"]);
     import(&place, "w", &shards, &["--dtype", "f32", "--shape", "300x1000", "--tier", "q8"]).ok();
     import(&place, "exact", &shards, &["--dtype", "f32"]).ok();
-    // Without a type each shard stays an object.
+    // Without a type each shard stays an object, and there is no tensor that could have a tier.
     import(&place, "plain", &shards, &[]).ok();
+    for options in [&["--tier", "q8"][..], &["--pack"]] {
+        import(&place, "refused", &shards, options).failed(1, &["tier and pack", "--dtype"]);
+    }
     let mounted = place.mount(&[]);
     let path = |name: &str| mounted.path(Path::new("t/c").join(name));
     for (name, values) in [("w", ["f32", "300x1000", "q8", "1"]), ("exact", ["f32", "300000", "exact", "1"])]
@@ -113,6 +116,8 @@ fn shards_are_joined_in_the_order_of_their_numbers_or_as_they_are_named() {
     let same = place.write(&format!("parts/other-{:032X}", u128::MAX), b"x");
     let repeated: Vec<PathBuf> = shards.iter().cloned().chain([same]).collect();
     import(&place, "repeated", &repeated, &[]).failed(1, &["have the same number", "ctx-", "other-"]);
+    let twice = [&plain[..2], &plain[..1]].concat();
+    import(&place, "twice", &twice, &[]).failed(1, &["the shard", "p0 is there twice"]);
     let empty = place.write("parts/empty", b"");
     import(&place, "empty", &[plain[0].clone(), empty], &[]).failed(1, &["parts/empty is empty"]);
     let missing = import(&place, "missing", &[plain[0].clone(), place.path("parts/none")], &[]);

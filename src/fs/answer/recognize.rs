@@ -7,8 +7,8 @@ use crate::fs::kernel::Reply;
 use crate::fs::state::failure::guarded;
 use crate::fs::state::in_progress;
 use crate::ingest::{has_models, may_be_recognized};
-use crate::vfs::Ino;
 use crate::vfs::open::OpenFile;
+use crate::vfs::{ChildName, Ino};
 
 impl Dispatcher {
     /// Flushes a file as [`flush`](Dispatcher::flush) does, where it may be recognized on a thread for that.
@@ -55,6 +55,15 @@ impl Dispatcher {
             None => self.vfs.open_file(ino.own()).filter(|open_file| open_file.is_changed())?,
         };
         open_file.may_be_recognized().then(|| open_file.collection().tenant().to_owned())
+    }
+
+    /// The tenant of a directory, if a rename in it may recognize a file or make it arrive.
+    pub fn recognized_by_rename(&self, from: ChildName<'_>, to: ChildName<'_>) -> Option<String> {
+        let arrives = || {
+            let collection = self.vfs.arrives_by_rename(from, to);
+            collection.map(|collection| collection.tenant().to_owned())
+        };
+        self.recognized_by_names(from.parent, &[from.name, to.name]).or_else(arrives)
     }
 
     /// The tenant of a directory, if a change of these names in it may recognize a file.

@@ -296,7 +296,7 @@ impl Dispatcher {
         if flags.has_others() {
             return reply.error(errno::NO_SUCH_FLAG);
         }
-        let tenant = self.recognized_by_names(parent, &[name, to.name]);
+        let tenant = self.recognized_by_rename(ChildName { parent, name }, to);
         let (name, new_parent, new_name) = (name.to_owned(), to.parent, to.name.to_owned());
         self.recognizing(tenant, "rename", move |dispatcher| {
             let from = ChildName { parent, name: &name };
@@ -338,6 +338,7 @@ impl Dispatcher {
         reply: Reply,
     ) {
         let Some(open_file) = self.file(handle) else { return self.act(user, handle, data, reply) };
+        self.handles.get(handle).iter().for_each(|open| open.writes());
         match self.write_from(&open_file, node, offset, data, kills_setid) {
             Ok(()) => {
                 trace::note_bytes(data.len() as u64);

@@ -42,6 +42,13 @@ impl Handle {
         }
     }
 
+    /// Notes that a program writes to it.
+    pub fn writes(&self) {
+        if let Handle::File(_, _, Some(writer)) = self {
+            writer.writes();
+        }
+    }
+
     /// How it is read.
     pub fn pattern(&self) -> Option<&ReadPattern> {
         match self {

@@ -1,5 +1,6 @@
 //! The order of the shards of a file.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use crate::model::{Error, Result};
@@ -10,6 +11,10 @@ const NUMBER_DIGITS: usize = 32;
 /// The shards in the order of their 128-bit numbers, if the names of all end with one (before the suffix); else as they
 /// are given. Fails with `Invalid` for a path or a number that repeats.
 pub(in crate::ingest) fn shards_in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut seen = HashSet::with_capacity(paths.len());
+    if let Some(path) = paths.iter().find(|path| !seen.insert(*path)) {
+        return Err(Error::invalid(format!("the shard {} is there twice", path.display())));
+    }
     let mut numbered = Vec::with_capacity(paths.len());
     for path in paths {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

@@ -172,10 +172,15 @@ impl Arrival {
 
     /// The file as one tensor, where the settings, or its entry in the log, say that it is one. Fails with `Invalid` for
     /// bytes that are not whole rows.
-    fn shaped(&self, recognized: Recognized, name: &[u8], file: Option<&FileEntry>) -> Result<Recognized> {
+    fn shaped(
+        &self,
+        recognized: &Recognized,
+        name: &[u8],
+        file: Option<&FileEntry>,
+    ) -> Result<Option<Recognized>> {
         let is_named = may_be_indexed(name) || recognized.shards.is_some();
         if recognized.content != Content::Plain || recognized.bytes == 0 || is_named {
-            return Ok(recognized);
+            return Ok(None);
         }
         let known = || {
             let tensor = file.filter(|file| file.content == Content::Tensor)?.tensor.as_ref()?;
@@ -185,10 +190,10 @@ impl Arrival {
             Some(dtype) => WholeTensor { dtype, shape: self.rows(dtype, recognized.bytes)? },
             None => match known() {
                 Some(whole) => whole,
-                None => return Ok(recognized),
+                None => return Ok(None),
             },
         };
-        recognized.into_tensor(name, &whole)
+        recognized.clone().into_tensor(name, &whole).map(Some)
     }
 
     /// The shape of a file of whole rows. `None` without a row.
@@ -247,7 +252,7 @@ fn parse_tier(text: &str) -> Result<MoveTo> {
     match to.aim {
         Aim::Pack | Aim::Tier(Tier::Exact) if !to.all => Ok(to),
         Aim::Tier(tier) if !tier.is_exact() => Ok(to),
-        _ => Err(Error::invalid(format!("{text} says nothing of arriving files"))),
+        _ => Err(Error::invalid(format!("{text} is not a tier for arriving files"))),
     }
 }
 
@@ -258,7 +263,8 @@ fn parse_row(text: &str) -> Result<Shape> {
         let sizes: Vec<u64> = std::iter::once(1).chain(row.dimensions().iter().copied()).collect();
         Shape::new(&sizes).is_some()
     };
-    row.filter(with_first).ok_or_else(|| Error::invalid(format!("{text:?} is no row")))
+    row.filter(with_first)
+        .ok_or_else(|| Error::invalid(format!("{text:?} is not a row; write sizes such as 8x128")))
 }
 
 /// Parses a setting of directories for the blocks of what arrives.
@@ -291,7 +297,7 @@ pub fn checked_value(key: &str, text: &str) -> Result<String> {
             parse_row(text).map(|row| row.to_string()).map_err(|_| invalid(valid))
         }
         HEAD_DIM | BLOCK_BYTES => parse_blocking(key, text).map(|_| text.to_owned()),
-        _ => Err(Error::invalid(format!("{key} is no setting for what arrives"))),
+        _ => Err(Error::invalid(format!("{key} is not a setting for arriving files"))),
     }
 }
 
@@ -335,10 +341,9 @@ impl Arrival {
         if self.is_plain() {
             return Shaped { recognized, why };
         }
-        let plain = recognized.clone();
-        let (recognized, fault) = match self.shaped(recognized, name, file) {
-            Ok(shaped) => (shaped, None),
-            Err(error) => (plain, Some(format!("kept as a plain file: {error}"))),
+        let (recognized, fault) = match self.shaped(&recognized, name, file) {
+            Ok(shaped) => (shaped.unwrap_or(recognized), None),
+            Err(error) => (recognized, Some(format!("kept as a plain file: {error}"))),
         };
         let fault = fault.or_else(|| self.refusal(collection, &recognized));
         let why = match fault {

@@ -29,9 +29,34 @@ pub fn import_file(
     progress: &dyn Progress,
 ) -> Result<Report> {
     let outside = outside(collection, source, origin, options)?;
-    let source = outside.as_ref().map_or(source, |(_, file)| file);
-    let (mut recognized, note) =
-        recognize_import(collection, target.path().as_bytes(), source, &target.name, options.strict)?;
+    let file = outside.as_ref().map_or(source, |(_, file)| file).clone();
+    let (recognized, note) =
+        recognize_import(collection, target.path().as_bytes(), &file, &target.name, options.strict)?;
+    let source = Source { file: &file, recognized, note, outside };
+    import_recognized(collection, settings, target, source, origin, options, progress)
+}
+
+/// A source that was recognized.
+pub(in crate::ingest) struct Source<'a> {
+    pub file: &'a Arc<dyn File>,
+    pub recognized: Recognized,
+    /// What its recognition says, or an empty text.
+    pub note: String,
+    /// The file, if it stays in place.
+    pub outside: Option<OutsideSource>,
+}
+
+/// [`import_file`] after the recognition.
+pub(in crate::ingest) fn import_recognized(
+    collection: &Arc<Collection>,
+    settings: &Settings,
+    target: &Target,
+    source: Source<'_>,
+    origin: &Origin,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    let Source { file: source, mut recognized, note, outside } = source;
     if let (Content::Plain, Some(whole)) = (recognized.content, &options.whole) {
         recognized = recognized.into_tensor(&target.name, whole)?;
     }
@@ -134,7 +159,7 @@ fn is_set_to_pack(collection: &Collection, target: &Target) -> bool {
 }
 
 /// The source as an external data file, and the open file.
-type OutsideSource = (Arc<OutsideFile>, Arc<dyn File>);
+pub(in crate::ingest) type OutsideSource = (Arc<OutsideFile>, Arc<dyn File>);
 
 fn outside(
     collection: &Collection,

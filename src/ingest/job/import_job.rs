@@ -18,7 +18,7 @@ use crate::ingest::find::shard_order::shards_in_order;
 use crate::ingest::find::store_paths::{StoreFiles, identity};
 use crate::ingest::find::target::Target;
 use crate::ingest::find::walk::{Found, Mounts, Walked, files, mtime, shards};
-use crate::ingest::job::import_file::{import_file, import_shards};
+use crate::ingest::job::import_file::{Source, import_file, import_recognized, import_shards};
 use crate::ingest::job::manifest::Manifest;
 use crate::ingest::job::request::Request;
 use crate::ingest::job::sum::{Action, Listed, Sum};
@@ -27,7 +27,7 @@ use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink
 use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
 use crate::ingest::publish::tags::add_tags;
-use crate::ingest::recognize::content::recognize_at;
+use crate::ingest::recognize::content::recognize_import;
 use crate::model::{
     Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result, quoted_name,
 };
@@ -624,13 +624,22 @@ impl ImportJob<'_> {
         let origin = origin(&metadata, self.owner, None);
         let (collection, options) = (self.collection, self.options);
         let joined: Arc<dyn File> = Arc::new(JoinedFile::new(sources.clone())?);
-        let is_one = options.whole.is_some() || options.tier.is_some() || options.pack;
-        let recognized = recognize_at(collection, target.path().as_bytes(), &joined, &target.name);
-        if !is_one && recognized.is_ok_and(|recognized| recognized.content == Content::Plain) {
-            // Each shard keeps its own object: it can be stored, moved and reconstructed alone.
-            return import_shards(collection, target, &sources, &origin, options, self.watch);
+        let (recognized, note) =
+            recognize_import(collection, target.path().as_bytes(), &joined, &target.name, options.strict)?;
+        if options.whole.is_none() && recognized.content == Content::Plain {
+            if options.tier.is_some() || options.pack {
+                let note = if note.is_empty() { note } else { format!(" ({note})") };
+                return Err(Error::invalid(format!(
+                    "tier and pack need tensors, and the shards are no container{note}; say what they are: --dtype bf16"
+                )));
+            }
+            if note.is_empty() {
+                // Each shard keeps its own object: it can be stored, moved and reconstructed alone.
+                return import_shards(collection, target, &sources, &origin, options, self.watch);
+            }
         }
-        import_file(collection, self.store.settings(), target, &joined, &origin, options, self.watch)
+        let source = Source { file: &joined, recognized, note, outside: None };
+        import_recognized(collection, self.store.settings(), target, source, &origin, options, self.watch)
     }
 
     /// Makes the symbolic links.

@@ -83,13 +83,25 @@ pub fn arrive_as(
     mtime: i64,
     why: String,
 ) -> Result<Parts> {
-    let source = bytes.source();
-    let mut replaced = replaced;
     let (name, arrival) = arrival_of(collection, &replaced);
-    replaced.is_arrival = !arrival.is_plain();
-    let before = collection.state().node(replaced.node).cloned().filter(|_| replaced.is_arrival);
+    let before = collection.state().node(replaced.node).cloned().filter(|_| !arrival.is_plain());
     let file = before.as_ref().and_then(|node| node.file());
-    let Shaped { recognized, why } = arrival.apply(collection, Shaped { recognized, why }, &name, file);
+    let shaped = arrival.apply(collection, Shaped { recognized, why }, &name, file);
+    arrive_shaped(collection, replaced, &arrival, shaped, bytes, digests, mtime)
+}
+
+/// As [`arrive_as`], of a file that the settings of `arrival` were applied to.
+pub fn arrive_shaped(
+    collection: &Arc<Collection>,
+    replaced: Replaced<'_>,
+    arrival: &Arrival,
+    Shaped { recognized, why }: Shaped,
+    bytes: Bytes<'_>,
+    digests: Digests,
+    mtime: i64,
+) -> Result<Parts> {
+    let source = bytes.source();
+    let replaced = Replaced { is_arrival: !arrival.is_plain(), ..replaced };
     let (recognized, why, _held) = match room::reserve_tensors(collection, replaced.node, &recognized) {
         Ok(held) => (recognized, why, Some(held)),
         Err(error) if error.kind() == ErrorKind::Quota => {

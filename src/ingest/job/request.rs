@@ -10,7 +10,7 @@ use crate::ingest::find::hub::Revisions;
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::WholeTensor;
 use crate::model::{
-    Dtype, Encoder, Error, MoveTo, OwnedCollectionName, Result, Shape, check_label, parse_tags,
+    Dtype, Encoder, Error, MoveTo, OwnedCollectionName, Result, Shape, check_label, check_tag, parse_tags,
 };
 
 /// Maximal length of a tag in characters.
@@ -126,6 +126,7 @@ impl Request {
         if self.reconstruct.as_deref() == Some("origin") && !self.in_place {
             return Err(Error::invalid("reconstruct=origin needs files that stay in place; add --in-place"));
         }
+        self.tags.iter().try_for_each(|tag| check_tag(tag))?;
         parse_tags(&self.tags.join(","))?;
         let tier = self.tier.as_deref().map(MoveTo::parse_tier).transpose()?;
         let (encoder, strict, pack, no_share) = (self.encoder, self.strict, self.pack, self.no_share);
@@ -341,6 +342,8 @@ mod tests {
             r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","shape":"2x2"}"#,
             r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","dtype":"f33"}"#,
             r#"{"collection":"t/c","paths":["/a"],"delete":"yes"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"tags":["a,b"]}"#,
+            r#"{"collection":"t/c","paths":["/a"],"tags":[""]}"#,
             r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","checksum":true}"#,
             r#"{"collection":"t/c","paths":["/a"],"revision":"x","all_revisions":true}"#,
             r#"{"collection":"t/c","paths":["/a"]} x"#,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::engine::{self, StoreArrived, Target};
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::ingest::{
-    Arrival, Arriving, Recognized, Replaced, Shaped, arrive_as, is_recorded, recognize, recognize_at,
+    Arrival, Arriving, Recognized, Replaced, Shaped, arrive_shaped, is_recorded, recognize, recognize_at,
 };
 use crate::model::{EntryId, NameIn, Result, Tier};
 use crate::store::disk::File;
@@ -36,23 +36,25 @@ impl OpenFile {
 
     /// Whether a close now makes it arrive.
     pub(super) fn arrives_closed(&self) -> bool {
-        let state = self.collection.state();
-        let is_new = self.flags.is_new.load(Ordering::Acquire);
-        state.has_settings_of_arrivals() && (is_new || state.setting(self.node, ARRIVED).is_some())
+        let may_arrive = {
+            let state = self.collection.state();
+            let is_new = self.flags.is_new.load(Ordering::Acquire);
+            state.has_settings_of_arrivals() && (is_new || state.setting(self.node, ARRIVED).is_some())
+        };
+        may_arrive && !Arrival::of(&self.collection, self.node).is_plain()
     }
 
     /// Stores a file that was renamed into place as the settings say, unless a program still writes it. Adds its changes
     /// to `changes`.
     pub fn arrive_renamed(&self, changes: &mut Changes) -> Result<()> {
+        // Nothing of it was stored as the settings of its new place say.
+        self.written_from.store(0, Ordering::Release);
         if self.is_unclosed() { Ok(()) } else { self.arrive_closed(changes) }
     }
 
     /// Stores what a closed file has as the settings for what arrives say. Where that fails, the file stays exact, and
     /// its `why` says so. Adds its changes to `changes`.
     pub(super) fn arrive_closed(&self, changes: &mut Changes) -> Result<()> {
-        if self.flags.arrived.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
         let arrival = Arrival::of(&self.collection, self.node);
         if arrival.is_plain() {
             return Ok(());
@@ -90,8 +92,13 @@ impl OpenFile {
             };
             arrival.tier_of(&self.collection, &arriving)
         };
-        let how = StoreArrived { tier_of: &tier_of, encoder: arrival.encoder() };
-        changes.nodes.extend(engine::store_arrived(&self.collection, self.node, &how)?);
+        let from = self.written_from.swap(u64::MAX, Ordering::AcqRel);
+        let how = StoreArrived { tier_of: &tier_of, encoder: arrival.encoder(), from };
+        let stored = engine::store_arrived(&self.collection, self.node, &how);
+        if stored.is_err() {
+            self.written_from.fetch_min(from, Ordering::AcqRel);
+        }
+        changes.nodes.extend(stored?);
         Ok(())
     }
 
@@ -111,8 +118,7 @@ impl OpenFile {
         let Ok(recognized) = found else { return Ok(()) };
         let why = recognized.note.clone();
         let own_name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let as_found = Shaped { recognized: recognized.clone(), why: why.clone() };
-        let shaped = arrival.apply(&self.collection, as_found, own_name, Some(file));
+        let shaped = arrival.apply(&self.collection, Shaped { recognized, why }, own_name, Some(file));
         let is_cut_otherwise = arrival.cuts_otherwise(&self.collection.state(), file, &shaped.recognized);
         if self.is_recorded_as(file, &shaped.recognized)
             && !is_cut_otherwise
@@ -126,7 +132,8 @@ impl OpenFile {
         let before = self.related(&node);
         let bytes = self.bytes_of(layout, &layout.objects, &source)?;
         let (digests, mtime) = (file.digests.clone(), node.entry.mtime);
-        let parts = arrive_as(&self.collection, self.replaced(true), recognized, bytes, digests, mtime, why)?;
+        let replaced = self.replaced(true);
+        let parts = arrive_shaped(&self.collection, replaced, arrival, shaped, bytes, digests, mtime)?;
         changes.nodes.extend(before);
         changes.nodes.extend(self.rounded_now(&parts.0));
         layout.replace(&self.collection, Ok(parts), self.verify)
@@ -155,7 +162,8 @@ fn has_blocks(object: &Object, is_such: impl Fn(Tier) -> bool) -> bool {
     object.stored_blocks(0..layout.blocks(), layout).any(|(_, block)| is_such(block.stored.tier))
 }
 
-/// A handle that may write to a file. The file arrives when the last of these is closed.
+/// A handle that may write to a file. The file arrives when the last of these is closed. The kernel tells of each close
+/// of a descriptor, and not whether the handle has others, so the first one counts until the handle writes again.
 pub struct Writer {
     file: Arc<OpenFile>,
     is_counted: AtomicBool,
@@ -171,6 +179,13 @@ impl Writer {
     pub fn closed(&self) {
         if self.is_counted.swap(false, Ordering::AcqRel) {
             self.file.flags.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Notes that a program writes to it, perhaps after another descriptor of it was closed.
+    pub fn writes(&self) {
+        if !self.is_counted.swap(true, Ordering::AcqRel) {
+            self.file.flags.writers.fetch_add(1, Ordering::AcqRel);
         }
     }
 }

@@ -78,6 +78,8 @@ pub struct OpenFile {
     invalidation_order: Mutex<()>,
     /// End of the furthest write that has finished.
     reached: AtomicU64,
+    /// Begin of the writes that the settings for what arrives were not applied to yet.
+    pub(super) written_from: AtomicU64,
     /// Which bytes the kernel has read and may cache.
     pub(super) page_cache: PageCache,
 }
@@ -144,6 +146,7 @@ impl OpenFile {
             made: Mutex::default(),
             invalidation_order: Mutex::default(),
             reached: AtomicU64::new(0),
+            written_from: AtomicU64::new(u64::MAX),
             page_cache: PageCache::default(),
         })
     }
@@ -255,6 +258,7 @@ impl OpenFile {
         self.refuse_assembled(&layout)?;
         let before = layout.bytes();
         self.check_not_needed(&layout, offset..end)?;
+        self.written_from.fetch_min(offset.min(before), Ordering::AcqRel);
         let write = |layout: &Layout| {
             self.flags.changed.store(true, Ordering::Release);
             let written = write_pieces(layout, offset..end, bytes);
@@ -322,6 +326,7 @@ impl OpenFile {
         let mut layout = self.layout.write();
         layout.check()?;
         let before = layout.bytes();
+        self.written_from.fetch_min(bytes.min(before), Ordering::AcqRel);
         if bytes != before && bytes > 0 {
             self.refuse_assembled(&layout)?;
         }

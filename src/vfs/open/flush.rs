@@ -84,6 +84,7 @@ impl OpenFile {
         self.flags.closing.store(arrives && !self.has_writers(), Ordering::Release);
         let flushed = self.flush();
         self.flags.closing.store(false, Ordering::Release);
+        let has_arrived = self.flags.arrived.swap(false, Ordering::AcqRel);
         changes.merge(flushed?);
         let is_scanned = self.named().is_some_and(|(node, name)| {
             is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
@@ -104,7 +105,7 @@ impl OpenFile {
             return Ok(());
         }
         if arrives {
-            return self.arrive_closed(changes);
+            return if has_arrived { Ok(()) } else { self.arrive_closed(changes) };
         }
         // The file is complete without sharing.
         match self.share() {

@@ -433,6 +433,7 @@ impl OpenFile {
         let parts = arrive_as(&self.collection, replaced, recognized, bytes, digests, mtime, why)?;
         tell(&self.collection, ended);
         changes.merge(renamed);
+        changes.nodes.extend(self.rounded_now(&parts.0));
         if let Err(error) = layout.replace(&self.collection, Ok(parts), self.verify) {
             log::warn!("{}: a renamed file: {error}", self.collection.path());
         }

@@ -60,6 +60,7 @@ impl OpenFile {
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
                 let parts = arrive_as(collection, replaced, recognized, bytes, digests, mtime, why)?;
                 changes.merge(Changes { nodes: before });
+                changes.nodes.extend(self.rounded_now(&parts.0));
                 layout.replace(collection, Ok(parts), self.verify)?;
             }
             Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {

@@ -414,6 +414,27 @@ impl Vfs {
         self.forget_or_queue(collection, changes, None, finished)
     }
 
+    /// The collection of a file, if a rename takes it to where settings for what arrives apply.
+    pub fn arrives_by_rename(&self, from: ChildName<'_>, to: ChildName<'_>) -> Option<Arc<Collection>> {
+        let Located::Node(source) = self.locate(from.parent).ok()? else { return None };
+        let collection = source.collection;
+        if !collection.state().has_settings_of_arrivals() {
+            return None;
+        }
+        let Located::Node(target) = self.locate(to.parent).ok()? else { return None };
+        let directory = source.node.entry.id;
+        let node = {
+            let state = collection.state();
+            let node = state.directory(directory)?.get(from.name)?;
+            state.node(node)?.file().map(|_| node)?
+        };
+        let from = NameIn { directory, name: from.name };
+        let to = NameIn { directory: target.node.entry.id, name: to.name };
+        let arrives = Arc::ptr_eq(&collection, &target.collection)
+            && open::arrives_by_rename(&collection, node, from, to);
+        arrives.then_some(collection)
+    }
+
     /// Renames a file that its new name makes a container, together with the names of its tensors. `None` where the
     /// name does not, or that fails: nothing is renamed then.
     fn rename_as_container(
