@@ -103,6 +103,26 @@ fn fields_of_other_types_and_numbers_that_json_lacks_are_refused_with_a_reason()
 }
 
 #[test]
+fn a_refusal_quotes_the_beginning_of_a_field() {
+    let long = "x".repeat(3000);
+    let name = format!("base_model.model.q.lora_{long}");
+    let of_field =
+        |fields: &str| AdapterConfig::parse(format!("{{{fields}}}").as_bytes()).map(drop).unwrap_err();
+    for error in [
+        of_field(&format!(r#""peft_type": "{long}""#)),
+        of_field(&format!(r#""peft_type": "LORA", "use_{long}": 1"#)),
+        of_field(&format!(r#""peft_type": "LORA", "init_lora_weights": "{long}""#)),
+        of_field(&format!(r#""peft_type": "LORA", "alpha_pattern": {{"({long})": 3}}"#)),
+        part_of(&name).map(drop).unwrap_err(),
+        part_of(&format!("{name}.lora_magnitude_vector")).map(drop).unwrap_err(),
+    ] {
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::NotSupported, "{text}");
+        assert!(text.contains("xxx") && text.len() < 500, "{} bytes", text.len());
+    }
+}
+
+#[test]
 fn the_comparison_of_patterns_with_names_is_bounded() {
     let config = |patterns: usize| {
         let patterns: Vec<String> = (0..patterns).map(|at| format!("\"layers.{at}.q_proj\": {at}")).collect();

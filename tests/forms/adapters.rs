@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{Mounted, Place, get, python_line, wait_until};
+use support::{Mounted, Place, get, python_line, safetensors_file, wait_until};
 
 use crate::merged::{compare, names_in, with_made};
 
@@ -258,6 +258,94 @@ fn a_configuration_with_many_patterns_is_refused_at_once() {
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
     let why = get(&file, "why");
     assert!(why.contains("40000 patterns for 4000 modules"), "{why}");
+    mounted.unmount();
+}
+
+/// A safetensors file with tensors of one element.
+fn of_one_element(names: impl Iterator<Item = String>) -> Vec<u8> {
+    let entry = r#"{"dtype": "F32", "shape": [1], "data_offsets": "#;
+    let entries =
+        names.enumerate().map(|(at, name)| format!("\"{name}\": {entry}[{}, {}]}}", 4 * at, 4 * at + 4));
+    let entries: Vec<String> = entries.collect();
+    safetensors_file(&format!("{{{}}}", entries.join(",")), &vec![0; 4 * entries.len()])
+}
+
+#[test]
+fn an_adapter_whose_names_fit_thousands_of_modules_is_refused_at_once() {
+    const COUNT: usize = 16_384;
+    let place = Place::new();
+    let mounted = mounted_with(&place, &["base", "adapter"]);
+    let (base, adapter) = (mounted.path("t/base"), mounted.path("t/adapter"));
+    let names = |end: &'static str| (0..COUNT).map(move |at| format!("tower_of_a_model_{at}.{end}"));
+    fs::write(base.join("one.safetensors"), of_one_element(names("lm_head.weight"))).unwrap();
+    fs::write(base.join("two.safetensors"), of_one_element(names("other"))).unwrap();
+    let own = ["base_model.model.lm_head.weight".to_owned()];
+    fs::write(adapter.join("adapter_model.safetensors"), of_one_element(own.into_iter())).unwrap();
+    fs::write(adapter.join("adapter_config.json"), r#"{"peft_type": "LORA"}"#).unwrap();
+    let file = base.join(".as/merged/adapter/two.safetensors");
+    wait_until("the containers are recognized", || get(&file, "why").contains("\"tower_of_a_model_0.\""));
+    let begin = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(fs::metadata(&file).unwrap().len(), 0);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    // The order of the ways does not depend on the order of a hash table.
+    let why = get(&file, "why");
+    assert!(why.contains("\"tower_of_a_model_0.\"") && why.contains("\"tower_of_a_model_1.\""), "{why}");
+    mounted.unmount();
+}
+
+#[test]
+fn a_link_to_an_adapter_has_a_path_of_few_parts() {
+    let (place, folder) = with_made(&[]);
+    let mounted = place.mount(&[]);
+    let merged = mounted.path("t/base/.as/merged");
+    let hub = mounted.path("t/hub");
+    fs::create_dir_all(hub.join("real")).unwrap();
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(folder.join("sixteen").join(file), hub.join("real").join(file)).unwrap();
+    }
+    symlink("real", hub.join("now")).unwrap();
+    for (name, path) in [
+        ("few", "./".repeat(10)),
+        ("many", "./".repeat(40)),
+        ("more", "/".repeat(2000)),
+        ("last", "../now/".into()),
+    ] {
+        fs::create_dir(hub.join(name)).unwrap();
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            let path = if name == "last" { path.clone() } else { format!("../real/{path}") };
+            symlink(format!("{path}{file}"), hub.join(name).join(file)).unwrap();
+        }
+    }
+    wait_until("the adapter is recognized", || names_in(&merged).contains(&"hub:real".to_owned()));
+    let found: Vec<String> = names_in(&merged).into_iter().filter(|name| name.starts_with("hub:")).collect();
+    assert_eq!(found, ["hub:few", "hub:last", "hub:real"]);
+    mounted.unmount();
+}
+
+#[test]
+fn the_reason_of_an_adapter_that_fits_no_directory_is_that_of_the_first() {
+    const DIRECTORIES: usize = 8;
+    let place = Place::new();
+    let mounted = mounted_with(&place, &["base", "adapter"]);
+    let (base, adapter) = (mounted.path("t/base"), mounted.path("t/adapter"));
+    let names: Vec<String> = (0..DIRECTORIES).map(|at| format!("lm_{at}.weight")).collect();
+    // Directories are walked from the last one.
+    for (at, name) in names.iter().rev().enumerate() {
+        let directory = base.join(format!("{at}"));
+        fs::create_dir(&directory).unwrap();
+        let name = name.clone();
+        fs::write(directory.join("model.safetensors"), of_one_element([name].into_iter())).unwrap();
+    }
+    let own = names.iter().map(|name| format!("base_model.model.{name}"));
+    fs::write(adapter.join("adapter_model.safetensors"), of_one_element(own)).unwrap();
+    fs::write(adapter.join("adapter_config.json"), r#"{"peft_type": "LORA"}"#).unwrap();
+    let merged = base.join(".as/merged/adapter");
+    // The directory that is walked first has the first of the names, and lacks the second.
+    wait_until("the containers are recognized", || {
+        get(&merged, "why").contains("the base has no tensor \"lm_1.weight\"")
+    });
     mounted.unmount();
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use support::{
     Mapping, Place, Random, assert_same, get, names, refused, repository, run, safetensors_file, set,
-    set_mode,
+    set_mode, wait_until,
 };
 
 const MODELS: [&str; 8] = ["bert", "gemma3", "llama3", "llama_hf", "mistral", "nomic_bert", "qwen2", "qwen3"];
@@ -266,6 +266,28 @@ fn a_model_is_for_those_who_may_read_all_of_its_files_and_cannot_be_pinned() {
     assert_eq!(mode("qwen2"), 0o400);
     assert!(set(&file("bert"), "pin", "1").is_err());
     refused(fs::write(file("bert"), b"x"), libc::EROFS);
+    mounted.unmount();
+}
+
+#[test]
+fn a_model_is_for_those_who_may_enter_the_directory_of_its_pooling() {
+    let place = with_models(&["bert"], &[]);
+    let mounted = place.mount(&[]);
+    let file = mounted.path("t/c/.as/gguf/bert/model.gguf");
+    let mode =
+        || std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions()) & 0o777;
+    assert_eq!(mode(), 0o444);
+    for (directory, wanted) in [(0o750, 0o440), (0o711, 0o444), (0o700, 0o400)] {
+        set_mode(&mounted.path("t/c/bert/1_Pooling"), directory);
+        wait_until("the mode follows", || mode() == wanted);
+    }
+    // A new file beside the configuration is none of the model's.
+    let written_at = || fs::metadata(&file).unwrap().modified().unwrap();
+    let before = written_at();
+    fs::write(mounted.path("t/c/bert/1_Pooling/notes"), b"x").unwrap();
+    set_mode(&mounted.path("t/c/bert/1_Pooling"), 0o755);
+    wait_until("the mode follows", || mode() == 0o444);
+    assert_eq!(written_at(), before);
     mounted.unmount();
 }
 

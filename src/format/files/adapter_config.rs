@@ -18,7 +18,7 @@ pub const WEIGHTS_NAMES: [&str; 2] = ["adapter_model.safetensors", "adapter_mode
 /// Most bytes of patterns and names that are compared for an adapter.
 const COMPARED_BYTES_MAX: u64 = 1 << 28;
 
-/// Most bytes of such a field that an error quotes.
+/// Most bytes of a name or value that an error quotes.
 const QUOTED_BYTES_MAX: usize = 200;
 
 /// The prefix of all tensors.
@@ -138,7 +138,7 @@ impl AdapterConfig {
         let all = match serde_json::from_slice(json) {
             Ok(Value::Object(all)) => all,
             Ok(_) => return Err(invalid("is not a JSON object")),
-            Err(_) if has_no_number(json) => {
+            Err(_) if has_nan_or_infinity(json) => {
                 return Err(invalid("has NaN or Infinity, which JSON lacks: write a number"));
             }
             Err(error) => return Err(invalid(&format!("is not JSON: {error}"))),
@@ -146,7 +146,7 @@ impl AdapterConfig {
         check_types(&all)?;
         let kind = all.get("peft_type").and_then(Value::as_str).ok_or_else(|| invalid("has no peft_type"))?;
         if kind != "LORA" {
-            return Err(refused(&format!("peft_type {kind:?}")));
+            return Err(refused(&format!("peft_type {}", quoted(kind))));
         }
         let has = |field: &str| all.get(field).is_some_and(is_set);
         if let Some((field, kind)) = KINDS.into_iter().find(|(field, _)| has(field)) {
@@ -156,11 +156,12 @@ impl AdapterConfig {
             field.starts_with("use_") && *field != "use_rslora" && is_set(value)
         };
         if let Some((field, _)) = all.iter().find(unknown) {
-            return Err(refused(field));
+            return Err(refused(beginning(field, QUOTED_BYTES_MAX)));
         }
         let initial = all.get("init_lora_weights").and_then(Value::as_str);
         if let Some(initial) = initial.filter(|initial| !PLAIN_INITIAL_VALUES.contains(initial)) {
-            let text = format!("init_lora_weights {initial:?}, which changes the weights of the base,");
+            let initial = quoted(initial);
+            let text = format!("init_lora_weights {initial}, which changes the weights of the base,");
             return Err(refused(&text));
         }
         let alpha = match all.get("lora_alpha") {
@@ -173,8 +174,8 @@ impl AdapterConfig {
         let patterns = all.get("alpha_pattern").and_then(Value::as_object);
         let alphas = patterns.into_iter().flatten().map(|(key, value)| {
             let alpha = number(value).ok_or_else(|| invalid("has an alpha that is not a number of f32"))?;
-            let quoted = beginning(key, QUOTED_BYTES_MAX);
-            let pattern = Pattern::new(key).ok_or_else(|| refused(&format!("alpha_pattern {quoted:?}")))?;
+            let other = || refused(&format!("alpha_pattern {}", quoted(key)));
+            let pattern = Pattern::new(key).ok_or_else(other)?;
             Ok((pattern, alpha))
         });
         Ok(AdapterConfig {
@@ -201,6 +202,7 @@ impl AdapterConfig {
             self.alphas.iter().filter(|(pattern, _)| pattern.matches(module)).map(|(_, alpha)| alpha);
         let alpha = *alphas.next().unwrap_or(&self.alpha);
         if alphas.any(|other| *other != alpha) {
+            let module = beginning(module, QUOTED_BYTES_MAX);
             return Err(refused(&format!("alpha_pattern with several alphas for {module}")));
         }
         let rank = rank as f64;
@@ -248,8 +250,8 @@ fn number(value: &Value) -> Option<f64> {
     value.as_f64().filter(|number| (*number as f32).is_finite())
 }
 
-/// Whether a text has a value that is a number for Python only.
-fn has_no_number(json: &[u8]) -> bool {
+/// Whether a text has NaN or Infinity outside strings, which are numbers for Python only.
+fn has_nan_or_infinity(json: &[u8]) -> bool {
     let (mut is_string, mut is_escaped) = (false, false);
     let mut outside = Vec::new();
     for byte in json {
@@ -279,6 +281,11 @@ fn is_set(value: &Value) -> bool {
     }
 }
 
+/// The beginning of a text of the adapter, in quotes.
+fn quoted(text: &str) -> String {
+    format!("{:?}", beginning(text, QUOTED_BYTES_MAX))
+}
+
 fn refused(what: &str) -> Error {
     Error::new(
         ErrorKind::NotSupported,
@@ -289,10 +296,10 @@ fn refused(what: &str) -> Error {
 /// The module or tensor of the base that a tensor of an adapter belongs to, and its part. For [`AdapterPart::Whole`] the name is
 /// that of a tensor, otherwise of a module. Fails with `NotSupported` for other names.
 pub fn part_of(name: &str) -> Result<(String, AdapterPart)> {
-    let unknown = || refused(&format!("the tensor {name:?} of the adapter"));
+    let unknown = || refused(&format!("the tensor {} of the adapter", quoted(name)));
     let rest = name.strip_prefix(PREFIX).ok_or_else(unknown)?;
     if name.contains("lora_magnitude_vector") {
-        return Err(refused(&format!("DoRA (the tensor {name:?})")));
+        return Err(refused(&format!("DoRA (the tensor {})", quoted(name))));
     }
     // The name of the adapter, which `peft` leaves out, may come between.
     let of = |marker: &str, end: &str| {

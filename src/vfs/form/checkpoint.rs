@@ -8,18 +8,14 @@ use std::sync::Arc;
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, NodeType};
 use crate::model::{EntryId, NameIn};
-use crate::store::{Node, ROOT, State};
+use crate::store::{Node, State};
+use crate::vfs::form::symbolic_links::{file, target};
 
 /// The suffixes of pickles. A file of such a name that is not a checkpoint is not shown.
 const PICKLES: [&str; 6] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"];
 
 /// The suffix of the files that show checkpoints.
 const SUFFIX: &str = ".safetensors";
-
-/// Most symbolic links that lead to each other.
-const LINKS_MAX: usize = 8;
-/// Most parts of the path of a link. Links in a cache of the hub have four or five.
-const PARTS_MAX: usize = 32;
 
 /// How the form `safetensors` shows a file that is not a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,45 +63,6 @@ pub(super) fn safetensors_name(name: &str) -> Option<String> {
     let stem =
         PICKLES.into_iter().find_map(|suffix| name.strip_suffix(suffix)).filter(|stem| !stem.is_empty())?;
     Some(format!("{}{SUFFIX}", shard_index::without_prefix(stem)))
-}
-
-/// A name in a directory, and its node.
-struct Target<'a> {
-    at: NameIn<'a>,
-    node: &'a Arc<Node>,
-}
-
-/// Resolves the target of a symbolic link in a directory. `None` for a path that leaves the collection, and for one of many
-/// parts: a listing resolves all links of a directory.
-fn target<'a>(state: &'a State, directory: EntryId, path: &'a [u8]) -> Option<Target<'a>> {
-    if path.starts_with(b"/") || path.iter().filter(|byte| **byte == b'/').count() >= PARTS_MAX {
-        return None;
-    }
-    let mut at = directory;
-    let mut found = None;
-    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
-        if let Some(Target { node, .. }) = found.take() {
-            at = node.entry.id;
-        }
-        if part == b".." {
-            at = state.links(at).first().filter(|_| at != ROOT)?.0;
-        } else {
-            let node = state.node(state.directory(at)?.get(part)?)?;
-            found = Some(Target { at: NameIn { directory: at, name: part }, node });
-        }
-    }
-    found
-}
-
-/// The file that a node is, or that a symbolic link in a directory leads to.
-fn file<'a>(state: &'a State, directory: EntryId, node: &'a Arc<Node>) -> Option<&'a Arc<Node>> {
-    let (mut directory, mut node) = (directory, node);
-    for _ in 0..LINKS_MAX {
-        let NodeType::Symlink(path) = &node.entry.node_type else { break };
-        let found = target(state, directory, path)?;
-        (directory, node) = (found.at.directory, found.node);
-    }
-    node.file().filter(|file| file.tensor.is_none()).map(|_| node)
 }
 
 /// The path that a symbolic link of the form has: to the name that the form shows of its target.

@@ -37,6 +37,7 @@ mod rows;
 mod safetensors;
 mod split;
 mod sums;
+mod symbolic_links;
 mod values;
 mod vectors;
 mod weights;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result};
-use crate::store::{Object, StridedElements};
-use crate::stream::is_castable;
+use crate::store::{Collection, Object, OpenObject, StridedElements, Verify};
+use crate::stream::{Segment, Stream, is_castable};
 use crate::vfs::form::recipe::{Part, Shown, Source, View, source};
 
 /// Data start at multiples of the page size.
@@ -51,6 +51,22 @@ pub(super) fn viewed(
 ) -> Result<Source> {
     let view = Some(View { elements, moves: Vec::new() });
     Ok(Source { view, ..source(objects, tensor, Shown::Plain)? })
+}
+
+/// The bytes of objects in a row. `None` if they are more than `most`.
+pub(super) fn bytes_of(
+    collection: &Arc<Collection>,
+    objects: &[Arc<Object>],
+    most: u64,
+) -> Result<Option<Vec<u8>>> {
+    let open = |object| OpenObject::open(collection, object, Verify::First).map(Segment::Object);
+    let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
+    if stream.bytes() > most {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; stream.bytes() as usize];
+    stream.read_exact(0, &mut bytes)?;
+    Ok(Some(bytes))
 }
 
 /// The bytes of an object, unchanged.

@@ -236,7 +236,7 @@ impl ReadConfig {
         if objects.is_empty() {
             return ReadConfig::Known(Config::default());
         }
-        match weights::bytes_of(collection, objects, quantization_config::BYTES_MAX) {
+        match weights::description_bytes(collection, objects, quantization_config::BYTES_MAX) {
             Ok(json) => ReadConfig::Known(Config::parse(&json)),
             Err(error) => {
                 let is_too_long = error.kind() == ErrorKind::Invalid;

@@ -84,7 +84,7 @@ impl Splitter {
             Dtype::I64 => 8,
             _ => return Err(other()),
         };
-        let mut bytes = weights::bytes_of(&self.collection, &whole.objects, SIZES_BYTES_MAX)?;
+        let mut bytes = weights::description_bytes(&self.collection, &whole.objects, SIZES_BYTES_MAX)?;
         let value = bytes.chunks_exact_mut(each).nth(place).ok_or_else(other)?;
         let size = value.iter().rev().fold(0, |size, byte| size << 8 | u64::from(*byte));
         let size = self.model.size_in(rank, &tensor.name, size)?;
@@ -238,7 +238,7 @@ fn index(
     if !shard_index::is_name(&name) || !is_of_safetensors || bytes > shard_index::BYTES_MAX {
         return Ok(None);
     }
-    let json = weights::bytes_of(collection, objects, shard_index::BYTES_MAX)?;
+    let json = weights::description_bytes(collection, objects, shard_index::BYTES_MAX)?;
     let Ok(files) = shard_index::parse(&json, &mut Budget::default()) else { return Ok(None) };
     let models = RankModels::of(collection);
     let model_of = |file: &str| {

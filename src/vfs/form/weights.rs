@@ -13,8 +13,9 @@ use crate::format::files::safetensors::{RENAMED, Role, STATE_BYTES_MAX, Tensors,
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
-use crate::store::{Collection, Node, Object, OpenObject, State, TENSORS_NAME, Verify};
-use crate::stream::{Segment, Stream, is_castable};
+use crate::store::{Collection, Node, Object, State, TENSORS_NAME};
+use crate::stream::is_castable;
+use crate::vfs::form::pieces::bytes_of;
 use crate::vfs::form::recipe::{Shown, ShownWeight, source};
 
 /// The name of a model's configuration.
@@ -240,7 +241,7 @@ impl Model {
 
     /// The bytes of objects, at most so many.
     fn bytes(&self, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
-        bytes_of(&self.collection, objects, most)
+        description_bytes(&self.collection, objects, most)
     }
 
     /// A tensor by name: of the container, or of another container of the directory.
@@ -376,16 +377,14 @@ impl Model {
     }
 }
 
-/// The bytes of objects, at most so many.
-pub(super) fn bytes_of(collection: &Arc<Collection>, objects: &[Arc<Object>], most: u64) -> Result<Vec<u8>> {
-    let open = |object| OpenObject::open(collection, object, Verify::First).map(Segment::Object);
-    let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
-    if stream.bytes() > most {
-        return Err(Error::invalid("a file that is too long to describe a model"));
-    }
-    let mut bytes = vec![0; stream.bytes() as usize];
-    stream.read_exact(0, &mut bytes)?;
-    Ok(bytes)
+/// The bytes of a file that describes a model. Fails with `Invalid` for more than `most`.
+pub(super) fn description_bytes(
+    collection: &Arc<Collection>,
+    objects: &[Arc<Object>],
+    most: u64,
+) -> Result<Vec<u8>> {
+    let bytes = bytes_of(collection, objects, most)?;
+    bytes.ok_or_else(|| Error::invalid("a file that is too long to describe a model"))
 }
 
 /// The content of a file that describes a model, as the form shows it. `None` for a file that is shown as it is.

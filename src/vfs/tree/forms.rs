@@ -186,12 +186,17 @@ impl Vfs {
                 let sized = sized.inspect_err(|error| log::debug!("{}: {error}", view.path()));
                 let is_unlogged = sized.is_err();
                 let (bytes, inputs) = sized.unwrap_or_default();
-                let of_all = |bits: u32, input: &Arc<Node>| bits & allowed(entry, &input.entry, READ_CLASSES);
+                let of_all = |bits: u32, input: &Arc<Node>| {
+                    // A directory among them leads to one of the files.
+                    let classes = if input.file().is_some() { READ_CLASSES } else { ENTER_CLASSES };
+                    bits & allowed(entry, &input.entry, classes)
+                };
                 let mode = match &view.of {
                     Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
                     _ => inputs.iter().fold(self.merged_mode(view, entry.mode & READ_BITS), of_all),
                 };
-                let mtime = inputs.iter().map(|input| input.entry.mtime).fold(entry.mtime, Ord::max);
+                let files = inputs.iter().filter(|input| input.file().is_some());
+                let mtime = files.map(|input| input.entry.mtime).fold(entry.mtime, Ord::max);
                 let of_container = node.file().is_some_and(|file| file.container.is_some());
                 Attr {
                     kind: Kind::File,

@@ -25,9 +25,16 @@ pub(super) struct KeptAdapters {
 
 struct Entry {
     files: AdapterFiles,
-    bytes: AtomicUsize,
+    /// The bytes of its adapter or refusal, which the adapter counts.
+    bytes: Mutex<Arc<AtomicUsize>>,
     /// Held while the adapter is opened, so that it is opened once.
     opened: Mutex<Option<Opened>>,
+}
+
+impl Entry {
+    fn memory(&self) -> usize {
+        ENTRY_BYTES + self.bytes.lock().load(Ordering::Relaxed)
+    }
 }
 
 /// An adapter in a state of its files.
@@ -50,7 +57,7 @@ impl KeptAdapters {
         let known = entries.iter().position(|entry| entry.files == files);
         let entry = match known {
             Some(at) => entries.remove(at),
-            None => Arc::new(Entry { files, bytes: AtomicUsize::new(ENTRY_BYTES), opened: Mutex::default() }),
+            None => Arc::new(Entry { files, bytes: Mutex::default(), opened: Mutex::default() }),
         };
         entries.push(entry.clone());
         entry
@@ -67,8 +74,10 @@ impl KeptAdapters {
             Ok(adapter) => Ok(Arc::new(adapter)),
             Err(error) => Err(KeptRefusal::of(&error).ok_or(error)?),
         };
-        let bytes = adapter.as_ref().map_or_else(|refusal| refusal.memory(), |adapter| adapter.memory());
-        entry.bytes.store(ENTRY_BYTES + bytes, Ordering::Relaxed);
+        *entry.bytes.lock() = match &adapter {
+            Ok(adapter) => adapter.memory().clone(),
+            Err(refusal) => Arc::new(AtomicUsize::new(refusal.memory())),
+        };
         let found = adapter.clone().map_err(KeptRefusal::error);
         *opened = Some(Opened { nodes, adapter });
         found
@@ -76,15 +85,45 @@ impl KeptAdapters {
 
     fn drop_oldest(&self) {
         let mut entries = self.entries.lock();
-        let mut bytes: usize = entries.iter().map(|entry| entry.bytes.load(Ordering::Relaxed)).sum();
+        let mut bytes: usize = entries.iter().map(|entry| entry.memory()).sum();
         let is_kept = |entry: &Arc<Entry>| {
-            let own = entry.bytes.load(Ordering::Relaxed);
+            let own = entry.memory();
             let fits = bytes <= KEPT_BYTES_MAX;
-            bytes -= if fits { 0 } else { own };
+            bytes = bytes.saturating_sub(if fits { 0 } else { own });
             fits
         };
         let latest = entries.pop();
         entries.retain(is_kept);
         entries.extend(latest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::{KEPT_BYTES_MAX, KeptAdapters};
+    use crate::model::EntryId;
+    use crate::vfs::form::AdapterFiles;
+
+    #[test]
+    fn memory_that_an_adapter_takes_after_it_was_opened_counts() {
+        let kept = KeptAdapters::default();
+        let of = |directory: u64| {
+            let [config, weights] = [EntryId(directory + 1), EntryId(directory + 2)];
+            kept.entry(AdapterFiles { collection: 1, directory: EntryId(directory), config, weights })
+        };
+        let left = || {
+            kept.drop_oldest();
+            kept.entries.lock().iter().map(|entry| entry.files.directory.0).collect::<Vec<_>>()
+        };
+        let bytes = Arc::new(AtomicUsize::default());
+        *of(10).bytes.lock() = bytes.clone();
+        of(20);
+        of(30);
+        assert_eq!(left(), [10, 20, 30]);
+        bytes.store(KEPT_BYTES_MAX, Ordering::Relaxed);
+        assert_eq!(left(), [20, 30]);
     }
 }

@@ -275,7 +275,7 @@ fn adapter_files(view: &FormView) -> Option<(AdapterFiles, &Item)> {
     }
 }
 
-/// The adapters of a collection, each with the path of its directory.
+/// [`adapters_in`] of a collection.
 struct AdaptersIn(Vec<(Vec<Arc<[u8]>>, AdapterFiles)>);
 
 /// The directories that lead to an adapter.
@@ -285,6 +285,7 @@ pub struct AdapterDirectories {
     pub are_open: bool,
 }
 
+/// The adapters of a collection, each with the path of its directory.
 fn adapters_in(state: &State) -> Vec<(Vec<Arc<[u8]>>, AdapterFiles)> {
     let mut directories = Vec::new();
     state.walk(ROOT, &mut |visited| {

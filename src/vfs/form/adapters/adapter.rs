@@ -1,6 +1,7 @@
 //! An adapter: a directory with a configuration and a container of tensors.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -8,12 +9,12 @@ use parking_lot::Mutex;
 use crate::format::files::adapter_config::{AdapterConfig, AdapterPart, BYTES_MAX, CONFIG_NAME, part_of};
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::{Assembly, Collection, Node, Object, OpenObject, State, Verify};
-use crate::stream::{OwnTiles, Segment, Stream, Tiles};
+use crate::store::{Assembly, Collection, Node, Object, State};
+use crate::stream::{OwnTiles, Tiles};
 use crate::vfs::form::adapters::adapter_files::AdapterFiles;
-use crate::vfs::form::adapters::base_model::KnownModels;
 use crate::vfs::form::adapters::known_fits::KnownFits;
-use crate::vfs::form::pieces::viewed;
+use crate::vfs::form::adapters::known_models::KnownModels;
+use crate::vfs::form::pieces::{bytes_of, viewed};
 use crate::vfs::form::recipe::{Shown, Source, source};
 
 /// A matrix or a tensor of an adapter.
@@ -81,6 +82,9 @@ pub struct Adapter {
     /// By the name of a tensor of the base.
     pub(super) changes: HashMap<String, Change>,
     pub(super) models: KnownModels,
+    /// Bytes of memory of all but the comparisons, about, and with these.
+    own_bytes: usize,
+    bytes: Arc<AtomicUsize>,
     /// The models that it was compared with as a whole.
     pub(super) fits: KnownFits,
     /// The tiles of the mount, and its own while somebody reads them.
@@ -132,23 +136,29 @@ impl Adapter {
                 changes.entry(format!("{module}.{tensor}")).or_default().product = Some(product);
             }
         }
+        let own_bytes = memory(&changes);
         Ok(Adapter {
             nodes,
             is_transposed: config.is_transposed,
             changes,
             models: KnownModels::default(),
+            own_bytes,
+            bytes: Arc::new(AtomicUsize::new(own_bytes)),
             fits: KnownFits::default(),
             tiles: tiles.clone(),
             own_tiles: Mutex::default(),
         })
     }
 
-    /// Bytes of memory, about.
-    pub fn memory(&self) -> usize {
-        /// Of a change without its names.
-        const CHANGE_BYTES: usize = 512;
-        let names = self.changes.keys().map(|name| CHANGE_BYTES + 4 * name.len());
-        size_of::<Adapter>() + names.sum::<usize>()
+    /// Bytes of memory, about. Comparisons change the number.
+    pub fn memory(&self) -> &Arc<AtomicUsize> {
+        &self.bytes
+    }
+
+    /// Counts the memory of the comparisons again.
+    pub(super) fn count_memory(&self) {
+        let bytes = self.own_bytes + self.models.memory() + self.fits.memory();
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
@@ -192,6 +202,14 @@ impl OpenAdapter {
     }
 }
 
+/// Bytes of memory of an adapter before it is compared, about.
+fn memory(changes: &HashMap<String, Change>) -> usize {
+    /// Of a change without its names.
+    const CHANGE_BYTES: usize = 512;
+    let names = changes.keys().map(|name| CHANGE_BYTES + 4 * name.len());
+    size_of::<Adapter>() + names.sum::<usize>()
+}
+
 /// The products of a module, each with the name of the tensor that it changes.
 fn products(
     module: &str,
@@ -226,22 +244,6 @@ fn weights_of(state: &State, container: &Node) -> Vec<Weight> {
         Some(Weight { node: part.entry.id, tensor })
     };
     parts.filter_map(weight).collect()
-}
-
-/// The bytes of objects in a row. `None` if they are more than `most`.
-pub(super) fn bytes_of(
-    collection: &Arc<Collection>,
-    objects: &[Arc<Object>],
-    most: u64,
-) -> Result<Option<Vec<u8>>> {
-    let open = |object| OpenObject::open(collection, object, Verify::First).map(Segment::Object);
-    let stream = Stream::new(objects.iter().map(open).collect::<Result<_>>()?)?;
-    if stream.bytes() > most {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; stream.bytes() as usize];
-    stream.read_exact(0, &mut bytes)?;
-    Ok(Some(bytes))
 }
 
 /// The error of something that is not merged.

@@ -7,9 +7,7 @@ use crate::format::files::adapter_config::{CONFIG_NAME, WEIGHTS_NAMES};
 use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, NameIn};
 use crate::store::{ROOT, State};
-
-/// Most symbolic links that lead to a file.
-const LINKS_MAX: usize = 8;
+use crate::vfs::form::symbolic_links::file_named;
 
 /// The files of an adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -36,7 +34,7 @@ impl AdapterFiles {
         let mut entered = BTreeSet::from([self.directory]);
         for name in WEIGHTS_NAMES.into_iter().chain([CONFIG_NAME]) {
             let name = NameIn { directory: self.directory, name: name.as_bytes() };
-            target(state, name, &mut entered);
+            file_named(state, name, &mut |directory| drop(entered.insert(directory)));
         }
         for directory in entered.clone() {
             let mut at = directory;
@@ -61,10 +59,10 @@ impl AdapterFiles {
         }
         let is_link =
             state.node(node).is_some_and(|node| matches!(node.entry.node_type, NodeType::Symlink(_)));
-        let mut leads = state.links(node).iter().map(|(directory, name)| {
-            target(state, NameIn { directory: *directory, name }, &mut BTreeSet::new())
+        let mut leads = state.links(node).iter().filter_map(|(directory, name)| {
+            file_named(state, NameIn { directory: *directory, name }, &mut |_| ())
         });
-        is_link && leads.any(|found| found.is_some_and(is_own))
+        is_link && leads.any(|found| is_own(found.entry.id))
     }
 }
 
@@ -72,42 +70,9 @@ impl AdapterFiles {
 pub fn files_in(state: &State, directory: EntryId) -> Option<AdapterFiles> {
     let file = |name: &str| {
         let name = NameIn { directory, name: name.as_bytes() };
-        target(state, name, &mut BTreeSet::new())
+        Some(file_named(state, name, &mut |_| ())?.entry.id)
     };
     let config = file(CONFIG_NAME)?;
     let weights = WEIGHTS_NAMES.into_iter().find_map(file)?;
     Some(AdapterFiles { collection: state.number(), directory, config, weights })
-}
-
-/// The file that a name leads to. Notes the directories in which names are looked up.
-fn target<'a>(
-    state: &'a State,
-    NameIn { directory, name }: NameIn<'a>,
-    entered: &mut BTreeSet<EntryId>,
-) -> Option<EntryId> {
-    let (mut at, mut links) = (directory, 0);
-    let mut waiting: Vec<&'a [u8]> = vec![name];
-    while let Some(part) = waiting.pop() {
-        entered.insert(at);
-        if part.is_empty() || part == b"." {
-            continue;
-        }
-        if part == b".." {
-            at = state.above(at).filter(|_| at != ROOT)?;
-            continue;
-        }
-        let id = state.directory(at)?.get(part)?;
-        match &state.node(id)?.entry.node_type {
-            NodeType::Directory => at = id,
-            NodeType::File(_) => return waiting.is_empty().then_some(id),
-            NodeType::Symlink(path) => {
-                links += 1;
-                if links > LINKS_MAX || path.starts_with(b"/") {
-                    return None;
-                }
-                waiting.extend(path.split(|byte| *byte == b'/').rev());
-            }
-        }
-    }
-    None
 }

@@ -2,16 +2,18 @@
 //!
 //! All files of the directory count, because the file of one shard does not show what the others have.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Result, Shape};
 use crate::store::{Collection, Node, State};
-use crate::vfs::form::adapters::adapter::{Adapter, Change, LowRankProduct, bytes_of, not_merged};
+use crate::vfs::form::adapters::adapter::{Adapter, Change, LowRankProduct, not_merged};
+use crate::vfs::form::adapters::known_models::KnownModel;
 use crate::vfs::form::adapters::layouts::{Hints, Layout, Layouts};
 use crate::vfs::form::adapters::matrix_sizes::Sizes;
 use crate::vfs::form::is_config;
+use crate::vfs::form::pieces::bytes_of;
 
 /// Longest configuration of a model that is read, in bytes.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -28,26 +30,48 @@ pub(super) enum Names {
     Shorter(String),
 }
 
-impl Names {
-    /// All ways in which some name of the adapter leads to a tensor of the base. The same names come before all others.
-    fn all(changes: &HashMap<String, Change>, tensors: &Tensors) -> Vec<Names> {
-        if changes.keys().any(|name| tensors.contains_key(name.as_str())) {
-            return vec![Names::Same];
+/// How the names of an adapter lead to a base.
+struct Match {
+    /// The first two ways in which some name does. The same names come before all others.
+    ways: BTreeSet<Names>,
+    /// The tensors of the base that some name leads to, in any way.
+    changed: HashSet<Arc<str>>,
+}
+
+impl Match {
+    fn of(changes: &HashMap<String, Change>, tensors: &Tensors) -> Match {
+        let same = tensors.keys().filter(|name| changes.contains_key(&***name));
+        let mut found = Match { ways: BTreeSet::new(), changed: same.cloned().collect() };
+        if !found.changed.is_empty() {
+            found.note(Names::Same);
+            return found;
         }
-        let mut found = BTreeSet::new();
-        for (before, rest) in tensors.keys().filter_map(|name| name.split_once('.')) {
-            if changes.contains_key(rest) {
-                found.insert(Names::Longer(before.to_owned()));
+        for name in tensors.keys() {
+            if let Some((before, rest)) = name.split_once('.')
+                && changes.contains_key(rest)
+            {
+                found.note(Names::Longer(before.to_owned()));
+                found.changed.insert(name.clone());
             }
         }
         for (before, rest) in changes.keys().filter_map(|name| name.split_once('.')) {
-            if tensors.contains_key(rest) {
-                found.insert(Names::Shorter(before.to_owned()));
+            if let Some((name, _)) = tensors.get_key_value(rest) {
+                found.note(Names::Shorter(before.to_owned()));
+                found.changed.insert(name.clone());
             }
         }
-        found.into_iter().collect()
+        found
     }
 
+    fn note(&mut self, way: Names) {
+        self.ways.insert(way);
+        if self.ways.len() > 2 {
+            self.ways.pop_last();
+        }
+    }
+}
+
+impl Names {
     /// The name in the adapter of a tensor of the base.
     pub fn in_adapter(&self, name: &str) -> Option<String> {
         match self {
@@ -81,19 +105,19 @@ impl std::fmt::Display for Names {
 }
 
 /// A directory of a base, compared with an adapter.
+#[derive(Default)]
 pub(super) struct BaseModel {
     /// The files that it follows from.
     files: Vec<Arc<Node>>,
+    /// How the names differ, in the first two ways.
     names: Vec<Names>,
+    /// The tensors that an adapter may change.
+    changed: HashSet<Arc<str>>,
     /// The name in the base of a tensor that it lacks.
     lacking: Option<String>,
     /// How square weights lie, by their names in the base. `None` where this cannot be decided.
-    squares: HashMap<String, Option<Layout>>,
+    pub squares: HashMap<String, Option<Layout>>,
 }
-
-/// The models that an adapter was compared with last, by collection and directory. The latest comes last.
-#[derive(Default)]
-pub(super) struct KnownModels(parking_lot::Mutex<Vec<(u32, EntryId, Arc<BaseModel>)>>);
 
 /// Tensors of a directory, by name.
 type Tensors = HashMap<Arc<str>, Shape>;
@@ -105,22 +129,21 @@ impl BaseModel {
         collection: &Arc<Collection>,
         directory: Option<EntryId>,
     ) -> Result<Arc<BaseModel>> {
-        const KNOWN_MAX: usize = 16;
+        let (changes, directory) = (collection.changes(), directory.unwrap_or_default());
+        let keep = |model: &Arc<BaseModel>| {
+            let (collection, model) = (Arc::downgrade(collection), model.clone());
+            adapter.models.keep(KnownModel { collection, directory, changes, model });
+            adapter.count_memory();
+        };
+        let known = adapter.models.of(collection, directory);
+        if let Some(known) = known.as_ref().filter(|known| known.changes == changes) {
+            return Ok(known.model.clone());
+        }
         let state = collection.state();
-        let files = directory.map(|id| files(&state, id)).unwrap_or_default();
-        let (number, directory) = (state.number(), directory.unwrap_or_default());
-        {
-            let mut known = adapter.models.0.lock();
-            let is_it = |(of, id, _): &(u32, EntryId, Arc<BaseModel>)| (*of, *id) == (number, directory);
-            if let Some(at) = known.iter().position(is_it) {
-                let found = known.remove(at);
-                let nodes = &found.2.files;
-                if nodes.len() == files.len() && nodes.iter().zip(&files).all(|(a, b)| Arc::ptr_eq(a, b)) {
-                    let model = found.2.clone();
-                    known.push(found);
-                    return Ok(model);
-                }
-            }
+        let files = files(&state, directory);
+        if let Some(KnownModel { model, .. }) = known.filter(|known| known.model.is_of(&files)) {
+            keep(&model);
+            return Ok(model);
         }
         let tensors = tensors(&state, &files);
         let config = state.directory(directory).and_then(|names| names.get(CONFIG_NAME));
@@ -133,11 +156,7 @@ impl BaseModel {
             Ok(config.flatten())
         };
         let model = Arc::new(BaseModel::compared(adapter, files, &tensors, config)?);
-        let mut known = adapter.models.0.lock();
-        if known.len() >= KNOWN_MAX {
-            known.remove(0);
-        }
-        known.push((number, directory, model.clone()));
+        keep(&model);
         Ok(model)
     }
 
@@ -148,7 +167,8 @@ impl BaseModel {
         config: impl FnOnce() -> Result<Option<Vec<u8>>>,
     ) -> Result<BaseModel> {
         let changes = &adapter.changes;
-        let mut all = Names::all(changes, tensors);
+        let Match { ways, changed } = Match::of(changes, tensors);
+        let mut all: Vec<Names> = ways.into_iter().collect();
         if all.is_empty() {
             all.push(Names::Same);
         }
@@ -174,14 +194,30 @@ impl BaseModel {
                 *layout = layouts.of_square(name, hints);
             }
         }
-        Ok(BaseModel { files, names: all, lacking, squares })
+        Ok(BaseModel { files, names: all, changed, lacking, squares })
     }
 
-    /// Whether an adapter may change a tensor of the base.
-    pub fn is_changed(&self, adapter: &Adapter, name: &str) -> bool {
-        let is_there =
-            |names: &Names| names.in_adapter(name).is_some_and(|name| adapter.changes.contains_key(&name));
-        self.names.iter().any(is_there)
+    /// Whether it follows from these files.
+    fn is_of(&self, files: &[Arc<Node>]) -> bool {
+        self.files.len() == files.len()
+            && self.files.iter().zip(files).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
+    /// Bytes of memory, about.
+    pub fn memory(&self) -> usize {
+        /// Of an entry of a map without its name.
+        const ENTRY_BYTES: usize = 48;
+        let changed = self.changed.iter().map(|name| ENTRY_BYTES + name.len());
+        let squares = self.squares.keys().map(|name| ENTRY_BYTES + name.len());
+        size_of::<BaseModel>()
+            + self.files.len() * size_of::<Node>()
+            + self.lacking.as_ref().map_or(0, String::len)
+            + changed.chain(squares).sum::<usize>()
+    }
+
+    /// Whether the adapter may change a tensor of the base.
+    pub fn is_changed(&self, name: &str) -> bool {
+        self.changed.contains(name)
     }
 
     /// How the names differ. Fails with `NotSupported` where they do in several ways.
@@ -279,4 +315,36 @@ fn files(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
         node.file().is_some_and(|file| file.content.is_container()) || is_config(name)
     });
     nodes.map(|(_, node)| node.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{Change, Match, Names, Shape, Tensors};
+
+    #[test]
+    fn the_first_two_ways_are_kept_and_the_tensors_of_all() {
+        let change = |name: &str| (name.to_owned(), Change::default());
+        let changes: HashMap<String, Change> = [change("w"), change("a.b.w"), change("c.b.w")].into();
+        let shape = || Shape::new(vec![1]).unwrap();
+        let base =
+            |names: &[&str]| -> Tensors { names.iter().map(|name| ((*name).into(), shape())).collect() };
+        let of = |names: &[&str]| {
+            let Match { ways, changed } = Match::of(&changes, &base(names));
+            let mut changed: Vec<String> = changed.iter().map(|name| name.to_string()).collect();
+            changed.sort();
+            (ways.iter().map(Names::to_string).collect::<Vec<_>>(), changed.join(" "))
+        };
+        let many: Vec<String> = (0..1000).map(|at| format!("p{at}.w")).collect();
+        let mut many: Vec<&str> = many.iter().map(String::as_str).chain(["other.x"]).collect();
+        let (ways, changed) = of(&many);
+        assert_eq!(ways, ["after \"p0.\"", "after \"p1.\""]);
+        assert_eq!(changed.split(' ').count(), 1000);
+        many.push("w");
+        assert_eq!(of(&many), (vec!["as they are".to_owned()], "w".to_owned()));
+        let both = vec!["without \"a.\"".to_owned(), "without \"c.\"".to_owned()];
+        assert_eq!(of(&["b.w", "x"]), (both, "b.w".to_owned()));
+        assert_eq!(of(&["x"]), (Vec::new(), String::new()));
+    }
 }

@@ -51,4 +51,11 @@ impl KnownFits {
         known.push(KnownFit { collection: Arc::downgrade(collection), changes, fits: kept });
         fits
     }
+
+    /// Bytes of memory, about.
+    pub fn memory(&self) -> usize {
+        let all = self.0.lock();
+        let refusals = all.iter().map(|known| known.fits.as_ref().err().map_or(0, KeptRefusal::memory));
+        all.len() * size_of::<KnownFit>() + refusals.sum::<usize>()
+    }
 }

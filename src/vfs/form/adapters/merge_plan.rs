@@ -36,30 +36,36 @@ pub fn plan(collection: &Arc<Collection>, adapter: Result<OpenAdapter>, item: &I
 
 /// Whether an adapter changes some tensors of a collection, and every one that it names is there.
 pub fn fits(collection: &Arc<Collection>, adapter: &OpenAdapter) -> Result<()> {
-    adapter.adapter.fits.of(collection, || compared(collection, adapter))
+    let fits = adapter.adapter.fits.of(collection, || compared(collection, adapter));
+    adapter.adapter.count_memory();
+    fits
 }
 
 fn compared(collection: &Arc<Collection>, adapter: &OpenAdapter) -> Result<()> {
-    let mut containers = HashSet::new();
+    let (mut seen, mut containers) = (HashSet::new(), Vec::new());
     collection.state().walk(ROOT, &mut |visited| {
-        if visited.node.file().is_some_and(|file| file.content == Content::Safetensors) {
-            containers.insert(visited.node.entry.id);
+        let node = visited.node;
+        let is_container = node.file().is_some_and(|file| file.content == Content::Safetensors);
+        if is_container && seen.insert(node.entry.id) {
+            containers.push(node.entry.id);
         }
         Walk::Enter
     });
-    let mut first = Err(not_merged(format!(
-        "{}: no safetensors file has the tensor {:?} or another one that the adapter names, so it",
-        collection.path(),
-        adapter.adapter.changes.keys().min().map_or("", |name| name)
-    )));
+    let mut first = None;
     for container in containers {
         match parts(collection, Ok(adapter.clone()), container) {
             Ok((0, _)) => {}
             Ok(_) => return Ok(()),
-            Err(error) => first = Err(error),
+            Err(error) => first = first.or(Some(error)),
         }
     }
-    first
+    Err(first.unwrap_or_else(|| {
+        not_merged(format!(
+            "{}: no safetensors file has the tensor {:?} or another one that the adapter names, so it",
+            collection.path(),
+            adapter.adapter.changes.keys().min().map_or("", |name| name)
+        ))
+    }))
 }
 
 /// The number of tensors that change, and the parts of a file.
@@ -95,8 +101,7 @@ fn parts(
     let model = {
         let directory = collection.state().links(container).first().map(|(directory, _)| *directory);
         let model = BaseModel::of(&adapter.adapter, collection, directory)?;
-        if !own.iter().any(|name| model.is_changed(&adapter.adapter, name)) && content != Some(Content::Gguf)
-        {
+        if !own.iter().any(|name| model.is_changed(name)) && content != Some(Content::Gguf) {
             return Ok((0, stored(pieces)?));
         }
         if content != Some(Content::Safetensors) {

@@ -14,6 +14,7 @@ mod adapter_files;
 mod base_model;
 mod kept_refusal;
 mod known_fits;
+mod known_models;
 mod layouts;
 mod matrix_sizes;
 mod merge_plan;

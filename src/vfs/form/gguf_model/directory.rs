@@ -8,8 +8,8 @@ use crate::format::files::hub::{CONFIG_NAME, FILES, MODULES_NAME};
 use crate::format::files::{gguf, shard_index};
 use crate::format::log::catalog::Content;
 use crate::model::{Dtype, EntryId, Error, Result, Shape, quoted_name};
-use crate::store::{Collection, Node, Object, OpenObject, ROOT, State, Verify};
-use crate::stream::{Segment, Stream};
+use crate::store::{Collection, Node, Object, ROOT, State};
+use crate::vfs::form::pieces::bytes_of;
 use crate::vfs::form::weights::{self, NamedContainer, Seen};
 
 /// The name of the file that shows a model.
@@ -78,7 +78,7 @@ impl<'a> Directories<'a> {
 }
 
 /// The anchor of the model in a directory: the first of its files that has a name in no other model's directory. Takes time
-/// in proportion to the names in the directory.
+/// in proportion to the names in the directory, and in the other directories of its files, 64 of each.
 fn anchor(state: &State, directory: EntryId) -> Option<Arc<Node>> {
     let mut directories = Directories::of(state);
     if !directories.may_be_model(directory) {
@@ -133,6 +133,8 @@ pub(super) struct Inputs {
     pub(super) files: Vec<(&'static str, Small)>,
     /// The configuration of its pooling.
     pub(super) pooling: Option<Small>,
+    /// The directory of this configuration.
+    pooling_directory: Option<Arc<Node>>,
     pub(super) index: Option<Small>,
     /// The files, beside its configuration, that say how weights are quantized.
     quantization: Vec<Small>,
@@ -170,14 +172,7 @@ impl Small {
 
     /// Its bytes. `None` if it has more than `most`.
     pub(super) fn read(&self, collection: &Arc<Collection>, most: u64) -> Result<Option<Vec<u8>>> {
-        let open = |object| OpenObject::open(collection, object, Verify::First).map(Segment::Object);
-        let stream = Stream::new(self.objects.iter().map(open).collect::<Result<_>>()?)?;
-        if stream.bytes() > most {
-            return Ok(None);
-        }
-        let mut bytes = vec![0; stream.bytes() as usize];
-        stream.read_exact(0, &mut bytes)?;
-        Ok(Some(bytes))
+        bytes_of(collection, &self.objects, most)
     }
 
     fn seen(&self) -> Seen {
@@ -196,8 +191,11 @@ impl Inputs {
             Some((_, name)) if directory != ROOT => String::from_utf8_lossy(name).into_owned(),
             _ => collection.name().to_owned(),
         };
-        let pooling = parts.pooling.as_deref();
-        let below = pooling.and_then(|name| state.directory(directory)?.get(name.as_bytes()));
+        let below = parts.pooling.as_deref();
+        let below = below.and_then(|name| state.directory(directory)?.get(name.as_bytes()));
+        let pooling = below.and_then(|below| small(below, CONFIG_NAME));
+        let pooling_directory =
+            below.filter(|_| pooling.is_some()).and_then(|below| state.node(below).cloned());
         let quantization = weights::CONFIG_NAMES.into_iter().filter(|name| *name != CONFIG_NAME);
         let deciding = parts.deciding.iter().filter_map(|id| Small::of(&state, state.node(*id)?));
         let containers = containers(&state, directory).take(CONTAINERS_MAX + 1);
@@ -205,7 +203,8 @@ impl Inputs {
         Inputs {
             name,
             files: files.collect(),
-            pooling: below.and_then(|below| small(below, CONFIG_NAME)),
+            pooling,
+            pooling_directory,
             index: small(directory, INDEX_NAME),
             quantization: quantization.filter_map(|name| small(directory, name)).collect(),
             deciding: deciding.collect(),
@@ -223,10 +222,10 @@ impl Inputs {
         self.small_files().map(|small| &small.node).chain(self.containers.values())
     }
 
-    /// All files as they are now.
+    /// All files, and the directory of the pooling, as they are now.
     pub(super) fn seen(&self) -> Vec<Seen> {
-        let containers = self.containers.values().map(|node| Seen::of(node, &[]));
-        self.small_files().map(Small::seen).chain(containers).collect()
+        let others = self.containers.values().chain(&self.pooling_directory);
+        self.small_files().map(Small::seen).chain(others.map(|node| Seen::of(node, &[]))).collect()
     }
 
     /// The small tensors that decided about roles, as they are now.

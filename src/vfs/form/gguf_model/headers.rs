@@ -166,7 +166,7 @@ impl Outcome {
 
 static REMEMBERED: Mutex<Recent<Key, Remembered>> = Mutex::new(Recent::new(LAYOUTS_MAX, BYTES_MAX));
 
-/// The header of the model in a directory, and the files that it follows from.
+/// The header of the model in a directory, and the files that it follows from, with the directory of its pooling.
 pub(super) fn header(
     collection: &Arc<Collection>,
     directory: EntryId,
@@ -355,10 +355,11 @@ pub fn size(
     Some(header.map(|(header, inputs)| (header.bytes, inputs)))
 }
 
-/// The recipe of the file that shows the model whose anchor a node is.
+/// The recipe of the file that shows the model whose anchor a node is. Another file that lies in the directory of one model
+/// counts as its anchor.
 ///
 /// # Errors
-/// `NotFound` for a node that is not an anchor, the errors of [`header`], `Gone` for a tensor that is no longer there.
+/// `NotFound` for a node that lies in no directory of a model, or in several, the errors of [`header`], `Gone` for a tensor that is no longer there.
 pub fn recipe(collection: &Arc<Collection>, node: &Node, element_type: ElementType) -> Result<Recipe> {
     let directory = directory_of(&collection.state(), node.entry.id);
     let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotFound, "no model"))?;
