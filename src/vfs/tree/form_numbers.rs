@@ -6,8 +6,9 @@
 //!
 //! A number means one form until the kernel has forgotten all inodes with it, whatever becomes of the collection: the kernel may
 //! hold an inode, with pages, of a form that is gone. So each reply that names such an inode is counted, and each forget
-//! says how many of the replies it ends. Then the number is free. A number that is free when a reply names it is taken again. Thus there are as many numbers as the kernel holds inodes, at
-//! most, and those that were given in the last seconds.
+//! says how many of the replies it ends. Then the number is free. A number that is free when a reply names it is taken
+//! again. Thus there are as many numbers as the kernel holds inodes, at most, and those that were given in the last
+//! seconds.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -34,7 +34,9 @@ impl AdapterFiles {
         let mut entered = BTreeSet::from([self.directory]);
         for name in WEIGHTS_NAMES.into_iter().chain([CONFIG_NAME]) {
             let name = NameIn { directory: self.directory, name: name.as_bytes() };
-            file_named(state, name, &mut |directory| drop(entered.insert(directory)));
+            file_named(state, name, &mut |directory| {
+                entered.insert(directory);
+            });
         }
         for directory in entered.clone() {
             let mut at = directory;

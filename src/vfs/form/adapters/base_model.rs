@@ -327,7 +327,7 @@ mod tests {
     fn the_first_two_ways_are_kept_and_the_tensors_of_all() {
         let change = |name: &str| (name.to_owned(), Change::default());
         let changes: HashMap<String, Change> = [change("w"), change("a.b.w"), change("c.b.w")].into();
-        let shape = || Shape::new(vec![1]).unwrap();
+        let shape = || Shape::new(&[1]).unwrap();
         let base =
             |names: &[&str]| -> Tensors { names.iter().map(|name| ((*name).into(), shape())).collect() };
         let of = |names: &[&str]| {
