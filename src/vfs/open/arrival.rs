@@ -48,7 +48,7 @@ impl OpenFile {
     /// to `changes`.
     pub fn arrive_renamed(&self, changes: &mut Changes) -> Result<()> {
         // Nothing of it was stored as the settings of its new place say.
-        self.written_from.store(0, Ordering::Release);
+        self.written.from.store(0, Ordering::Release);
         if self.is_unclosed() { Ok(()) } else { self.arrive_closed(changes) }
     }
 
@@ -92,11 +92,11 @@ impl OpenFile {
             };
             arrival.tier_of(&self.collection, &arriving)
         };
-        let from = self.written_from.swap(u64::MAX, Ordering::AcqRel);
+        let from = self.written.from.swap(u64::MAX, Ordering::AcqRel);
         let how = StoreArrived { tier_of: &tier_of, encoder: arrival.encoder(), from };
         let stored = engine::store_arrived(&self.collection, self.node, &how);
         if stored.is_err() {
-            self.written_from.fetch_min(from, Ordering::AcqRel);
+            self.written.from.fetch_min(from, Ordering::AcqRel);
         }
         changes.nodes.extend(stored?);
         Ok(())
