@@ -12,9 +12,15 @@ mod product;
 
 pub use alphabet::Alphabet;
 
+use std::cell::RefCell;
+
 use super::arch::InstructionSet;
 use crate::model::{Dtype, Error, Result};
-use product::Products;
+use product::{Products, Scratch};
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::new()) };
+}
 
 /// Numbers that belong to the values of a row.
 #[derive(Clone, Copy, Debug)]
@@ -92,11 +98,13 @@ impl Row<'_> {
                 self.codes.len()
             )));
         }
-        match to {
-            Dtype::F32 => set.run(Products::<4> { row: self, to, out }),
-            Dtype::F16 | Dtype::Bf16 => set.run(Products::<2> { row: self, to, out }),
-            _ => return Err(Error::invalid(format!("weights in {to}"))),
-        }
-        Ok(())
+        SCRATCH.with_borrow_mut(|scratch| {
+            match to {
+                Dtype::F32 => set.run(Products::<4> { row: self, to, out, scratch }),
+                Dtype::F16 | Dtype::Bf16 => set.run(Products::<2> { row: self, to, out, scratch }),
+                _ => return Err(Error::invalid(format!("weights in {to}"))),
+            }
+            Ok(())
+        })
     }
 }

@@ -11,11 +11,31 @@ const STEP: usize = 256;
 /// Most values of a unit.
 const UNIT_MAX: usize = 8;
 
+/// Memory for a step, which is not cleared before each row: to clear it takes as long as to decode 100 values.
+pub(super) struct Scratch {
+    values: [f32; STEP + UNIT_MAX],
+    scales: [f32; STEP],
+    zeros: [f32; STEP],
+    products: [f32; STEP],
+}
+
+impl Scratch {
+    pub const fn new() -> Scratch {
+        Scratch {
+            values: [0.0; STEP + UNIT_MAX],
+            scales: [0.0; STEP],
+            zeros: [0.0; STEP],
+            products: [0.0; STEP],
+        }
+    }
+}
+
 /// Decodes a row to elements of `BYTES` bytes. The lengths have been checked.
 pub(super) struct Products<'a, const BYTES: usize> {
     pub row: &'a Row<'a>,
     pub to: Dtype,
     pub out: &'a mut [u8],
+    pub scratch: &'a mut Scratch,
 }
 
 /// How the products of a row are computed, so that each is rounded once.
@@ -130,13 +150,11 @@ impl<const BYTES: usize> Job for Products<'_, BYTES> {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
-        let Products { row, to, out } = self;
+        let Products { row, to, out, scratch } = self;
+        let Scratch { values: all_values, scales: scale_buffer, zeros: zero_buffer, products } = scratch;
         let rounding = row.rounding::<K, BYTES>();
         let (unit_bytes, unit_values) = row.alphabet.unit();
         let step_bytes = STEP / unit_values * unit_bytes;
-        let mut values = [0.0; STEP + UNIT_MAX];
-        let (mut scale_buffer, mut zero_buffer) = ([0.0; STEP], [0.0; STEP]);
-        let mut products = [0.0; STEP];
         let mut scale_numbers = Numbers::new(row.scales);
         let mut zero_numbers = row.zeros.map(Numbers::new);
         let more = if row.skip == 0 { 0 } else { unit_bytes };
@@ -144,13 +162,13 @@ impl<const BYTES: usize> Job for Products<'_, BYTES> {
             let count = out.len() / BYTES;
             let codes = row.codes.get(i * step_bytes..).unwrap_or_default();
             let codes = &codes[..codes.len().min(step_bytes + more)];
-            row.alphabet.values(codes, &mut values);
-            let values = &mut values[row.skip..][..count];
-            let scales = scale_numbers.take(count, &mut scale_buffer);
+            row.alphabet.values(codes, all_values);
+            let values = &mut all_values[row.skip..][..count];
+            let scales = scale_numbers.take(count, scale_buffer);
             if let Some(numbers) = &mut zero_numbers {
-                let zeros = numbers.take(count, &mut zero_buffer);
+                let zeros = numbers.take(count, zero_buffer);
                 if rounding == Rounding::Wide {
-                    wide::<BYTES>(row, values, Some(zeros), scales, &mut products);
+                    wide::<BYTES>(row, values, Some(zeros), scales, products);
                     store::<K, BYTES>(kernel, to, &products[..count], out);
                     continue;
                 }
@@ -158,13 +176,13 @@ impl<const BYTES: usize> Job for Products<'_, BYTES> {
                     *value -= *zero;
                 }
             } else if rounding == Rounding::Wide {
-                wide::<BYTES>(row, values, None, scales, &mut products);
+                wide::<BYTES>(row, values, None, scales, products);
                 store::<K, BYTES>(kernel, to, &products[..count], out);
                 continue;
             }
             if rounding == Rounding::Odd {
-                if !odd(values, scales, row.factor, &mut products) {
-                    wide::<BYTES>(row, values, None, scales, &mut products);
+                if !odd(values, scales, row.factor, products) {
+                    wide::<BYTES>(row, values, None, scales, products);
                 }
                 store::<K, BYTES>(kernel, to, &products[..count], out);
             } else if BYTES == 4 {
