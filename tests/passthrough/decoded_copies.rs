@@ -96,6 +96,23 @@ fn copies_have_the_bytes_that_the_daemon_serves_for_every_tier_and_form() {
 }
 
 #[test]
+fn the_copy_of_a_form_ends_with_an_eviction_of_its_file() {
+    let place = encoded("q8:all");
+    let mounted = place.mount(&AUTO);
+    set(&model(&mounted, "."), "cache", "decoded").unwrap();
+    let (file, form) = (model(&mounted, "m.safetensors"), model(&mounted, ".as/bf16/m.safetensors"));
+    for _ in 0..3 {
+        // Each open looks the form up under the number of its copy, and the kernel forgets the other one.
+        (0..3).for_each(|_| drop(opened_decoded(&mounted, &form)));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(mounted.counter("decoded_bytes") > 0);
+        set(&file, "evict", "cache").unwrap();
+        wait_until("the end of the copy", || mounted.counter("decoded_bytes") == 0);
+    }
+    mounted.unmount();
+}
+
+#[test]
 fn a_file_is_decoded_at_its_open_where_the_setting_says_so() {
     let place = encoded("q8:all");
     let mounted = place.mount(&AUTO);

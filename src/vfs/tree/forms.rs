@@ -70,6 +70,12 @@ impl Vfs {
         }
     }
 
+    /// Whether an inode is of a form, and shows one of these files.
+    pub fn shows_any(&self, ino: Ino, files: &[Ino]) -> bool {
+        let file = |ShownNode { collection, node }| Ino::of(Place::Node { collection, node });
+        self.shown_by(ino).and_then(file).is_some_and(|file| files.contains(&file))
+    }
+
     /// The view of an inode number: the directory of forms, or an item in it.
     pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
         let collection = self.numbered(collection).ok()??;

@@ -153,13 +153,17 @@ impl DecodedCache {
         self.mounted.counters.decoded_hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Drops the copies of files. Programs that have them open keep them.
+    /// Drops the copies of files, and those of forms that show them. Programs that have them open keep them.
     pub fn forget(&self, files: &[Ino]) {
         if !self.is_on() {
             return;
         }
+        // The kernel may have forgotten the inode of a form, whose copy stays.
+        let held: Vec<Ino> = self.table.lock().copies.keys().copied().collect();
+        let forms = held.into_iter().filter(|ino| self.mounted.vfs.shows_any(*ino, files));
+        let forms: Vec<Ino> = forms.collect();
         let mut table = self.table.lock();
-        files.iter().for_each(|ino| table.retire(ino.own()));
+        files.iter().chain(&forms).for_each(|ino| table.retire(ino.own()));
         self.count(&table);
     }
 
