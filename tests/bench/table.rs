@@ -120,7 +120,9 @@ impl Row {
 
     /// Whether it goes through a mount.
     pub fn is_through(&self) -> bool {
-        ["mount-", "decoded-", "form-mount", "remote"].iter().any(|family| self.family.starts_with(family))
+        ["mount-", "decoded-", "form-mount", "form-decoded", "remote"]
+            .iter()
+            .any(|family| self.family.starts_with(family))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::read::{self, CALL, Pages, Through, speed};
 use crate::table::{Contest, Row, Target};
 
 /// More than a file of 1 GiB, whatever the memory.
-const BUDGET: [&str; 2] = [DECODED_CACHE, "2G"];
+pub(super) const BUDGET: [&str; 2] = [DECODED_CACHE, "2G"];
 const PYTHON: &str = "target/venv/bin/python";
 /// How long a copy may take that is made in the background.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,7 +79,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// Sets an attribute.
-fn set(path: &Path, name: &str, value: &str) -> Result<()> {
+pub(super) fn set(path: &Path, name: &str, value: &str) -> Result<()> {
     let c_path = CString::new(path.as_os_str().as_bytes())?;
     let c_name = CString::new(format!("user.tierfs.{name}"))?;
     // SAFETY: both strings end with zero, and all memory lives during the call.
@@ -106,14 +106,31 @@ fn drop_copy(path: &Path) -> Result<()> {
     set(path, "evict", "cache")
 }
 
-fn hits(shown: &Shown) -> Result<u64> {
+/// A counter of the mount.
+fn counter(shown: &Shown, name: &str) -> Result<u64> {
     let text = std::fs::read_to_string(shown.mounted.path(".ctl/stats.json"))?;
     let stats: serde_json::Value = serde_json::from_str(&text)?;
-    Ok(stats["decoded_hits"].as_u64().unwrap_or(0))
+    Ok(stats[name].as_u64().unwrap_or(0))
+}
+
+/// Drops all copies, those of forms too.
+pub(super) fn drop_copies(shown: &Shown) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while counter(shown, "decoded_bytes")? > 0 {
+        if Instant::now() > until {
+            return Err("a decoded copy stays".into());
+        }
+        set(&shown.file(), "evict", "cache")?;
+    }
+    Ok(())
+}
+
+fn hits(shown: &Shown) -> Result<u64> {
+    counter(shown, "decoded_hits")
 }
 
 /// Opens a file until it has a copy.
-fn decode(shown: &Shown, path: &Path) -> Result<()> {
+pub(super) fn decode(shown: &Shown, path: &Path) -> Result<()> {
     let (before, until) = (hits(shown)?, Instant::now() + PATIENCE);
     while hits(shown)? == before {
         if Instant::now() > until {

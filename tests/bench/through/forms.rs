@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use half::bf16;
 use tierfs::model::Tier;
 
+use super::cached::{BUDGET, decode, drop_copies, set};
 use super::{Kept, Shown, check_empty, empty};
 use crate::Result;
 use crate::daemon::Mounted;
@@ -43,29 +44,53 @@ impl Scheme {
 /// The rows.
 pub fn rows() -> Vec<Row> {
     let schemes = [Scheme::Fp8Blocks, Scheme::Int4, Scheme::Gptq];
-    let row = |scheme: Scheme| {
+    let row = |family: &str, how: &str, scheme: Scheme, prepare: fn(&Place, Scheme) -> Result<Contest>| {
         Row::new(
-            format!("form-mount.{}", scheme.name()),
-            format!("sequential read of a model as bf16, {}", scheme.name()),
+            format!("form-{family}.{}", scheme.name()),
+            format!("sequential read of a model as bf16, {}{how}", scheme.name()),
             "empty daemon",
             "GB/s",
             Target::RatioAtLeast(0.9),
-            move |place| sequential(place, scheme),
+            move |place| prepare(place, scheme),
         )
     };
-    schemes.map(row).into()
+    let decoded = |scheme| row("decoded", ", decoded at the open", scheme, decoded);
+    schemes
+        .into_iter()
+        .map(|scheme| row("mount", "", scheme, sequential))
+        .chain(schemes.map(decoded))
+        .collect()
 }
 
-fn sequential(place: &Place, scheme: Scheme) -> Result<Contest> {
+/// A mounted model of codes.
+struct Model {
+    shown: Shown,
+    /// Its form of bf16.
+    file: PathBuf,
+    checked: Checked,
+}
+
+fn model(
+    place: &Place,
+    scheme: Scheme,
+    options: &[&str],
+    set_up: fn(&Shown, &Path) -> Result<()>,
+) -> Result<Model> {
     let weights = (place.bytes() / (ROWS * COLUMNS * 2)).max(1);
     let path = place.new_path(&format!("{}.safetensors", scheme.name()));
     let expected = make(&path, scheme, weights)?;
     let kept = Rc::new(Kept::import(place, &path, Tier::Exact, &[])?);
     std::fs::remove_file(&path)?;
-    let shown = Shown::new(place, &kept, &[])?;
+    let shown = Shown::new(place, &kept, options)?;
     let file = shown.path(".as/bf16").join(path.file_name().unwrap_or_default());
+    set_up(&shown, &file)?;
     let from = std::fs::metadata(&file)?.len() - weights * ROWS * COLUMNS * 2;
     let checked = Checked::digest("values of codes", read::digest(&file, from, Through::Cache)?, expected)?;
+    Ok(Model { shown, file, checked })
+}
+
+fn sequential(place: &Place, scheme: Scheme) -> Result<Contest> {
+    let Model { shown, file, checked } = model(place, scheme, &[], |_, _| Ok(()))?;
     let empty: Rc<Mounted> = empty(place)?;
     let checked = checked.and(check_empty(&empty.path("big"), place.bytes(), Through::Cache)?);
     Contest::new(
@@ -75,6 +100,24 @@ fn sequential(place: &Place, scheme: Scheme) -> Result<Contest> {
             let shown = &shown;
             shown.kept.warm()?;
             speed(&file, CALL, Through::Cache, Pages::Cold)
+        },
+        move || speed(&empty.path("big"), CALL, Through::Cache, Pages::Cold),
+    )
+}
+
+fn decoded(place: &Place, scheme: Scheme) -> Result<Contest> {
+    let Model { shown, file, checked } = model(place, scheme, &BUDGET, |shown, file| {
+        set(&shown.path(""), "cache", "decoded")?;
+        decode(shown, file)
+    })?;
+    let empty: Rc<Mounted> = empty(place)?;
+    let checked = checked.and(check_empty(&empty.path("big"), place.bytes(), Through::Cache)?);
+    Contest::new(
+        checked,
+        move || {
+            shown.kept.warm()?;
+            drop_copies(&shown)?;
+            speed(&file, CALL, Through::Cache, Pages::Kept)
         },
         move || speed(&empty.path("big"), CALL, Through::Cache, Pages::Cold),
     )
