@@ -115,6 +115,9 @@ pub(in crate::ingest) fn publish_over(
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
+        // The new objects may lie in the places of the old ones.
+        let mut objects = before.file().into_iter().flat_map(|file| &file.objects);
+        objects.try_for_each(|object| state.check_unshared(*object, Some(node)))?;
         let (mut directory, _) = *state.links(node).first().ok_or_else(gone)?;
         let is_renamed = rename.is_some();
         if let Some(Rename { to, add }) = rename {
@@ -299,7 +302,7 @@ impl<'a> Arrived<'a> {
     }
 }
 
-fn tensor_entry(tensor: &PartTensor, parent: TensorId) -> TensorEntry {
+pub(in crate::ingest) fn tensor_entry(tensor: &PartTensor, parent: TensorId) -> TensorEntry {
     let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
     TensorEntry { name: tensor.own_name.as_str().into(), dtype, shape, parent }
 }
