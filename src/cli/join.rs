@@ -50,7 +50,8 @@ struct Place {
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let none = || {
-            let text = format!("{} is not on a tierfs mount; tierfs status lists the mounts", self.file.display());
+            let text =
+                format!("{} is not on a tierfs mount; tierfs status lists the mounts", self.file.display());
             Error::invalid(text)
         };
         let mounted = mount_of(&self.file)?.ok_or_else(none)?;

@@ -29,7 +29,9 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
 
 impl Request {
     fn parse(text: &str) -> Result<Request> {
-        let wrong = |what: String| Error::invalid(format!("{what}; write {{\"name\": PATH, \"sources\": [PATH, ...]}}"));
+        let wrong = |what: String| {
+            Error::invalid(format!("{what}; write {{\"name\": PATH, \"sources\": [PATH, ...]}}"))
+        };
         let value: Value =
             serde_json::from_str(text).map_err(|error| wrong(format!("the request is not JSON: {error}")))?;
         let map = value.as_object().ok_or_else(|| wrong("the request is not an object".to_owned()))?;
@@ -87,7 +89,8 @@ fn target(name: &str) -> Result<Target> {
 /// The file of a path in the collection.
 fn node(context: &Context, path: &str) -> Result<EntryId> {
     let collection = context.collection()?;
-    let none = || Error::new(ErrorKind::NotFound, format!("there is no file {path:?} in {}", collection.path()));
+    let none =
+        || Error::new(ErrorKind::NotFound, format!("there is no file {path:?} in {}", collection.path()));
     match context.mounted.vfs.walk(format!("{}/{path}", collection.path()).as_bytes()) {
         Ok((_, Located::Node(FileView { node, .. }))) if !State::is_computed(node.entry.id) => {
             Ok(node.entry.id)

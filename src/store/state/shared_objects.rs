@@ -68,7 +68,12 @@ impl State {
     }
 
     /// Notes the objects that a file no longer has.
-    pub(super) fn leave_objects(&mut self, node: EntryId, before: Option<&FileEntry>, now: Option<&FileEntry>) {
+    pub(super) fn leave_objects(
+        &mut self,
+        node: EntryId,
+        before: Option<&FileEntry>,
+        now: Option<&FileEntry>,
+    ) {
         let Some(before) = before.filter(|_| self.has_shared_objects()) else { return };
         if now.is_some_and(|now| now.objects == before.objects) {
             return;

@@ -33,8 +33,10 @@ pub(super) struct Flags {
     pub changed: AtomicBool,
     /// Whether it was written to since a program last closed it.
     pub unclosed: AtomicBool,
-    /// Number of open handles that may write to it.
+    /// Number of handles that may write to it, and that no program has closed a descriptor of.
     pub writers: AtomicUsize,
+    /// Number of all handles that may write to it. One lasts as long as its mappings.
+    pub write_handles: AtomicUsize,
     /// Whether the next flush is that of a close by which it arrives.
     pub closing: AtomicBool,
     /// Whether that flush has stored it as the settings for what arrives say.
@@ -126,6 +128,7 @@ impl OpenFile {
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
+            write_handles: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             arrived: AtomicBool::new(false),
             whole: AtomicBool::new(false),

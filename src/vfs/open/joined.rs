@@ -12,7 +12,11 @@ use crate::vfs::open::source::StreamFile;
 
 /// Makes a file of the objects of others, in their order. Nobody writes to them meanwhile, and later writes are refused.
 /// Fails with `Busy` if one has writes that are not in the log, or is open for writing.
-pub fn join_files(collection: &Arc<Collection>, files: &[Arc<OpenFile>], request: &Join<'_>) -> Result<Joined> {
+pub fn join_files(
+    collection: &Arc<Collection>,
+    files: &[Arc<OpenFile>],
+    request: &Join<'_>,
+) -> Result<Joined> {
     let mut in_order: Vec<&Arc<OpenFile>> = files.iter().collect();
     // Two requests for the same files must not wait for each other.
     in_order.sort_by_key(|file| file.node);
@@ -21,9 +25,10 @@ pub fn join_files(collection: &Arc<Collection>, files: &[Arc<OpenFile>], request
     for file in in_order {
         let layout = file.layout.write();
         layout.check()?;
-        if file.has_writers() || file.is_changed() || layout.drafts > 0 {
+        if file.may_be_written() || file.is_changed() || layout.drafts > 0 {
             let path = String::from_utf8_lossy(&file.path()).into_owned();
-            let text = format!("{path} is open for writing, or has writes that are not recorded; close it first");
+            let text =
+                format!("{path} is open for writing, or has writes that are not recorded; close it first");
             return Err(Error::new(ErrorKind::Busy, text));
         }
         held.push((file.node, layout));

@@ -23,10 +23,10 @@ impl Vfs {
         let files: Vec<Arc<OpenFile>> = opened.collect::<Result<_>>()?;
         let until = Instant::now() + CLOSE_WAIT_MAX;
         for file in &files {
-            while file.has_writers() && Instant::now() < until {
+            while file.may_be_written() && Instant::now() < until {
                 std::thread::sleep(CLOSE_WAIT);
             }
-            if file.is_unclosed() && !file.has_writers() {
+            if file.is_unclosed() && !file.may_be_written() {
                 let _invalidation_order = file.invalidation_order();
                 self.queue_invalidation(self.flush_closed(file)?);
             }
