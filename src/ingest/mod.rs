@@ -70,9 +70,10 @@ pub use find::hub::{HubCache, HubRepository, hub_cache};
 pub use find::shard_order::shards_in_order;
 pub use find::target::Target;
 pub use job::arrival::{Arrival, Arriving, Shaped, checked_value};
-pub use job::import_file::{import_file, import_shards};
+pub use job::import_file::import_file;
 #[cfg(feature = "mount")]
 pub use job::import_job::{Plan, Watch};
+pub use job::import_shards::import_shards;
 pub use job::mounted_file::{
     Bytes, arrive, arrive_as, arrive_shaped, is_recorded, is_scanned, may_be_recognized,
 };

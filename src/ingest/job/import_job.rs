@@ -8,8 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::files::shard_index;
-use crate::format::log::catalog::Content;
-use crate::ingest::bytes::joined_file::JoinedFile;
 use crate::ingest::bytes::options::{Options, Origin, Report};
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::room;
@@ -18,7 +16,8 @@ use crate::ingest::find::shard_order::shards_in_order;
 use crate::ingest::find::store_paths::{StoreFiles, identity};
 use crate::ingest::find::target::Target;
 use crate::ingest::find::walk::{Found, Mounts, Walked, files, mtime, shards};
-use crate::ingest::job::import_file::{Source, import_file, import_recognized, import_shards};
+use crate::ingest::job::import_file::import_file;
+use crate::ingest::job::import_shards::{Shard, import_joined};
 use crate::ingest::job::manifest::Manifest;
 use crate::ingest::job::request::Request;
 use crate::ingest::job::sum::{Action, Listed, Sum};
@@ -27,13 +26,12 @@ use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink
 use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
 use crate::ingest::publish::tags::add_tags;
-use crate::ingest::recognize::content::recognize_import;
 use crate::model::{
     Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result, quoted_name,
 };
 use crate::store::Use;
+use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
-use crate::store::disk::{File, Identity};
 use crate::store::{Collection, Event, EventKind, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
 
 /// Missing shards that a note names.
@@ -441,7 +439,9 @@ impl ImportJob<'_> {
         if let Some(tensor) = &plan.request.shard_of {
             let target = target_of(tensor)?;
             sum.note_changed(collection, &target);
-            sum.add(&with_room(store, plan.bytes(), watch, || self.shards(&target))?);
+            let report = with_room(store, plan.bytes(), watch, || self.shards(&target))?;
+            sum.add(&report);
+            self.finish(&target, report.note, sum)?;
             return add_tags(collection, [&target].into_iter(), &plan.request.tags);
         }
         let is_cancelled = || watch.is_cancelled();
@@ -544,21 +544,27 @@ impl ImportJob<'_> {
         sum.note_changed(collection, &found.target);
         if !matches!(action, Action::Link | Action::Mend) {
             sum.add(&report);
-            let node = node_at(&collection.state(), &found.target);
-            if let Some(node) = node {
+            if let Some(node) = node_at(&collection.state(), &found.target) {
                 blobs.add(found, node);
             }
-            let finish = self.finish.zip(node);
-            let left = finish.map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
-            let note = Some(report.note).filter(|note| !note.is_empty());
-            for note in note.into_iter().chain(left) {
-                watch.noted(&path, &note);
-                sum.notes.push((path.clone(), note));
-            }
+            self.finish(&found.target, report.note, sum)?;
         }
         let listed = Listed { action, path, bytes: found.bytes };
         watch.did(&listed)?;
         sum.list(listed);
+        Ok(())
+    }
+
+    /// Finishes an imported file, and passes on the remarks about it.
+    fn finish(&self, target: &Target, note: String, sum: &mut Sum) -> Result<()> {
+        let ImportJob { collection, watch, .. } = *self;
+        let (path, node) = (target.path(), node_at(&collection.state(), target));
+        let finish = self.finish.zip(node);
+        let left = finish.map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
+        for note in Some(note).filter(|note| !note.is_empty()).into_iter().chain(left) {
+            watch.noted(&path, &note);
+            sum.notes.push((path.clone(), note));
+        }
         Ok(())
     }
 
@@ -610,36 +616,27 @@ impl ImportJob<'_> {
     }
 
     fn shards(&self, target: &Target) -> Result<Report> {
-        let paths = shards_in_order(&self.plan.request.paths)?;
-        let mut sources = Vec::new();
-        for path in &paths {
-            let source = open_source(path).map_err(|error| Error::io(path.display(), error))?;
-            if source.len().map_err(|error| Error::io(path.display(), error))? == 0 {
-                return Err(Error::invalid(format!("the shard {} is empty", path.display())));
-            }
-            sources.push(source);
+        let (plan, collection) = (self.plan, self.collection);
+        let mut shards = Vec::new();
+        let mut first = None;
+        for path in &shards_in_order(&plan.request.paths)? {
+            let failed = |error| Error::io(path.display(), error);
+            let file = open_source(path).map_err(failed)?;
+            let metadata = fs::metadata(path).map_err(failed)?;
+            shards.push(match &plan.stores {
+                Some(stores) => {
+                    let real = fs::canonicalize(path).map_err(failed)?;
+                    stores.refuse(path, &real, identity(&metadata))?;
+                    Shard::in_place(collection, file, &real.into_os_string().into_vec(), mtime(&metadata))?
+                }
+                None => Shard::new(file, &path.display().to_string())?,
+            });
+            first = first.or(Some(metadata));
         }
-        let first = paths.first().ok_or_else(|| Error::invalid("no shards"))?;
-        let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
-        let origin = origin(&metadata, self.owner, None);
-        let (collection, options) = (self.collection, self.options);
-        let joined: Arc<dyn File> = Arc::new(JoinedFile::new(sources.clone())?);
-        let (recognized, note) =
-            recognize_import(collection, target.path().as_bytes(), &joined, &target.name, options.strict)?;
-        if options.whole.is_none() && recognized.content == Content::Plain {
-            if options.tier.is_some() || options.pack {
-                let note = if note.is_empty() { note } else { format!(" ({note})") };
-                return Err(Error::invalid(format!(
-                    "tier and pack need tensors, and the shards are no container{note}; say what they are: --dtype bf16"
-                )));
-            }
-            if note.is_empty() {
-                // Each shard keeps its own object: it can be stored, moved and reconstructed alone.
-                return import_shards(collection, target, &sources, &origin, options, self.watch);
-            }
-        }
-        let source = Source { file: &joined, recognized, note, outside: None };
-        import_recognized(collection, self.store.settings(), target, source, &origin, options, self.watch)
+        let first = first.ok_or_else(|| Error::invalid("no shards"))?;
+        let origin = origin(&first, self.owner, None);
+        let (settings, options) = (self.store.settings(), self.options);
+        import_joined(collection, settings, target, shards, &origin, options, self.watch)
     }
 
     /// Makes the symbolic links.
