@@ -144,6 +144,18 @@ fn the_pieces_of_a_model_are_a_container_again_and_nothing_is_copied() {
         assert!(read(&mounted, "m.safetensors") == model);
         let (name, bytes) = tensors_of(&model).remove(0);
         assert!(fs::read(mounted.path("t/c/.tensors").join(name)).unwrap() == bytes);
+        // By another name and back it is taken apart where its bytes lie, and its tensors have tiers of their own.
+        fs::rename(mounted.path("t/c/m.safetensors"), mounted.path("t/c/m.tmp")).unwrap();
+        fs::rename(mounted.path("t/c/m.tmp"), mounted.path("t/c/m.safetensors")).unwrap();
+        assert!(read(&mounted, "m.safetensors") == model);
+        run([
+            "tier".as_ref(),
+            "q8:all".as_ref(),
+            "--lossy".as_ref(),
+            mounted.path("t/c/m.safetensors").as_os_str(),
+        ])
+        .ok();
+        assert_eq!(get(&mounted.path("t/c/.tensors/model.norm.weight"), "tier"), "q8");
         fs::remove_file(mounted.path("t/c/m.safetensors")).unwrap();
         fs::write(mounted.path(".ctl/sync"), "now").unwrap();
         assert_eq!(usage(&mounted, "t/c")[2], 0);
@@ -264,13 +276,13 @@ fn shared_bytes_cannot_be_changed_and_go_with_the_last_file() {
 }
 
 #[test]
-fn what_cannot_be_joined_is_refused_by_name() {
+fn files_that_cannot_be_joined_are_refused_by_name() {
     let place = Place::new();
     let bytes = Random(174).floats(30_000);
     let mut sources = parts(&place, &bytes, &[0, 40_002, 120_000]);
     sources.push(place.write("in/a.npy", npy_file(&bytes)));
     sources.push(place.write("in/none", ""));
-    let _ = import_all(&place, &sources, &[]);
+    drop(import_all(&place, &sources, &[]));
     place.import("t/d", &[&sources[0]], &[]);
     let mounted = place.mount(&[]);
     let path = |name: &str| mounted.path("t/c").join(name);

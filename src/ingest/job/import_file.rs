@@ -40,7 +40,7 @@ pub fn import_file(
 pub(in crate::ingest) struct Source<'a> {
     pub file: &'a Arc<dyn File>,
     pub recognized: Recognized,
-    /// What its recognition says, or an empty text.
+    /// The remark of its recognition, or an empty text.
     pub note: String,
     /// The file, or the files that it consists of, if these stay in place.
     pub outside: Vec<OutsideSource>,

@@ -618,22 +618,12 @@ impl ImportJob<'_> {
     fn shards(&self, target: &Target) -> Result<Report> {
         let (plan, collection) = (self.plan, self.collection);
         let mut shards = Vec::new();
-        let mut first = None;
-        for path in &shards_in_order(&plan.request.paths)? {
-            let failed = |error| Error::io(path.display(), error);
-            let file = open_source(path).map_err(failed)?;
-            let metadata = fs::metadata(path).map_err(failed)?;
-            shards.push(match &plan.stores {
-                Some(stores) => {
-                    let real = fs::canonicalize(path).map_err(failed)?;
-                    stores.refuse(path, &real, identity(&metadata))?;
-                    Shard::in_place(collection, file, &real.into_os_string().into_vec(), mtime(&metadata))?
-                }
-                None => Shard::new(file, &path.display().to_string())?,
-            });
-            first = first.or(Some(metadata));
+        let paths = shards_in_order(&plan.request.paths)?;
+        for path in &paths {
+            shards.push(Shard::open(collection, path, plan.stores.as_ref())?);
         }
-        let first = first.ok_or_else(|| Error::invalid("no shards"))?;
+        let first = paths.first().ok_or_else(|| Error::invalid("no shards"))?;
+        let first = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
         let origin = origin(&first, self.owner, None);
         let (settings, options) = (self.store.settings(), self.options);
         import_joined(collection, settings, target, shards, &origin, options, self.watch)

@@ -5,6 +5,10 @@
 //! copied. A file that is one tensor has an object for each shard, from the first whole element to the last, and the
 //! elements in between are copied.
 
+#[cfg(feature = "mount")]
+use std::os::unix::ffi::OsStrExt;
+#[cfg(feature = "mount")]
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::log::catalog::Content;
@@ -13,7 +17,11 @@ use crate::ingest::bytes::options::{Options, Origin, Report};
 use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::bytes::room;
 use crate::ingest::bytes::store_parts::{How, InPlace, store_parts};
+#[cfg(feature = "mount")]
+use crate::ingest::find::store_paths::{StoreFiles, identity};
 use crate::ingest::find::target::Target;
+#[cfg(feature = "mount")]
+use crate::ingest::find::walk::mtime;
 use crate::ingest::job::import_file::{OutsideSource, check_untouched};
 #[cfg(feature = "mount")]
 use crate::ingest::job::import_file::{Source, import_recognized, stays_at};
@@ -25,6 +33,8 @@ use crate::model::{Dtype, Error, Progress, Result, Shape, human};
 #[cfg(feature = "mount")]
 use crate::store::Settings;
 use crate::store::disk::File;
+#[cfg(feature = "mount")]
+use crate::store::disk::files::open_source;
 use crate::store::{Collection, Use};
 use crate::stream::Digester;
 
@@ -46,17 +56,22 @@ impl Shard {
         }
     }
 
+    /// The shard at a path. With `stores`, it stays there; it must be none of their files.
     #[cfg(feature = "mount")]
-    /// A shard that stays at this absolute path without links.
-    pub fn in_place(collection: &Collection, file: Arc<dyn File>, path: &[u8], mtime: i64) -> Result<Shard> {
-        let shard = Shard::new(file, &String::from_utf8_lossy(path))?;
-        let outside = stays_at(collection, &shard.file, path, mtime)?;
+    pub fn open(collection: &Collection, path: &Path, stores: Option<&StoreFiles>) -> Result<Shard> {
+        let failed = |error| Error::io(path.display(), error);
+        let shard = Shard::new(open_source(path).map_err(failed)?, &path.display().to_string())?;
+        let Some(stores) = stores else { return Ok(shard) };
+        let metadata = std::fs::metadata(path).map_err(failed)?;
+        let real = std::fs::canonicalize(path).map_err(failed)?;
+        stores.refuse(path, &real, identity(&metadata))?;
+        let outside = stays_at(collection, &shard.file, real.as_os_str().as_bytes(), mtime(&metadata))?;
         Ok(Shard { file: outside.1.clone(), outside: Some(outside), ..shard })
     }
 }
 
-#[cfg(feature = "mount")]
 /// Imports a file from its shards, in this order. On an error nothing of it appears.
+#[cfg(feature = "mount")]
 pub(in crate::ingest) fn import_joined(
     collection: &Arc<Collection>,
     settings: &Settings,

@@ -1,6 +1,6 @@
 //! Joins files of a collection: makes a file of the objects that others have, without a copy of a byte.
 //!
-//! The objects stay those of the sources too (`store/state/shared_objects.rs`). If the joined bytes are a container, its
+//! The objects stay those of the sources too (`store/state/object_files.rs`). If the joined bytes are a container, its
 //! tensors are views of them, because the objects cannot be cut anew: other files have them.
 
 use std::collections::HashSet;

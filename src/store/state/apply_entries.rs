@@ -10,7 +10,7 @@ use crate::store::state::State;
 use crate::store::state::by_id::ById;
 use crate::store::state::freed_space::Freed;
 use crate::store::state::node::{Link, Node};
-use crate::store::state::shared_objects::JOINED;
+use crate::store::state::settings_table::JOINED;
 
 impl State {
     /// Applies a catalog entry.

@@ -40,13 +40,14 @@ mod memory;
 pub(in crate::store) mod names;
 pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;
+mod object_files;
 pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
 pub(in crate::store) mod program_attributes;
 pub(in crate::store) mod settings_table;
 mod shard_indexes;
 mod sharded_models;
-pub(in crate::store) mod shared_objects;
+mod shared_objects;
 mod tensor_names;
 pub(in crate::store) mod tree;
 pub(in crate::store) mod used_space;
@@ -68,7 +69,6 @@ use crate::store::state::node::Node;
 use crate::store::state::pins::Pins;
 use crate::store::state::settings_table::Settings;
 use crate::store::state::shard_indexes::ShardIndexes;
-use crate::store::state::shared_objects::SharedObjects;
 use crate::store::state::tree::Tree;
 
 /// The node of a collection's own directory.
@@ -117,7 +117,6 @@ pub struct State {
     pub(in crate::store) used: Use,
     data_files: DataFiles,
     shard_indexes: ShardIndexes,
-    shared: SharedObjects,
     /// Sequence number of the last record that only relocated a block.
     pub(in crate::store) relocated: u64,
 }

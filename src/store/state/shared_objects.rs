@@ -1,90 +1,69 @@
-//! The objects that several files have: a file that was joined of others, and these.
-//!
-//! A joined file lists the objects of its sources, and its setting `JOINED` has the numbers of the nodes that these were
-//! then. While two files have an object, no batch changes its bytes or deletes it (`store/log/validate.rs`): writes and
-//! moves are refused, and a name that goes leaves the object to the others. `State::own_objects` says which objects a
-//! file takes with it.
-
-use std::collections::HashSet;
+//! The files of each object that more than one file has or had.
 
 use smallvec::SmallVec;
 
-use crate::format::log::catalog::FileEntry;
-use crate::model::{Cause, EntryId, Error, ObjectId, Refusal, Result};
-use crate::store::state::State;
+use crate::model::{EntryId, ObjectId};
 use crate::store::state::by_id::ByObject;
 
-/// Setting of a joined file: the nodes of its sources, with commas between.
-pub const JOINED: &str = "joined";
-
-/// The files of each object that more than one file has or had.
+/// The files of each object that more than one file has or had. A file without a name may still be open, so an object
+/// stays here until its last file is gone.
 #[derive(Debug, Default)]
 pub(in crate::store) struct SharedObjects(ByObject<SmallVec<[EntryId; 2]>>);
 
-impl State {
-    /// Whether any object has or had several files.
-    pub fn has_shared_objects(&self) -> bool {
-        !self.shared.0.is_empty()
+impl SharedObjects {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Fails with `Busy` if another file than `own` has an object too. Without `own`, if several files have it.
-    pub fn check_unshared(&self, object: ObjectId, own: Option<EntryId>) -> Result<()> {
-        let Some(files) = self.shared.0.get(&object).filter(|files| own.is_some() || files.len() > 1) else {
-            return Ok(());
-        };
-        // The file that was joined last, unless the request is about that. A file without a name may still be open.
-        let Some(other) = files.iter().rev().find(|file| Some(**file) != own) else { return Ok(()) };
-        let path = String::from_utf8_lossy(&self.path(*other)).into_owned();
-        Err(Error::refused(vec![Refusal { path: String::new(), cause: Cause::Shared(path) }]))
+    /// Another file than `own` that has an object, the one that was joined last first. Without `own`, one of several.
+    pub fn other(&self, object: ObjectId, own: Option<EntryId>) -> Option<EntryId> {
+        let files = self.0.get(&object).filter(|files| own.is_some() || files.len() > 1)?;
+        files.iter().rev().copied().find(|file| Some(*file) != own)
     }
 
-    /// The objects of a file that no other file has.
-    pub fn own_objects<'a>(
-        &'a self,
-        node: EntryId,
-        file: &'a FileEntry,
-    ) -> impl Iterator<Item = ObjectId> + 'a {
-        file.objects.iter().copied().filter(move |object| self.check_unshared(*object, Some(node)).is_ok())
-    }
-
-    /// Notes the files of the objects of a joined file.
-    pub(super) fn note_joined(&mut self, joined: EntryId, sources: &str) {
-        let objects = |id| Some(self.node(id)?.file()?.objects.clone());
-        let Some(own) = objects(joined) else { return };
-        let of_joined: HashSet<ObjectId> = own.iter().copied().collect();
-        let numbers = sources.split(',').filter_map(|number| number.parse().ok()).map(EntryId);
-        let sources = numbers.filter(|source| *source != joined);
-        let found: Vec<_> = sources.filter_map(|source| Some((source, objects(source)?))).collect();
-        for (source, objects) in found {
-            for object in objects.into_iter().filter(|object| of_joined.contains(object)) {
-                let files = self.shared.0.entry(object).or_default();
-                for file in [source, joined] {
-                    if !files.contains(&file) {
-                        files.push(file);
-                    }
-                }
+    /// Notes files that have an object.
+    pub fn add(&mut self, object: ObjectId, files: [EntryId; 2]) {
+        let known = self.0.entry(object).or_default();
+        for file in files {
+            if !known.contains(&file) {
+                known.push(file);
             }
         }
     }
 
-    /// Notes the objects that a file no longer has.
-    pub(super) fn leave_objects(
-        &mut self,
-        node: EntryId,
-        before: Option<&FileEntry>,
-        now: Option<&FileEntry>,
-    ) {
-        let Some(before) = before.filter(|_| self.has_shared_objects()) else { return };
-        if now.is_some_and(|now| now.objects == before.objects) {
-            return;
+    /// Notes that a file no longer has an object.
+    pub fn remove(&mut self, object: ObjectId, file: EntryId) {
+        let Some(files) = self.0.get_mut(&object) else { return };
+        files.retain(|known| *known != file);
+        if files.is_empty() {
+            self.0.remove(&object);
         }
-        let kept: HashSet<ObjectId> = now.into_iter().flat_map(|now| now.objects.iter().copied()).collect();
-        for object in before.objects.iter().filter(|object| !kept.contains(object)) {
-            let Some(files) = self.shared.0.get_mut(object) else { continue };
-            files.retain(|file| *file != node);
-            if files.is_empty() {
-                self.shared.0.remove(object);
-            }
-        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SharedObjects;
+    use crate::model::{EntryId, ObjectId};
+
+    #[test]
+    fn an_object_is_of_others_until_one_file_has_it_and_is_known_until_none_has() {
+        let (object, [one, two, three]) = (ObjectId(7), [1, 2, 3].map(EntryId));
+        let mut shared = SharedObjects::default();
+        assert_eq!(shared.other(object, None), None);
+        shared.add(object, [one, two]);
+        shared.add(object, [two, three]);
+        assert_eq!(
+            [None, Some(one), Some(three)].map(|own| shared.other(object, own)),
+            [Some(three), Some(three), Some(two)]
+        );
+        shared.remove(object, three);
+        shared.remove(object, one);
+        assert_eq!(
+            [None, Some(two), Some(one)].map(|own| shared.other(object, own)),
+            [None, None, Some(two)]
+        );
+        shared.remove(object, two);
+        assert!(shared.is_empty());
     }
 }

@@ -51,7 +51,6 @@ mod changes;
 mod file;
 mod flush;
 mod hub;
-mod joined;
 mod layout;
 mod names;
 mod page_cache;
@@ -65,7 +64,6 @@ pub use attributes::{SetAttr, has_setid, set_attr, set_tensor};
 pub use changes::Changes;
 pub use file::OpenFile;
 pub use hub::blob_of_link;
-pub use joined::join_files;
 pub use names::{
     Above, create, finish_renames, has_other_suffix, inherited, link, make_directory, may_become_container,
     remove_directory, rename, symlink, unlink,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ingest::{Join, Joined};
 use crate::model::{Instant, Result};
 use crate::store::Collection;
-use crate::vfs::open::{OpenFile, join_files};
+use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::vfs::Vfs;
 
@@ -31,7 +31,7 @@ impl Vfs {
                 self.queue_invalidation(self.flush_closed(file)?);
             }
         }
-        let joined = join_files(collection, &files, request)?;
+        let joined = OpenFiles::join(collection, &files, request)?;
         let invalidation = self.invalidate_nodes(collection, [joined.directory]);
         Ok((joined, invalidation))
     }
