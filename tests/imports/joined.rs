@@ -358,3 +358,30 @@ fn a_joined_file_is_pushed_and_cloned() {
     mounted.unmount();
     fsck(&store);
 }
+
+#[test]
+fn damage_of_shared_bytes_is_mended_for_all_files_by_an_import_of_the_piece() {
+    let place = Place::new();
+    let bytes = Random(176).bytes(200_000);
+    let sources = parts(&place, &bytes, &[0, 100_000, 200_000]);
+    let names = import_all(&place, &sources, &[]);
+    let mounted = place.mount(&[]);
+    let blocks = fs::read_to_string(mounted.path("t/c/.ctl/blocks/p1")).unwrap();
+    let file = blocks.split(' ').find_map(|word| word.strip_prefix("file=")).unwrap().to_owned();
+    join(&mounted.path("t/c/w"), &names, &[]).ok();
+    mounted.unmount();
+    let data = fs::File::options().write(true).open(place.store().join("t/c").join(file.trim())).unwrap();
+    data.write_all_at(b"damage", 50_000).unwrap();
+    let mounted = place.mount(&[]);
+    for name in ["w", "p1"] {
+        let error = fs::read(mounted.path("t/c").join(name)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
+    }
+    let store = place.store();
+    let words = ["import".as_ref(), store.as_os_str(), "t/c".as_ref(), sources[1].as_os_str()];
+    let text = run(words).ok();
+    assert!(text.contains("mended 1 file"), "{text}");
+    assert!(read(&mounted, "w") == bytes && read(&mounted, "p1") == bytes[100_000..]);
+    mounted.unmount();
+    fsck(&store);
+}
