@@ -58,8 +58,10 @@ impl Args {
         let target = place(&mounted, &self.file)?;
         let mut sources = Vec::with_capacity(self.sources.len());
         for source in shards_in_order(&self.sources)? {
-            let beside = self.file.parent().map(|above| above.join(&source)).filter(|_| !source.exists());
-            let found = place(&mounted, beside.as_deref().unwrap_or(&source))?;
+            // A name in the working directory may be of another file, outside the mount.
+            let own = if source.exists() { place(&mounted, &source).ok() } else { None };
+            let beside = self.file.parent().map_or_else(|| source.clone(), |above| above.join(&source));
+            let found = own.map_or_else(|| place(&mounted, &beside), Ok)?;
             if found.collection != target.collection {
                 let (shown, collection) = (source.display(), &target.collection);
                 return Err(Error::invalid(format!("{shown} is not in {collection}; copy it there first")));

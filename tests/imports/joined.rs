@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use support::{
     Answer, Mounted, Place, Random, container_of, files_below, fsck, get, npy_file, refused, refused_set,
-    run, safetensors_file, set, tensors_of, truncate, try_get, usage,
+    run, safetensors_file, set, tensors_of, truncate, try_get, usage, wait_until,
 };
 
 /// The cuts of a file of `len` bytes in `count` parts, at random places.
@@ -237,7 +237,6 @@ fn shared_bytes_cannot_be_changed_and_go_with_the_last_file() {
     let mut found = vec![0; 70_001];
     held.read_exact_at(&mut found, 0).unwrap();
     assert!(found == bytes[..70_001]);
-    drop(held);
     fs::remove_file(path("p1")).unwrap();
     assert!(read(&mounted, "other") == bytes[70_001..150_000]);
     // An import may take the name of a piece.
@@ -247,6 +246,11 @@ fn shared_bytes_cannot_be_changed_and_go_with_the_last_file() {
     assert!(read(&mounted, "w") == bytes);
     assert!(fs::File::options().write(true).open(path("w")).is_err());
     fs::remove_file(path("other")).unwrap();
+    // A removed piece that is open keeps its bytes.
+    let error = fs::File::options().write(true).open(path("w")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+    drop(held);
+    wait_until("the kernel tells of the close", || fs::File::options().write(true).open(path("w")).is_ok());
     // It is the only one now.
     let file = fs::File::options().write(true).open(path("w")).unwrap();
     file.write_all_at(b"changed", 70_000).unwrap();

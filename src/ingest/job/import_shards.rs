@@ -233,21 +233,17 @@ mod tests {
     use crate::store::disk::memory::MemoryDisk;
     use crate::store::disk::{Disk, File, Open};
 
-    fn shard(disk: &MemoryDisk, bytes: u64) -> Shard {
-        let file: Arc<dyn File> = disk.open("shard", Open::Create).unwrap();
-        Shard { file, bytes, outside: None }
-    }
-
     #[test]
     fn pieces_are_whole_elements_and_cover_all_bytes_whatever_the_cuts_are() {
+        let file: Arc<dyn File> = MemoryDisk::new().open("shard", Open::Create).unwrap();
         for size in [1, 2, 4, 18] {
             for cuts in 0..4096_u64 {
                 // Shards of 1 to 16 bytes, and one that completes the last element.
                 let mut lens: Vec<u64> = (0..3).map(|place| cuts / 16_u64.pow(place) % 16 + 1).collect();
                 let sum: u64 = lens.iter().sum();
                 lens.push(sum.next_multiple_of(size) - sum + size);
-                let disk = MemoryDisk::new();
-                let shards: Vec<Shard> = lens.iter().map(|len| shard(&disk, *len)).collect();
+                let shard = |bytes: &u64| Shard { file: file.clone(), bytes: *bytes, outside: None };
+                let shards: Vec<Shard> = lens.iter().map(shard).collect();
                 let mut at = 0;
                 for Piece { begin, end, shard } in pieces(&shards, size) {
                     assert!(begin == at && end > begin && begin % size == 0 && end % size == 0, "{lens:?}");

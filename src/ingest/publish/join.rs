@@ -163,7 +163,7 @@ impl Sources {
     fn of(state: &State, join: &Join<'_>) -> Result<Sources> {
         let mut sources =
             Sources { files: Vec::new(), objects: Vec::new(), mode: PERMISSIONS, owner: join.owner };
-        let (mut seen, mut bytes) = (HashSet::new(), 0_u64);
+        let (mut seen, mut bytes, mut is_of_several) = (HashSet::new(), 0_u64, false);
         for (place, id) in join.sources.iter().enumerate() {
             let node =
                 state.node(*id).ok_or_else(|| Error::new(ErrorKind::Gone, "one of its sources is gone"))?;
@@ -191,7 +191,7 @@ impl Sources {
             sources.mode &= node.entry.mode;
             match node.entry.owner() {
                 owner if place == 0 => sources.owner = owner,
-                owner if owner != sources.owner => sources.owner = join.owner,
+                owner if owner != sources.owner => is_of_several = true,
                 _ => {}
             }
             let tensor = file.tensor.as_ref().filter(|tensor| tensor.dtype != Dtype::U8);
@@ -201,6 +201,12 @@ impl Sources {
         }
         if sources.files.is_empty() {
             return Err(Error::invalid("name the files to join"));
+        }
+        if is_of_several {
+            // The group may be that of one source only.
+            let group = (sources.mode & 0o7) << 3;
+            sources.mode &= !0o70 | group;
+            sources.owner = join.owner;
         }
         Ok(sources)
     }
