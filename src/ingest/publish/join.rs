@@ -147,7 +147,9 @@ pub fn join(collection: &Arc<Collection>, join: &Join<'_>, bytes: &Arc<dyn File>
             names.file(part, entry);
         }
         names.shards(node, shown.shards.clone());
-        let numbers: Vec<String> = join.sources.iter().map(|source| source.0.to_string()).collect();
+        let counts = join.sources.iter().zip(&sources.files);
+        let numbers: Vec<String> =
+            counts.map(|(id, source)| format!("{}:{}", id.0, source.objects.len())).collect();
         let setting = Entry::Setting { node, key: JOINED.to_owned(), value: Some(numbers.join(",")) };
         names.entries(std::iter::once(setting));
         names.name(parent, &name, node);

@@ -43,7 +43,10 @@ impl State {
             }
             Entry::Setting { node, key, value } => {
                 self.note_setting(node, &key, value.as_deref());
-                if let Some(sources) = value.as_deref().filter(|_| key == JOINED) {
+                // The end of a replay does this for all of them.
+                if let Some(sources) =
+                    value.as_deref().filter(|_| key == JOINED && self.sizes.files.is_none())
+                {
                     self.note_joined(node, sources);
                 }
                 self.set(node, key, value);

@@ -242,6 +242,7 @@ impl State {
     /// Completes the state of a replayed log. `Corrupt` if a file has no size; the others have theirs.
     pub(in crate::store) fn end_replay(&mut self) -> Result<()> {
         self.name_tensors();
+        self.note_all_joined();
         let mut done = Ok(());
         for id in self.sizes.files.take().unwrap_or_default() {
             let sized = self.set_size(id).map_err(|error| error.at(format_args!("node {}", id.0)));

@@ -32,12 +32,13 @@ pub const BLOCK_BYTES: &str = "block_bytes";
 /// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
 pub const ARRIVED: &str = "arrived";
 
-/// Setting of a joined file: the nodes of its sources, with commas between.
+/// Setting of a joined file: the nodes of its sources, each with a colon and the number of its objects, with commas
+/// between.
 pub const JOINED: &str = "joined";
 
 /// Keys that few nodes have, and of which all nodes are asked for. The thresholds follow them.
-const RARE_KEYS: [&str; 9] =
-    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES];
+const RARE_KEYS: [&str; 10] =
+    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES, JOINED];
 const RARE_COUNT: usize = RARE_KEYS.len() + THRESHOLDS.len();
 
 /// The keys of which one must be set somewhere for files to arrive in another way than by default.

@@ -104,8 +104,10 @@ pub(super) fn stored(state: &State, node: &Node) -> Result<Source> {
 /// The pieces of a container all of whose tensors are views, in the order of its bytes: its tensors, and what lies
 /// between these. `None` for another file.
 pub(super) fn of_views(state: &State, file: &FileEntry) -> Result<Option<Vec<Piece>>> {
-    let is_joined = matches!(file.content, Content::Safetensors | Content::Gguf | Content::Npy);
-    if !is_joined || state.views(file).next().is_none() {
+    let mut parts = state.parts(file).peekable();
+    let is_view = |part: &Arc<Node>| part.file().is_some_and(|file| file.view.is_some());
+    let may_be = matches!(file.content, Content::Safetensors | Content::Gguf | Content::Npy);
+    if !may_be || parts.peek().is_none() || !parts.all(is_view) {
         return Ok(None);
     }
     let mut views = Vec::new();
