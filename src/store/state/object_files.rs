@@ -44,9 +44,9 @@ impl State {
             let numbers =
                 text.split_once(':').and_then(|(id, count)| Some((id.parse().ok()?, count.parse().ok()?)));
             let Some((id, count)) = numbers.map(|(id, count): (u64, usize)| (EntryId(id), count)) else {
-                return;
+                break;
             };
-            let Some(here) = own.get(begin..begin.saturating_add(count)) else { return };
+            let Some(here) = own.get(begin..begin.saturating_add(count)) else { break };
             begin += count;
             let source = self.node(id).filter(|_| id != joined).and_then(|node| node.file());
             if source.is_some_and(|file| *file.objects == *here) {
