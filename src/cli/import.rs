@@ -84,7 +84,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "COLLECTION-OR-TENSOR")]
     parent: Option<String>,
     /// Copy nothing; the bytes stay in the source files, which must not change any more
-    #[arg(long, conflicts_with_all = ["tier", "shard_of"])]
+    #[arg(long, conflicts_with = "tier")]
     in_place: bool,
     /// Evict the tensors after the import; reconstruct them by delta, origin, factor, factor:rank=K or
     /// factor:energy=E

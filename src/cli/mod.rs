@@ -40,6 +40,7 @@ mod helper;
 mod import;
 mod init;
 mod jobs;
+mod join;
 mod ls;
 mod man;
 mod mount;
@@ -102,6 +103,7 @@ enum Command {
     Stat(stat::Args),
     Du(du::Args),
     Diff(diff::Args),
+    Join(join::Args),
     Mv(mv::Args),
     Rm(rm::Args),
     Tier(tier::Args),
@@ -200,6 +202,7 @@ pub fn main() -> ExitCode {
         Command::Stat(args) => args.run(),
         Command::Du(args) => args.run(),
         Command::Diff(args) => args.run(),
+        Command::Join(args) => args.run(),
         Command::Mv(args) => args.run(),
         Command::Rm(args) => args.run(),
         Command::Tier(args) => args.run(),

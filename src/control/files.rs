@@ -8,7 +8,9 @@ use crate::control::maintenance::{COMPACT, SCRUB};
 use crate::control::push;
 use crate::control::refusals::Asker;
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, foreseen, hot_tensors, maintenance, metrics, prefetch, quota, status};
+use crate::control::{
+    actions, blocks, foreseen, hot_tensors, join, maintenance, metrics, prefetch, quota, status,
+};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{Event, EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
@@ -202,6 +204,15 @@ pub const COLLECTION_FILES: &[File] = &[
         prefetch::shown,
         prefetch::start,
     ),
+    File {
+        show: None,
+        act: Some(join::start),
+        ..shown(
+            "join",
+            "write a line of JSON with name and sources to make a file of the bytes of these files",
+            status::of_collection,
+        )
+    },
 ];
 
 fn table(scope: &Scope) -> &'static [File] {

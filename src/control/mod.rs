@@ -27,6 +27,7 @@ mod http;
 #[cfg(feature = "mount")]
 mod import;
 mod jobs;
+mod join;
 mod maintenance;
 mod measure;
 mod metrics;

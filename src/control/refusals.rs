@@ -155,6 +155,7 @@ fn advice(cause: &Cause) -> Option<&'static str> {
         }
         Cause::NoReconstruct => Some("set user.tierfs.reconstruct first, or evict with discard"),
         Cause::Needed => Some("move those to a tier first, or remove them"),
+        Cause::Shared(_) => Some("remove one of the two, or copy it"),
         Cause::NeededBy(_) => Some("move that to a tier first, or remove it"),
         Cause::NoSource(_) => Some("import the exact file again, or write it again"),
         Cause::Bound(..) => Some("to store them in full, set user.tierfs.tier of that collection to exact"),

@@ -234,7 +234,7 @@ impl Engine {
         };
         let can_be_encoded = target.kept_by(to, self.store.settings()).is_none();
         let is_busy = |object: &Arc<crate::store::Object>| {
-            object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()
+            object.is_dirty() || collection.check_not_needed(object.entry.id, None).is_err()
         };
         let Some(first) = target.objects.first().map(|object| object.entry.id) else { return Ok(None) };
         let can_be_packed = packs(target.dtype) && target.has_blocks_to_pack();

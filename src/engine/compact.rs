@@ -53,14 +53,14 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     let mut done = Compacted::default();
     let mut left = HashSet::new();
     for object in &objects {
-        if is_packed(object) && collection.check_not_needed(object.entry.id).is_ok() {
+        if is_packed(object) && collection.check_not_needed(object.entry.id, None).is_ok() {
             let packed = each_step(collection, object, &Uncounted(progress), &mut |open, range| {
                 done.packed += open.pack_again(range)?;
                 Ok(())
             });
             leave_damaged(collection, object, packed, &mut left)?;
         }
-        if collection.check_not_needed(object.entry.id).is_ok() {
+        if collection.check_not_needed(object.entry.id, None).is_ok() {
             let merged = each_step(collection, object, &Uncounted(progress), &mut |open, range| {
                 match open.merge_patches(range) {
                     // Another object has come to need it meanwhile.

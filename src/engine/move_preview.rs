@@ -47,7 +47,7 @@ pub(super) fn would_move_unpinned(
 ) -> Option<Encoder> {
     let target = target_of(&collection.state(), node)?;
     let takes = target.kept_by(to, settings).is_none();
-    let is_needed = |id| collection.check_not_needed(id).is_err();
+    let is_needed = |id| collection.check_not_needed(id, Some(node)).is_err();
     let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
     let stays = target.objects.iter().any(|object| is_other(object) || is_needed(object.entry.id));
     (takes && !stays).then(|| encoder(&collection.state(), node))

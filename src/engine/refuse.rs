@@ -36,10 +36,10 @@ pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<
     Err(Error::refused(vec![Refusal { path, cause: Cause::Pinned }]))
 }
 
-/// Fails with `Busy` where other tensors are stored as differences to a tensor.
+/// Fails with `Busy` where other tensors are stored as differences to a tensor, or other files have its bytes too.
 pub(super) fn refuse_needed(collection: &Collection, target: &Target) -> Result<()> {
     for object in &target.objects {
-        if let Err(error) = collection.check_not_needed(object.entry.id) {
+        if let Err(error) = collection.check_not_needed(object.entry.id, Some(target.node)) {
             let cause = error.refusals().first().map_or(Cause::Needed, |first| first.cause.clone());
             return Err(refused(collection, target, cause));
         }

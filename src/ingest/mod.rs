@@ -66,11 +66,14 @@ pub use bytes::options::{Options, Origin, Report};
 pub use bytes::parents::Parents;
 #[cfg(feature = "mount")]
 pub use find::hub::{HubCache, HubRepository, hub_cache};
+#[cfg(feature = "mount")]
+pub use find::shard_order::shards_in_order;
 pub use find::target::Target;
 pub use job::arrival::{Arrival, Arriving, Shaped, checked_value};
-pub use job::import_file::{import_file, import_shards};
+pub use job::import_file::import_file;
 #[cfg(feature = "mount")]
 pub use job::import_job::{Plan, Watch};
+pub use job::import_shards::import_shards;
 pub use job::mounted_file::{
     Bytes, arrive, arrive_as, arrive_shaped, is_recorded, is_scanned, may_be_recognized,
 };
@@ -80,8 +83,9 @@ pub use job::share::{MountedFile, share};
 #[cfg(feature = "mount")]
 pub use job::sum::{Action, Listed, Sum};
 pub use publish::commit::{Rename, Replaced};
+pub use publish::join::{Join, Joined, join};
 pub use recognize::batch::check_batch;
 pub use recognize::block_size::Blocking;
 pub use recognize::content::{recognize, recognize_at, recognize_within};
 pub use recognize::data_files::{has_data_files, has_models, is_data_file, mark_data_files};
-pub use recognize::parts::{Part, PartTensor, Recognized};
+pub use recognize::parts::{Part, PartTensor, Recognized, WholeTensor};

@@ -32,6 +32,8 @@ pub enum Cause {
     Needed,
     /// The tensor of this path is stored as differences to it.
     NeededBy(String),
+    /// The file of this path has its bytes too.
+    Shared(String),
     /// Its collection is bound to the collection of this path, whose tensors must be stored in full first,
     /// with the clause that says so.
     Bound(String, String),
@@ -78,7 +80,9 @@ impl Cause {
         match self {
             Cause::LastExactCopy | Cause::LastBytes | Cause::Factors => ErrorKind::Denied,
             Cause::NoTiers(_) | Cause::NotPacked(_) | Cause::NotTensor => ErrorKind::Denied,
-            Cause::Pinned | Cause::Needed | Cause::NeededBy(_) | Cause::Bound(..) => ErrorKind::Busy,
+            Cause::Pinned | Cause::Needed | Cause::NeededBy(_) | Cause::Shared(_) | Cause::Bound(..) => {
+                ErrorKind::Busy
+            }
             Cause::NoSource(_) | Cause::NoReconstruct => ErrorKind::Invalid,
             Cause::Absent => ErrorKind::Absent,
             Cause::Quota(..) => ErrorKind::Quota,
@@ -92,6 +96,7 @@ impl Cause {
             Cause::LastExactCopy | Cause::LastBytes | Cause::Factors => "lossy",
             Cause::Pinned => "pinned",
             Cause::Needed | Cause::NeededBy(_) | Cause::Bound(..) => "needed",
+            Cause::Shared(_) => "shared",
             Cause::NoTiers(_) => "no tiers",
             Cause::NotPacked(_) => "not packed",
             Cause::NotTensor => "not a tensor",
@@ -135,6 +140,11 @@ impl Cause {
                 About::Itself => format!("{child} is stored as differences to it"),
                 About::Named(name) => format!("{child} is stored as differences to {name}"),
                 About::Many(count) => format!("{child} is stored as differences to {count} tensors"),
+            },
+            Cause::Shared(other) => match about {
+                About::Itself => format!("{other} has its bytes too"),
+                About::Named(name) => format!("{other} has the bytes of {name} too"),
+                About::Many(count) => format!("{other} has the bytes of {count} files too"),
             },
             Cause::NoTiers(dtype) => {
                 format!("{}; only f32, f16 and bf16 have tiers", is(&format!("of {dtype}")))

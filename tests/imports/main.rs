@@ -17,6 +17,7 @@ mod holes;
 mod hostile_files;
 mod hub_caches;
 mod hub_copies;
+mod joined;
 mod names;
 mod packed;
 mod real_model;

@@ -68,6 +68,28 @@ fn an_equal_block_of_the_parent_heals_and_one_that_differs_by_a_bit_does_not() {
 }
 
 #[test]
+fn a_parent_in_another_exact_layout_heals_what_its_elements_give() {
+    for (parent, child) in [(&["--pack"][..], &[][..]), (&[], &["--pack"]), (&[], &["--tier", "q7:all"])] {
+        let place = Place::new();
+        let (base, other) = sources(&place);
+        place.import("t/base", &[&base], parent);
+        place.import("t/c", &[&other], &[child, &["--parent", "t/base"][..]].concat());
+        let mounted = place.mount(&[]);
+        let tensor = mounted.path("t/c/w");
+        let wanted: Vec<_> = (0..6).map(|index| block(&tensor, index).unwrap()).collect();
+        flip(&mounted, "w", &[1, 5]);
+        assert_eq!(verified(&mounted, "w"), "corrupt 2 of 6", "{parent:?} {child:?}");
+        assert!(block(&tensor, 1).unwrap() == wanted[1], "{parent:?} {child:?}");
+        // The last block differs by a bit, which a lower tier may round away.
+        match block(&tensor, 5) {
+            Ok(found) => assert!(!child.is_empty() && found == wanted[5], "{parent:?} {child:?}"),
+            Err(error) => assert_eq!(error, Errno::IO),
+        }
+        wait_until("it is stored anew", || verified(&mounted, "w") != "corrupt 2 of 6");
+    }
+}
+
+#[test]
 fn a_file_with_the_same_digest_heals_and_one_with_another_does_not() {
     let place = Place::new();
     let (base, child) = sources(&place);

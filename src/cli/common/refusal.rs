@@ -193,6 +193,7 @@ fn advice(code: &str, typed: &Typed, cause: Option<&str>, mounted: &Mounted, of:
         "needed" if !of.is_empty() => {
             format!("to store them in full: tierfs tier exact {}", mounted.mountpoint.join(of).display())
         }
+        "shared" => "remove one of the two, or copy it".to_owned(),
         "needed" => "move those to a tier first, or remove them".to_owned(),
         "not a tensor" => format!(
             "if it is an array without a header, name its type: tierfs set dtype=f32 shape=ROWSxCOLUMNS {file}"

@@ -141,7 +141,7 @@ impl Gathered {
     }
 }
 
-/// The same block of the lineage parent, if that is stored alike.
+/// The same block of the lineage parent, if that is stored alike, or has exact elements that give this payload.
 fn of_parent(store: &Store, open: &OpenObject, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
     let object = open.object();
     let Some(parent) = &object.entry.parent else { return Ok(None) };
@@ -155,7 +155,17 @@ fn of_parent(store: &Store, open: &OpenObject, index: u32, block: &Block) -> Res
     if len(object) != len(&found) {
         return Ok(None);
     }
-    OpenObject::open(&collection, &found, Verify::Always)?.equal_payload(index, block)
+    let parent = OpenObject::open(&collection, &found, Verify::Always)?;
+    if let Some(payload) = parent.equal_payload(index, block)? {
+        return Ok(Some(payload));
+    }
+    let layout = found.layout();
+    if !found.block(index, layout).is_some_and(|block| block.stored.tier.is_exact()) {
+        return Ok(None);
+    }
+    let mut elements = vec![0; layout.len(index)];
+    parent.read(layout.start(index), &mut elements)?;
+    open.payload_of(block, &elements)
 }
 
 /// Files with the same bytes as that of an object.

@@ -399,7 +399,7 @@ impl Dispatcher {
         if !view.collection.has_relatives() {
             return Ok(());
         }
-        self.vfs.open(&view)?.check_unneeded().inspect_err(|error| {
+        self.vfs.check_unneeded(&view).inspect_err(|error| {
             self.mounted.refusals.note(Asker { ino, user }, &view.path(), "open for writing", error);
         })
     }

@@ -140,7 +140,7 @@ pub(in crate::ingest) fn take(
         objects: sinks.into_iter().map(|sink| sink.object).collect(),
         digests: digester.finish(),
         touched: into.touched,
-        outside: None,
+        outside: Vec::new(),
         is_shared: false,
     })
 }

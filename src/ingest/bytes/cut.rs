@@ -119,7 +119,14 @@ impl<'a> Cutting<'a> {
             });
         }
         let digests = Digests::NotTaken;
-        Ok(StoredParts { bytes: self.bytes, objects, digests, touched, outside: None, is_shared: false })
+        Ok(StoredParts {
+            bytes: self.bytes,
+            objects,
+            digests,
+            touched,
+            outside: Vec::new(),
+            is_shared: false,
+        })
     }
 
     fn copy(

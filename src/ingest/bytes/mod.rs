@@ -2,7 +2,6 @@
 
 pub(in crate::ingest) mod batch;
 pub(in crate::ingest) mod cut;
-#[cfg(feature = "mount")]
 pub(in crate::ingest) mod joined_file;
 pub(in crate::ingest) mod options;
 pub(in crate::ingest) mod parents;

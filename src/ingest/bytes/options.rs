@@ -75,6 +75,8 @@ pub struct Report {
     pub stored: u64,
     /// Bytes that the file shares with a data file that the store had before.
     pub shared: u64,
+    /// Bytes that an import in place copied nevertheless.
+    pub copied: u64,
     /// A remark about the file, or empty.
     pub note: String,
 }

@@ -77,7 +77,8 @@ fn use_of(state: &State, node: EntryId) -> Use {
     }
     match &found.entry.node_type {
         NodeType::File(file) => {
-            let stored = file.objects.iter().filter_map(|id| Some(state.object(*id)?.stored())).sum();
+            let stored =
+                state.own_objects(node, file).filter_map(|id| Some(state.object(id)?.stored())).sum();
             Use { logical: found.bytes, stored, files: 1 + state.parts(file).count() as u64 }
         }
         NodeType::Symlink(_) => Use::FILE,

@@ -37,8 +37,8 @@ pub(in crate::ingest) struct StoredParts {
     pub digests: Digests,
     /// Files that must be durable before a name leads to the objects.
     pub touched: Touched,
-    /// The external file that keeps its bytes, for an import in place.
-    pub outside: Option<OutsideFile>,
+    /// The files outside the store that keep its bytes, for an import in place.
+    pub outside: Vec<OutsideFile>,
     /// Whether its data file is another name of an older one.
     pub is_shared: bool,
 }
@@ -109,7 +109,7 @@ impl StoredParts {
             object.extent.is_some_and(|extent| extent.file == first)
                 && matches!(object.blocks, StoredBlocks::Run(_))
         };
-        (self.outside.is_none() && self.objects.iter().all(is_there)).then_some(first)
+        (self.outside.is_empty() && self.objects.iter().all(is_there)).then_some(first)
     }
 }
 
@@ -122,18 +122,28 @@ impl StoredObject {
     }
 }
 
+/// A range of the source that stays in a file outside the store, which has it from its first byte to its last.
+#[derive(Clone, Copy)]
+pub(in crate::ingest) struct InPlace {
+    /// The number of that file as a data file.
+    pub file: u64,
+    pub begin: u64,
+    pub end: u64,
+}
+
 /// How a source is stored.
 pub(in crate::ingest) struct How<'a> {
     pub options: &'a Options,
-    /// For an import in place, the data file number of the source itself.
-    pub outside: Option<u64>,
+    /// For an import in place, the files that the source consists of, in order. A part that lies in several of them is
+    /// copied.
+    pub outside: &'a [InPlace],
     pub digester: Digester,
 }
 
 impl How<'_> {
     /// A copy to the store, with a BLAKE3 digest.
     pub fn plain(options: &Options) -> How<'_> {
-        How { options, outside: None, digester: Digester::blake3() }
+        How { options, outside: &[], digester: Digester::blake3() }
     }
 }
 
@@ -150,7 +160,7 @@ pub(in crate::ingest) fn store_parts(
     let tiers: Vec<Option<Tier>> =
         recognized.parts.iter().map(|part| part.tensor.as_ref().and_then(tier_of)).collect();
     if recognized.records.is_some() {
-        if how.outside.is_some() {
+        if !how.outside.is_empty() {
             return Err(Error::unsupported(
                 "an embedding batch is stored as separate tensors, so its bytes cannot stay in place; import it without --in-place",
             ));
@@ -171,7 +181,7 @@ pub(in crate::ingest) fn store_parts(
         next: Vec::new(),
     };
     let exact = tiers.iter().any(Option::is_none);
-    let may_share = tiers.iter().all(Option::is_none) && outside.is_none() && !options.no_share;
+    let may_share = tiers.iter().all(Option::is_none) && outside.is_empty() && !options.no_share;
     if may_share && recognized.bytes > GATHERED_BYTES_MAX {
         for name in collection.alike(&**source, recognized.bytes, None) {
             let linked = uncommitted.link_data_file(&name, recognized.bytes)?;
@@ -187,8 +197,8 @@ pub(in crate::ingest) fn store_parts(
         }
     }
     intake.digester = digester;
-    intake.data = if let Some(number) = outside {
-        Data::Outside(number)
+    intake.data = if !outside.is_empty() {
+        Data::Outside(outside)
     } else if exact && recognized.bytes > GATHERED_BYTES_MAX {
         // Parts that go to another tier stay holes in the file.
         let (id, file) = uncommitted.create_data_file(recognized.bytes)?;
@@ -202,21 +212,27 @@ pub(in crate::ingest) fn store_parts(
 }
 
 /// The destination of exact blocks.
-enum Data {
+enum Data<'a> {
     None,
     /// The same offset in a data file.
     Own(u64, Arc<dyn File>),
     /// None: the shared data file may have the same bytes, which are compared.
     Shared(u64, Arc<dyn File>),
-    /// None: the source is the data file.
-    Outside(u64),
+    /// None: the source is the data file, or several that follow each other.
+    Outside(&'a [InPlace]),
 }
 
-impl Data {
-    fn number(&self) -> Option<u64> {
+impl Data<'_> {
+    /// The place of a part that stays exact.
+    fn extent(&self, part: &Part) -> Option<Extent> {
         match self {
             Data::None => None,
-            Data::Own(number, _) | Data::Shared(number, _) | Data::Outside(number) => Some(*number),
+            Data::Own(file, _) | Data::Shared(file, _) => Some(Extent { file: *file, offset: part.begin }),
+            Data::Outside(files) => {
+                let place = files.partition_point(|file| file.end < part.end);
+                let found = files.get(place).filter(|file| file.begin <= part.begin)?;
+                Some(Extent { file: found.file, offset: part.begin - found.begin })
+            }
         }
     }
 }
@@ -228,7 +244,7 @@ struct Intake<'a> {
     /// Bytes reported as progress: those of a repeated attempt count once.
     reported: u64,
     encoder: Encoder,
-    data: Data,
+    data: Data<'a>,
     touched: Touched,
     digester: Digester,
     /// The chunk that is being stored.
@@ -291,7 +307,7 @@ impl Intake<'_> {
     fn finish(self, bytes: u64, objects: Vec<StoredObject>) -> StoredParts {
         let is_shared = matches!(self.data, Data::Shared(..));
         let digests = self.digester.finish();
-        StoredParts { bytes, objects, digests, touched: self.touched, outside: None, is_shared }
+        StoredParts { bytes, objects, digests, touched: self.touched, outside: Vec::new(), is_shared }
     }
 
     /// As [`take_file`](Self::take_file), on the threads of the caller.
@@ -319,7 +335,7 @@ impl Intake<'_> {
     /// Creates an object without blocks for a part.
     fn begin(&self, part: &Part, tier: Option<Tier>, options: &Options) -> StoredObject {
         let (dtype, bytes) = (dtype(part), part.end - part.begin);
-        let extent = self.data.number().map(|file| Extent { file, offset: part.begin });
+        let extent = self.data.extent(part);
         let blocks = match (tier, extent) {
             (None, Some(_)) => StoredBlocks::Run(Vec::new()),
             _ => StoredBlocks::Each(Vec::new()),
@@ -339,7 +355,7 @@ impl Intake<'_> {
     ) -> Result<bool> {
         let Intake { digester, chunk, next: ahead, collection, data, touched, encoder, source, .. } = self;
         let chunk = &*chunk;
-        let stays = tier.is_none() && data.number().is_some();
+        let stays = matches!(object.blocks, StoredBlocks::Run(_));
         let block_bytes = object.block_bytes;
         let store = || match (stays, &data) {
             (true, Data::Own(_, file)) => write(file, current.at, chunk).map(|()| true),

@@ -10,7 +10,7 @@ const NUMBER_DIGITS: usize = 32;
 
 /// The shards in the order of their 128-bit numbers, if the names of all end with one (before the suffix); else as they
 /// are given. Fails with `Invalid` for a path or a number that repeats.
-pub(in crate::ingest) fn shards_in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub fn shards_in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut seen = HashSet::with_capacity(paths.len());
     if let Some(path) = paths.iter().find(|path| !seen.insert(*path)) {
         return Err(Error::invalid(format!("the shard {} is there twice", path.display())));

@@ -1,6 +1,6 @@
-//! Imports one file: recognizes it, reserves quota, stores its parts, publishes its name. Several files can become the
-//! shards of one tensor.
+//! Imports one file: recognizes it, reserves quota, stores its parts, publishes its name.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::files::safetensors;
@@ -12,10 +12,10 @@ use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
 use crate::ingest::publish::commit;
 use crate::ingest::recognize::content::recognize_import;
-use crate::ingest::recognize::parts::{Part, PartTensor, Recognized};
+use crate::ingest::recognize::parts::{PartTensor, Recognized};
 use crate::model::{Error, Kept, KeptBy, MoveTo, Progress, Result, Tier};
 use crate::store::disk::File;
-use crate::store::{Collection, ROOT, Settings, Use, is_untouched};
+use crate::store::{Collection, ROOT, Settings, is_untouched};
 use crate::stream::Digester;
 
 /// Imports one file. On an error nothing of it appears.
@@ -32,7 +32,7 @@ pub fn import_file(
     let file = outside.as_ref().map_or(source, |(_, file)| file).clone();
     let (recognized, note) =
         recognize_import(collection, target.path().as_bytes(), &file, &target.name, options.strict)?;
-    let source = Source { file: &file, recognized, note, outside };
+    let source = Source { file: &file, recognized, note, outside: outside.into_iter().collect() };
     import_recognized(collection, settings, target, source, origin, options, progress)
 }
 
@@ -42,8 +42,8 @@ pub(in crate::ingest) struct Source<'a> {
     pub recognized: Recognized,
     /// The note of its recognition, or an empty text.
     pub note: String,
-    /// The file, if it stays in place.
-    pub outside: Option<OutsideSource>,
+    /// The file, or the files that it consists of, if these stay in place.
+    pub outside: Vec<OutsideSource>,
 }
 
 /// [`import_file`] after the recognition.
@@ -60,7 +60,7 @@ pub(in crate::ingest) fn import_recognized(
     if let (Content::Plain, Some(whole)) = (recognized.content, &options.whole) {
         recognized = recognized.into_tensor(&target.name, whole)?;
     }
-    let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
+    let packs = outside.is_empty() && (options.pack || is_set_to_pack(collection, target));
     let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
     let rules = KeepRules { settings, has_codes: has_codes(&recognized) };
     let tier_of = |tensor: &PartTensor| {
@@ -73,22 +73,28 @@ pub(in crate::ingest) fn import_recognized(
         Some(_) => Digester::with_sha256(),
         None => Digester::blake3(),
     };
+    let in_place = in_place(&outside);
     let mut stored_parts = store_parts::store_parts(
         &mut uncommitted,
         collection,
         source,
         &recognized,
         &tier_of,
-        store_parts::How { options, outside: outside.as_ref().map(|(outside, _)| outside.file), digester },
+        store_parts::How { options, outside: &in_place, digester },
         progress,
     )?;
-    if let Some((recorded, file)) = &outside
-        && !is_untouched(&**file, recorded).map_err(|error| Error::io("asking for its time", error))?
-    {
-        return Err(Error::invalid("it was changed while it was imported; import it again"));
-    }
-    stored_parts.outside =
-        outside.filter(|_| !stored_parts.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
+    outside.iter().try_for_each(check_untouched)?;
+    let copied: u64 = match in_place.is_empty() {
+        true => 0,
+        false => {
+            let copied = stored_parts.objects.iter().filter(|object| object.extent.is_none());
+            copied.map(|object| object.bytes).sum()
+        }
+    };
+    let used: HashSet<u64> =
+        stored_parts.objects.iter().filter_map(|object| Some(object.extent?.file)).collect();
+    let outside = outside.into_iter().filter(|(outside, _)| used.contains(&outside.file));
+    stored_parts.outside = outside.map(|(outside, _)| outside.as_ref().clone()).collect();
     origin.check(stored_parts.digests.sha256())?;
     let (bytes, stored) = (stored_parts.bytes, stored_parts.stored());
     let (data_file, is_shared) = (stored_parts.data_file(), stored_parts.is_shared);
@@ -104,7 +110,29 @@ pub(in crate::ingest) fn import_recognized(
         collection.offer_data_file(number, bytes);
     }
     let shared = if is_shared { bytes } else { 0 };
-    Ok(Report { tensors, children, encoded, kept, bytes, stored, shared, note })
+    Ok(Report { tensors, children, encoded, kept, bytes, stored, shared, copied, note })
+}
+
+/// The ranges of sources that follow each other.
+fn in_place(outside: &[OutsideSource]) -> Vec<store_parts::InPlace> {
+    let mut begin = 0;
+    let range = |(outside, _): &OutsideSource| {
+        let range = store_parts::InPlace { file: outside.file, begin, end: begin + outside.bytes };
+        begin = range.end;
+        range
+    };
+    outside.iter().map(range).collect()
+}
+
+/// Fails with `Invalid` if a file that stays in place was changed since its import began.
+pub(super) fn check_untouched((recorded, file): &OutsideSource) -> Result<()> {
+    match is_untouched(&**file, recorded).map_err(|error| Error::io("asking for its time", error))? {
+        true => Ok(()),
+        false => {
+            let path = String::from_utf8_lossy(&recorded.path).into_owned();
+            Err(Error::invalid(format!("{path} was changed while it was imported; import it again")))
+        }
+    }
 }
 
 /// Whether any tensors of the file are codes.
@@ -173,64 +201,19 @@ fn outside(
             "files in place stay exact; import them first, then move them: tierfs tier",
         ));
     }
-    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
-    let file = collection.outside_number()?;
-    let outside = Arc::new(OutsideFile { file, path: path.clone(), bytes, mtime: origin.mtime });
-    let opened = collection.open_outside(&outside)?;
-    Ok(Some((outside, opened)))
+    stays_at(collection, source, path, origin.mtime).map(Some)
 }
 
-/// Imports files as the shards of one tensor of bytes, in the order given. On an error nothing
-/// appears.
-pub fn import_shards(
-    collection: &Arc<Collection>,
-    target: &Target,
-    sources: &[Arc<dyn File>],
-    origin: &Origin,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Report> {
-    let lengths = sources.iter().map(|source| source.len());
-    let bytes = lengths.sum::<std::io::Result<u64>>();
-    let bytes = bytes.map_err(|error| Error::io("asking for a shard's size", error))?;
-    let whole = Use::exact(bytes).and(Use::FILE);
-    let more = room::more_than_there(&collection.state(), target, whole);
-    let _held = collection.meter().reserve(more)?;
-    let mut uncommitted = Uncommitted::new(collection);
-    let mut shards = Vec::with_capacity(sources.len());
-    let mut report = Report { tensors: 1, ..Report::default() };
-    for (place, source) in sources.iter().enumerate() {
-        let bytes = source.len().map_err(|error| Error::io("asking for a shard's size", error))?;
-        if bytes == 0 {
-            return Err(Error::invalid(format!("shard {} is empty", place + 1)));
-        }
-        let whole = Part { begin: 0, end: bytes, tensor: None };
-        let (content, parts) = (Content::Plain, vec![whole]);
-        let recognized = Recognized {
-            content,
-            bytes,
-            parts,
-            records: None,
-            note: String::new(),
-            data_files: Vec::new(),
-            shards: None,
-        };
-        let how = store_parts::How::plain(options);
-        let stored_parts = store_parts::store_parts(
-            &mut uncommitted,
-            collection,
-            source,
-            &recognized,
-            &|_| None,
-            how,
-            progress,
-        )?;
-        report.bytes += bytes;
-        report.stored += stored_parts.stored();
-        shards.push(stored_parts);
-    }
-    let parents = options.parents.as_ref();
-    let has_parent = commit::publish_shards(uncommitted, collection, target, origin, shards, parents)?;
-    report.children = u64::from(has_parent);
-    Ok(report)
+/// A source at a path as an external data file, and the open file.
+pub(super) fn stays_at(
+    collection: &Collection,
+    source: &Arc<dyn File>,
+    path: &[u8],
+    mtime: i64,
+) -> Result<OutsideSource> {
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let file = collection.outside_number()?;
+    let outside = Arc::new(OutsideFile { file, path: path.to_vec(), bytes, mtime });
+    let opened = collection.open_outside(&outside)?;
+    Ok((outside, opened))
 }

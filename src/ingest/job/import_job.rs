@@ -8,8 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::files::shard_index;
-use crate::format::log::catalog::Content;
-use crate::ingest::bytes::joined_file::JoinedFile;
 use crate::ingest::bytes::options::{Options, Origin, Report};
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::room;
@@ -18,7 +16,8 @@ use crate::ingest::find::shard_order::shards_in_order;
 use crate::ingest::find::store_paths::{StoreFiles, identity};
 use crate::ingest::find::target::Target;
 use crate::ingest::find::walk::{Found, Mounts, Walked, files, mtime, shards};
-use crate::ingest::job::import_file::{Source, import_file, import_recognized, import_shards};
+use crate::ingest::job::import_file::import_file;
+use crate::ingest::job::import_shards::{Shard, import_joined};
 use crate::ingest::job::manifest::Manifest;
 use crate::ingest::job::missing_shards::note_of_missing;
 use crate::ingest::job::request::Request;
@@ -28,11 +27,10 @@ use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink
 use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
 use crate::ingest::publish::tags::add_tags;
-use crate::ingest::recognize::content::recognize_import;
 use crate::model::{Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result};
 use crate::store::Use;
+use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
-use crate::store::disk::{File, Identity};
 use crate::store::{Collection, Event, EventKind, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
 
 pub trait Watch: Progress {
@@ -437,7 +435,9 @@ impl ImportJob<'_> {
         if let Some(tensor) = &plan.request.shard_of {
             let target = target_of(tensor)?;
             sum.note_changed(collection, &target);
-            sum.add(&with_room(store, plan.bytes(), watch, || self.shards(&target))?);
+            let report = with_room(store, plan.bytes(), watch, || self.shards(&target))?;
+            sum.add(&report);
+            self.finish(&target, report.note, sum)?;
             return add_tags(collection, [&target].into_iter(), &plan.request.tags);
         }
         let is_cancelled = || watch.is_cancelled();
@@ -546,21 +546,27 @@ impl ImportJob<'_> {
         sum.note_changed(collection, &found.target);
         if !matches!(action, Action::Link | Action::Mend) {
             sum.add(&report);
-            let node = node_at(&collection.state(), &found.target);
-            if let Some(node) = node {
+            if let Some(node) = node_at(&collection.state(), &found.target) {
                 blobs.add(found, node);
             }
-            let finish = self.finish.zip(node);
-            let left = finish.map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
-            let note = Some(report.note).filter(|note| !note.is_empty());
-            for note in note.into_iter().chain(left) {
-                watch.noted(&path, &note);
-                sum.notes.push((path.clone(), note));
-            }
+            self.finish(&found.target, report.note, sum)?;
         }
         let listed = Listed { action, path, bytes: found.bytes };
         watch.did(&listed)?;
         sum.list(listed);
+        Ok(())
+    }
+
+    /// Finishes an imported file, and passes on the remarks about it.
+    fn finish(&self, target: &Target, note: String, sum: &mut Sum) -> Result<()> {
+        let ImportJob { collection, watch, .. } = *self;
+        let (path, node) = (target.path(), node_at(&collection.state(), target));
+        let finish = self.finish.zip(node);
+        let left = finish.map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
+        for note in Some(note).filter(|note| !note.is_empty()).into_iter().chain(left) {
+            watch.noted(&path, &note);
+            sum.notes.push((path.clone(), note));
+        }
         Ok(())
     }
 
@@ -612,36 +618,17 @@ impl ImportJob<'_> {
     }
 
     fn shards(&self, target: &Target) -> Result<Report> {
-        let paths = shards_in_order(&self.plan.request.paths)?;
-        let mut sources = Vec::new();
+        let (plan, collection) = (self.plan, self.collection);
+        let mut shards = Vec::new();
+        let paths = shards_in_order(&plan.request.paths)?;
         for path in &paths {
-            let source = open_source(path).map_err(|error| Error::io(path.display(), error))?;
-            if source.len().map_err(|error| Error::io(path.display(), error))? == 0 {
-                return Err(Error::invalid(format!("the shard {} is empty", path.display())));
-            }
-            sources.push(source);
+            shards.push(Shard::open(collection, path, plan.stores.as_ref())?);
         }
         let first = paths.first().ok_or_else(|| Error::invalid("no shards"))?;
-        let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
-        let origin = origin(&metadata, self.owner, None);
-        let (collection, options) = (self.collection, self.options);
-        let joined: Arc<dyn File> = Arc::new(JoinedFile::new(sources.clone())?);
-        let (recognized, note) =
-            recognize_import(collection, target.path().as_bytes(), &joined, &target.name, options.strict)?;
-        if options.whole.is_none() && recognized.content == Content::Plain {
-            if options.tier.is_some() || options.pack {
-                let note = if note.is_empty() { note } else { format!(" ({note})") };
-                return Err(Error::invalid(format!(
-                    "tier and pack need tensors, and the shards are no container{note}; say what they are: --dtype bf16"
-                )));
-            }
-            if note.is_empty() {
-                // Each shard keeps its own object: it can be stored, moved and reconstructed alone.
-                return import_shards(collection, target, &sources, &origin, options, self.watch);
-            }
-        }
-        let source = Source { file: &joined, recognized, note, outside: None };
-        import_recognized(collection, self.store.settings(), target, source, &origin, options, self.watch)
+        let first = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
+        let origin = origin(&first, self.owner, None);
+        let (settings, options) = (self.store.settings(), self.options);
+        import_joined(collection, settings, target, shards, &origin, options, self.watch)
     }
 
     /// Makes the symbolic links.

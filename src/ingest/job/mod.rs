@@ -4,6 +4,7 @@ pub(in crate::ingest) mod arrival;
 pub(in crate::ingest) mod import_file;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod import_job;
+pub(in crate::ingest) mod import_shards;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod manifest;
 #[cfg(feature = "mount")]

@@ -93,8 +93,8 @@ impl Request {
         if self.paths.is_empty() {
             return Err(Error::invalid("no paths"));
         }
-        if self.shard_of.is_some() && (self.manifest.is_some() || self.in_place) {
-            return Err(Error::invalid("shard_of excludes manifest and in_place"));
+        if self.shard_of.is_some() && self.manifest.is_some() {
+            return Err(Error::invalid("shard_of excludes manifest"));
         }
         if self.shard_of.is_none() && (self.dtype.is_some() || self.shape.is_some()) {
             return Err(Error::invalid(
@@ -337,7 +337,7 @@ mod tests {
             r#"{"collection":"t/c","paths":["/a"],"in_place":1}"#,
             r#"{"collection":"t/c","paths":["/a"],"pack":"ladder"}"#,
             r#"{"collection":"t/c","paths":["/a"],"tier":"packed"}"#,
-            r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","in_place":true}"#,
+            r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","in_place":true,"tier":"q8"}"#,
             r#"{"collection":"t/c","paths":["/a"],"dtype":"f32"}"#,
             r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","shape":"2x2"}"#,
             r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","dtype":"f33"}"#,

@@ -73,6 +73,8 @@ pub struct Sum {
     pub stored: u64,
     /// Bytes of files that share a data file that the store had before.
     pub shared: u64,
+    /// Bytes that were copied although their file stays in place.
+    pub copied: u64,
     /// Names that were created for bytes that the collection had already.
     pub linked: u64,
     /// Files that were not reached, because the import was cancelled or the store takes no more writes.
@@ -105,6 +107,7 @@ impl Sum {
         self.bytes += report.bytes;
         self.stored += report.stored;
         self.shared += report.shared;
+        self.copied += report.copied;
     }
 
     pub(in crate::ingest) fn list(&mut self, listed: Listed) {
@@ -180,7 +183,7 @@ impl Sum {
             done.push_str(&format!(", {} with a parent in {parent} and {without} without", self.children));
         }
         done.push_str(&if request.in_place {
-            format!(", {} stay in place", human(self.bytes))
+            format!(", {} stay in place", human(self.bytes.saturating_sub(self.copied)))
         } else {
             format!(", {} stored", human_part(self.stored, self.bytes))
         });
@@ -216,6 +219,7 @@ impl Sum {
             "bytes": self.bytes,
             "bytes_stored": self.stored,
             "bytes_shared": self.shared,
+            "bytes_copied": self.copied,
             "linked": self.linked,
             "left": self.left,
             "unchanged": self.unchanged,
@@ -262,6 +266,7 @@ impl Sum {
             bytes: number("bytes")?,
             stored: number("bytes_stored")?,
             shared: number("bytes_shared")?,
+            copied: number("bytes_copied").unwrap_or_default(),
             linked: number("linked")?,
             left: number("left")?,
             unchanged: number("unchanged")?,
@@ -319,6 +324,7 @@ mod tests {
             bytes: 4,
             stored: 5,
             shared: 8,
+            copied: 12,
             linked: 10,
             left: 9,
             unchanged: 6,

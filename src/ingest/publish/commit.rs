@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, TensorEntry};
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, OutsideFile, TensorEntry};
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::pending_parts::Uncommitted;
@@ -12,10 +12,8 @@ use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
 use crate::ingest::publish::drafts::{Draft, add_draft, is_small, objects};
 use crate::ingest::publish::names::Names;
-use crate::ingest::recognize::parts::{PartTensor, Recognized};
-use crate::model::{
-    Dtype, EntryId, Error, ErrorKind, NameIn, ObjectId, Result, SeedId, Shape, TensorId, Tier,
-};
+use crate::ingest::recognize::parts::{PartTensor, Recognized, WholeTensor};
+use crate::model::{EntryId, Error, ErrorKind, NameIn, ObjectId, Result, SeedId, Shape, TensorId, Tier};
 use crate::store::ARRIVED;
 use crate::store::Batch;
 use crate::store::Collection;
@@ -115,6 +113,9 @@ pub(in crate::ingest) fn publish_over(
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
+        // The new objects may lie in the places of the old ones.
+        let mut objects = before.file().into_iter().flat_map(|file| &file.objects);
+        objects.try_for_each(|object| state.check_unshared(*object, Some(node)))?;
         let (mut directory, _) = *state.links(node).first().ok_or_else(gone)?;
         let is_renamed = rename.is_some();
         if let Some(Rename { to, add }) = rename {
@@ -215,12 +216,7 @@ impl<'a> Arrived<'a> {
             drafts.push(Draft { object, tensor: identity, seed: SeedId(0), shape, parent });
             found.push(parent_id);
         }
-        if let Some(outside) = stored_parts.outside.clone() {
-            collection.record(Touched::default(), |batch, _| {
-                batch.entry(Entry::Outside(outside));
-                Ok(())
-            })?;
-        }
+        record_outside(collection, &stored_parts.outside)?;
         arrived.parents = found;
         arrived.drafts = drafts;
         Ok(arrived)
@@ -299,27 +295,35 @@ impl<'a> Arrived<'a> {
     }
 }
 
-fn tensor_entry(tensor: &PartTensor, parent: TensorId) -> TensorEntry {
+/// Records the files outside the store that objects lie in.
+fn record_outside(collection: &Collection, files: &[OutsideFile]) -> Result<()> {
+    collection.record(Touched::default(), |batch, _| {
+        files.iter().for_each(|file| batch.entry(Entry::Outside(file.clone())));
+        Ok(())
+    })
+}
+
+pub(in crate::ingest) fn tensor_entry(tensor: &PartTensor, parent: TensorId) -> TensorEntry {
     let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
     TensorEntry { name: tensor.own_name.as_str().into(), dtype, shape, parent }
 }
 
-/// Commits a tensor made of several files, as shards in the order given. Whether it has a lineage
-/// parent.
+/// Commits a tensor made of pieces, in the order given. Whether it has a lineage parent.
 pub(in crate::ingest) fn publish_shards(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
+    whole: &WholeTensor,
     shards: Vec<StoredParts>,
     parents: Option<&Parents>,
 ) -> Result<bool> {
     let path = target.path();
     let lens: Vec<u64> = shards.iter().flat_map(|shard| &shard.objects).map(|object| object.bytes).collect();
-    let whole = plain_shape(lens.iter().sum());
+    let (dtype, whole) = (whole.dtype, whole.shape_of(lens.iter().sum())?);
     let mut found = None;
     if let Some(parents) = parents {
-        let parent = parents.of(collection, &path, Dtype::U8, &whole, &lens)?;
+        let parent = parents.of(collection, &path, dtype, &whole, &lens)?;
         found = parent.map(|parent| (parents, parent));
     }
     let lineage = found.map_or(TensorId(0), |(_, parent)| parent.id);
@@ -329,9 +333,10 @@ pub(in crate::ingest) fn publish_shards(
     let mut shards = shards;
     for shard in &mut shards {
         touched.merge(std::mem::take(&mut shard.touched));
+        record_outside(collection, &shard.outside)?;
     }
     for (place, object) in shards.iter().flat_map(|shard| &shard.objects).enumerate() {
-        let shape = plain_shape(object.bytes);
+        let shape = Shape::new(&[object.dtype.elements_in(object.bytes)]).unwrap_or_default();
         let of_shard = found.and_then(|(parents, parent)| parents.of_shard(collection, parent, place));
         drafts.push(Draft { object, tensor, seed: SeedId(place as u128 + 1), shape, parent: of_shard });
     }
@@ -344,7 +349,7 @@ pub(in crate::ingest) fn publish_shards(
         names.replace(parent, &file_name)?;
         let node = names.number();
         let name = String::from_utf8_lossy(&target.name).into();
-        let tensor = TensorEntry { name, dtype: Dtype::U8, shape: whole, parent: lineage };
+        let tensor = TensorEntry { name, dtype, shape: whole, parent: lineage };
         let file = FileEntry { tensor: Some(tensor), ..FileEntry::new(Content::Tensor, kept.as_slice()) };
         names.file(node, file);
         names.keep_settings(node, settings);

@@ -4,6 +4,7 @@ pub(in crate::ingest) mod commit;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod compare;
 pub(in crate::ingest) mod drafts;
+pub(in crate::ingest) mod join;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod links;
 #[cfg(feature = "mount")]

@@ -130,8 +130,8 @@ impl<'a> Names<'a> {
         let Some(file) = node.file() else { return };
         let parts: Vec<EntryId> = self.state.parts(file).map(|part| part.entry.id).collect();
         parts.into_iter().for_each(|part| self.batch.entry(Entry::NodeRemoved(part)));
-        for object in &file.objects {
-            self.batch.record(Record::Delete { object: *object });
+        for object in self.state.own_objects(node.entry.id, file) {
+            self.batch.record(Record::Delete { object });
         }
     }
 

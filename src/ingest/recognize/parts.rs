@@ -39,7 +39,7 @@ pub struct WholeTensor {
 
 impl WholeTensor {
     /// The shape of a file of `bytes` bytes. Fails with `Invalid` where these are not its elements.
-    fn shape_of(&self, bytes: u64) -> Result<Shape> {
+    pub(in crate::ingest) fn shape_of(&self, bytes: u64) -> Result<Shape> {
         let WholeTensor { dtype, shape } = self;
         let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(bytes);
         let found = shape.clone().or_else(|| Shape::new(&[dtype.elements_in(bytes)]));

@@ -23,7 +23,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 
 use crate::format::log::catalog::{Entry, Parent};
-use crate::model::{Cause, CollectionName, Error, ErrorKind, ObjectId, OwnedCollectionName, Refusal, Result};
+use crate::model::{
+    Cause, CollectionName, EntryId, Error, ErrorKind, ObjectId, OwnedCollectionName, Refusal, Result,
+};
 use crate::store::collection::Collection;
 use crate::store::object::Object;
 use crate::store::space::files::Touched;
@@ -296,9 +298,9 @@ impl Collection {
         Ok(())
     }
 
-    /// Whether there are any parents in the open collections.
+    /// Whether there are any parents in the open collections, or objects with several files in this one.
     pub fn has_relatives(&self) -> bool {
-        !self.services.lineage().relations.read().is_empty()
+        !self.services.lineage().relations.read().is_empty() || self.state().has_shared_objects()
     }
 
     /// Whether others are stored as differences to an object of this collection.
@@ -306,8 +308,27 @@ impl Collection {
         self.services.lineage().is_needed(self.place(), object)
     }
 
-    /// `Busy` if others depend on an object of this collection.
-    pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
+    /// `Busy` if others depend on an object of this collection, or another file than `own` has it too. The caller does not
+    /// read the state.
+    pub fn check_not_needed(&self, object: ObjectId, own: Option<EntryId>) -> Result<()> {
+        self.check_no_parent(object)?;
+        self.state().check_unshared(object, own).map_err(|error| self.with_path(error))
+    }
+
+    /// The error of a shared object, with the path of the other file in the mount.
+    fn with_path(&self, error: Error) -> Error {
+        let causes = error.refusals().iter().map(|refusal| match &refusal.cause {
+            Cause::Shared(path) => {
+                let cause = Cause::Shared(format!("{}/{path}", self.path()));
+                Refusal { path: refusal.path.clone(), cause }
+            }
+            _ => refusal.clone(),
+        });
+        Error::refused(causes.collect())
+    }
+
+    /// `Busy` if others are stored as differences to an object of this collection.
+    pub fn check_no_parent(&self, object: ObjectId) -> Result<()> {
         let checked = self.services.lineage().check_not_needed(self.place(), object);
         checked.map_err(|error| error.at(self.path()))
     }
@@ -324,8 +345,11 @@ impl Collection {
 
     /// [`check_not_needed`](Self::check_not_needed), with the path of a child in the error. The caller holds no lock of
     /// any collection.
-    pub fn check_childless(&self, object: ObjectId) -> Result<()> {
-        self.check_not_needed(object).map_err(|error| {
+    pub fn check_childless(&self, object: ObjectId, own: EntryId) -> Result<()> {
+        self.check_not_needed(object, Some(own)).map_err(|error| {
+            if error.refusals().iter().any(|refusal| matches!(refusal.cause, Cause::Shared(_))) {
+                return error;
+            }
             let child = self.services.lineage().child_of(self.place(), object);
             let Some((collection, child)) = child else { return error };
             Error::refused(vec![Refusal {

@@ -387,7 +387,7 @@ impl OpenObject {
 
     /// `Busy` if others depend on the object.
     pub fn check_writable(&self) -> Result<()> {
-        self.collection.check_not_needed(self.object.entry.id)
+        self.collection.check_not_needed(self.object.entry.id, None)
     }
 
     fn is_checked(&self, index: u32) -> bool {

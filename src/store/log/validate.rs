@@ -22,7 +22,7 @@ struct Planned<'a> {
 }
 
 /// `Invalid` if a record refers to something that does not exist or does not fit it; `Busy` if it
-/// changes an object that others depend on: `check_not_needed` says so.
+/// changes an object that others depend on: `check_not_needed` says so, or that several files have.
 pub(in crate::store) fn check(
     batch: &Batch,
     state: &State,
@@ -54,6 +54,7 @@ pub(in crate::store) fn check(
         };
         if !is_relocation {
             check_not_needed(object)?;
+            state.check_unshared(object, None)?;
         }
     }
     Ok(())

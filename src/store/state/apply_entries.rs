@@ -10,6 +10,7 @@ use crate::store::state::State;
 use crate::store::state::by_id::ById;
 use crate::store::state::freed_space::Freed;
 use crate::store::state::node::{Link, Node};
+use crate::store::state::settings_table::JOINED;
 
 impl State {
     /// Applies a catalog entry.
@@ -42,6 +43,12 @@ impl State {
             }
             Entry::Setting { node, key, value } => {
                 self.note_setting(node, &key, value.as_deref());
+                // The end of a replay does this for all of them.
+                if let Some(sources) =
+                    value.as_deref().filter(|_| key == JOINED && self.sizes.files.is_none())
+                {
+                    self.note_joined(node, sources);
+                }
                 self.set(node, key, value);
                 Ok(())
             }
@@ -110,6 +117,7 @@ impl State {
         let node = Arc::new(Node { entry: node, bytes });
         let before = self.nodes.replace(ById(node.clone())).map(|known| known.0);
         State::count_node(&mut self.used, before.as_ref(), Some(&node));
+        self.leave_objects(node.entry.id, before.as_ref().and_then(|node| node.file()), node.file());
         self.note_file(before.as_ref().and_then(|node| node.file()), node.entry.id, node.file());
         Ok(())
     }
@@ -137,6 +145,7 @@ impl State {
     fn remove_node(&mut self, id: EntryId) {
         let before = self.nodes.take(&id).map(|known| known.0);
         State::count_node(&mut self.used, before.as_ref(), None);
+        self.leave_objects(id, before.as_ref().and_then(|node| node.file()), None);
         self.note_file(before.as_ref().and_then(|node| node.file()), id, None);
         self.count_directory(id, -1);
         self.tree.directories.remove(&id);

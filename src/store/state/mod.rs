@@ -40,12 +40,14 @@ mod memory;
 pub(in crate::store) mod names;
 pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;
+mod object_files;
 pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
 pub(in crate::store) mod program_attributes;
 pub(in crate::store) mod settings_table;
 mod shard_indexes;
 mod sharded_models;
+mod shared_objects;
 mod tensor_names;
 pub(in crate::store) mod tree;
 pub(in crate::store) mod used_space;
@@ -240,6 +242,7 @@ impl State {
     /// Completes the state of a replayed log. `Corrupt` if a file has no size; the others have theirs.
     pub(in crate::store) fn end_replay(&mut self) -> Result<()> {
         self.name_tensors();
+        self.note_all_joined();
         let mut done = Ok(());
         for id in self.sizes.files.take().unwrap_or_default() {
             let sized = self.set_size(id).map_err(|error| error.at(format_args!("node {}", id.0)));

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{EntryId, THRESHOLDS, Threshold};
+use crate::store::state::shared_objects::SharedObjects;
 
 /// Setting of a file whose first name changed and that has not been examined since.
 pub(super) const RECOGNIZE_AGAIN: &str = "look_again";
@@ -31,9 +32,13 @@ pub const BLOCK_BYTES: &str = "block_bytes";
 /// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
 pub const ARRIVED: &str = "arrived";
 
+/// Setting of a joined file: the nodes of its sources, each with a colon and the number of its objects, with commas
+/// between.
+pub const JOINED: &str = "joined";
+
 /// Keys that few nodes have, and of which all nodes are asked for. The thresholds follow them.
-const RARE_KEYS: [&str; 9] =
-    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES];
+const RARE_KEYS: [&str; 10] =
+    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES, JOINED];
 const RARE_COUNT: usize = RARE_KEYS.len() + THRESHOLDS.len();
 
 /// The keys of which one must be set somewhere for files to arrive in another way than by default.
@@ -47,6 +52,8 @@ pub(in crate::store) struct Settings {
     pub(super) all: ByNode<'static>,
     /// The nodes with a setting of each rare key.
     pub(super) rare: [BTreeSet<EntryId>; RARE_COUNT],
+    /// The objects of joined files.
+    pub(super) shared: SharedObjects,
 }
 
 impl Settings {

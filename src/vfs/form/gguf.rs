@@ -7,8 +7,7 @@ use crate::format::budget::Budget;
 use crate::format::files::gguf;
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
-use crate::store::{OpenObject, Verify};
-use crate::stream::{Segment, Stream, is_castable};
+use crate::stream::is_castable;
 use crate::vfs::form::pieces::Piece;
 use crate::vfs::form::recipe::{Part, Shown, Source};
 
@@ -87,9 +86,9 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
     // The start of each object. Empty objects contribute nothing.
     let mut at = 0;
     let mut starts = HashMap::with_capacity(pieces.len());
-    for object in pieces.iter().map(|piece| &piece.object).filter(|object| object.bytes() > 0) {
-        starts.insert(at, object);
-        at += object.bytes();
+    for piece in pieces.iter().filter(|piece| piece.bytes() > 0) {
+        starts.insert(at, piece);
+        at += piece.bytes();
     }
     let head_padding = written.data_start - written.bytes.len() as u64;
     let mut parts = vec![Part::Literal(written.bytes), Part::Zeros(head_padding)];
@@ -100,15 +99,16 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
             to => Shown::Cast(to),
         };
         if entry.bytes > 0 {
-            let object = starts.get(&(header.data_start + entry.offset));
-            let object = object.filter(|object| object.bytes() == entry.bytes).ok_or_else(|| {
+            let piece = starts.get(&(header.data_start + entry.offset));
+            let piece = piece.filter(|piece| piece.bytes() == entry.bytes).ok_or_else(|| {
                 Error::corrupt(format!(
                     "tensor {:?} of a gguf file has no object in the store; run tierfs fsck",
                     entry.name
                 ))
             })?;
-            let objects = vec![Arc::clone(object)];
-            parts.push(Part::Source(Source { objects, view: None, dtype, shown, bytes: entry.bytes }));
+            if let Part::Source(source) = piece.plain() {
+                parts.push(Part::Source(Source { dtype, shown, ..source }));
+            }
         }
         parts.push(Part::Zeros(place.padding));
     }
@@ -117,12 +117,10 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
 
 /// The first bytes of a file, and the header that they contain.
 fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<(Vec<u8>, gguf::Header)> {
-    let bytes = pieces.iter().map(|piece| piece.object.bytes()).sum();
+    let bytes = pieces.iter().map(Piece::bytes).sum();
     // Only the objects before the tensors: the tensors may be absent.
     let before = pieces.iter().take_while(|piece| piece.tensor.is_none());
-    let open =
-        |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
-    let stream = Stream::new(before.map(open).collect::<Result<_>>()?)?;
+    let stream = Piece::stream_of(collection, before)?;
     let mut wanted = PREFIX_BYTES;
     loop {
         let len = wanted.min(stream.bytes()).min(gguf::HEADER_BYTES_MAX);

@@ -22,7 +22,7 @@ use crate::vfs::form::gguf;
 use crate::vfs::form::gguf_model;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::{Item, wrapped_dtype};
-use crate::vfs::form::pieces::{ALIGNMENT, Piece, plain, tensor, viewed};
+use crate::vfs::form::pieces::{ALIGNMENT, Piece, of_views, tensor, viewed};
 use crate::vfs::form::recipe::{Part, Recipe, Shown, Source, View, source};
 use crate::vfs::form::safetensors::cast as cast_safetensors;
 use crate::vfs::form::split;
@@ -66,9 +66,7 @@ pub fn plan(
                 None => own,
             };
             let parts = match shows {
-                Shows::Wrapped(_) if of_batch.is_some() => {
-                    pieces.into_iter().map(|piece| plain(piece.object)).collect()
-                }
+                Shows::Wrapped(_) if of_batch.is_some() => pieces.iter().map(Piece::plain).collect(),
                 Shows::Wrapped(_) if form == Form::Safetensors && file.tensor.is_none() => {
                     let role = Role::of(&collection.state(), &node);
                     as_safetensors(collection, &node, role, pieces)?
@@ -80,7 +78,7 @@ pub fn plan(
                 Shows::Merged => return Err(Error::new(ErrorKind::NotFound, "a base without an adapter")),
                 _ if published.is_some() => match file.view {
                     Some(_) => vec![Part::Source(tensor(&pieces)?.0)],
-                    None => pieces.into_iter().map(|piece| plain(piece.object)).collect(),
+                    None => pieces.iter().map(Piece::plain).collect(),
                 },
                 _ => moved(collection, settings, pieces, form)?,
             };
@@ -160,7 +158,10 @@ pub(super) fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>,
         let is_part_of_weight = tensor.as_ref().is_some_and(|(id, _)| state.is_part_of_weight(*id));
         Ok(Piece { object, tensor, view: view.clone(), is_part_of_weight })
     };
-    let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
+    let pieces = match of_views(&state, file)? {
+        Some(pieces) => pieces,
+        None => file.objects.iter().copied().map(piece).collect::<Result<_>>()?,
+    };
     Ok((node.clone(), pieces))
 }
 
@@ -225,8 +226,8 @@ fn as_safetensors(
             found.into_parts(true)
         }
         Role::Index => {
-            let bytes: u64 = pieces.iter().map(|piece| piece.object.bytes()).sum();
-            let parts = || pieces.iter().map(|piece| plain(piece.object.clone())).collect();
+            let bytes: u64 = pieces.iter().map(Piece::bytes).sum();
+            let parts = || pieces.iter().map(Piece::plain).collect();
             if bytes > shard_index::BYTES_MAX {
                 return Ok(parts());
             }
@@ -247,7 +248,7 @@ fn as_safetensors(
             }
             Ok(vec![Part::Literal(shard_index::write(&shown, total_size)?)])
         }
-        Role::Other => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
+        Role::Other => Ok(pieces.iter().map(Piece::plain).collect()),
         Role::Hidden => Err(Error::new(ErrorKind::NotFound, "not a tensor")),
     }
 }
@@ -354,7 +355,7 @@ fn moved(
     let Shows::Moved(tier) = form.shows() else { return Ok(Vec::new()) };
     let to = MoveTo { aim: Aim::Tier(tier), all: false };
     let part = |piece: Piece| {
-        if let (Some((objects, elements)), Some((_, tensor))) = (piece.view, &piece.tensor) {
+        if let (Some((objects, elements)), Some((_, tensor))) = (piece.view.clone(), &piece.tensor) {
             let move_of = |object: &Arc<Object>| {
                 let node = collection.state().part_of(object.entry.id)?;
                 Some((tier, would_move(collection, node, to, settings)?))
@@ -363,8 +364,9 @@ fn moved(
             let source = source(objects, tensor, Shown::Plain)?;
             return Ok(Part::Source(Source { view: Some(view), ..source }));
         }
-        let moved = piece.tensor.and_then(|(node, _)| would_move(collection, node, to, settings));
-        Ok(match (plain(piece.object), moved) {
+        let node = piece.tensor.as_ref().map(|(node, _)| *node);
+        let moved = node.and_then(|node| would_move(collection, node, to, settings));
+        Ok(match (piece.plain(), moved) {
             (Part::Source(source), Some(encoder)) => {
                 Part::Source(Source { shown: Shown::Moved(tier, encoder), ..source })
             }
@@ -406,8 +408,8 @@ fn cast(collection: &Arc<Collection>, node: &Node, pieces: Vec<Piece>, to: Dtype
         Some(((_, tensor), piece)) => {
             let (dtype, shown) = piece.cast(tensor.dtype, to);
             let header = npy::write_header(dtype, &tensor.shape, ALIGNMENT as usize)?;
-            Ok(vec![Part::Literal(header), Part::Source(source(vec![piece.object.clone()], tensor, shown)?)])
+            Ok(vec![Part::Literal(header), Part::Source(piece.source(tensor, shown)?)])
         }
-        None => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
+        None => Ok(pieces.iter().map(Piece::plain).collect()),
     }
 }

@@ -11,10 +11,9 @@ use crate::format::log::catalog::TensorEntry;
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
 use crate::store::Node;
-use crate::store::{OpenObject, Verify};
-use crate::stream::{Segment, Stream, is_castable};
-use crate::vfs::form::pieces::{ALIGNMENT, Piece, plain};
-use crate::vfs::form::recipe::{Part, Shown, source};
+use crate::stream::is_castable;
+use crate::vfs::form::pieces::{ALIGNMENT, Piece};
+use crate::vfs::form::recipe::{Part, Shown};
 use crate::vfs::form::weights::Model;
 
 /// The parts of a file with its floats cast, its weights decoded, and a new header. Codes that are not decoded, their scales,
@@ -33,7 +32,7 @@ pub(super) fn cast(
     let mut found = Vec::new();
     let mut at = 0;
     for piece in pieces {
-        let (begin, bytes) = (at, piece.object.bytes());
+        let (begin, bytes) = (at, piece.bytes());
         at += bytes;
         if let Some((_, tensor)) = &piece.tensor {
             match model.role(&tensor.name) {
@@ -44,12 +43,12 @@ pub(super) fn cast(
                         is_castable(tensor.dtype) && role == Role::Plain && !piece.is_part_of_weight;
                     let (dtype, shown) =
                         if is_cast { (to, Shown::Cast(to)) } else { (tensor.dtype, Shown::Plain) };
-                    let part = Part::Source(source(vec![piece.object.clone()], tensor, shown)?);
+                    let part = Part::Source(piece.source(tensor, shown)?);
                     found.push((Named::Tensor(tensor, dtype), part));
                 }
             }
         } else if let Some(other) = others.remove(&begin).filter(|other| other.end == at) {
-            found.push((Named::Other(other), plain(piece.object.clone())));
+            found.push((Named::Other(other), piece.plain()));
         }
     }
     check_all_found(&others)?;
@@ -87,9 +86,7 @@ pub(super) fn unchanged(other: &Other) -> Entry<'_> {
 
 /// The header of a file.
 pub(super) fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Header> {
-    let open =
-        |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
-    let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
+    let stream = Piece::stream_of(collection, pieces.iter())?;
     let mut first = [0; 8];
     stream.read_exact(0, &mut first)?;
     let mut json = vec![0; header_len(first, stream.bytes())? as usize];

@@ -17,9 +17,9 @@ use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
 use crate::store::{Collection, Node, Object, StridedElements};
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::Item;
-use crate::vfs::form::pieces::{ALIGNMENT, Piece, plain, tensor};
+use crate::vfs::form::pieces::{ALIGNMENT, Piece, tensor};
 use crate::vfs::form::rank_models::{ConfigFile, RankModel, RankModels, refused};
-use crate::vfs::form::recipe::{Part, Shown, Source, source};
+use crate::vfs::form::recipe::{Part, Shown, Source};
 use crate::vfs::form::safetensors::{check_all_found, header, unchanged};
 use crate::vfs::form::weights;
 
@@ -173,9 +173,9 @@ pub(super) fn parts(
         Content::Plain => {
             let objects: Vec<_> = pieces.iter().map(|piece| piece.object.clone()).collect();
             let index = index(collection, node, &objects, rank)?.map(|text| vec![Part::Literal(text)]);
-            Ok(index.unwrap_or_else(|| pieces.into_iter().map(|piece| plain(piece.object)).collect()))
+            Ok(index.unwrap_or_else(|| pieces.iter().map(Piece::plain).collect()))
         }
-        _ => Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
+        _ => Ok(pieces.iter().map(Piece::plain).collect()),
     }
 }
 
@@ -196,9 +196,9 @@ fn container(collection: &Arc<Collection>, node: &Node, pieces: &[Piece], rank: 
     let mut at = 0;
     for piece in pieces {
         let begin = at;
-        at += piece.object.bytes();
+        at += piece.bytes();
         if let Some((_, tensor)) = &piece.tensor {
-            let whole = source(vec![piece.object.clone()], tensor, Shown::Plain)?;
+            let whole = piece.source(tensor, Shown::Plain)?;
             if let Some(found) = splitter.tensor(rank, whole, tensor)? {
                 named.push(Named::Tensor(tensor, found.shape));
                 parts.extend(found.parts);
@@ -206,7 +206,7 @@ fn container(collection: &Arc<Collection>, node: &Node, pieces: &[Piece], rank: 
         } else if let Some(other) = others.remove(&begin).filter(|other| other.end == at) {
             splitter.check_other(rank, other)?;
             named.push(Named::Other(other));
-            parts.push(plain(piece.object.clone()));
+            parts.push(piece.plain());
         }
     }
     check_all_found(&others)?;

@@ -13,10 +13,10 @@ use crate::format::files::safetensors::{RENAMED, Role, STATE_BYTES_MAX, Tensors,
 use crate::format::files::shard_index;
 use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, Result, Shape, TensorNames};
-use crate::store::{Collection, Node, Object, State, TENSORS_NAME};
+use crate::store::{Collection, Node, Object, State, TENSORS_NAME, Verify};
 use crate::stream::is_castable;
-use crate::vfs::form::pieces::bytes_of;
-use crate::vfs::form::recipe::{Shown, ShownWeight, source};
+use crate::vfs::form::pieces::{bytes_of, stored};
+use crate::vfs::form::recipe::{ShownWeight, Source};
 
 /// The name of a model's configuration.
 pub(super) const CONFIG_NAME: &str = "config.json";
@@ -60,6 +60,7 @@ pub(super) struct Known {
     pub node: Arc<Node>,
     pub tensor: TensorEntry,
     pub objects: Vec<Arc<Object>>,
+    source: Source,
 }
 
 /// A file, and how often its content had changed when it was read.
@@ -272,8 +273,8 @@ impl Model {
         let node = state.node(id)?.clone();
         let file = node.file()?;
         let tensor = file.tensor.clone()?;
-        let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
-        Some(Known { objects: objects?, tensor, node: node.clone() })
+        let source = stored(&state, &node).ok()?;
+        Some(Known { objects: source.objects.clone(), tensor, node: node.clone(), source })
     }
 
     /// Whether a tensor of another container of the directory belongs to the same model. Other files may have tensors of
@@ -320,7 +321,10 @@ impl Model {
             let known = self.find(name)?;
             let seen = Seen::of(&known.node, &known.objects);
             self.deciding.borrow_mut().entry(known.node.entry.id).or_insert(seen);
-            self.bytes(&known.objects, STATE_BYTES_MAX).ok()
+            let stream = known.source.stream(&self.collection, Verify::First).ok()?;
+            let mut bytes =
+                vec![0; usize::try_from(stream.bytes()).ok().filter(|len| *len as u64 <= STATE_BYTES_MAX)?];
+            stream.read_exact(0, &mut bytes).ok().map(|()| bytes)
         };
         Tensors { all: &all, read: &read, config: &|| self.config() }.role(name)
     }
@@ -339,10 +343,8 @@ impl Model {
     /// A weight as elements of a type.
     pub fn shown(&self, weight: Weight, to: Dtype) -> Result<ShownWeight> {
         let parts = self.parts(&weight).into_iter();
-        let part = |(name, known): (String, Known)| {
-            source(known.objects, &known.tensor, Shown::Plain).map(|source| (name, source))
-        };
-        Ok(ShownWeight { sources: parts.map(part).collect::<Result<_>>()?, weight: Arc::new(weight), to })
+        let sources = parts.map(|(name, known)| (name, known.source)).collect();
+        Ok(ShownWeight { sources, weight: Arc::new(weight), to })
     }
 
     /// Whether all codes in the directory are decoded, and there are some.

@@ -172,6 +172,7 @@ pub struct Writer {
 impl Writer {
     pub fn of(file: Arc<OpenFile>) -> Writer {
         file.flags.writers.fetch_add(1, Ordering::AcqRel);
+        file.flags.write_handles.fetch_add(1, Ordering::AcqRel);
         Writer { file, is_counted: AtomicBool::new(true) }
     }
 
@@ -193,6 +194,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.closed();
+        self.file.flags.write_handles.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -200,5 +202,10 @@ impl OpenFile {
     /// Whether a handle that may write to it is open.
     pub fn has_writers(&self) -> bool {
         self.flags.writers.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a program may still write to it, also through a mapping or a second descriptor.
+    pub fn may_be_written(&self) -> bool {
+        self.flags.write_handles.load(Ordering::Acquire) > 0
     }
 }

@@ -113,7 +113,9 @@ pub fn set_tensor(
             let text = format!("the file has {} bytes, which do not match that shape of {dtype}", found.bytes);
             return Err(Error::invalid(text));
         };
-        if before.is_some_and(|tensor| tensor.dtype == dtype && tensor.shape == shape) {
+        let is_set = before.is_some_and(|tensor| tensor.dtype == dtype && tensor.shape == shape);
+        // Those of a joined file may be of another type.
+        if is_set && (is_of_pairs || objects.iter().all(|object| object.dtype() == dtype)) {
             return Ok(Changes::default());
         }
         if !is_of_pairs && !matches!(file.content, Content::Plain | Content::Tensor) {
@@ -125,7 +127,8 @@ pub fn set_tensor(
             return Err(Error::new(ErrorKind::Denied, text));
         }
         for object in objects.iter().filter(|object| object.dtype() != dtype) {
-            collection.check_not_needed(object.entry.id)?;
+            collection.check_no_parent(object.entry.id)?;
+            state.check_unshared(object.entry.id, Some(node))?;
             batch.entry(Entry::Object(ObjectEntry { dtype, ..object.entry_now() }));
         }
         let path = state.path(node);

@@ -33,8 +33,10 @@ pub(super) struct Flags {
     pub changed: AtomicBool,
     /// Whether it was written to since a program last closed it.
     pub unclosed: AtomicBool,
-    /// Number of open handles that may write to it.
+    /// Number of handles that may write to it, and that no program has closed a descriptor of.
     pub writers: AtomicUsize,
+    /// Number of all handles that may write to it. One lasts as long as its mappings.
+    pub write_handles: AtomicUsize,
     /// Whether the next flush is that of a close by which it arrives.
     pub closing: AtomicBool,
     /// Whether that flush has stored it as the settings for what arrives say.
@@ -131,6 +133,7 @@ impl OpenFile {
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
+            write_handles: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             arrived: AtomicBool::new(false),
             whole: AtomicBool::new(false),
@@ -494,7 +497,7 @@ impl OpenFile {
         }
     }
 
-    /// Fails with `Busy` if other objects depend on the bytes to be written. A write that changes the
+    /// Fails with `Busy` if other objects depend on the bytes to be written, or other files have them too. A write that changes the
     /// size, or that lies between tensors, may split the file anew, so no object of it may be needed.
     fn check_not_needed(&self, layout: &Layout, range: Range<u64>) -> Result<()> {
         if !self.collection.has_relatives() {
@@ -507,7 +510,7 @@ impl OpenFile {
         let is_inside = range.end <= layout.bytes() && written.iter().all(is_part);
         // All pieces are checked before the first is written: a page may lie in two tensors.
         let mut all = if is_inside { written } else { layout.objects.iter().collect() }.into_iter();
-        all.try_for_each(|open| self.collection.check_not_needed(open.object().entry.id))
+        all.try_for_each(|open| self.collection.check_not_needed(open.object().entry.id, Some(self.node)))
     }
 
     /// Fails with `Busy`, and names a child, if others depend on any bytes of the file.
@@ -519,7 +522,7 @@ impl OpenFile {
             let layout = self.layout.read();
             layout.objects.iter().map(|open| open.object().entry.id).collect()
         };
-        objects.into_iter().try_for_each(|object| self.collection.check_childless(object))
+        objects.into_iter().try_for_each(|object| self.collection.check_childless(object, self.node))
     }
 
     /// Rejects a change of the size of a container's tensor: the container determines it.

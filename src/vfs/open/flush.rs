@@ -360,8 +360,8 @@ impl OpenFile {
                 });
             }
             let kept: HashSet<ObjectId> = ids.iter().copied().collect();
-            for object in file.objects.iter().filter(|object| !kept.contains(object)) {
-                batch.record(Record::Delete { object: *object });
+            for object in state.own_objects(self.node, file).filter(|object| !kept.contains(object)) {
+                batch.record(Record::Delete { object });
             }
             if is_cut && bytes == 0 || self.flags.ending.load(Ordering::Acquire) {
                 // The first releases the space of drafts too.

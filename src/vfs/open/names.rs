@@ -190,7 +190,11 @@ fn add_rename(
     let id = node.entry.id;
     // The new name may make the file be split anew.
     let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
-    objects.try_for_each(|object| collection.check_not_needed(*object))?;
+    let is_split_anew = has_other_suffix(from.name, to.name);
+    objects.try_for_each(|object| {
+        collection.check_no_parent(*object)?;
+        if is_split_anew { state.check_unshared(*object, Some(id)) } else { Ok(()) }
+    })?;
     let is_directory = node.entry.node_type == NodeType::Directory;
     if is_directory && (to.directory == id || is_below(state, to.directory, id)) {
         return Err(Error::invalid("a directory cannot go into itself"));
@@ -296,8 +300,8 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
         NodeType::File(file) => {
             remove_parts(batch, state, file);
             batch.entry(Entry::NodeRemoved(id));
-            for object in &file.objects {
-                batch.record(Record::Delete { object: *object });
+            for object in state.own_objects(id, file) {
+                batch.record(Record::Delete { object });
             }
         }
         NodeType::Directory | NodeType::Symlink(_) => batch.entry(Entry::NodeRemoved(id)),

@@ -1,4 +1,4 @@
-//! The table of open files.
+//! The table of open files, and the join of several.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -6,10 +6,14 @@ use std::sync::{Arc, Weak};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
-use crate::model::{EntryId, Result};
-use crate::store::Collection;
-use crate::store::Verify;
+use crate::ingest::{Join, Joined, join};
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::store::disk::File;
+use crate::store::{Collection, Verify};
+use crate::stream::Stream;
 use crate::vfs::open::file::OpenFile;
+use crate::vfs::open::layout::Layout;
+use crate::vfs::open::source::StreamFile;
 
 /// The open files, by collection and node.
 #[derive(Default)]
@@ -41,5 +45,45 @@ impl OpenFiles {
 
     pub fn all(&self) -> Vec<Arc<OpenFile>> {
         self.open.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl OpenFiles {
+    /// Makes a file of the objects of others, in their order. Nobody writes to them meanwhile, and later writes are
+    /// refused. Fails with `Busy` if one has writes that are not in the log, or is open for writing.
+    pub fn join(collection: &Arc<Collection>, files: &[Arc<OpenFile>], request: &Join<'_>) -> Result<Joined> {
+        let mut in_order: Vec<&Arc<OpenFile>> = files.iter().collect();
+        // Two requests for the same files must not wait for each other.
+        in_order.sort_by_key(|file| file.node);
+        in_order.dedup_by_key(|file| file.node);
+        let mut held = Vec::with_capacity(in_order.len());
+        for file in in_order {
+            let layout = file.layout.write();
+            file.check_settled(&layout)?;
+            held.push((file.node, layout));
+        }
+        let mut objects = Vec::new();
+        for file in files {
+            let layout = held.binary_search_by_key(&file.node, |(node, _)| *node).ok();
+            let layout = layout.and_then(|place| held.get(place)).map(|(_, layout)| layout);
+            objects.extend(layout.into_iter().flat_map(|layout| layout.objects.iter().cloned()));
+        }
+        let stream = Arc::new(Stream::of_file(objects, None)?);
+        let bytes = stream.bytes();
+        let source: Arc<dyn File> = Arc::new(StreamFile { stream, bytes });
+        join(collection, request, &source)
+    }
+}
+
+impl OpenFile {
+    /// Fails with `Busy` unless the log has all bytes of the file and no program may write to it.
+    fn check_settled(&self, layout: &Layout) -> Result<()> {
+        layout.check()?;
+        if !self.may_be_written() && !self.is_changed() && layout.drafts == 0 {
+            return Ok(());
+        }
+        let path = String::from_utf8_lossy(&self.path()).into_owned();
+        let text = format!("{path} is open for writing, or has writes that are not recorded; close it first");
+        Err(Error::new(ErrorKind::Busy, text))
     }
 }

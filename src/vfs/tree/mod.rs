@@ -20,6 +20,7 @@ pub(in crate::vfs) mod forms;
 pub(in crate::vfs) mod ino;
 pub(in crate::vfs) mod invalidate;
 pub(in crate::vfs) mod invalidation;
+mod join;
 mod kept_adapters;
 pub(in crate::vfs) mod list;
 pub(in crate::vfs) mod list_mode;

@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use crate::format::files::adapter_config::{AdapterConfig, AdapterPart, BYTES_MAX, CONFIG_NAME, part_of};
 use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::{Assembly, Collection, Node, Object, State};
+use crate::store::{Collection, Node, Object, State};
 use crate::stream::{OwnTiles, Tiles};
 use crate::vfs::form::adapters::adapter_files::AdapterFiles;
 use crate::vfs::form::adapters::known_fits::KnownFits;
 use crate::vfs::form::adapters::known_models::KnownModels;
-use crate::vfs::form::pieces::{bytes_of, viewed};
-use crate::vfs::form::recipe::{Shown, Source, source};
+use crate::vfs::form::pieces::{bytes_of, stored};
+use crate::vfs::form::recipe::Source;
 
 /// A matrix or a tensor of an adapter.
 pub(super) struct Weight {
@@ -182,12 +182,7 @@ impl OpenAdapter {
     pub(super) fn source_of(&self, weight: &Weight) -> Result<Source> {
         let gone = || Error::new(ErrorKind::Gone, "a tensor of the adapter is gone");
         let state = self.collection.state();
-        let (objects, assembly) =
-            state.parts_of(state.node(weight.node).and_then(|node| node.file()).ok_or_else(gone)?)?;
-        match assembly {
-            Some(Assembly::View(elements)) => viewed(objects, elements, &weight.tensor),
-            _ => source(objects, &weight.tensor, Shown::Plain),
-        }
+        stored(&state, state.node(weight.node).ok_or_else(gone)?)
     }
 
     /// Creation time of its tensors in Unix seconds.

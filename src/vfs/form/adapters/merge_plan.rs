@@ -12,7 +12,7 @@ use crate::vfs::form::adapters::base_model::BaseModel;
 use crate::vfs::form::adapters::matrix_sizes::Sizes;
 use crate::vfs::form::adapters::merged_tensor::{MergedFactor, MergedProduct, MergedTensor};
 use crate::vfs::form::names::Item;
-use crate::vfs::form::pieces::{Piece, plain, tensor};
+use crate::vfs::form::pieces::{Piece, tensor};
 use crate::vfs::form::plan::{pieces, stitched};
 use crate::vfs::form::recipe::{Part, Recipe, Source};
 
@@ -90,7 +90,7 @@ fn parts(
         if file.view.is_some() {
             return Ok(vec![Part::Source(tensor(&pieces)?.0)]);
         }
-        let parts = pieces.into_iter().map(|piece| plain(piece.object));
+        let parts = pieces.iter().map(Piece::plain);
         Ok(stitched(file.records.clone(), parts.collect()))
     };
     let Some(adapter) = adapter else { return Ok((0, stored(pieces)?)) };
@@ -128,10 +128,10 @@ fn parts(
     for piece in pieces {
         let change = piece.tensor.as_ref().and_then(|(_, tensor)| Some((tensor, change_of(&tensor.name)?)));
         let Some((tensor, change)) = change else {
-            found.push(plain(piece.object));
+            found.push(piece.plain());
             continue;
         };
-        let base = match plain(piece.object.clone()) {
+        let base = match piece.plain() {
             Part::Source(source) => Source { dtype: tensor.dtype, ..source },
             _ => return Err(Error::invalid("a tensor without a source")),
         };

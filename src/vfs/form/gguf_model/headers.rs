@@ -21,7 +21,8 @@ use crate::vfs::form::gguf_model::memory::Planned;
 use crate::vfs::form::gguf_model::recent::Recent;
 use crate::vfs::form::gguf_model::tensor::{Elements, ModelTensor};
 use crate::vfs::form::kind::{Form, Shows};
-use crate::vfs::form::recipe::{Part, Recipe, Shown, ShownWeight, Source as Stored, source};
+use crate::vfs::form::pieces::stored as stored_source;
+use crate::vfs::form::recipe::{Part, Recipe, ShownWeight, Source as Stored};
 use crate::vfs::form::weights::{Checkpoint, Model, NamedContainer, Seen};
 
 /// The most layouts that are remembered.
@@ -383,11 +384,7 @@ pub fn recipe(collection: &Arc<Collection>, node: &Node, element_type: ElementTy
 /// A tensor as it is stored.
 fn stored(state: &State, id: EntryId) -> Result<Stored> {
     let gone = || Error::new(ErrorKind::Gone, "a tensor of the model is gone");
-    let file = state.node(id).and_then(|node| node.file()).ok_or_else(gone)?;
-    let tensor = file.tensor.as_ref().ok_or_else(gone)?;
-    let objects = file.objects.iter().map(|id| state.object(*id).cloned());
-    let objects = objects.collect::<Option<Vec<_>>>().ok_or_else(gone)?;
-    source(objects, tensor, Shown::Plain)
+    stored_source(state, state.node(id).ok_or_else(gone)?)
 }
 
 /// Whether the form shows the model whose anchor a node is. A model whose files cannot be read now is shown.
