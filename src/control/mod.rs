@@ -30,6 +30,7 @@ mod jobs;
 mod maintenance;
 mod measure;
 mod metrics;
+mod pinned_copy;
 mod prefetch;
 mod process;
 #[cfg(feature = "remote")]

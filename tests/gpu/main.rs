@@ -11,6 +11,7 @@ mod fake;
 mod library;
 #[cfg(feature = "cuda")]
 mod missing;
+mod pinned;
 #[cfg(feature = "cuda")]
 mod reads;
 mod routes;
