@@ -6,7 +6,7 @@ use crate::control::context::Context;
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::{Collection, Pin, PinnedCopy};
 use crate::stream::may_show_other_hash;
-use crate::vfs::form::{self, Shows};
+use crate::vfs::form::{has_other_sources, pin_of};
 use crate::vfs::{ControlView, FileView, FormView, Ino, Place};
 
 /// A file or a form, as a part of a copy.
@@ -38,9 +38,10 @@ pub(super) fn part_of_copy(context: &Context) -> Result<Option<CopyPart>> {
     let ControlView { form, .. } = context.view;
     let (part, is_current) = match form {
         Some(form) => {
-            let part = of_form(form)?;
-            let is_current = part.as_ref().is_some_and(|part| follows_from_one_file(form, part));
-            (part, is_current)
+            let of = form.of.as_ref();
+            let is_current =
+                of.is_some_and(|(shown, item)| !has_other_sources(&form.collection, *shown, item));
+            (of_form(form)?, is_current)
         }
         None => {
             let view = context.file()?;
@@ -92,7 +93,7 @@ fn of_file(view: &FileView) -> Option<CopyPart> {
 fn of_form(view: &FormView) -> Result<Option<CopyPart>> {
     let directory = || Error::new(ErrorKind::IsDirectory, "is a directory of control files");
     let (form, item) = view.of.as_ref().ok_or_else(directory)?;
-    let pin = match form::pin_of(&view.collection, *form, item) {
+    let pin = match pin_of(&view.collection, *form, item) {
         // It cannot be pinned.
         Err(error) if error.kind() == ErrorKind::Denied => return Ok(None),
         pin => pin?,
@@ -102,12 +103,4 @@ fn of_form(view: &FormView) -> Result<Option<CopyPart>> {
         let (collection, bytes) = (view.collection.clone(), copy.bytes);
         CopyPart { collection, pin, copy, offset: 0, bytes }
     }))
-}
-
-/// Whether the bytes of a form's file follow from its own file alone, whose changes end the copy. Codes of weights have
-/// their scales in other tensors.
-fn follows_from_one_file(view: &FormView, part: &CopyPart) -> bool {
-    let is_cast = view.of.as_ref().is_some_and(|(form, _)| matches!(form.shows(), Shows::Cast(_)));
-    let node = part.collection.state().node(part.pin.node).cloned();
-    !is_cast || node.is_some_and(|node| form::objects_beside(&part.collection, &node).is_empty())
 }

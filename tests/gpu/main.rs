@@ -15,6 +15,7 @@ mod pinned;
 #[cfg(feature = "cuda")]
 mod reads;
 mod routes;
+mod script;
 
 #[cfg(not(feature = "cuda"))]
 #[test]
