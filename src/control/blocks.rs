@@ -252,8 +252,8 @@ fn fixed(text: String) -> Make {
 }
 
 /// Reads every payload of a file that the log describes and verifies its checksum. Writes a line for
-/// each corrupt block, with the bytes of the file that it holds, then the sum. A pinned copy counts as a block; of a form
-/// nothing else is stored.
+/// each corrupt block, with the bytes of the file that it holds, then the sum. A wrong pinned copy counts as a block;
+/// of a form nothing else is stored.
 pub(super) fn verify(context: &Context) -> Result<Make> {
     let copy = part_of_copy(context)?.map(Arc::new);
     if context.view.form.is_some() {
@@ -288,11 +288,9 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
             }
             let Some(opened) = &open else {
                 is_over = true;
-                if let Some(copy) = &copy {
-                    count += 1;
-                    let line = wrong_copy(copy);
-                    wrong += u64::from(line.is_some());
-                    out.extend_from_slice(line.unwrap_or_default().as_bytes());
+                if let Some(line) = copy.as_ref().and_then(|copy| wrong_copy(copy)) {
+                    (count, wrong) = (count + 1, wrong + 1);
+                    out.extend_from_slice(line.as_bytes());
                 }
                 let sum = match wrong {
                     0 => "ok\n".to_owned(),
