@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::control::context::Context;
+use crate::control::pinned_copy::{CopyPart, part_of_copy};
 use crate::control::text::Make;
 use crate::format::log::record::Stored;
 use crate::model::{Encoding, Error, ErrorKind, Result, Tier};
@@ -155,7 +156,25 @@ impl Extent {
 
 /// The location of a file's bytes on disk, as recorded in the log: exact bytes, including holes of data
 /// files, as maximal runs; encoded bytes block by block.
+///
+/// The bytes of a pinned file, of a tensor in a pinned container, and of a pinned form lie in one run of the copy.
 pub(super) fn extents(context: &Context) -> Result<Make> {
+    let place = std::path::PathBuf::from(context.mounted.store().place());
+    if let Some(part) = part_of_copy(context)? {
+        let extent = Extent {
+            file: place.join(part.path()).display().to_string(),
+            offset: part.offset,
+            len: part.bytes,
+            logical: 0,
+            logical_len: part.bytes,
+            tier: Tier::Exact,
+            is_verified: part.copy.is_sound() == Some(true),
+        };
+        return Ok(fixed(format!("{:#}\n", Value::Array(vec![extent.json()]))));
+    }
+    if context.view.form.is_some() {
+        return Ok(fixed("[]\n".to_owned()));
+    }
     let view = context.file()?;
     if view.node.file().is_some_and(|file| file.view.is_some()) {
         let text =
@@ -167,7 +186,6 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
             "the bytes of an embedding batch are assembled from its tensors; read the extents of the tensors";
         return Err(Error::invalid(format!("{}: {text}", view.path())));
     }
-    let place = std::path::PathBuf::from(context.mounted.store().place());
     Ok(Box::new(move || {
         let mut walk = Walk::of(&view)?;
         let place = place.clone();
@@ -220,11 +238,39 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
     }))
 }
 
+/// A text that is known already.
+fn fixed(text: String) -> Make {
+    Box::new(move || {
+        let mut text = Some(text.clone());
+        Ok(Box::new(move |out| {
+            Ok(text.take().is_some_and(|text| {
+                out.extend_from_slice(text.as_bytes());
+                true
+            }))
+        }))
+    })
+}
+
 /// Reads every payload of a file that the log describes and verifies its checksum. Writes a line for
-/// each corrupt block, with the bytes of the file that it holds, then the sum.
+/// each corrupt block, with the bytes of the file that it holds, then the sum. A wrong pinned copy counts as a block;
+/// of a form nothing else is stored.
 pub(super) fn verify(context: &Context) -> Result<Make> {
+    let copy = part_of_copy(context)?.map(Arc::new);
+    if context.view.form.is_some() {
+        return Ok(Box::new(move || {
+            let mut copy = Some(copy.clone());
+            Ok(Box::new(move |out| {
+                let Some(copy) = copy.take() else { return Ok(false) };
+                let wrong = copy.and_then(|copy| wrong_copy(&copy));
+                let text = wrong.map_or("ok\n".to_owned(), |line| format!("{line}corrupt 1 of 1\n"));
+                out.extend_from_slice(text.as_bytes());
+                Ok(true)
+            }))
+        }));
+    }
     let view = context.file()?;
     Ok(Box::new(move || {
+        let copy = copy.clone();
         let collection = view.collection.clone();
         let mut objects = collection.objects_of(view.node.entry.id)?.into_iter();
         let (mut open, mut index, mut is_over) = (None::<OpenObject>, 0, false);
@@ -242,6 +288,10 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
             }
             let Some(opened) = &open else {
                 is_over = true;
+                if let Some(line) = copy.as_ref().and_then(|copy| wrong_copy(copy)) {
+                    (count, wrong) = (count + 1, wrong + 1);
+                    out.extend_from_slice(line.as_bytes());
+                }
                 let sum = match wrong {
                     0 => "ok\n".to_owned(),
                     wrong => format!("corrupt {wrong} of {count}\n"),
@@ -281,6 +331,12 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
             Ok(true)
         }))
     }))
+}
+
+/// The line of a pinned copy that does not have its BLAKE3.
+fn wrong_copy(part: &CopyPart) -> Option<String> {
+    let is_sound = part.is_still_sound();
+    (!is_sound).then(|| format!("the pinned copy {} differs from its BLAKE3 in the log\n", part.path()))
 }
 
 /// The block as recorded in the log, and the end of the run of blocks equal to it.

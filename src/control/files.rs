@@ -264,7 +264,7 @@ pub fn file_of(view: &ControlView) -> Result<&'static File> {
     let directory = || Error::new(ErrorKind::IsDirectory, "is a directory of control files");
     let place = (view.place as usize).checked_sub(1).ok_or_else(directory)?;
     let file = table(&view.scope).get(place).ok_or_else(no_file)?;
-    let is_file = file.shape != Shape::Tree || view.node.as_ref().is_some_and(|node| node.file().is_some());
+    let is_file = file.shape != Shape::Tree || view.mirrors_file();
     if is_file { Ok(file) } else { Err(directory()) }
 }
 
@@ -339,6 +339,6 @@ mod tests {
                 assert!(files[..place].iter().all(|other| other.name != file.name), "{}", file.name);
             }
         }
-        assert!(TENANT_FILES.len() < 16);
+        assert!(TENANT_FILES.len() < 16 && COLLECTION_FILES.len() < 14);
     }
 }

@@ -31,6 +31,7 @@ mod join;
 mod maintenance;
 mod measure;
 mod metrics;
+mod pinned_copy;
 mod prefetch;
 mod process;
 #[cfg(feature = "remote")]

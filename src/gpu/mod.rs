@@ -20,7 +20,8 @@
 //! is compiled by the driver; NVRTC would be another required library.
 //!
 //! `route.rs` asks for the route of each part before and after a read. A cuFile read bypasses the daemon; committed
-//! bytes are never overwritten and data files never reused, so if both answers agree, the bytes were those of the file.
+//! bytes are never overwritten, and numbers of data files and pinned copies never reused, so if both answers agree, the
+//! bytes were those of the file.
 //! Slots of `tier0.dat` are reused, and are left to the daemon. No lock is held for a program that may die.
 
 #[cfg(not(feature = "cuda"))]

@@ -55,6 +55,9 @@ const EXTENTS_BYTES_MAX: u64 = 1 << 20;
 /// later for the first one again, so a reader that bypasses the daemon cannot detect a reuse during its read.
 const SLOTS: &str = "tier0.dat";
 
+/// The directory of forms in a collection.
+const FORMS: &str = ".as";
+
 /// Finds a part of a file and the route to it. Blocks that were not verified since the store was opened are verified
 /// now, which reads all of them.
 ///
@@ -108,7 +111,13 @@ fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(Pa
         return Err("its bytes are computed when they are read, and are not on the disk".to_owned());
     }
     ask_the_daemon(real, offset, len)?;
-    let run = one_run(&read_extents(&list)?, offset, len)?;
+    let extents = read_extents(&list)?;
+    if below.iter().nth(2).is_some_and(|name| name == FORMS) && is_empty(&extents) {
+        let text =
+            "its bytes are computed when they are read, and are not on the disk; pin it, and a copy has them";
+        return Err(text.to_owned());
+    }
+    let run = one_run(&extents, offset, len)?;
     let run = if run.is_verified {
         run
     } else {
@@ -144,6 +153,10 @@ fn read_extents(list: &Path) -> Result<String, String> {
         std::io::ErrorKind::PermissionDenied => {
             "only the user who runs the mount may read .ctl/extents and the files of the store".to_owned()
         }
+        std::io::ErrorKind::InvalidInput => {
+            "its bytes are assembled from several tensors when they are read; pin it, and a copy has them"
+                .to_owned()
+        }
         _ => format!("{}: {error}", list.display()),
     })?;
     let mut text = String::new();
@@ -172,6 +185,12 @@ struct Run {
     path: PathBuf,
     offset: u64,
     is_verified: bool,
+}
+
+/// Whether a list names no extents.
+fn is_empty(extents: &str) -> bool {
+    let list: Option<Value> = serde_json::from_str(extents).ok();
+    list.is_some_and(|list| list.as_array().is_some_and(Vec::is_empty))
 }
 
 /// The run that holds a whole part of a file, according to the text of `.ctl/extents/<file>`, or the reason that there

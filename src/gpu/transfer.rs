@@ -148,7 +148,8 @@ pub fn presence() -> Vec<Presence> {
             found: driver::driver()
                 .map_err(|_| "not looked for, because the CUDA driver is missing".to_owned())
                 .and_then(|()| cufile::found()),
-            advice: "install libcufile (CUDA toolkit) and nvidia-fs; without, gpu-read goes through host memory",
+            advice: "install libcufile (CUDA toolkit), and nvidia-fs where CUDA 12.8 or later does not use P2PDMA; without, \
+                     gpu-read goes through host memory",
         },
     ]
 }

@@ -81,6 +81,7 @@ pub use log::checkpoint::Checkpoint;
 pub use log::replay::replay;
 pub use object::Object;
 pub use object::blocks::{Block, IndexedBlock};
+pub use object::factors::FactorLink;
 pub use object::failed_reads::Unreadable;
 pub use object::links::DeltaLink;
 pub use object::parts::Part;

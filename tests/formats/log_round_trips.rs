@@ -88,7 +88,8 @@ fn record() -> impl Strategy<Value = Record> {
                 chain_len,
                 nnz,
                 checksum,
-                kind
+                kind,
+                product: checksum.rotate_left(7),
             }
         ),
         (object, block, factor).prop_map(|(object, block, (offset, len, rank, checksum))| Record::Factor {

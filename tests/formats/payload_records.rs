@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tierfs::format::payload::delta::{Changes, Delta, DeltaKind};
-use tierfs::format::payload::factor::{Factor, FactorShape, WHOLE_TENSOR};
+use tierfs::format::payload::factor::{DIFFERENCE, Factor, FactorShape, WHOLE_TENSOR};
 use tierfs::model::{Dtype, ErrorKind, ObjectId};
 
 use crate::{cases, damaged, file, floats};
@@ -120,6 +120,35 @@ fn the_golden_factors_are_read_multiplied_and_written() {
         assert!(factor.rows(5..7, &mut [0.0; 10]).is_err());
         assert!(factor.rows(0..1, &mut [0.0; 4]).is_err());
     }
+}
+
+#[test]
+fn the_golden_factors_of_a_difference_are_added_to_the_parent() {
+    let record = crate::golden("parent_factor.rec");
+    let factor = Factor::parse(&record).unwrap();
+    let shape = FactorShape { rows: 48, columns: 40, rank: 2 };
+    assert_eq!((factor.block, factor.shape()), (DIFFERENCE, shape));
+    assert_eq!(factor.object, ObjectId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10));
+    assert_eq!(factor.write(), record);
+    assert_eq!(shape.record_bytes(DIFFERENCE), record.len() as u128);
+    let (parent, sums) = (crate::golden("parent_factor.parent"), crate::golden("parent_factor.sums"));
+    let mut found = parent.clone();
+    factor.add_to(Dtype::Bf16, 0, &mut found).unwrap();
+    assert!(found == sums);
+    for (start, count) in [(0, 1), (39, 2), (41, 700), (1919, 1), (1920, 0)] {
+        let range = 2 * start..2 * (start + count);
+        let mut part = parent[range.clone()].to_vec();
+        factor.add_to(Dtype::Bf16, start as u64, &mut part).unwrap();
+        assert!(part == sums[range]);
+    }
+    assert!(factor.add_to(Dtype::Bf16, 1, &mut parent.clone()).is_err());
+    for bytes in damaged(&record, record.len()) {
+        assert!(bytes.len() == record.len() || Factor::parse(&bytes).is_err());
+    }
+    // Sides are rounded when they are made, so that they are multiplied as they are stored.
+    let shape = FactorShape { rows: 1, columns: 1, rank: 1 };
+    let made = Factor::new(OBJECT, DIFFERENCE, shape, vec![0.1], vec![1.0], vec![1.0]).unwrap();
+    assert_eq!(Factor::parse(&made.write()).unwrap(), made);
 }
 
 fn factor_head(rows: u32, columns: u32, rank: u32) -> Vec<u8> {

@@ -3,6 +3,7 @@
  * TIERFS_FAKE_CUFILE: "closed" (its driver does not open), "type" (a file cannot be registered), "unknown" (the same,
  * with a code that no header has), "memory" (memory cannot be registered), "read" (the second read fails), "errno"
  * (reads fail with EIO), "short" (reads give at most 1000003 bytes).
+ * TIERFS_FAKE_DURING: a command of the shell that runs before the first read.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +18,7 @@
 
 typedef struct { int err, cu_err; } status;
 typedef struct { int type; union { int fd; void *handle; } handle; const void *ops; } description;
-static int opened, files, reads;
+static int opened, files, reads, begun;
 static uintptr_t memory;
 static size_t memory_len;
 
@@ -58,6 +59,8 @@ ssize_t cuFileRead(void *handle, void *base, size_t size, off_t from, off_t to) 
     if (!is_device) stop("the driver of the tests is not loaded");
     if (memory && ((uintptr_t)base != memory || to + size > memory_len)) stop("a read past registered memory");
     if (!is_device((uintptr_t)base + to, size)) stop("a read outside of the device's memory");
+    const char *during = getenv("TIERFS_FAKE_DURING");
+    if (during && !begun++ && system(during)) stop("the command during a read");
     if (fails("read") && ++reads == 2) return -5010;
     if (fails("errno")) { errno = EIO; return -1; }
     if (fails("short") && size > 1000003) size = 1000003;

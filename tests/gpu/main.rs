@@ -11,9 +11,11 @@ mod fake;
 mod library;
 #[cfg(feature = "cuda")]
 mod missing;
+mod pinned;
 #[cfg(feature = "cuda")]
 mod reads;
 mod routes;
+mod script;
 
 #[cfg(not(feature = "cuda"))]
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::fake::{build, gpu_read};
-use support::{Place, Random, container_of, imported};
+use support::{Place, Random, container_of, imported, wait_until};
 
 const BOTH: &[&str] = &["cuda", "cufile"];
 
@@ -48,6 +48,44 @@ fn exact_files_are_read_by_cufile_and_encoded_ones_through_the_host() {
     }
     let said = gpu_read(&folder, &[], &["--verify"], &[&mounted.path("t/q8/w")]).ok();
     assert!(said.contains("through host memory") && said.contains("codes of tier q8"), "{said}");
+}
+
+#[test]
+fn pinned_tensors_batches_and_forms_are_read_by_cufile() {
+    let (place, _) = imported(&["--tier", "q8:all"]);
+    let folder = build(&place, BOTH);
+    let batch = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/batch.cgeb");
+    place.import("demo/batch", &[&batch], &[]);
+    let mounted = place.mount(&[]);
+    let pinned = ["model/x", "model/.as/safetensors/x.safetensors", "model/.as/bf16/model.safetensors"];
+    for name in pinned.into_iter().chain(["batch/batch.cgeb"]) {
+        let path = mounted.path("demo").join(name);
+        assert_eq!(report(&folder, &[], &[], &path)["route"], "host", "{name}");
+        support::set(&path, "pin", "1").unwrap();
+        let report = report(&folder, &[], &["--route", "cufile"], &path);
+        assert_eq!(report["route"], "cufile", "{name}: {report:#}");
+    }
+}
+
+#[test]
+fn a_copy_that_goes_while_it_is_read_does_not_count() {
+    let (place, _) = imported(&["--tier", "q8:all"]);
+    let folder = build(&place, BOTH);
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("demo/model/x");
+    let program = support::tierfs().get_program().to_str().unwrap().to_owned();
+    let write =
+        format!("printf changed | dd of={} bs=1 seek=20000 conv=notrunc status=none", tensor.display());
+    let unpin = format!("{program} unpin {} > /dev/null", tensor.display());
+    let form = mounted.path("demo/model/.as/npy/x.npy");
+    for (path, during) in [(&tensor, &unpin), (&tensor, &write), (&form, &write)] {
+        support::set(path, "pin", "1").unwrap();
+        let planned = || tierfs::gpu::route::plan(path, Default::default()).unwrap().route;
+        wait_until("a copy", || matches!(planned(), tierfs::gpu::Route::CuFile { .. }));
+        let report = report(&folder, &[("TIERFS_FAKE_DURING", during)], &[], path);
+        assert_eq!(report["route"], "host", "{during}: {report:#}");
+        assert!(report["why"].as_str().unwrap().contains("while it was read"), "{report:#}");
+    }
 }
 
 #[test]

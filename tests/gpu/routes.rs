@@ -12,7 +12,7 @@ use support::{Place, Random, assert_same, container_of, imported, run};
 
 /// The physical file, and the offset of the bytes in it.
 #[track_caller]
-fn physical(path: &Path, span: Span) -> (PathBuf, u64) {
+pub fn physical(path: &Path, span: Span) -> (PathBuf, u64) {
     match plan(path, span).unwrap().route {
         Route::CuFile { path, offset } => (path, offset),
         Route::Host { why } => panic!("{}: {why}", path.display()),
@@ -21,7 +21,7 @@ fn physical(path: &Path, span: Span) -> (PathBuf, u64) {
 
 /// The reason why a file goes through the host.
 #[track_caller]
-fn why(path: &Path, span: Span) -> String {
+pub fn why(path: &Path, span: Span) -> String {
     match plan(path, span).unwrap().route {
         Route::CuFile { path: physical, .. } => panic!("{} lies in {}", path.display(), physical.display()),
         Route::Host { why } => why,
@@ -30,7 +30,7 @@ fn why(path: &Path, span: Span) -> String {
 
 /// The bytes at the place that a route names equal those that any program reads of that part.
 #[track_caller]
-fn assert_lies_there(path: &Path, span: Span) {
+pub fn assert_lies_there(path: &Path, span: Span) {
     let (physical, offset) = physical(path, span);
     let whole = fs::read(path).unwrap();
     let len = span.len.unwrap_or(whole.len() as u64 - span.offset) as usize;
@@ -39,7 +39,7 @@ fn assert_lies_there(path: &Path, span: Span) {
     assert_same(&there, &whole[span.offset as usize..][..len], &format!("{} {span:?}", path.display()));
 }
 
-const ALL: Span = Span { offset: 0, len: None };
+pub const ALL: Span = Span { offset: 0, len: None };
 
 #[test]
 fn the_route_of_exact_files_and_tensors_is_their_data_file() {

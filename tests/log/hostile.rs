@@ -457,7 +457,7 @@ fn said() -> impl Strategy<Value = Said> {
                 Said::Slots(run, array)
             }
         ),
-        (id.clone(), block.clone(), stored.clone(), 0_u64..40, 0_u16..10, 0_u8..3).prop_map(
+        (id.clone(), block.clone(), stored.clone(), 0_u64..40, 0_u16..10, 0_u8..8).prop_map(
             |(id, block, stored, base_epoch, chain_len, kind)| {
                 let Stored { offset, len, checksum, .. } = stored;
                 let object = ObjectId(id);
@@ -472,16 +472,16 @@ fn said() -> impl Strategy<Value = Said> {
                     nnz,
                     checksum,
                     kind,
+                    product: 7,
                 })
             }
         ),
-        (id.clone(), prop_oneof![Just(u32::MAX), Just(0)], stored.clone(), any::<u64>()).prop_map(
-            |(id, block, stored, len)| {
+        (id.clone(), prop_oneof![Just(u32::MAX), Just(u32::MAX - 1), Just(0)], stored.clone(), any::<u64>())
+            .prop_map(|(id, block, stored, len)| {
                 let len = if len % 2 == 0 { u64::from(stored.len) } else { len };
                 let (object, offset, checksum) = (ObjectId(id), stored.offset, stored.checksum);
                 Said::Record(Record::Factor { object, block, offset, len, rank: 1, checksum })
-            }
-        ),
+            }),
         (id.clone(), block.clone(), any::<u32>(), offset, 0..3).prop_map(
             |(id, block, count, offset, what)| {
                 let stored = [Stored::ZEROS, Stored::in_extent(offset), Stored::LOST][what as usize];

@@ -21,6 +21,7 @@ mod mending;
 mod moves;
 mod origin;
 mod packing;
+mod parent_factors;
 mod patches;
 mod pins;
 mod policy;

@@ -37,9 +37,21 @@ enum Precision {
 }
 
 /// The parent of an object, which cannot change while this lives.
-struct Parent {
-    open: OpenObject,
+pub(super) struct Parent {
+    pub open: OpenObject,
     _held: ParentHold,
+}
+
+impl Parent {
+    /// Checks that blocks of the parent and of an object have the same elements. The error states the problem.
+    pub fn check_alike(&self, object: &Object) -> Result<(), String> {
+        let alike = |object: &Object| (object.dtype(), object.bytes(), object.entry.block_bytes);
+        if alike(object) == alike(self.open.object()) {
+            Ok(())
+        } else {
+            Err("its parent has another element type, size or block size".to_owned())
+        }
+    }
 }
 
 /// Stores the blocks of a tensor as differences from its lineage parent. Fails with `Invalid` where
@@ -60,10 +72,7 @@ pub(super) fn evict(
     }
     let parents = hold(engine, collection, target)?;
     for (object, parent) in target.objects.iter().zip(&parents) {
-        let alike = |object: &Object| (object.dtype(), object.bytes(), object.entry.block_bytes);
-        if alike(object) != alike(parent.open.object()) {
-            return Err(cannot("its parent has another element type, size or block size"));
-        }
+        parent.check_alike(object).map_err(|why| cannot(&why))?;
     }
     let is_lossy = target.allows(&collection.state(), Tier::Absent);
     let precision = chosen(collection, target, &parents, is_lossy)
@@ -122,6 +131,7 @@ fn evict_range(
             nnz: difference.changes,
             checksum: checksum::of(&difference.record),
             kind: difference.kind.byte(),
+            product: 0,
         });
         measured.add(difference.measured);
     }
@@ -139,7 +149,7 @@ fn evict_range(
 }
 
 /// Holds the parents of a tensor's objects, so that they cannot change.
-fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Result<Vec<Parent>> {
+pub(super) fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Result<Vec<Parent>> {
     let mut parents = Vec::new();
     for object in &target.objects {
         let Some(parent) = &object.entry.parent else { continue };
@@ -156,7 +166,11 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
 }
 
 /// Checks that an object has a parent, and not too many above it. The error states the problem.
-fn check_depth(engine: &Engine, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<(), String> {
+pub(super) fn check_depth(
+    engine: &Engine,
+    collection: &Arc<Collection>,
+    object: &Arc<Object>,
+) -> Result<(), String> {
     let (mut at, mut place) = (object.clone(), collection.clone());
     let mut seen = HashSet::from([at.entry.id]);
     while let Some(parent) = at.entry.parent.clone() {
@@ -291,7 +305,7 @@ fn difference(
 }
 
 /// The smaller of the elements that differ and an exact difference of all. `None` where neither can be.
-fn exact_changes(dtype: Dtype, before: &[u8], now: &[u8]) -> Result<Option<Changes>> {
+pub(super) fn exact_changes(dtype: Dtype, before: &[u8], now: &[u8]) -> Result<Option<Changes>> {
     let patch = patch(dtype, before, now).filter(|patch| patch.len() <= CHANGES_MAX);
     let all = [patch, exact_difference(dtype, before, now)?];
     Ok(all.into_iter().flatten().min_by_key(|changes| changes.record_bytes(dtype)))

@@ -3,6 +3,7 @@
 mod delta;
 mod factor;
 mod low_rank;
+mod parent_factor;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -137,7 +138,9 @@ impl Engine {
         let how = Reconstruct::of(&collection.state(), target.node);
         match (what, how) {
             (Evict::Stored, Reconstruct::Delta) => delta::evict(self, collection, target, moved),
-            (Evict::Stored, Reconstruct::Factor(rank)) => factor::evict(collection, target, rank, moved),
+            (Evict::Stored, Reconstruct::Factor(rank)) => {
+                factor::evict(self, collection, target, rank, moved)
+            }
             (Evict::Stored, Reconstruct::Remote) => evict_to_remote(collection, target.node, &Silent, moved),
             (Evict::Stored, _) => drop_blocks(collection, target, Dropping::With(how.way()), moved),
             _ => drop_blocks(collection, target, Dropping::ForGood(user), moved),
@@ -155,7 +158,9 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
             refused_for(collection, target, ErrorKind::Invalid, text)
         };
         let way = how.way().ok_or_else(|| refused(collection, target, Cause::NoReconstruct))?;
-        if matches!(how, Reconstruct::Factor(_)) && !target.allows(&collection.state(), Tier::Absent) {
+        let has_parent = target.objects.iter().any(|object| object.entry.parent.is_some());
+        let is_rounded = matches!(how, Reconstruct::Factor(_)) && !has_parent;
+        if is_rounded && !target.allows(&collection.state(), Tier::Absent) {
             return Err(refused(collection, target, Cause::Factors));
         }
         if matches!(way.gives, Gives::Absent | Gives::Stored) {

@@ -1,11 +1,14 @@
 //! Reads absent blocks that are stored as differences from the same blocks of a lineage parent.
 //!
-//! Such a block is the parent's block, as that reads now, plus a record in `delta.dat`. The parent does not
-//! change while blocks need it (`store/collection/lineage.rs`).
+//! Such a block is the parent's block, as that reads now, perhaps plus a product (`factor.rs`), plus a record in
+//! `delta.dat`. The parent does not change while blocks need it (`store/collection/lineage.rs`).
 
 use std::cell::Cell;
+use std::sync::Arc;
 
+use crate::engine::reconstruct::factor;
 use crate::format::payload::delta::DeltaKind;
+use crate::format::payload::factor::Factor;
 use crate::model::{ErrorKind, Result, Tier};
 use crate::store::{Block, DeltaLink, OpenObject, broken};
 
@@ -72,7 +75,7 @@ pub(super) fn is_of_another(open: &OpenObject, index: u32, block: &Block) -> Res
 
 /// As [`read`], by the present block of the parent, whatever its epoch.
 pub(super) fn read_unproven(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
-    let Some(link) = link_on_parent(open, index, block) else { return Ok(false) };
+    let Some((link, factor)) = with_factor(open, index, block)? else { return Ok(false) };
     let _deeper = Deeper::enter(open)?;
     let (parent_collection, parent) = open.parent()?;
     let layout = parent.layout();
@@ -84,8 +87,34 @@ pub(super) fn read_unproven(open: &OpenObject, index: u32, block: &Block, out: &
         ErrorKind::Absent => broken(&parent_collection, &error.to_string()),
         _ => error,
     })?;
+    if let Some(factor) = factor {
+        factor::add(open, &factor, index, out)?;
+    }
     open.apply_link(index, &link, out)?;
     Ok(true)
+}
+
+/// The difference of a block, with the factors that it names. `None` for other blocks.
+fn with_factor(
+    open: &OpenObject,
+    index: u32,
+    block: &Block,
+) -> Result<Option<(DeltaLink, Option<Arc<Factor>>)>> {
+    let mut seen = None;
+    loop {
+        let Some(link) = link_on_parent(open, index, block) else { return Ok(None) };
+        let Some(checksum) = link.product else { return Ok(Some((link, None))) };
+        if let Some(factor) = factor::difference(open, checksum)? {
+            return Ok(Some((link, Some(factor))));
+        }
+        // An eviction may have replaced both between the two looks.
+        if seen.replace(link) == Some(link) {
+            return Err(broken(
+                open.collection(),
+                &format!("block {index} names factors that are not there"),
+            ));
+        }
+    }
 }
 
 fn link_on_parent(open: &OpenObject, index: u32, block: &Block) -> Option<DeltaLink> {

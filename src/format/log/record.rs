@@ -7,7 +7,7 @@
 //! | 0 Create | 21 dtype, 22 tier, 23 bits, 24 scale f32, 28 zero_point i16, 30 created_at u64 (s), 38 data_offset u64, 46 data_len u32, 50 checksum u32, 54 lineage_parent u128, 70 reconstruct u8, 71 ndim u8, 72 shape 8 x u32, 104 encoding u8, 105 flags u8 (bit 0: in data/), 106 group_len u16 |
 //! | 2 Migrate | 21 old_tier, 22 new_tier, 23 new_bits, 24 new_scale f32, 28 new_checksum u32, 32 new_data_offset u64, 40 new_data_len u32, 44 encoding u8, 45 flags u8, 46 group_len u16, 48 migrated_at u64 (s) |
 //! | 3 Delete | block_index 0xFFFFFFFF: the whole object |
-//! | 4 Delta | 21 base_epoch u64, 29 offset u64 in delta.dat, 37 length u32, 41 chain_len u16, 43 nnz u32, 47 checksum u32, 51 kind u8 |
+//! | 4 Delta | 21 base_epoch u64, 29 offset u64 in delta.dat, 37 length u32, 41 chain_len u16, 43 nnz u32, 47 checksum u32, 51 kind u8, 52 product u32 |
 //! | 5 Factor | 21 offset u64 in factor.dat, 29 length u64, 37 rank u32, 41 checksum u32 |
 //! | 6 Catalog | 21 payload length u32, 25 payload CRC32C u32, 29 kind u8, 30 version u8; then payload slots |
 //! | 7 Commit | 21 batch u64, 29 slots since the last Commit u32, 33 CRC32C over the CRC fields of the batch's records u32, 37 batches before it that were not known to be durable when it was written u32 |
@@ -104,6 +104,7 @@ pub enum Record {
         nnz: u32,
         checksum: u32,
         kind: u8,
+        product: u32,
     },
     /// Adds a factorization of an object, or of one block.
     Factor { object: ObjectId, block: u32, offset: u64, len: u64, rank: u32, checksum: u32 },
@@ -183,6 +184,7 @@ impl Record {
                 nnz: u32::from_le_bytes(slot.get::<43, 4>()),
                 checksum: u32::from_le_bytes(slot.get::<47, 4>()),
                 kind: u8_at(slot.get::<51, 1>()),
+                product: u32::from_le_bytes(slot.get::<52, 4>()),
             },
             5 => Record::Factor {
                 object,
@@ -253,7 +255,18 @@ impl Record {
                 slot
             }
             Record::Delete { object } => RawSlot::new(3, object.0, WHOLE_OBJECT),
-            Record::Delta { object, block, base_epoch, offset, len, chain_len, nnz, checksum, kind } => {
+            Record::Delta {
+                object,
+                block,
+                base_epoch,
+                offset,
+                len,
+                chain_len,
+                nnz,
+                checksum,
+                kind,
+                product,
+            } => {
                 let mut slot = RawSlot::new(4, object.0, *block);
                 slot.body(21, base_epoch.to_le_bytes())
                     .body(29, offset.to_le_bytes())
@@ -261,7 +274,8 @@ impl Record {
                     .body(41, chain_len.to_le_bytes())
                     .body(43, nnz.to_le_bytes())
                     .body(47, checksum.to_le_bytes())
-                    .body(51, [*kind]);
+                    .body(51, [*kind])
+                    .body(52, product.to_le_bytes());
                 slot
             }
             Record::Factor { object, block, offset, len, rank, checksum } => {

@@ -26,6 +26,9 @@ pub const CHANGES_MAX: usize = u16::MAX as usize;
 /// Bytes before the changes.
 pub const HEAD_BYTES: usize = 34;
 
+/// Bit of the kind byte of the log: the changes apply to the sum of the parent's block and a product (`factor.rs`).
+pub const ON_PRODUCT: u8 = 4;
+
 /// How a record changes elements: the kind byte of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeltaKind {

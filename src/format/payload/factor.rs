@@ -3,7 +3,7 @@
 //! | at | len | field |
 //! |---|---|---|
 //! | 0 | 16 | object id |
-//! | 16 | 4 | block index; `ffffffff`: the whole tensor |
+//! | 16 | 4 | block index; `ffffffff`: the whole tensor; `fffffffe`: its difference from the lineage parent |
 //! | 20 | 4 | m: rows |
 //! | 24 | 4 | n: columns |
 //! | 28 | 4 | k: rank |
@@ -11,25 +11,36 @@
 //! | .. | 4k | S, f32 |
 //! | .. | 4kn | V, f32, row-major |
 //!
-//! `out[i][j] = sum over r of U[i][r] * S[r] * V[r][j]`. The log holds the checksum.
+//! In a difference U and V are f16, of 2mk and 2kn bytes.
+//!
+//! `out[i][j] = sum over r of U[i][r] * S[r] * V[r][j]`, each term `(U[i][r] * S[r]) * V[r][j]`. The log holds the checksum.
 
 use std::ops::Range;
 
+use half::f16;
+
 use crate::format::cursor::{Reader, Writer};
-use crate::model::{Error, ObjectId, Result};
+use crate::format::payload::element::{put_values, value};
+use crate::model::{Dtype, Error, ObjectId, Result};
 
 /// The block index of a record for the whole tensor.
 pub const WHOLE_TENSOR: u32 = u32::MAX;
 
+/// The block index of a record for the difference of the whole tensor from its lineage parent.
+pub const DIFFERENCE: u32 = u32::MAX - 1;
+
 /// Bytes before U.
 const HEAD_BYTES: u64 = 32;
+
+/// Elements that are added at a time.
+const SUMS: usize = 4096;
 
 /// A matrix of `rows` x `columns` as the product of three of rank `rank`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Factor {
     /// The object that it belongs to.
     pub object: ObjectId,
-    /// The block of the object, or [`WHOLE_TENSOR`].
+    /// The block of the object, [`WHOLE_TENSOR`] or [`DIFFERENCE`].
     pub block: u32,
     shape: FactorShape,
     /// `rows` x `rank`, row-major.
@@ -52,10 +63,11 @@ pub struct FactorShape {
 }
 
 impl FactorShape {
-    /// Bytes of a record of this shape. Never overflows: three products of 32-bit numbers fit 128 bits.
-    pub fn record_bytes(self) -> u128 {
+    /// Bytes of a record of this shape with a block index. Never overflows: three products of 32-bit numbers fit 128 bits.
+    pub fn record_bytes(self, block: u32) -> u128 {
         let (rows, columns) = (u128::from(self.rows), u128::from(self.columns));
-        u128::from(HEAD_BYTES) + 4 * u128::from(self.rank) * (rows + 1 + columns)
+        let width = if block == DIFFERENCE { 2 } else { 4 };
+        u128::from(HEAD_BYTES) + u128::from(self.rank) * (width * (rows + columns) + 4)
     }
 
     fn check(self) -> Result<(), String> {
@@ -68,7 +80,7 @@ impl FactorShape {
 }
 
 impl Factor {
-    /// A factorization of `shape`: `left` is U, `scales` S, `right` V.
+    /// A factorization of `shape`: `left` is U, `scales` S, `right` V. Those of a difference are rounded to f16.
     ///
     /// # Errors
     /// `Invalid` if the factors have another shape, the rank is too large, or a value is not finite.
@@ -95,6 +107,11 @@ impl Factor {
                 right.len()
             )));
         }
+        let rounded = |values: Vec<f32>| match block {
+            DIFFERENCE => values.into_iter().map(|value| f16::from_f32(value).to_f32()).collect(),
+            _ => values,
+        };
+        let (left, right) = (rounded(left), rounded(right));
         let factor = Factor { object, block, shape, left, scales, right };
         factor.check_finite().map_err(Error::invalid)?;
         Ok(factor)
@@ -110,25 +127,28 @@ impl Factor {
         let block = input.u32()?;
         let shape = FactorShape { rows: input.u32()?, columns: input.u32()?, rank: input.u32()? };
         shape.check().map_err(Error::corrupt)?;
-        if u128::try_from(bytes.len()) != Ok(shape.record_bytes()) {
+        if u128::try_from(bytes.len()) != Ok(shape.record_bytes(block)) {
             return Err(Error::corrupt(format!(
                 "factors of {} bytes do not fit their record of {}",
-                shape.record_bytes(),
+                shape.record_bytes(block),
                 bytes.len()
             )));
         }
-        let mut values = |rows: u32, columns: u32| {
+        let count = |rows: u32, columns: u32| {
             let count = u64::from(rows) * u64::from(columns);
-            let count = usize::try_from(count).map_err(|_| Error::corrupt("factor too large"))?;
-            input.f32s(count)
+            usize::try_from(count).map_err(|_| Error::corrupt("factor too large"))
+        };
+        let side = |input: &mut Reader, count: usize| match block {
+            DIFFERENCE => (0..count).map(|_| Ok(f16::from_bits(input.u16()?).to_f32())).collect(),
+            _ => input.f32s(count),
         };
         let factor = Factor {
             object,
             block,
             shape,
-            left: values(shape.rows, shape.rank)?,
-            scales: values(shape.rank, 1)?,
-            right: values(shape.rank, shape.columns)?,
+            left: side(&mut input, count(shape.rows, shape.rank)?)?,
+            scales: input.f32s(count(shape.rank, 1)?)?,
+            right: side(&mut input, count(shape.rank, shape.columns)?)?,
         };
         factor.check_finite().map_err(Error::corrupt)?;
         Ok(factor)
@@ -141,11 +161,22 @@ impl Factor {
             .u32(self.block)
             .u32(self.shape.rows)
             .u32(self.shape.columns)
-            .u32(self.shape.rank)
-            .f32s(&self.left)
-            .f32s(&self.scales)
-            .f32s(&self.right);
+            .u32(self.shape.rank);
+        self.put_side(&self.left, &mut out);
+        out.f32s(&self.scales);
+        self.put_side(&self.right, &mut out);
         out.into_bytes()
+    }
+
+    fn put_side(&self, values: &[f32], out: &mut Writer) {
+        match self.block {
+            DIFFERENCE => values.iter().for_each(|value| {
+                out.u16(f16::from_f32(*value).to_bits());
+            }),
+            _ => {
+                out.f32s(values);
+            }
+        }
     }
 
     /// The sizes.
@@ -206,6 +237,27 @@ impl Factor {
             }
             rest = later;
             (row, column) = (row + 1, 0);
+        }
+        Ok(())
+    }
+
+    /// Adds the elements of the product from number `start` to `elements`, of a quantizable type. Each sum is computed in
+    /// f32 and rounded once, ties to even.
+    ///
+    /// # Errors
+    /// `Invalid` for elements outside the matrix.
+    pub fn add_to(&self, dtype: Dtype, start: u64, elements: &mut [u8]) -> Result<()> {
+        let width = to_index(dtype.bytes())?.max(1);
+        let mut sums = vec![0.0; SUMS.min(elements.len() / width)];
+        let mut at = start;
+        for part in elements.chunks_mut(SUMS * width) {
+            let sums = sums.get_mut(..part.len() / width).unwrap_or_default();
+            self.elements(at, sums)?;
+            for (sum, element) in sums.iter_mut().zip(part.chunks_exact(width)) {
+                *sum += value(dtype, element).unwrap_or(0.0);
+            }
+            put_values(dtype, sums, part);
+            at = at.saturating_add(sums.len() as u64);
         }
         Ok(())
     }

@@ -314,7 +314,9 @@ impl Dispatcher {
 
     fn open(&self, by: Caller, node: Ino, flags: OpenFlags, reply: Reply) {
         match node.own().place() {
-            Place::Control { .. } => self.open_control(by.user, node, flags, reply),
+            Place::Control { .. } | Place::FormControl { .. } => {
+                self.open_control(by.user, node, flags, reply)
+            }
             _ if node.is_plain() && !flags.reads_only() => {
                 reply.error(self.only_read(Asker { ino: node, user: by.user }, "open", "open to write"));
             }

@@ -63,7 +63,7 @@ impl Times {
     /// Timeout by kind of inode. Controls change without notice, so they have none.
     fn of_place(&self, attr: &Attr) -> Duration {
         match attr.ino.place() {
-            Place::Control { .. } => Duration::ZERO,
+            Place::Control { .. } | Place::FormControl { .. } => Duration::ZERO,
             Place::Form { .. } | Place::Numbered { .. } => self.entries.min(FORM_TIME),
             _ => self.entries,
         }
@@ -78,7 +78,7 @@ impl Times {
     /// The attributes of a node, with the owner that is shown. Control files keep theirs, since some tell
     /// what only the user who mounted may know.
     pub fn attributes(&self, attr: &Attr) -> Attributes {
-        if matches!(attr.ino.place(), Place::Control { .. }) {
+        if matches!(attr.ino.place(), Place::Control { .. } | Place::FormControl { .. }) {
             return attributes(attr);
         }
         let (uid, gid) = (self.owner.uid.unwrap_or(attr.uid), self.owner.gid.unwrap_or(attr.gid));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::checksum;
 use crate::format::log::record::{Record, Stored};
-use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
+use crate::format::payload::factor::Factor;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
@@ -95,11 +95,11 @@ impl Collection {
     }
 
     /// Stores the factorization of a whole object. Returns the record that describes it.
-    pub fn write_factor(&self, factor: &Factor, rank: u32, touched: &mut Touched) -> Result<Record> {
-        let record = factor.write();
+    pub fn write_factor(&self, factor: &Factor, touched: &mut Touched) -> Result<Record> {
+        let (record, rank) = (factor.write(), factor.shape().rank);
         let offset = self.write_record(FACTOR_FILE, &record, touched)?;
         let (len, checksum) = (record.len() as u64, checksum::of(&record));
-        Ok(Record::Factor { object: factor.object, block: WHOLE_TENSOR, offset, len, rank, checksum })
+        Ok(Record::Factor { object: factor.object, block: factor.block, offset, len, rank, checksum })
     }
 
     /// Stores a delta. Returns its offset in `delta.dat`.

@@ -223,6 +223,7 @@ impl OpenObject {
             nnz: delta.changes.len() as u32,
             checksum: checksum::of(&record),
             kind: delta.changes.kind().byte(),
+            product: 0,
         }))
     }
 }

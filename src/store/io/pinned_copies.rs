@@ -47,6 +47,11 @@ impl Collection {
         copy.is_sound_by(false, || self.verify_copy(pin, copy, stop))
     }
 
+    /// Whether a copy of a file is sound now. As [`is_sound`](Self::is_sound), but verifies it again.
+    pub fn is_still_sound(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> bool {
+        copy.is_sound_by(true, || self.verify_copy(pin, copy, stop))
+    }
+
     /// Verifies a copy and reports a corrupt one. `None` if `stop` returned true.
     fn verify_copy(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> Option<bool> {
         let checked = self.check_copy(copy, stop);
@@ -91,8 +96,7 @@ impl OpenObject {
             let collection = &self.collection;
             // A copy that was found corrupt is not compared again.
             let is_sound = collection.is_sound(pin, &copy, &|| false)
-                && (compare == Compare::Once
-                    || copy.is_sound_by(true, || collection.verify_copy(pin, &copy, &|| false)));
+                && (compare == Compare::Once || collection.is_still_sound(pin, &copy, &|| false));
             if !is_sound {
                 continue;
             }

@@ -4,7 +4,7 @@ use std::ops::{Range, RangeInclusive};
 
 use crate::format::checksum;
 use crate::format::log::record::Stored;
-use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
+use crate::format::payload::factor::Factor;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::clones::fetched_outside;
 use crate::store::collection::open_object::OpenObject;
@@ -211,7 +211,7 @@ impl OpenObject {
         let read = self.collection.files.read_record(FACTOR_FILE, link.offset, link.len, link.checksum);
         let factor = Factor::parse(&read.map_err(|error| error.at(place()))?);
         let factor = factor.map_err(|error| error.at(place()))?;
-        if factor.object != self.object.entry.id || factor.block != WHOLE_TENSOR {
+        if factor.object != self.object.entry.id || factor.block != link.block() {
             return Err(Error::corrupt(format!("{}: the factors belong to another object", place())));
         }
         Ok(factor)

@@ -12,7 +12,6 @@ use crate::format::log::block_record::is_next_slot;
 use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::{Record, Stored};
 use crate::format::log::slot::SLOT_BYTES;
-use crate::format::payload::factor::WHOLE_TENSOR;
 use crate::model::{Error, ErrorKind, Result, StoreId, Tier};
 use crate::store::batch::{Batch, described, migrate};
 use crate::store::disk::{Disk, File, Open, remove_if_present};
@@ -194,8 +193,8 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
     // A factor that no block uses any more is dropped.
     let is_used = |(_, block): (_, Block)| object.factor_of(&block).is_some();
     let factor = object.factor().filter(|_| blocks.pieces(layout).any(is_used));
-    if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
-        let record = Record::Factor { object: entry.id, block: WHOLE_TENSOR, offset, len, rank, checksum };
+    if let Some(link @ FactorLink { epoch, offset, len, rank, checksum, .. }) = factor {
+        let record = Record::Factor { object: entry.id, block: link.block(), offset, len, rank, checksum };
         out.push((epoch, CheckpointItem::Record(record)));
     }
     let mut count = 0;
@@ -262,7 +261,8 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
                     chain_len: place as u16 + 1,
                     nnz: link.changes(entry.dtype),
                     checksum: link.checksum,
-                    kind: link.kind.byte(),
+                    kind: link.kind_byte(),
+                    product: link.product.unwrap_or(0),
                 }),
             ));
         }

@@ -42,7 +42,9 @@ impl Object {
         let block = self.blocks.read().get(index, self.layout());
         let is_absent = |block: &Block| block.stored.tier == Tier::Absent && self.entry.parent.is_some();
         let (epoch, link) = match block {
-            Some(block) if block.epoch == base_epoch && block.stored.tier.is_encoded() => {
+            Some(block)
+                if block.epoch == base_epoch && block.stored.tier.is_encoded() && link.product.is_none() =>
+            {
                 (Some(base_epoch), link)
             }
             Some(block) if is_absent(&block) && chain_len == 1 => {
@@ -95,6 +97,11 @@ impl Object {
     /// a reader may still read so.
     pub fn needs_parent(&self) -> bool {
         self.entry.parent.is_some() && self.links().iter().any(|link| link.is_on_parent)
+    }
+
+    /// Whether blocks are the sum of the parent's and of a product.
+    pub fn has_products(&self) -> bool {
+        self.links().iter().any(|link| link.product.is_some())
     }
 
     /// The number of links of each chain.

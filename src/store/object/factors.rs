@@ -4,9 +4,11 @@
 //! 1. A factorization covers the blocks that were absent when it was recorded: those with a lower
 //!    sequence number. It does not cover blocks that became absent later.
 //! 2. It exists as long as a block of the object is absent.
+//! 3. A product that is the difference from the parent is part of a block only where the block's delta names it by its
+//!    checksum.
 
 use crate::format::log::record::Record;
-use crate::format::payload::factor::WHOLE_TENSOR;
+use crate::format::payload::factor::{DIFFERENCE, WHOLE_TENSOR};
 use crate::model::{Error, Result, Tier};
 use crate::store::object::blocks::Block;
 use crate::store::object::links::PayloadPlace;
@@ -28,6 +30,15 @@ pub struct FactorLink {
     pub rank: u32,
     /// CRC32C of the record.
     pub checksum: u32,
+    /// Whether the product is the difference from the lineage parent.
+    pub is_difference: bool,
+}
+
+impl FactorLink {
+    /// The block index of its records.
+    pub(in crate::store) fn block(&self) -> u32 {
+        if self.is_difference { DIFFERENCE } else { WHOLE_TENSOR }
+    }
 }
 
 /// Whether a factorization was ended and waits for its last reader.
@@ -47,10 +58,11 @@ impl Object {
 
     /// Applies a Factor record. Returns the factorization that it replaces.
     pub(in crate::store) fn factored(&self, link: FactorLink) -> Result<Option<FactorLink>> {
-        if !lies_in_a_file(link.offset, link.len) || !self.has_absent() {
+        let has_base = self.entry.parent.is_some() || !link.is_difference;
+        if !lies_in_a_file(link.offset, link.len) || !self.has_absent() || !has_base {
             let id = self.entry.id;
             return Err(Error::corrupt(format!(
-                "a factorization names object {id}, which has no absent blocks, or lies past the end of its file"
+                "a factorization names object {id}, which has no absent blocks or no parent, or lies past the end of its file"
             )));
         }
         let before = self.write_state().factor.write().replace((link, IsEnded(false)));
@@ -86,8 +98,11 @@ impl Object {
 /// The factorization in a Factor record with sequence number `epoch`; `None` for other records.
 pub(in crate::store) fn factor_link_of(record: &Record, epoch: u64) -> Option<FactorLink> {
     match *record {
-        Record::Factor { block: WHOLE_TENSOR, offset, len, rank, checksum, .. } => {
-            Some(FactorLink { epoch, offset, len, rank, checksum })
+        Record::Factor {
+            block: block @ (WHOLE_TENSOR | DIFFERENCE), offset, len, rank, checksum, ..
+        } => {
+            let is_difference = block == DIFFERENCE;
+            Some(FactorLink { epoch, offset, len, rank, checksum, is_difference })
         }
         _ => None,
     }

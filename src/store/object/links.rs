@@ -1,7 +1,7 @@
 //! The places of the records of deltas in `delta.dat`.
 
 use crate::format::log::record::{Record, Stored};
-use crate::format::payload::delta::{DeltaKind, HEAD_BYTES};
+use crate::format::payload::delta::{DeltaKind, HEAD_BYTES, ON_PRODUCT};
 use crate::model::{Dtype, ObjectId};
 
 /// Maximum number of links in a chain.
@@ -25,9 +25,16 @@ pub struct DeltaLink {
     pub base_epoch: u64,
     /// Whether the delta applies to the lineage parent's block.
     pub is_on_parent: bool,
+    /// The CRC32C of the factorization whose product is added to the parent's block first.
+    pub product: Option<u32>,
 }
 
 impl DeltaLink {
+    /// The kind byte of its record in the log.
+    pub(in crate::store) fn kind_byte(&self) -> u8 {
+        self.kind.byte() | if self.product.is_some() { ON_PRODUCT } else { 0 }
+    }
+
     /// Number of elements that the delta lists.
     pub(in crate::store) fn changes(&self, dtype: Dtype) -> u32 {
         let value_bytes = match self.kind {
@@ -41,17 +48,19 @@ impl DeltaLink {
 
 /// The link of a Delta record; `None` for other records and unknown kinds.
 pub(in crate::store) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, u16, DeltaLink)> {
-    let Record::Delta { object, block, base_epoch, offset, len, chain_len, checksum, kind, .. } = *record
+    let Record::Delta { object, block, base_epoch, offset, len, chain_len, checksum, kind, product, .. } =
+        *record
     else {
         return None;
     };
-    let kind = DeltaKind::from_byte(kind)?;
+    let product = (kind & ON_PRODUCT != 0).then_some(product);
+    let kind = DeltaKind::from_byte(kind & !ON_PRODUCT)?;
     Some((
         object,
         block,
         base_epoch,
         chain_len,
-        DeltaLink { offset, len, checksum, kind, base_epoch, is_on_parent: false },
+        DeltaLink { offset, len, checksum, kind, base_epoch, is_on_parent: false, product },
     ))
 }
 

@@ -221,6 +221,7 @@ mod tests {
             nnz: 0,
             checksum: 0,
             kind: 0,
+            product: 0,
         });
         pending.name(&Record::Migrate {
             object: ObjectId(1),

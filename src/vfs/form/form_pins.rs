@@ -12,6 +12,7 @@ use crate::stream::Stream;
 use crate::vfs::form::kind::{Form, Shows};
 use crate::vfs::form::names::Item;
 use crate::vfs::form::plan::{plan, published};
+use crate::vfs::form::weights::objects_beside;
 
 /// Provides the bytes of pinned files in forms.
 pub struct PinnedForms(pub Arc<Store>);
@@ -46,6 +47,13 @@ pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
             refused("files of this form cannot be pinned; export it, or pin the files that it is made of")
         }
     }
+}
+
+/// Whether the bytes of a form's file follow from other files too, whose changes do not end its copy: codes of weights have
+/// their scales in other tensors.
+pub fn has_other_sources(collection: &Arc<Collection>, form: Form, item: &Item) -> bool {
+    let is_cast = matches!(form.shows(), Shows::Cast(_));
+    is_cast && item.node().is_none_or(|node| !objects_beside(collection, node).is_empty())
 }
 
 impl Forms for PinnedForms {

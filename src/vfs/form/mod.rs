@@ -45,7 +45,7 @@ mod weights;
 pub use adapters::{
     Adapter, AdapterFiles, AdapterNodes, KeptRefusal, OpenAdapter, files_in, fits, plan as plan_merged,
 };
-pub use form_pins::{PinnedForms, pin_of};
+pub use form_pins::{PinnedForms, has_other_sources, pin_of};
 pub use gguf_model::{
     anchors_of, find as model_in, inputs, is_shown as is_model_shown, name as model_name,
     size as size_of_model, why_none, why_of_config,

@@ -56,6 +56,9 @@ impl Vfs {
                 let pin = form::pin_of(collection, *form, item).ok()?;
                 // Checked for each name that is looked up, and few are pinned.
                 collection.state().pins_of(pin.node).find(|known| *known == pin)?;
+                if form::has_other_sources(collection, *form, item) {
+                    return None;
+                }
                 let source =
                     Ino::of(Place::Node { collection: collection.state().number(), node: pin.node })?;
                 if self.open_file(source).is_some_and(|open_file| open_file.is_changed()) {

@@ -7,7 +7,9 @@ use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, OWNER_BITS, READ_BITS,
 use crate::store::{Node, ROOT};
 use crate::vfs::tree::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::tree::ino::{Ino, Owner};
-use crate::vfs::tree::location::{Control, ControlView, FileView, Located, Scope, Shape, no_name};
+use crate::vfs::tree::location::{
+    Control, ControlView, FORMS_NAME, FileView, Located, Scope, Shape, no_name,
+};
 use crate::vfs::tree::vfs::Vfs;
 
 impl Vfs {
@@ -18,12 +20,18 @@ impl Vfs {
             Owner::Tenant(hash) => Scope::Tenant(self.hashed(hash)?),
             Owner::Collection(number) => Scope::Collection(self.numbered(number).ok()??),
         };
+        if let (Scope::Collection(collection), ROOT) = (&scope, node) {
+            let tree = ControlView { scope: scope.clone(), place, node: None, form: None };
+            if let Some(forms) = tree.forms_named(collection, FORMS_NAME.as_bytes()) {
+                return Some(forms);
+            }
+        }
         let node = match (&scope, node) {
             (_, EntryId(0)) => None,
             (Scope::Collection(collection), node) => Some(collection.state().shown(node)?),
             _ => return None,
         };
-        Some(ControlView { scope, place, node })
+        Some(ControlView { scope, place, node, form: None })
     }
 
     /// The row of the table; `None` for a control directory.
@@ -33,8 +41,14 @@ impl Vfs {
 
     /// Looks up a name in a control directory, or in a tree of one.
     pub(super) fn control_named(&self, view: ControlView, name: &[u8]) -> Result<ControlView> {
+        if let Some(form) = &view.form {
+            return self.form_control_named(&view, form, name);
+        }
         match (&view.scope, self.directory_of(&view)?) {
             (Scope::Collection(collection), Some(directory)) => {
+                if let Some(forms) = view.forms_named(collection, name) {
+                    return Ok(forms);
+                }
                 let state = collection.state();
                 let found = state.find_any(directory.entry.id, name).and_then(|found| state.shown(found));
                 let found = found.ok_or_else(|| no_name(name))?;
@@ -86,6 +100,9 @@ impl Vfs {
         if let Some(row) = row.filter(|row| row.shape == Shape::Tree)
             && let Scope::Collection(collection) = &view.scope
         {
+            if let Some(attr) = view.form.as_ref().and_then(|form| self.form_control_attr(ino, row, form)) {
+                return attr;
+            }
             // The root of a tree mirrors the collection's own directory.
             let root = || collection.state().node(ROOT).cloned();
             if let Some(node) = view.node.clone().or_else(root) {
@@ -127,6 +144,9 @@ impl Vfs {
 
     /// The directory above a control.
     pub(super) fn above_control(&self, view: &ControlView) -> Result<Located> {
+        if let Some(form) = &view.form {
+            return self.above_form_control(view, form).map(Located::Control);
+        }
         let above = match (&view.scope, &view.node) {
             (Scope::Collection(collection), Some(node)) => {
                 let state = collection.state();

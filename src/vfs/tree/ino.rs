@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 63 | a control or a form; with bit 39, and a collection, a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
-//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number |
+//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number; of a control of a file in a form: `MIRRORED_FORMS` and `FORMS_PLACE` |
 //!
 //! A form with parameters (`form_numbers.rs`) has the number 15, and its own number in place of the collection's.
 //!
@@ -18,6 +18,8 @@
 //!
 //! The log keeps the numbers of a collection and its nodes, and they are never reused. An inode
 //! number thus means the same content after a remount.
+
+use std::ops::Range;
 
 use crate::model::EntryId;
 use crate::store::COMPUTED_FIRST;
@@ -45,6 +47,13 @@ const FORM: u64 = 1 << 38;
 /// Marks a tensor's plain name, without the bits of `BACKED`.
 const PLAIN: u64 = 1 << 38;
 const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
+/// The controls of a collection that mirror the files of its forms too. Such a mirror has its own place, with the number of
+/// the form in the highest bits of the node's number.
+pub(super) const MIRRORED_FORMS: Range<u32> = 5..7;
+/// The place of the first of these mirrors.
+const FORMS_PLACE: u32 = 14;
+/// Bits of the number of a node in a form that a control is about.
+const FORM_NODE_BITS: u32 = PLACE_SHIFT - 4;
 /// The number of all forms with parameters.
 const NUMBERED: u64 = PLACE_MASK;
 /// Numbers of forms with parameters are from 1 and below this.
@@ -77,6 +86,16 @@ pub enum Place {
         /// The place in the table of control files, counted from 1; 0: the directory.
         place: u32,
         /// The node that it mirrors; 0: none.
+        node: EntryId,
+    },
+    /// A control of a file in a form of a collection, or of a directory there.
+    FormControl {
+        collection: u32,
+        /// The place in the table of control files, one of `MIRRORED_FORMS`.
+        place: u32,
+        /// The number of the form, or of its indexes.
+        form: u8,
+        /// The node that the form shows.
         node: EntryId,
     },
     /// The directory of a collection's forms, or something in it.
@@ -135,8 +154,16 @@ impl Ino {
                     Owner::Tenant(hash) => {
                         (place < TENANT_PLACES).then(|| joined(COLLECTION_END + place, hash))?
                     }
+                    Owner::Collection(_) if place >= FORMS_PLACE => None,
                     Owner::Collection(number) => numbered(number, low),
                 };
+                number.map(|number| Ino(CONTROL | number))
+            }
+            Place::FormControl { collection, place, form, node } => {
+                let fits = MIRRORED_FORMS.contains(&place) && (1..NUMBERED).contains(&u64::from(form));
+                let mirror = u64::from(FORMS_PLACE + place.checked_sub(MIRRORED_FORMS.start)?);
+                let about = u64::from(form) << FORM_NODE_BITS | packed(node, FORM_NODE_BITS)?;
+                let number = fits.then(|| numbered(collection, mirror << PLACE_SHIFT | about))?;
                 number.map(|number| Ino(CONTROL | number))
             }
             Place::Form { collection, form, node } => {
@@ -211,8 +238,17 @@ impl Ino {
             }
         } else if self.0 & CONTROL != 0 {
             let owner = if collection == 0 { Owner::Mount } else { Owner::Collection(collection) };
-            let node = unpacked(low & CONTROL_NODE_MASK, CONTROL_NODE_BITS);
-            Place::Control { owner, place: (low >> PLACE_SHIFT) as u32, node }
+            let about = low & CONTROL_NODE_MASK;
+            let place = (low >> PLACE_SHIFT) as u32;
+            match place.checked_sub(FORMS_PLACE).filter(|_| collection != 0) {
+                Some(mirror) => Place::FormControl {
+                    collection,
+                    place: MIRRORED_FORMS.start + mirror,
+                    form: (about >> FORM_NODE_BITS) as u8,
+                    node: unpacked(about & ((1 << FORM_NODE_BITS) - 1), FORM_NODE_BITS),
+                },
+                None => Place::Control { owner, place, node: unpacked(about, CONTROL_NODE_BITS) },
+            }
         } else if self == Ino::ROOT {
             Place::Root
         } else if collection == 0 {
@@ -261,8 +297,17 @@ mod tests {
             Place::Control { owner: Owner::Tenant(Ino::tenant_hash("acme")), place: 0, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(3), place: 7, node: EntryId(0) },
-            Place::Control { owner: Owner::Collection(8_388_591), place: 15, node: EntryId((1 << 33) - 1) },
-            Place::Control { owner: Owner::Collection(1), place: 15, node: EntryId(COMPUTED_FIRST + 1) },
+            Place::Control { owner: Owner::Collection(8_388_591), place: 13, node: EntryId((1 << 33) - 1) },
+            Place::Control { owner: Owner::Collection(1), place: 13, node: EntryId(COMPUTED_FIRST + 1) },
+            Place::FormControl { collection: 1, place: 5, form: 1, node: EntryId(1) },
+            Place::FormControl { collection: 1, place: 6, form: 1, node: EntryId(1) },
+            Place::FormControl { collection: 8_388_591, place: 6, form: 14, node: EntryId((1 << 29) - 1) },
+            Place::FormControl {
+                collection: 7,
+                place: 6,
+                form: 12,
+                node: EntryId(COMPUTED_FIRST + (1 << 29) - 1),
+            },
             Place::Form { collection: 1, form: 0, node: EntryId(0) },
             Place::Form { collection: 1, form: 10, node: EntryId(7) },
             Place::Form { collection: 1, form: 12, node: EntryId(7) },
@@ -283,8 +328,13 @@ mod tests {
             (Owner::Collection(8_388_592), 1, 0),
             (Owner::Collection(1), 1, 1 << 33),
             (Owner::Collection(1), 1, COMPUTED_FIRST + (1 << 33)),
+            (Owner::Collection(1), 14, 1),
         ] {
             assert_eq!(Ino::of(Place::Control { owner, place, node: EntryId(node) }), None);
+        }
+        for (place, form, node) in [(4, 1, 1), (7, 1, 1), (5, 0, 1), (5, 15, 1), (6, 1, 1 << 29)] {
+            let place = Place::FormControl { collection: 1, place, form, node: EntryId(node) };
+            assert_eq!(Ino::of(place), None);
         }
         let numbered = |form| Ino::of(Place::Numbered { form, node: EntryId(1) });
         assert_eq!((numbered(0), numbered(8_388_592)), (None, None));
@@ -310,7 +360,8 @@ mod tests {
         let places = [
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
-            Place::Control { owner: Owner::Collection(3), place: 15, node: EntryId((1 << 33) - 1) },
+            Place::Control { owner: Owner::Collection(3), place: 13, node: EntryId((1 << 33) - 1) },
+            Place::FormControl { collection: 3, place: 6, form: 14, node: EntryId((1 << 29) - 1) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST) },
             Place::Numbered { form: 3, node: EntryId(9) },

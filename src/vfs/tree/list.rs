@@ -13,7 +13,7 @@ use crate::vfs::tree::tag_places::Viewer;
 use crate::vfs::tree::vfs::{Vfs, is_plain_name};
 
 /// Offsets 1 and 2 are `.` and `..`; names follow by their places.
-const FIRST_OFFSET: u64 = 2;
+pub(super) const FIRST_OFFSET: u64 = 2;
 
 /// How many names are looked up at a time.
 pub(super) const LISTED: usize = 128;
@@ -75,6 +75,9 @@ impl Vfs {
                         }
                     }
                 }
+            }
+            Located::Control(view) if let Some(form) = &view.form => {
+                self.list_form_control(view, form, after, take)
             }
             Located::Control(view) => match (&view.scope, self.directory_of(view)?) {
                 (Scope::Collection(collection), Some(node)) => {
@@ -252,7 +255,7 @@ fn place_of(ino: Ino) -> u64 {
         Place::Root => 0,
         Place::Tenant(hash) => hash,
         Place::Node { collection, .. } => u64::from(collection),
-        Place::Control { place, .. } => u64::from(place),
+        Place::Control { place, .. } | Place::FormControl { place, .. } => u64::from(place),
         Place::Form { form, .. } => u64::from(form),
         Place::Numbered { form, .. } => u64::from(form),
     }

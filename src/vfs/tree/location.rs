@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::{Collection, Node};
+use crate::store::{Collection, Node, ROOT};
 use crate::vfs::form::{self, Form, Item};
 use crate::vfs::tree::ino::{Ino, Owner, Place};
 use crate::vfs::tree::tag_places::TagsView;
@@ -150,11 +150,13 @@ pub struct ControlView {
     pub place: u32,
     /// In a tree, the node that it mirrors; `None` for the tree itself.
     pub node: Option<Arc<Node>>,
+    /// In a tree, the directory of forms or the file of a form that it mirrors instead.
+    pub form: Option<FormView>,
 }
 
 impl ControlView {
     pub fn top(scope: Scope) -> ControlView {
-        ControlView { scope, place: 0, node: None }
+        ControlView { scope, place: 0, node: None, form: None }
     }
 
     /// In a tree, the file of the collection that it mirrors.
@@ -167,8 +169,17 @@ impl ControlView {
         }
     }
 
+    /// Whether it mirrors a file, of the collection or of a form.
+    pub fn mirrors_file(&self) -> bool {
+        let shown = self.form.as_ref().and_then(|form| form.of.as_ref()?.1.node());
+        self.node.as_ref().or(shown).is_some_and(|node| node.file().is_some())
+    }
+
     /// The path of its scope in the mount; empty for the mount itself.
     pub fn path(&self) -> String {
+        if let Some(form) = &self.form {
+            return form.path();
+        }
         match (&self.scope, self.file()) {
             (_, Some(file)) => file.path(),
             (Scope::Mount, _) => String::new(),
@@ -183,7 +194,12 @@ impl ControlView {
             Scope::Tenant(name) => Owner::Tenant(Ino::tenant_hash(name)),
             Scope::Collection(collection) => Owner::Collection(collection.state().number()),
         };
-        let node = self.node.as_ref().map_or(EntryId(0), |node| node.entry.id);
+        if let Some(place) = self.form_place() {
+            return place;
+        }
+        // The root of a tree has no node, so the number of the collection's own directory stands for the directory of forms.
+        let none = if self.form.is_some() { ROOT } else { EntryId(0) };
+        let node = self.node.as_ref().map_or(none, |node| node.entry.id);
         Place::Control { owner, place: self.place, node }
     }
 }

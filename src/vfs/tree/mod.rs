@@ -15,6 +15,7 @@ pub(in crate::vfs) mod change;
 pub(in crate::vfs) mod content;
 pub(in crate::vfs) mod controls;
 pub(in crate::vfs) mod flush;
+mod form_controls;
 pub(in crate::vfs) mod form_numbers;
 pub(in crate::vfs) mod forms;
 pub(in crate::vfs) mod ino;

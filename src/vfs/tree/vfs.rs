@@ -160,6 +160,10 @@ impl Vfs {
             Place::Control { owner, place, node } => {
                 self.control(owner, place, node).map(Located::Control).ok_or_else(|| gone(ino))
             }
+            Place::FormControl { collection, place, form, node } => self
+                .form_control(collection, place, form, node)
+                .map(Located::Control)
+                .ok_or_else(|| gone(ino)),
             Place::Form { collection, form, node } => {
                 self.form(collection, form, node).map(Located::Form).ok_or_else(|| gone(ino))
             }
