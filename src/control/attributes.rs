@@ -112,7 +112,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     setting(
         "tier",
         "exact, q8, q7, q5, q3, q3x, absent or mixed; set to move (hot, warm, warm5, cold mean q8, q7, q5, q3), \
-         or to packed or verbatim, which stay exact",
+         or to packed or verbatim, which stay exact; @FIRST:END behind a tier moves rows",
         sets::TIER,
         |reader, view| {
             let number = view.collection.state().number();
@@ -122,6 +122,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
             on_file(view, |measure| measure.tier().to_owned())
         },
     ),
+    shown("tiers", "shares of the tiers in the bytes of a mixed file: exact=62.5% q3=37.5%", |_, view| {
+        Ok(measured(view)?.and_then(|measure| measure.shares()))
+    }),
     setting(
         "plan",
         "write-only: a value of tier, or policy; checks that move, or those of a day without a use, and changes nothing; \

@@ -15,7 +15,7 @@ use crate::engine::{
 use crate::format::log::catalog::NodeType;
 use crate::ingest::checked_value;
 use crate::model::{
-    Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
+    Dtype, Error, ErrorKind, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
 };
 use crate::store::{self, Event, EventKind, State};
 use crate::vfs::open;
@@ -212,8 +212,7 @@ fn set_of_directory(asked: &Asked, setting: &Setting, text: &str) -> Result<()> 
 }
 
 fn set_tier(asked: &Asked, text: &str) -> Result<()> {
-    let (tier, consent) = Consent::split(text);
-    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
+    let request = MoveRequest::parse(text)?;
     asked.vfs().flush_all(&asked.view.collection)?;
     if asked.is_directory() {
         // The request is only queued, so what the log tells is refused now.
@@ -230,8 +229,7 @@ fn plan(asked: &Asked, text: &str) -> Result<()> {
     if text == POLICY_PLAN {
         return foresee(asked);
     }
-    let (tier, consent) = Consent::split(text);
-    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
+    let request = MoveRequest::parse(text)?;
     asked.vfs().flush_all(&asked.view.collection)?;
     let job = Job::new(format!("plan={text}"), asked.view.path(), asked.user, 0);
     asked.mounted.jobs.run(job, |progress, report| {

@@ -183,7 +183,7 @@ impl Engine {
                     (Tier::Packed, Tier::Exact) => Aim::Unpack,
                     _ => Aim::Tier(tier),
                 };
-                let request = MoveRequest { to: MoveTo::all(aim), consent: Consent::AsSet };
+                let request = MoveRequest { to: MoveTo::all(aim), consent: Consent::AsSet, rows: None };
                 self.set_tier(collection, node, request, progress, moved)?;
             }
         }

@@ -52,6 +52,7 @@ mod scrub;
 mod select;
 mod settings;
 mod state;
+mod stretches;
 mod summary;
 mod variants;
 mod work;

@@ -18,6 +18,7 @@ mod name;
 mod owner;
 mod progress;
 mod refusal;
+mod rows;
 mod shape;
 mod tags;
 mod text;
@@ -44,6 +45,7 @@ pub use name::{
 pub use owner::Owner;
 pub use progress::{Progress, Silent};
 pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
+pub use rows::{Rows, RowsOf};
 pub use shape::{DIMENSIONS_MAX, Shape};
 pub use tags::{TAG_BYTES_MAX, TAGS_MAX, check_tag, parse_tags};
 pub use text::{hex, human, human_part, utc};

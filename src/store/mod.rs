@@ -80,7 +80,7 @@ pub use link_candidates::SharedName;
 pub use log::checkpoint::Checkpoint;
 pub use log::replay::replay;
 pub use object::Object;
-pub use object::blocks::{Block, IndexedBlock};
+pub use object::blocks::{Block, BlockLayout, IndexedBlock};
 pub use object::failed_reads::Unreadable;
 pub use object::links::DeltaLink;
 pub use object::parts::Part;
