@@ -235,6 +235,18 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::BLOCK_BYTES,
         |_, view| Ok(of_directory(view, store::BLOCK_BYTES)),
     ),
+    setting(
+        "tail",
+        "number of the last rows of a tensor that stay exact, with back: 0 and more, or none; inherited",
+        sets::TAIL,
+        |_, view| Ok(of_directory(view, store::TAIL)),
+    ),
+    setting(
+        "back",
+        "tiers of the rows behind the tail: q8, or q8,q3@32768 with rows further back in q3; none; inherited",
+        sets::BACK,
+        |_, view| Ok(of_directory(view, store::BACK)),
+    ),
     threshold!(DOWN_BELOW, "score below which the policy moves it down, 0 to 1000; inherited"),
     threshold!(UP_ABOVE, "score above which the policy moves it up, 0 to 1000; inherited"),
     threshold!(HOLD, "seconds in a tier before the policy moves it down, or 90s, 30m, 12h, 7d; inherited"),

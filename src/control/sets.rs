@@ -14,9 +14,7 @@ use crate::engine::{
 };
 use crate::format::log::catalog::NodeType;
 use crate::ingest::checked_value;
-use crate::model::{
-    Dtype, Error, ErrorKind, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
-};
+use crate::model::{Dtype, Error, ErrorKind, Progress, Result, Shape, Silent, Threshold, human, parse_tags};
 use crate::store::{self, Event, EventKind, State};
 use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
@@ -113,6 +111,8 @@ pub(super) const ARRIVE: Set = at_once(|asked, text| set_arrival(asked, store::A
 pub(super) const ROW: Set = at_once(|asked, text| set_arrival(asked, store::ROW, text));
 pub(super) const HEAD_DIM: Set = at_once(|asked, text| set_arrival(asked, store::HEAD_DIM, text));
 pub(super) const BLOCK_BYTES: Set = at_once(|asked, text| set_arrival(asked, store::BLOCK_BYTES, text));
+pub(super) const TAIL: Set = at_once(|asked, text| set_arrival(asked, store::TAIL, text));
+pub(super) const BACK: Set = at_once(|asked, text| set_arrival(asked, store::BACK, text));
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
 pub(super) const LIST: Set = at_once(|asked, text| set_of_directory(asked, &engine::LIST, text));
 pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &engine::PLAIN, text));

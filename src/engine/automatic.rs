@@ -15,6 +15,7 @@ use crate::engine::refuse::refuse_pinned;
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::{Consent, POLICY, allowed_loss, is_automatic, policy_floor};
+use crate::engine::tails::tail_of;
 use crate::engine::work::Engine;
 use crate::model::{Aim, ErrorKind, Instant, MoveTo, Progress, Result, Tier, packs};
 use crate::store::Collection;
@@ -62,14 +63,15 @@ fn has_policy(state: &State) -> bool {
 }
 
 impl Engine {
-    /// Whether there may be work: an open collection has the policy.
+    /// Whether there may be work: an open collection has the policy, or tails.
     pub fn has_automatic(&self) -> bool {
         let collections = self.store.open_collections();
-        collections.iter().any(|collection| has_policy(&collection.state()))
+        let has_work = |state: &State| has_policy(state) || state.has_tails();
+        collections.iter().any(|collection| has_work(&collection.state()))
     }
 
     /// Moves the tensors that the plan selects, in open collections with the policy `auto`, and those that make room
-    /// where fewer than `free_min` of `free` bytes are free. Passes to `changed` the nodes whose bytes change. Returns how
+    /// where fewer than `free_min` of `free` bytes are free, and rows behind the tails of others. Passes to `changed` the nodes whose bytes change. Returns how
     /// many tensors were moved; durable when it returns.
     pub fn move_automatically(
         &self,
@@ -117,7 +119,7 @@ impl Engine {
                 }
             }
         }
-        Ok(done)
+        Ok(done + self.cool_tails(&yielding, changed)?)
     }
 
     /// The moves of a pass: those of the plan, then those that make room. A step that came to nothing is left out until its
@@ -232,6 +234,9 @@ impl Engine {
             let (loss, how) = (allowed_loss(&state, node), Reconstruct::of(&state, node));
             (state.number(), floor, loss, how, thresholds, heat)
         };
+        if tail_of(collection, &target).is_some() {
+            return Ok(None);
+        }
         let can_be_encoded = target.kept_by(to, self.store.settings()).is_none();
         let is_busy = |object: &Arc<crate::store::Object>| {
             object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()

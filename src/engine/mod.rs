@@ -54,6 +54,7 @@ mod settings;
 mod state;
 mod stretches;
 mod summary;
+mod tails;
 mod variants;
 mod work;
 
@@ -76,5 +77,6 @@ pub use settings::{
     is_moved_by_policy, note_why, set_setting, set_threshold, writes,
 };
 pub use summary::Summary;
+pub use tails::cool_behind_tail;
 pub use variants::variant;
 pub use work::{Counted, Engine, Forms, Running};

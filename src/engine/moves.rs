@@ -276,7 +276,8 @@ impl Step<'_> {
         let has_rest = self.target.objects.iter().enumerate().any(|(number, object)| {
             let layout = object.layout();
             let taken = self.target.blocks_of(number, layout);
-            is_encoded(object, 0..taken.start, layout) || is_encoded(object, taken.end..layout.blocks(), layout)
+            is_encoded(object, 0..taken.start, layout)
+                || is_encoded(object, taken.end..layout.blocks(), layout)
         });
         let state = self.collection.state();
         let file = state.node(self.target.node).and_then(|node| node.file()).filter(|_| has_rest);

@@ -176,12 +176,7 @@ pub(super) fn plan(
 }
 
 /// Leaves those rows of the only tensor that lie in whole stretches. Fails where there are none, and for several tensors.
-fn take_rows(
-    collection: &Collection,
-    node: EntryId,
-    found: &mut [Target],
-    rows: Rows,
-) -> Result<TakenRows> {
+fn take_rows(collection: &Collection, node: EntryId, found: &mut [Target], rows: Rows) -> Result<TakenRows> {
     let is_directory = collection.state().node(node).is_some_and(|node| node.file().is_none());
     let [target] = found else { return Err(not_one(collection, node)) };
     if is_directory {

@@ -73,6 +73,12 @@ pub(super) fn within(target: &Target, rows: Rows) -> Result<Vec<Range<u32>>, NoR
     Ok(taken)
 }
 
+/// The stretches among blocks.
+pub(super) fn each_of(blocks: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let firsts = (blocks.start..blocks.end).step_by(STRETCH_BLOCKS as usize);
+    firsts.map(move |first| first..first.saturating_add(STRETCH_BLOCKS).min(blocks.end))
+}
+
 /// The stretches of a tensor that lie within bytes of it: for each object, its blocks.
 pub(super) fn of_bytes(target: &Target, bytes: Range<u64>) -> Vec<Range<u32>> {
     let mut begin = 0_u64;
@@ -86,7 +92,8 @@ pub(super) fn of_bytes(target: &Target, bytes: Range<u64>) -> Vec<Range<u32>> {
     target.objects.iter().map(of_object).collect()
 }
 
-/// The rows that lie wholly in blocks of a tensor that follow each other. `None` if none does.
+/// The rows that have elements in these stretches of a tensor. The first and the last one may have others outside; a
+/// request for all of them takes the same stretches.
 pub(super) fn rows_of(target: &Target, taken: &[Range<u32>]) -> Option<Rows> {
     let row = row_bytes(target)?;
     let (mut begin, mut bytes) = (0_u64, None::<Range<u64>>);
@@ -100,8 +107,7 @@ pub(super) fn rows_of(target: &Target, taken: &[Range<u32>]) -> Option<Rows> {
         begin = begin.saturating_add(layout.bytes);
     }
     let bytes = bytes?;
-    let rows = Rows { first: bytes.start.div_ceil(row.max(1)), end: bytes.end / row.max(1) };
-    (rows.first < rows.end).then_some(rows)
+    Some(Rows { first: bytes.start / row.max(1), end: bytes.end.div_ceil(row.max(1)) })
 }
 
 #[cfg(test)]
@@ -149,7 +155,9 @@ mod tests {
     #[test]
     fn the_borders_of_a_tensor_that_grows_stay() {
         let layout = |blocks: u64| BlockLayout { bytes: blocks * 4096, block_bytes: 4096 };
-        for (byte, border) in [(0, 0), (5, 0), (64 * 4096, 64), (70 * 4096, 64), (127 * 4096, 64), (150 * 4096, 128)] {
+        for (byte, border) in
+            [(0, 0), (5, 0), (64 * 4096, 64), (70 * 4096, 64), (127 * 4096, 64), (150 * 4096, 128)]
+        {
             for blocks in [200, 230, 255, 256, 500] {
                 assert_eq!(inward(layout(blocks), 0..byte), 0..border, "{byte} of {blocks} blocks");
             }

@@ -4,6 +4,7 @@
 //! `ErrorKind` has a kind only where callers must tell two errors apart; `fs/kernel/errno.rs` maps each kind to an error
 //! number.
 
+mod back;
 mod clock;
 mod collection_name;
 mod dtype;
@@ -25,6 +26,7 @@ mod text;
 mod thresholds;
 mod tier;
 
+pub use back::{Back, Behind};
 pub use clock::{Clock, Instant, now_nanoseconds, now_seconds, set_host_clock};
 pub use collection_name::{CollectionName, OwnedCollectionName};
 pub use dtype::{Dtype, GGML_CODE};

@@ -405,7 +405,8 @@ fn change(engine: &Engine, collection: &Arc<Collection>, seed: u64) -> std::resu
         }
         4 | 5 => {
             let tier = ["exact", "q8:all", "q5:all"][random.below(3)];
-            let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given, rows: None };
+            let to =
+                MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given, rows: None };
             retried("tier", || engine.set_tier(collection, found, to, &Silent, &mut Moved::default()))
                 .map(drop)
         }

@@ -24,8 +24,10 @@ mod packing;
 mod patches;
 mod pins;
 mod policy;
+mod rows;
 mod scaled_deltas;
 mod sources;
+mod tails;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

@@ -7,7 +7,7 @@ use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::{EntryId, LOSSES, Loss, Thresholds, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::state::settings_table::{ByNode, OF_ARRIVALS, SHARDS, rare};
+use crate::store::state::settings_table::{BACK, ByNode, OF_ARRIVALS, SHARDS, rare};
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
@@ -166,6 +166,11 @@ impl State {
     pub fn has_settings_of_arrivals(&self) -> bool {
         let nodes = |key: &&str| rare(key).and_then(|place| self.settings.rare.get(place));
         OF_ARRIVALS.iter().filter_map(nodes).any(|nodes| !nodes.is_empty())
+    }
+
+    /// Whether any directory has tiers for the rows behind a tail.
+    pub fn has_tails(&self) -> bool {
+        rare(BACK).and_then(|place| self.settings.rare.get(place)).is_some_and(|nodes| !nodes.is_empty())
     }
 
     /// Whether a person, rather than an import, allowed a reduction of the file's precision.

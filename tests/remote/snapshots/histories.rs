@@ -80,7 +80,11 @@ impl History {
             }
             3..=5 => {
                 let tier = ["exact", "q8", "q7", "q5", "q3", "q3x"][self.random.below(6)];
-                let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given, rows: None };
+                let to = MoveRequest {
+                    to: MoveTo::parse_tier(tier).unwrap(),
+                    consent: Consent::Given,
+                    rows: None,
+                };
                 // More precise than any source, or no tensor.
                 self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
             }
