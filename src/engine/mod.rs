@@ -7,7 +7,8 @@
 //! 3. A move takes the most precise bytes available, and never records a block as more precise than these.
 //! 4. A reader sees each block as it was either before a move or after it.
 //!
-//! `plan_move.rs` says which blocks a request takes and whether their sources allow it, `moves.rs` carries it out,
+//! `stretches.rs` rounds rows to whole stretches of blocks, `tails.rs` moves the rows behind the tail of a tensor that
+//! grows. `plan_move.rs` says which blocks a request takes and whether their sources allow it, `moves.rs` carries it out,
 //! `evict/` drops payloads, `reconstruct/` has the list of the ways to make a block again. `policy.rs` is the plan of
 //! automatic moves, a function of plain values; `automatic.rs` feeds and executes it. A step of the policy is an entry
 //! of `STEPS`.

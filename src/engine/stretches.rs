@@ -73,6 +73,12 @@ pub(super) fn within(target: &Target, rows: Rows) -> Result<Vec<Range<u32>>, NoR
     Ok(taken)
 }
 
+/// The begin of the stretch before the one that ends with a block, or of an earlier one: so much more may have become whole
+/// since the tensor ended there.
+pub(super) fn stretch_before(end: u32) -> u32 {
+    (end.saturating_sub(1) / STRETCH_BLOCKS * STRETCH_BLOCKS).saturating_sub(STRETCH_BLOCKS)
+}
+
 /// The stretches among blocks.
 pub(super) fn each_of(blocks: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     let firsts = (blocks.start..blocks.end).step_by(STRETCH_BLOCKS as usize);

@@ -17,11 +17,10 @@ use crate::engine::refuse::refuse_pinned;
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::encoder;
-use crate::engine::stretches::{each_of, of_bytes, row_bytes};
+use crate::engine::stretches::{each_of, of_bytes, row_bytes, stretch_before};
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{Measured, NodeEntry, NodeType};
-use crate::ingest::{Arrival, Tail};
-use crate::model::{Aim, EntryId, Progress, Result, Storing, Tier};
+use crate::model::{Aim, EntryId, Progress, Result, Storing, Tail, Tier};
 use crate::store::{Block, Collection, Elements, Event, EventKind, OpenObject, ROOT, State, now_nanoseconds};
 
 /// Blocks of a tensor that belong into a tier.
@@ -49,12 +48,11 @@ pub(super) fn follows(collection: &Collection, target: &Target, tail: &Tail) -> 
 
 /// The tail of a tensor that follows one.
 pub(super) fn tail_of(collection: &Collection, target: &Target) -> Option<Tail> {
-    let container = {
+    let tail = {
         let state = collection.state();
-        state.has_tails().then(|| state.node(target.node)?.file()?.container.or(Some(target.node))).flatten()
+        state.has_tails().then(|| state.tail(target.node)).flatten()
     };
-    let tail = Arrival::of(collection, container?).into_tail()?;
-    follows(collection, target, &tail).then_some(tail)
+    tail.filter(|tail| follows(collection, target, tail))
 }
 
 /// The blocks that belong into each tier, where bytes from `from` on were written since the last time.
@@ -76,7 +74,8 @@ fn parts(state: &State, target: &Target, tail: &Tail, from: u64) -> Vec<Part> {
             let nearer = before.blocks.iter_mut().zip(&ends);
             nearer.for_each(|(blocks, end)| blocks.start = blocks.start.max(*end).min(blocks.end));
         }
-        let blocks = begins.into_iter().zip(ends).map(|(begin, end)| begin.min(end)..end).collect();
+        let blocks = begins.into_iter().zip(ends).map(|(begin, end)| stretch_before(begin).min(end)..end);
+        let blocks = blocks.collect();
         parts.push(Part { tier: step.tier, blocks });
     }
     parts

@@ -67,7 +67,7 @@ pub use bytes::parents::Parents;
 #[cfg(feature = "mount")]
 pub use find::hub::{HubCache, HubRepository, hub_cache};
 pub use find::target::Target;
-pub use job::arrival::{Arrival, Arriving, Shaped, Tail, checked_value};
+pub use job::arrival::{Arrival, Arriving, Shaped, checked_value};
 pub use job::import_file::{import_file, import_shards};
 #[cfg(feature = "mount")]
 pub use job::import_job::{Plan, Watch};

@@ -17,7 +17,14 @@ pub struct Behind {
     pub rows: u64,
 }
 
-/// A tail of exact rows, and the tiers of the rows behind it.
+/// Rows that stay exact, and the tiers of the rows behind them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tail {
+    pub rows: u64,
+    pub back: Back,
+}
+
+/// The tiers of the rows behind a tail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Back {
     /// The nearest and most precise first.

@@ -26,7 +26,7 @@ mod text;
 mod thresholds;
 mod tier;
 
-pub use back::{Back, Behind};
+pub use back::{Back, Behind, Tail};
 pub use clock::{Clock, Instant, now_nanoseconds, now_seconds, set_host_clock};
 pub use collection_name::{CollectionName, OwnedCollectionName};
 pub use dtype::{Dtype, GGML_CODE};

@@ -13,8 +13,8 @@ use crate::ingest::job::mounted_file::may_be_recognized;
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::{PartTensor, Recognized, WholeTensor};
 use crate::model::{
-    Aim, Back, Dtype, Encoder, EntryId, Error, KeptBy, Loss, MoveTo, NameIn, Result, Shape, Tier, packs,
-    packs_blocks_of,
+    Aim, Back, Dtype, Encoder, EntryId, Error, KeptBy, Loss, MoveTo, NameIn, Result, Shape, Tail, Tier,
+    packs, packs_blocks_of,
 };
 use crate::store::{
     ARRIVE, BACK, BLOCK_BYTES, Collection, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, ROW, State, TAIL,
@@ -58,13 +58,6 @@ pub struct Arrival {
     blocking: Blocking,
     encoder: Encoder,
     tail: Option<Tail>,
-}
-
-/// Rows that stay exact, and the tiers of the rows behind them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Tail {
-    pub rows: u64,
-    pub back: Back,
 }
 
 /// A tensor whose tier is asked for.
@@ -143,7 +136,7 @@ impl Arrival {
         self.encoder
     }
 
-    /// What is set for the rows behind a tail.
+    /// The tail of the tensors of the file.
     pub fn into_tail(self) -> Option<Tail> {
         self.tail
     }
