@@ -165,6 +165,12 @@ pub const ATTRIBUTES: &[Attribute] = &[
         |_, view| Ok(Some(inherited(view, &engine::POLICY))),
     ),
     setting(
+        "unit",
+        "what policy=auto moves by use: tensor, or block for stretches of 64 blocks; inherited",
+        sets::UNIT,
+        |_, view| Ok(Some(inherited(view, &engine::UNIT))),
+    ),
+    setting(
         "encoder",
         "how the encoder chooses scales: best, least or absmax; inherited",
         sets::ENCODER,

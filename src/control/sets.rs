@@ -105,6 +105,7 @@ pub(super) const SHAPE: Set = at_once(|asked, text| {
 });
 pub(super) const LOSSY: Set = at_once(|asked, text| set_inherited(asked, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|asked, text| set_inherited(asked, &engine::POLICY, text));
+pub(super) const UNIT: Set = at_once(|asked, text| set_inherited(asked, &engine::UNIT, text));
 pub(super) const CACHE: Set = at_once(|asked, text| set_inherited(asked, &engine::CACHE, text));
 pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine::PACK, text));
 pub(super) const ARRIVE: Set = at_once(|asked, text| set_arrival(asked, store::ARRIVE, text));

@@ -10,8 +10,9 @@ use crate::engine::plan_move::{
 use crate::engine::reconstruct::{precision, read_exact};
 use crate::engine::refuse::{Refused, refused, refused_for};
 use crate::engine::results::Moved;
-use crate::engine::select::{Target, is_tensor, targets};
+use crate::engine::select::{Target, is_tensor, target_of, targets};
 use crate::engine::settings::encoder;
+use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{Measured, NodeEntry, NodeType};
 use crate::model::{
@@ -22,6 +23,7 @@ use crate::store::Elements;
 use crate::store::IndexedBlock;
 use crate::store::Object;
 use crate::store::OpenObject;
+use crate::store::ROOT;
 use crate::store::State;
 use crate::store::now_nanoseconds;
 
@@ -66,6 +68,42 @@ impl Engine {
             moved.summary.measure(collection, &targets);
         }
         done
+    }
+
+    /// Moves the part of a tensor that a target names, as the setting `lossy` allows. Durable when it returns.
+    pub(super) fn move_part(
+        &self,
+        collection: &Arc<Collection>,
+        target: &Target,
+        aim: Aim,
+        progress: &dyn Progress,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let _alone = self.at_work.lock();
+        collection.check_writable()?;
+        let now = target_of(&collection.state(), target.node);
+        let is_same = |now: &Target| {
+            let ids =
+                |target: &Target| target.objects.iter().map(|object| object.entry.id).collect::<Vec<_>>();
+            ids(now) == ids(target)
+        };
+        let Some(now) = now.filter(is_same) else { return Ok(()) };
+        let target = Target { part: target.part.clone(), ..now };
+        let sources = if aim == Aim::Tier(Tier::Exact) { Sources::Logged } else { Sources::Read };
+        let concerned = concerned(collection, &target, aim, SourceCheck { sources, progress }, &mut None)?;
+        if concerned.is_empty() {
+            return Ok(());
+        }
+        moved.summary = Summary { aim: Some(aim), planned: 1, ..Summary::default() };
+        let planned = vec![Planned { target, concerned }];
+        self.run(
+            collection,
+            planned.first().map_or(ROOT, |one| one.target.node),
+            planned,
+            MoveTo::all(aim),
+            progress,
+            moved,
+        )
     }
 
     fn run(

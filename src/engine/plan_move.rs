@@ -82,6 +82,10 @@ pub(super) struct Concerned {
 }
 
 impl Concerned {
+    pub fn is_empty(&self) -> bool {
+        self.from.is_empty()
+    }
+
     /// The tier before the move, as attributes show it.
     pub fn tier(&self, aim: Aim) -> String {
         let name = |tier: &Tier| match tier {

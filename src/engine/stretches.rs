@@ -79,6 +79,11 @@ pub(super) fn stretch_before(end: u32) -> u32 {
     (end.saturating_sub(1) / STRETCH_BLOCKS * STRETCH_BLOCKS).saturating_sub(STRETCH_BLOCKS)
 }
 
+/// All stretches of an object.
+pub(super) fn all_of(layout: BlockLayout) -> impl Iterator<Item = Range<u32>> {
+    (0..stretches(layout)).map(move |stretch| begin(layout, stretch)..begin(layout, stretch + 1))
+}
+
 /// The stretches among blocks.
 pub(super) fn each_of(blocks: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     let firsts = (blocks.start..blocks.end).step_by(STRETCH_BLOCKS as usize);

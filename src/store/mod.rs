@@ -110,7 +110,7 @@ pub use state::program_attributes::{
     ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX, is_program_attribute, program_attribute, tags_entry,
 };
 pub use state::settings_table::{
-    ARRIVE, ARRIVED, BACK, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, POLICY, ROW, TAGS, TAIL,
+    ARRIVE, ARRIVED, BACK, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, POLICY, ROW, TAGS, TAIL, UNIT,
 };
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};

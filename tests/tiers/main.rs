@@ -27,6 +27,7 @@ mod policy;
 mod rows;
 mod scaled_deltas;
 mod sources;
+mod stretches;
 mod tails;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]

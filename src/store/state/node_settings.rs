@@ -7,7 +7,7 @@ use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::{Back, EntryId, LOSSES, Loss, Tail, Thresholds, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::state::settings_table::{BACK, ByNode, OF_ARRIVALS, SHARDS, TAIL, rare};
+use crate::store::state::settings_table::{BACK, ByNode, OF_ARRIVALS, SHARDS, TAIL, UNIT, rare};
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
@@ -177,7 +177,16 @@ impl State {
 
     /// Whether any directory has tiers for the rows behind a tail.
     pub fn has_tails(&self) -> bool {
-        rare(BACK).and_then(|place| self.settings.rare.get(place)).is_some_and(|nodes| !nodes.is_empty())
+        self.is_set_anywhere(BACK)
+    }
+
+    /// Whether any node says in which units the policy moves tensors.
+    pub fn has_units(&self) -> bool {
+        self.is_set_anywhere(UNIT)
+    }
+
+    fn is_set_anywhere(&self, key: &str) -> bool {
+        rare(key).and_then(|place| self.settings.rare.get(place)).is_some_and(|nodes| !nodes.is_empty())
     }
 
     /// Whether a person, rather than an import, allowed a reduction of the file's precision.

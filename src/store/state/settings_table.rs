@@ -32,12 +32,14 @@ pub const BLOCK_BYTES: &str = "block_bytes";
 pub const TAIL: &str = "tail";
 /// Setting of directories: the tiers of the rows further back.
 pub const BACK: &str = "back";
+/// Setting that says whether the policy moves a tensor as a whole, or by stretches of blocks.
+pub const UNIT: &str = "unit";
 /// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
 pub const ARRIVED: &str = "arrived";
 
 /// Keys that few nodes have, and of which all nodes are asked for. The thresholds follow them.
-const RARE_KEYS: [&str; 10] =
-    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES, BACK];
+const RARE_KEYS: [&str; 11] =
+    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES, BACK, UNIT];
 const RARE_COUNT: usize = RARE_KEYS.len() + THRESHOLDS.len();
 
 /// The keys of which one must be set somewhere for files to arrive in another way than by default.
