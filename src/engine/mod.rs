@@ -11,7 +11,7 @@
 //! grows. `plan_move.rs` says which blocks a request takes and whether their sources allow it, `moves.rs` carries it out,
 //! `evict/` drops payloads, `reconstruct/` has the list of the ways to make a block again. `policy.rs` is the plan of
 //! automatic moves, a function of plain values; `automatic.rs` feeds and executes it. A step of the policy is an entry
-//! of `STEPS`.
+//! of `STEPS`. With `unit=block` each stretch is a tensor of the plan.
 //!
 //! # Packing
 //!

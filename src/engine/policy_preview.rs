@@ -27,7 +27,7 @@ pub struct ForeseenMove {
     pub after: u64,
     pub from: Tier,
     pub to: Tier,
-    /// What moves: the tensor, or a stretch of it.
+    /// The first block of the tensor, or of the stretch that moves.
     pub key: BlockKey,
     /// Its rows, if these are not all.
     pub rows: Option<Rows>,
