@@ -39,12 +39,16 @@ fn with_ticks(pairs: &[(&str, &str)]) -> Fixture {
     fixture
 }
 
-/// The bytes after an import into a tier, in blocks of this length.
+/// The bytes after an import into a tier, in blocks of 4096 bytes.
 fn encoded(bytes: &[u8], tier: &str) -> Vec<u8> {
+    encoded_in(bytes, tier, "4096")
+}
+
+fn encoded_in(bytes: &[u8], tier: &str, block_bytes: &str) -> Vec<u8> {
     let place = Place::new();
     let source = place.write("rows", bytes);
     let shape = format!("{}x8x32", bytes.len() / ROW);
-    let options = ["--shard-of", "rows", "--dtype", "f32", "--shape", &shape, "--block-bytes", "4096"];
+    let options = ["--shard-of", "rows", "--dtype", "f32", "--shape", &shape, "--block-bytes", block_bytes];
     place.import("t/r", &[&source], &[&options[..], &["--tier", &format!("{tier}:all")]].concat());
     fs::read(place.mount(&["--read-only"]).path("t/r/rows")).unwrap()
 }
@@ -220,6 +224,40 @@ fn the_periodic_work_moves_what_closes_have_not() {
     assert_same(&fs::read(&path).unwrap(), &wanted, "with a longer tail");
     fixture.remount();
     assert_same(&fs::read(&path).unwrap(), &wanted, "mounted again");
+    fixture.check();
+}
+
+#[test]
+fn a_packed_tail_survives_appends_compactions_and_moves_of_the_whole() {
+    let settings = [&ROWS[..3], &[("block_bytes", "16384"), ("arrive", "packed")]].concat();
+    let mut fixture = with_settings(&[&settings[..], &[("tail", "100"), ("back", "q8")]].concat());
+    let rows = Random(9).floats(3300 * 8 * 32);
+    let q8 = encoded_in(&rows, "q8", "16384");
+    let path = fixture.path("kv/stream");
+    let (first, stretch) = (2600 * ROW, STRETCH * 16_384);
+    fs::write(&path, &rows[..first]).unwrap();
+    let tiers = tiers_of(&fixture, "kv/stream");
+    assert!(tiers[..STRETCH].iter().all(|tier| tier == "q8"), "{tiers:?}");
+    assert!(tiers[STRETCH..tiers.len() - 1].iter().all(|tier| tier == "packed"), "{tiers:?}");
+    assert_same(&fs::read(&path).unwrap(), &[&q8[..stretch], &rows[stretch..first]].concat(), "packed");
+    let mapping = support::Mapping::of(&path, libc::MAP_SHARED);
+    append(&path, &rows[first..]);
+    let wanted = [&q8[..2 * stretch], &rows[2 * stretch..]].concat();
+    assert_same(&fs::read(&path).unwrap(), &wanted, "appended");
+    // The mapping shows each page before or after.
+    let old = [&q8[..stretch], &rows[stretch..first]].concat();
+    for (at, page) in mapping.bytes().chunks(4096).enumerate() {
+        let at = at * 4096;
+        assert!([&old, &wanted].into_iter().any(|bytes| page == &bytes[at..at + page.len()]), "page at {at}");
+    }
+    drop(mapping);
+    fixture.while_unmounted(|store| {
+        run(["compact".as_ref(), store.as_os_str()]).ok();
+    });
+    assert_same(&fs::read(&path).unwrap(), &wanted, "compacted");
+    set(&path, "tier", "q8").unwrap();
+    assert_eq!(get(&path, "tier"), "q8");
+    assert_same(&fs::read(&path).unwrap(), &q8, "all of it");
     fixture.check();
 }
 
