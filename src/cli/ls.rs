@@ -150,7 +150,7 @@ fn table(lines: &[Line]) -> Result<()> {
             row.name.display(),
             if row.is_directory { "/" } else { "" },
             if shape.is_empty() { String::new() } else { format!("  [{shape}]") },
-            if shares.is_empty() { String::new() } else { format!("  {shares}") }
+            if shares.is_empty() || shape.is_empty() { String::new() } else { format!("  {shares}") }
         ));
     }
     print(&text)

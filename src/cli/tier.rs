@@ -53,7 +53,10 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         let again = if self.again { ":again" } else { "" };
         let tier = format!("{}{again}", self.tier);
-        let rows = self.rows.map(|rows| format!("@{rows}")).unwrap_or_default();
+        let [rows, option] = ["@", " --rows "].map(|begin| match &self.rows {
+            Some(rows) => format!("{begin}{rows}"),
+            None => String::new(),
+        });
         if tier != POLICY_PLAN {
             MoveTo::parse(&tier)?;
         } else if !self.dry_run || self.lossy || self.rows.is_some() {
@@ -61,7 +64,7 @@ impl Args {
             return Err(Error::invalid(text));
         }
         let value = format!("{tier}{rows}{}", if self.lossy { ":lossy" } else { "" });
-        let words = format!("tier {tier}{rows}{}", if self.dry_run { " --dry-run" } else { "" });
+        let words = format!("tier {tier}{option}{}", if self.dry_run { " --dry-run" } else { "" });
         let name = if self.dry_run { "plan" } else { "tier" };
         make_all(&[Request { name, value: &value, words: &words }], &self.paths, &self.how)
     }

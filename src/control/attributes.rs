@@ -164,12 +164,15 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::POLICY,
         |_, view| Ok(Some(inherited(view, &engine::POLICY))),
     ),
-    setting(
-        "unit",
-        "what policy=auto moves by use: tensor, or block for stretches of 64 blocks; inherited",
-        sets::UNIT,
-        |_, view| Ok(Some(inherited(view, &engine::UNIT))),
-    ),
+    Attribute {
+        is_printed: false,
+        ..setting(
+            "unit",
+            "what policy=auto moves by use: tensor, or block for stretches of 64 blocks; inherited",
+            sets::UNIT,
+            |_, view| Ok(Some(inherited(view, &engine::UNIT))),
+        )
+    },
     setting(
         "encoder",
         "how the encoder chooses scales: best, least or absmax; inherited",

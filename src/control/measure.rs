@@ -96,7 +96,11 @@ impl Measure {
             *shares.entry(tier).or_default() += tally.logical;
         }
         let all: u64 = shares.values().sum();
-        let shown = |bytes: u64| (bytes as f64 / all.max(1) as f64 * 1000.0).round() / 10.0;
+        let shown = |bytes: u64| match (bytes as f64 / all.max(1) as f64 * 1000.0).round() / 10.0 {
+            0.0 => "<0.1".to_owned(),
+            100.0 => ">99.9".to_owned(),
+            share => share.to_string(),
+        };
         let shares = shares.iter().map(|(tier, bytes)| format!("{tier}={}%", shown(*bytes)));
         Some(shares.collect::<Vec<_>>().join(" "))
     }
