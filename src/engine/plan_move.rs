@@ -196,7 +196,7 @@ fn take_rows(collection: &Collection, node: EntryId, found: &mut [Target], rows:
 
 fn not_one(collection: &Collection, node: EntryId) -> Error {
     let below = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
-    let path = format!("{}/{below}", collection.path());
+    let path = format!("{}/{below}", collection.path()).trim_end_matches('/').to_owned();
     let text = "rows are those of one tensor; name one, such as a file below .tensors".to_owned();
     Error::refused(vec![Refusal { path, cause: Cause::Other(ErrorKind::Invalid, text) }])
 }

@@ -31,7 +31,7 @@ impl Rows {
         };
         let (first, end) = (number(first)?, number(end)?);
         if first >= end {
-            return Err(wrong(": the end lies behind the first row"));
+            return Err(wrong(": the end is not after the first row"));
         }
         Ok(Rows { first, end })
     }
@@ -71,7 +71,7 @@ mod tests {
         for text in ["", "0", ":", "0:", ":5", "-1:5", "+1:5", "0:5:6", "5:5", "6:5", "0x1:5", "0 :5", last] {
             assert!(Rows::parse(text).is_err(), "{text}");
         }
-        assert!(Rows::parse("6:5").unwrap_err().to_string().contains("behind the first row"));
+        assert!(Rows::parse("6:5").unwrap_err().to_string().contains("not after the first row"));
         assert!(Rows::parse(last).unwrap_err().to_string().contains("2^64"));
     }
 
