@@ -40,7 +40,7 @@ pub fn import_file(
 pub(in crate::ingest) struct Source<'a> {
     pub file: &'a Arc<dyn File>,
     pub recognized: Recognized,
-    /// What its recognition says, or an empty text.
+    /// The note of its recognition, or an empty text.
     pub note: String,
     /// The file, if it stays in place.
     pub outside: Option<OutsideSource>,

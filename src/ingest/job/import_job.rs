@@ -20,6 +20,7 @@ use crate::ingest::find::target::Target;
 use crate::ingest::find::walk::{Found, Mounts, Walked, files, mtime, shards};
 use crate::ingest::job::import_file::{Source, import_file, import_recognized, import_shards};
 use crate::ingest::job::manifest::Manifest;
+use crate::ingest::job::missing_shards::note_of_missing;
 use crate::ingest::job::request::Request;
 use crate::ingest::job::sum::{Action, Listed, Sum};
 use crate::ingest::publish::compare::{Compare, Comparison, node_at};
@@ -28,16 +29,11 @@ use crate::ingest::publish::mend::{Damage, Mended};
 use crate::ingest::publish::removal::{Removal, removals, remove};
 use crate::ingest::publish::tags::add_tags;
 use crate::ingest::recognize::content::recognize_import;
-use crate::model::{
-    Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result, quoted_name,
-};
+use crate::model::{Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result};
 use crate::store::Use;
 use crate::store::disk::files::{FileDisk, open_source};
 use crate::store::disk::{File, Identity};
 use crate::store::{Collection, Event, EventKind, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
-
-/// Missing shards that a note names.
-const SHARDS_SHOWN_MAX: usize = 5;
 
 pub trait Watch: Progress {
     /// The import of a file begins.
@@ -483,7 +479,13 @@ impl ImportJob<'_> {
         }
         sum.left = 0;
         self.links(sum)?;
-        note_missing_shards(collection, &indexes, watch, sum);
+        for target in &indexes {
+            if let Some(note) = note_of_missing(collection, target) {
+                let path = target.path();
+                watch.noted(&path, &note);
+                sum.notes.push((path, note));
+            }
+        }
         add_tags(collection, plan.walked.found.iter().map(|found| &found.target), &plan.request.tags)?;
         self.remove(sum)
     }
@@ -685,25 +687,6 @@ impl ImportJob<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Notes the shards that imported indexes name and that are not in the collection.
-fn note_missing_shards(collection: &Collection, indexes: &[&Target], watch: &dyn Watch, sum: &mut Sum) {
-    for target in indexes {
-        let missing = {
-            let state = collection.state();
-            node_at(&state, target).map(|node| state.missing_shards(node)).unwrap_or_default()
-        };
-        let shown: Vec<&str> = missing.iter().take(SHARDS_SHOWN_MAX).map(|name| quoted_name(name)).collect();
-        let note = match missing.len() - shown.len() {
-            _ if missing.is_empty() => continue,
-            0 => format!("it names shards that are missing: {}", shown.join(", ")),
-            more => format!("it names shards that are missing: {} and {more} more", shown.join(", ")),
-        };
-        let path = target.path();
-        watch.noted(&path, &note);
-        sum.notes.push((path, note));
     }
 }
 

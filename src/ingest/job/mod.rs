@@ -6,6 +6,8 @@ pub(in crate::ingest) mod import_file;
 pub(in crate::ingest) mod import_job;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod manifest;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod missing_shards;
 pub(in crate::ingest) mod mounted_file;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod request;

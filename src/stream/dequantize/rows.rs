@@ -54,6 +54,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Bytes of memory, about.
+    pub fn memory(&self) -> usize {
+        self.codes.capacity() + self.pieces.capacity() * size_of::<(Range<u64>, usize)>()
+    }
+
     fn find(&self, span: &Range<u64>) -> Option<&[u8]> {
         let before = self.pieces.partition_point(|(piece, _)| piece.start <= span.start);
         let (piece, offset) = self.pieces.get(before.checked_sub(1)?)?;
@@ -108,6 +113,11 @@ impl Rows {
 
     pub fn element_bytes(&self) -> u64 {
         self.to.bytes()
+    }
+
+    /// Bytes of the codes of a column of one matrix, about.
+    pub fn code_bytes_of_column(&self) -> u64 {
+        self.codes.bytes() / self.weight.matrices.saturating_mul(self.weight.columns).max(1)
     }
 
     /// Where the codes of a row lie from a column on.

@@ -48,7 +48,7 @@ impl OpenFile {
     /// to `changes`.
     pub fn arrive_renamed(&self, changes: &mut Changes) -> Result<()> {
         // Nothing of it was stored as the settings of its new place say.
-        self.written_from.store(0, Ordering::Release);
+        self.written.from.store(0, Ordering::Release);
         if self.is_unclosed() { Ok(()) } else { self.arrive_closed(changes) }
     }
 
@@ -78,7 +78,7 @@ impl OpenFile {
         if arrival.is_plain() {
             return Ok(());
         }
-        let from = self.written_from.swap(u64::MAX, Ordering::AcqRel);
+        let from = self.written.from.swap(u64::MAX, Ordering::AcqRel);
         let stored = self.store_as_set(&arrival, from, changes);
         let is_done = matches!(stored, Ok(true));
         let stored = stored.and_then(|is_done| match is_done {
@@ -86,7 +86,7 @@ impl OpenFile {
             false => Ok(()),
         });
         if !is_done || stored.is_err() {
-            self.written_from.fetch_min(from, Ordering::AcqRel);
+            self.written.from.fetch_min(from, Ordering::AcqRel);
         }
         self.note_kept(stored)
     }

@@ -76,12 +76,17 @@ pub struct OpenFile {
     /// Objects that were not in the log when they were created.
     made: Mutex<Vec<Arc<Object>>>,
     invalidation_order: Mutex<()>,
-    /// End of the furthest write that has finished.
-    reached: AtomicU64,
-    /// Begin of the writes that the settings for what arrives were not applied to yet.
-    pub(super) written_from: AtomicU64,
+    pub(super) written: Written,
     /// Which bytes the kernel has read and may cache.
     pub(super) page_cache: PageCache,
+}
+
+/// The bytes that writes have reached.
+pub(super) struct Written {
+    /// Begin of the writes that the settings for what arrives were not applied to yet.
+    pub from: AtomicU64,
+    /// End of the furthest write that has finished.
+    end: AtomicU64,
 }
 
 /// Where the bytes of a draft are.
@@ -145,8 +150,7 @@ impl OpenFile {
             flags,
             made: Mutex::default(),
             invalidation_order: Mutex::default(),
-            reached: AtomicU64::new(0),
-            written_from: AtomicU64::new(u64::MAX),
+            written: Written { from: AtomicU64::new(u64::MAX), end: AtomicU64::new(0) },
             page_cache: PageCache::default(),
         })
     }
@@ -268,12 +272,12 @@ impl OpenFile {
         self.refuse_assembled(&layout)?;
         let before = layout.bytes();
         self.check_not_needed(&layout, offset..end)?;
-        self.written_from.fetch_min(offset.min(before), Ordering::AcqRel);
+        self.written.from.fetch_min(offset.min(before), Ordering::AcqRel);
         let write = |layout: &Layout| {
             self.flags.changed.store(true, Ordering::Release);
             let written = write_pieces(layout, offset..end, bytes);
             if written.is_ok() {
-                self.reached.fetch_max(end, Ordering::AcqRel);
+                self.written.end.fetch_max(end, Ordering::AcqRel);
             }
             written
         };
@@ -304,7 +308,7 @@ impl OpenFile {
     /// have reached.
     pub fn shrink_back(&self, before: u64, end: u64) {
         let mut layout = self.layout.write();
-        let kept = before.max(self.reached.load(Ordering::Acquire));
+        let kept = before.max(self.written.end.load(Ordering::Acquire));
         if layout.bytes() == end && kept < end {
             if let Err(error) = self.cut(&mut layout, kept) {
                 log::warn!(
@@ -336,7 +340,7 @@ impl OpenFile {
         let mut layout = self.layout.write();
         layout.check()?;
         let before = layout.bytes();
-        self.written_from.fetch_min(bytes.min(before), Ordering::AcqRel);
+        self.written.from.fetch_min(bytes.min(before), Ordering::AcqRel);
         if bytes != before && bytes > 0 {
             self.refuse_assembled(&layout)?;
         }
@@ -405,7 +409,7 @@ impl OpenFile {
             }
         }
         self.flags.unclosed.store(true, Ordering::Release);
-        self.reached.fetch_min(bytes, Ordering::AcqRel);
+        self.written.end.fetch_min(bytes, Ordering::AcqRel);
         self.flags.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
         Ok(())
     }

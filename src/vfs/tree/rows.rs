@@ -166,7 +166,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use crate::control::controls;
     use crate::format::files::npy;
     use crate::model::{Dtype, ErrorKind, Owner, Shape, StoreId};
     use crate::store::disk::Disk;
@@ -175,7 +174,7 @@ mod tests {
     use crate::vfs::form::Item;
     use crate::vfs::tree::ino::Ino;
     use crate::vfs::tree::list_mode::ListMode;
-    use crate::vfs::tree::location::{FileView, FormView, Located};
+    use crate::vfs::tree::location::{Controls, FileView, FormView, Located};
     use crate::vfs::tree::row_orders::Order;
     use crate::vfs::tree::vfs::Vfs;
 
@@ -188,7 +187,8 @@ mod tests {
         let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
         store.create_tenant("t", OWNER, 0o755).unwrap();
         store.collection_made("t", "c", OWNER).unwrap();
-        Vfs::new(store, ListMode::Files, Verify::First, OWNER, controls())
+        let controls = Controls { mount: &[], tenant: &[], collection: &[] };
+        Vfs::new(store, ListMode::Files, Verify::First, OWNER, controls)
     }
 
     /// Makes a directory in the collection. Returns it, and its inode number.
