@@ -140,16 +140,17 @@ fn table(lines: &[Line]) -> Result<()> {
     let mut text = format!("{:<6} {:<8} {:>12} {:>12}  NAME\n", "TIER", "TYPE", "LOGICAL", "STORED");
     for line in lines {
         let row = &line.0;
-        let shape = value(line, "shape");
+        let (shape, shares) = (value(line, "shape"), value(line, "tiers"));
         text.push_str(&format!(
-            "{:<6} {:<8} {:>12} {:>12}  {}{}{}\n",
+            "{:<6} {:<8} {:>12} {:>12}  {}{}{}{}\n",
             value(line, "tier"),
             value(line, "dtype"),
             human(row.bytes),
             human(row.stored),
             row.name.display(),
             if row.is_directory { "/" } else { "" },
-            if shape.is_empty() { String::new() } else { format!("  [{shape}]") }
+            if shape.is_empty() { String::new() } else { format!("  [{shape}]") },
+            if shares.is_empty() || shape.is_empty() { String::new() } else { format!("  {shares}") }
         ));
     }
     print(&text)
@@ -166,8 +167,8 @@ fn json(lines: &[Line]) -> Result<()> {
                 "bytes": row.bytes,
                 "bytes_stored": row.stored,
             });
-            for (name, text) in line.1.iter().filter(|(name, _)| matches!(*name, "tier" | "dtype" | "shape"))
-            {
+            let is_shown = |name: &str| matches!(name, "tier" | "tiers" | "dtype" | "shape");
+            for (name, text) in line.1.iter().filter(|(name, _)| is_shown(name)) {
                 if let Some(object) = value.as_object_mut() {
                     object.insert((*name).to_owned(), attribute_json(name, text));
                 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::cli::Outcome;
 use crate::cli::common::request::{How, Request, make_all};
 use crate::control::POLICY_PLAN;
-use crate::model::{Error, MoveTo, Result};
+use crate::model::{Error, MoveTo, Result, Rows};
 
 /// Move tensors to a precision tier.
 ///
@@ -15,6 +15,8 @@ use crate::model::{Error, MoveTo, Result};
 ///
 /// A tier is named after the bits of its codes. With scales it takes 8.5 (q8), 7.5 (q7), 5.5 (q5), 5
 /// (q3x) or 3.5 (q3) bits an element.
+///
+/// --rows moves a part of one tensor; the rest keeps its tiers, and its tier is mixed then.
 ///
 /// Example: tierfs tier q5 /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
@@ -33,6 +35,9 @@ pub(super) struct Args {
     /// encoder; those without an exact source stay
     #[arg(long)]
     again: bool,
+    /// Move these rows of one tensor only, FIRST:END without END; rounded inward to whole stretches of 64 blocks
+    #[arg(long, value_name = "FIRST:END", value_parser = Rows::parse)]
+    rows: Option<Rows>,
     /// Check the move and print what it would do; change nothing
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
@@ -48,14 +53,18 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         let again = if self.again { ":again" } else { "" };
         let tier = format!("{}{again}", self.tier);
+        let [rows, option] = ["@", " --rows "].map(|begin| match &self.rows {
+            Some(rows) => format!("{begin}{rows}"),
+            None => String::new(),
+        });
         if tier != POLICY_PLAN {
             MoveTo::parse(&tier)?;
-        } else if !self.dry_run || self.lossy {
+        } else if !self.dry_run || self.lossy || self.rows.is_some() {
             let text = "policy is not a tier; tierfs set policy=auto moves by policy, tier policy --dry-run shows the moves";
             return Err(Error::invalid(text));
         }
-        let value = format!("{tier}{}", if self.lossy { ":lossy" } else { "" });
-        let words = format!("tier {tier}{}", if self.dry_run { " --dry-run" } else { "" });
+        let value = format!("{tier}{rows}{}", if self.lossy { ":lossy" } else { "" });
+        let words = format!("tier {tier}{option}{}", if self.dry_run { " --dry-run" } else { "" });
         let name = if self.dry_run { "plan" } else { "tier" };
         make_all(&[Request { name, value: &value, words: &words }], &self.paths, &self.how)
     }

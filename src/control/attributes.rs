@@ -112,7 +112,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     setting(
         "tier",
         "exact, q8, q7, q5, q3, q3x, absent or mixed; set to move (hot, warm, warm5, cold mean q8, q7, q5, q3), \
-         or to packed or verbatim, which stay exact",
+         or to packed or verbatim, which stay exact; @FIRST:END behind a tier moves rows",
         sets::TIER,
         |reader, view| {
             let number = view.collection.state().number();
@@ -122,6 +122,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
             on_file(view, |measure| measure.tier().to_owned())
         },
     ),
+    shown("tiers", "shares of the tiers in the bytes of a mixed file: exact=62.5% q3=37.5%", |_, view| {
+        Ok(measured(view)?.and_then(|measure| measure.shares()))
+    }),
     setting(
         "plan",
         "write-only: a value of tier, or policy; checks that move, or those of a day without a use, and changes nothing; \
@@ -161,6 +164,15 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::POLICY,
         |_, view| Ok(Some(inherited(view, &engine::POLICY))),
     ),
+    Attribute {
+        is_printed: false,
+        ..setting(
+            "unit",
+            "what policy=auto moves by use: tensor, or block for stretches of 64 blocks; inherited",
+            sets::UNIT,
+            |_, view| Ok(Some(inherited(view, &engine::UNIT))),
+        )
+    },
     setting(
         "encoder",
         "how the encoder chooses scales: best, least or absmax; inherited",
@@ -231,6 +243,18 @@ pub const ATTRIBUTES: &[Attribute] = &[
         "length of the blocks of arriving tensors: 4096 to 131072, or none; inherited",
         sets::BLOCK_BYTES,
         |_, view| Ok(of_directory(view, store::BLOCK_BYTES)),
+    ),
+    setting(
+        "tail",
+        "number of the last rows of a tensor that stay exact, with back: 0 and more, or none; inherited",
+        sets::TAIL,
+        |_, view| Ok(of_directory(view, store::TAIL)),
+    ),
+    setting(
+        "back",
+        "tiers of the rows behind the tail: q8, or q8,q3@32768 with rows further back in q3; none; inherited",
+        sets::BACK,
+        |_, view| Ok(of_directory(view, store::BACK)),
     ),
     threshold!(DOWN_BELOW, "score below which the policy moves it down, 0 to 1000; inherited"),
     threshold!(UP_ABOVE, "score above which the policy moves it up, 0 to 1000; inherited"),

@@ -41,12 +41,13 @@ impl Foreseen {
         }
         // The first step of a tensor says its bytes now, the last one those after the day.
         let mut seen = HashSet::new();
-        let first = self.0.iter().filter(|step| seen.insert(step.node));
+        let first = self.0.iter().filter(|step| seen.insert(step.key));
         let before: u64 = first.map(|step| step.bytes[0]).sum();
         let mut seen = HashSet::new();
-        let last = self.0.iter().rev().filter(|step| seen.insert(step.node));
+        let last = self.0.iter().rev().filter(|step| seen.insert(step.key));
         let after: u64 = last.map(|step| step.bytes[1]).sum();
-        let (steps, tensors) = (self.0.len(), seen.len());
+        let nodes: HashSet<EntryId> = self.0.iter().map(|step| step.node).collect();
+        let (steps, tensors) = (self.0.len(), nodes.len());
         let plural =
             |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
         format!(
@@ -64,6 +65,7 @@ impl Foreseen {
             let [bytes, bytes_after] = step.bytes;
             json!({
                 "path": format!("{}/{}", step.collection.path(), step.path),
+                "rows": step.rows.map(|rows| [rows.first, rows.end]),
                 "after_seconds": step.after,
                 "from": step.from.to_string(),
                 "to": step.to.to_string(),

@@ -60,6 +60,7 @@ fn row(collection: &Arc<Collection>, rank: &Rank) -> Option<Value> {
     Some(json!({
         "path": view.path(),
         "tier": measure.tier(),
+        "tiers": measure.shares(),
         "accesses": accesses,
         "score": (f64::from_bits(score) * 1000.0).round() / 1000.0,
         "bytes": sum.logical,

@@ -10,6 +10,9 @@ use crate::store::Object;
 use crate::store::Part;
 use crate::vfs::FileView;
 
+/// The tier of a file with blocks in several.
+const MIXED: &str = "mixed";
+
 /// Blocks and bytes of one tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
@@ -78,7 +81,28 @@ impl Measure {
     pub fn tier(&self) -> &'static str {
         let mut tiers = self.tiers.keys().map(|tier| if tier.is_exact() { Tier::Exact } else { *tier });
         let first = tiers.next().unwrap_or(Tier::Exact);
-        if tiers.all(|tier| tier == first) { first.name() } else { "mixed" }
+        if tiers.all(|tier| tier == first) { first.name() } else { MIXED }
+    }
+
+    /// The shares of the tiers in the bytes, in percent with a fraction of at most one digit. `None` where all blocks are
+    /// in one tier.
+    pub fn shares(&self) -> Option<String> {
+        if self.tier() != MIXED {
+            return None;
+        }
+        let mut shares: BTreeMap<Tier, u64> = BTreeMap::new();
+        for (tier, tally) in &self.tiers {
+            let tier = if tier.is_exact() { Tier::Exact } else { *tier };
+            *shares.entry(tier).or_default() += tally.logical;
+        }
+        let all: u64 = shares.values().sum();
+        let shown = |bytes: u64| match (bytes as f64 / all.max(1) as f64 * 1000.0).round() / 10.0 {
+            0.0 => "<0.1".to_owned(),
+            100.0 => ">99.9".to_owned(),
+            share => share.to_string(),
+        };
+        let shares = shares.iter().map(|(tier, bytes)| format!("{tier}={}%", shown(*bytes)));
+        Some(shares.collect::<Vec<_>>().join(" "))
     }
 
     /// Whether every block is exact.

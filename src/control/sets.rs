@@ -14,9 +14,7 @@ use crate::engine::{
 };
 use crate::format::log::catalog::NodeType;
 use crate::ingest::checked_value;
-use crate::model::{
-    Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, Silent, Threshold, human, parse_tags,
-};
+use crate::model::{Dtype, Error, ErrorKind, Progress, Result, Shape, Silent, Threshold, human, parse_tags};
 use crate::store::{self, Event, EventKind, State};
 use crate::vfs::open;
 use crate::vfs::{FileView, Ino, Vfs};
@@ -107,12 +105,15 @@ pub(super) const SHAPE: Set = at_once(|asked, text| {
 });
 pub(super) const LOSSY: Set = at_once(|asked, text| set_inherited(asked, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|asked, text| set_inherited(asked, &engine::POLICY, text));
+pub(super) const UNIT: Set = at_once(|asked, text| set_inherited(asked, &engine::UNIT, text));
 pub(super) const CACHE: Set = at_once(|asked, text| set_inherited(asked, &engine::CACHE, text));
 pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine::PACK, text));
 pub(super) const ARRIVE: Set = at_once(|asked, text| set_arrival(asked, store::ARRIVE, text));
 pub(super) const ROW: Set = at_once(|asked, text| set_arrival(asked, store::ROW, text));
 pub(super) const HEAD_DIM: Set = at_once(|asked, text| set_arrival(asked, store::HEAD_DIM, text));
 pub(super) const BLOCK_BYTES: Set = at_once(|asked, text| set_arrival(asked, store::BLOCK_BYTES, text));
+pub(super) const TAIL: Set = at_once(|asked, text| set_arrival(asked, store::TAIL, text));
+pub(super) const BACK: Set = at_once(|asked, text| set_arrival(asked, store::BACK, text));
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
 pub(super) const LIST: Set = at_once(|asked, text| set_of_directory(asked, &engine::LIST, text));
 pub(super) const PLAIN: Set = at_once(|asked, text| set_of_directory(asked, &engine::PLAIN, text));
@@ -212,8 +213,7 @@ fn set_of_directory(asked: &Asked, setting: &Setting, text: &str) -> Result<()> 
 }
 
 fn set_tier(asked: &Asked, text: &str) -> Result<()> {
-    let (tier, consent) = Consent::split(text);
-    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
+    let request = MoveRequest::parse(text)?;
     asked.vfs().flush_all(&asked.view.collection)?;
     if asked.is_directory() {
         // The request is only queued, so what the log tells is refused now.
@@ -230,8 +230,7 @@ fn plan(asked: &Asked, text: &str) -> Result<()> {
     if text == POLICY_PLAN {
         return foresee(asked);
     }
-    let (tier, consent) = Consent::split(text);
-    let request = MoveRequest { to: MoveTo::parse(tier)?, consent };
+    let request = MoveRequest::parse(text)?;
     asked.vfs().flush_all(&asked.view.collection)?;
     let job = Job::new(format!("plan={text}"), asked.view.path(), asked.user, 0);
     asked.mounted.jobs.run(job, |progress, report| {

@@ -86,7 +86,13 @@ fn with_tensors(collection: &Collection, node: EntryId) -> Option<EntryId> {
 /// why some of them were not packed, if so.
 fn pack_imported(engine: &Engine, collection: &Arc<Collection>, node: EntryId) -> Result<Option<String>> {
     let (to, mut moved) = (MoveTo { aim: Aim::Pack, all: false }, Moved::default());
-    engine.set_tier(collection, node, MoveRequest { to, consent: Consent::AsSet }, &Silent, &mut moved)?;
+    engine.set_tier(
+        collection,
+        node,
+        MoveRequest { to, consent: Consent::AsSet, rows: None },
+        &Silent,
+        &mut moved,
+    )?;
     let why = (!moved.left.is_empty()).then(|| Error::refused(moved.left).to_string());
     Ok(why.map(|why| format!("not packed: {why}")))
 }

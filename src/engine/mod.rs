@@ -7,10 +7,11 @@
 //! 3. A move takes the most precise bytes available, and never records a block as more precise than these.
 //! 4. A reader sees each block as it was either before a move or after it.
 //!
-//! `plan_move.rs` says which blocks a request takes and whether their sources allow it, `moves.rs` carries it out,
+//! `stretches.rs` rounds rows to whole stretches of blocks, `tails.rs` moves the rows behind the tail of a tensor that
+//! grows. `plan_move.rs` says which blocks a request takes and whether their sources allow it, `moves.rs` carries it out,
 //! `evict/` drops payloads, `reconstruct/` has the list of the ways to make a block again. `policy.rs` is the plan of
 //! automatic moves, a function of plain values; `automatic.rs` feeds and executes it. A step of the policy is an entry
-//! of `STEPS`.
+//! of `STEPS`. With `unit=block` each stretch is a tensor of the plan.
 //!
 //! # Packing
 //!
@@ -52,7 +53,9 @@ mod scrub;
 mod select;
 mod settings;
 mod state;
+mod stretches;
 mod summary;
+mod tails;
 mod variants;
 mod work;
 
@@ -71,9 +74,10 @@ pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
-    CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, WRITES, cache_bytes, encoder,
-    is_moved_by_policy, note_why, set_setting, set_threshold, writes,
+    CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, UNIT, WRITES, cache_bytes, encoder,
+    is_moved_by_block, is_moved_by_policy, note_why, set_setting, set_threshold, writes,
 };
 pub use summary::Summary;
+pub use tails::cool_behind_tail;
 pub use variants::variant;
 pub use work::{Counted, Engine, Forms, Running};

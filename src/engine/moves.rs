@@ -10,8 +10,9 @@ use crate::engine::plan_move::{
 use crate::engine::reconstruct::{precision, read_exact};
 use crate::engine::refuse::{Refused, refused, refused_for};
 use crate::engine::results::Moved;
-use crate::engine::select::{Target, is_tensor, targets};
+use crate::engine::select::{Target, is_tensor, target_of, targets};
 use crate::engine::settings::encoder;
+use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{Measured, NodeEntry, NodeType};
 use crate::model::{
@@ -20,7 +21,9 @@ use crate::model::{
 use crate::store::Collection;
 use crate::store::Elements;
 use crate::store::IndexedBlock;
+use crate::store::Object;
 use crate::store::OpenObject;
+use crate::store::ROOT;
 use crate::store::State;
 use crate::store::now_nanoseconds;
 
@@ -53,7 +56,7 @@ impl Engine {
         let is_logged = to.aim == Aim::Tier(Tier::Exact);
         let sources = if is_logged { Sources::Logged } else { Sources::Read };
         let planned = plan(self, collection, node, request, SourceCheck { sources, progress }, moved)?;
-        progress.expect(planned.iter().map(|planned| planned.target.bytes()).sum());
+        progress.expect(planned.iter().map(|planned| planned.target.bytes_taken()).sum());
         let objects = planned.iter().flat_map(|planned| planned.target.objects.clone()).collect::<Vec<_>>();
         let done = self.run(collection, node, planned, to, progress, moved).and_then(|()| match to.aim {
             Aim::Pack => take_in(collection, node, progress, moved),
@@ -67,6 +70,42 @@ impl Engine {
         done
     }
 
+    /// Moves the part of a tensor that a target names, as the setting `lossy` allows. Durable when it returns.
+    pub(super) fn move_part(
+        &self,
+        collection: &Arc<Collection>,
+        target: &Target,
+        aim: Aim,
+        progress: &dyn Progress,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let _alone = self.at_work.lock();
+        collection.check_writable()?;
+        let now = target_of(&collection.state(), target.node);
+        let is_same = |now: &Target| {
+            let ids =
+                |target: &Target| target.objects.iter().map(|object| object.entry.id).collect::<Vec<_>>();
+            ids(now) == ids(target)
+        };
+        let Some(now) = now.filter(is_same) else { return Ok(()) };
+        let target = Target { part: target.part.clone(), ..now };
+        let sources = if aim == Aim::Tier(Tier::Exact) { Sources::Logged } else { Sources::Read };
+        let concerned = concerned(collection, &target, aim, SourceCheck { sources, progress }, &mut None)?;
+        if concerned.is_empty() {
+            return Ok(());
+        }
+        moved.summary = Summary { aim: Some(aim), planned: 1, ..Summary::default() };
+        let planned = vec![Planned { target, concerned }];
+        self.run(
+            collection,
+            planned.first().map_or(ROOT, |one| one.target.node),
+            planned,
+            MoveTo::all(aim),
+            progress,
+            moved,
+        )
+    }
+
     fn run(
         &self,
         collection: &Arc<Collection>,
@@ -78,7 +117,7 @@ impl Engine {
     ) -> Result<()> {
         let mut unsynced = 0;
         let mut opened: Opened = None;
-        let is_one = is_tensor(collection, node);
+        let is_one = is_tensor(collection, node) || planned.iter().any(|one| one.target.part.is_some());
         let mut left = Refused::default();
         for Planned { target, concerned: mut to_move } in planned {
             progress.check()?;
@@ -94,7 +133,7 @@ impl Engine {
                 to_move = checked?;
             }
             let number = collection.state().number();
-            let moving = self.begin(number, target.node, to_move.tier(to.aim), to.aim, target.bytes());
+            let moving = self.begin(number, target.node, to_move.tier(to.aim), to.aim, target.bytes_taken());
             let storing = storing(collection, &target, to.aim);
             let mut advance = |bytes| {
                 moving.running.advance(bytes);
@@ -214,16 +253,17 @@ impl Step<'_> {
         advance: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let Step { collection, target, storing, .. } = *self;
-        let mut measured = Measured::default();
+        let mut measured = self.error_of_rest();
         for (number, object) in target.objects.iter().enumerate() {
             let open = open_after(collection, object, opened)?;
             let layout = object.layout();
             let mut step = (STEP_BYTES / u64::from(layout.block_bytes)).max(1) as u32;
-            let (mut first, mut is_last_try) = (0, false);
-            while first < layout.blocks() {
+            let taken = target.blocks_of(number, layout);
+            let (mut first, mut is_last_try) = (taken.start, false);
+            while first < taken.end {
                 self.progress.check()?;
                 let zeros = object.zeros_from(first, layout).saturating_sub(first);
-                let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
+                let last = first.saturating_add(step.max(zeros)).min(taken.end);
                 let migrated = open.migrate(first..last, storing, &|open, index, block, out| {
                     let block = IndexedBlock { index, block };
                     if self.to_move.is_compared(number, block) && open.is_extent_untouched() {
@@ -262,6 +302,24 @@ impl Step<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The error of the blocks that stay as they are, where some of these are encoded. Blocks that were encoded in
+    /// another tier before count in it until the whole tensor moves.
+    fn error_of_rest(&self) -> Measured {
+        let is_encoded = |object: &Object, blocks, layout| {
+            let mut tiers = object.stored_blocks(blocks, layout).map(|(_, block)| block.stored.tier);
+            tiers.any(|tier| !tier.is_exact())
+        };
+        let has_rest = self.target.objects.iter().enumerate().any(|(number, object)| {
+            let layout = object.layout();
+            let taken = self.target.blocks_of(number, layout);
+            is_encoded(object, 0..taken.start, layout)
+                || is_encoded(object, taken.end..layout.blocks(), layout)
+        });
+        let state = self.collection.state();
+        let file = state.node(self.target.node).and_then(|node| node.file()).filter(|_| has_rest);
+        file.and_then(|file| file.error.as_deref().copied()).unwrap_or_default()
     }
 }
 

@@ -10,9 +10,12 @@ use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused};
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, is_tensor, taken, targets};
 use crate::engine::settings::Consent;
-use crate::engine::summary::Summary;
+use crate::engine::stretches::{NoRows, rows_of, within};
+use crate::engine::summary::{Summary, TakenRows};
 use crate::engine::work::Engine;
-use crate::model::{Aim, Cause, EntryId, ErrorKind, MoveTo, Progress, Result, Tier};
+use crate::model::{
+    Aim, Cause, EntryId, Error, ErrorKind, MoveTo, Progress, Refusal, Result, Rows, RowsOf, Tier,
+};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
@@ -40,6 +43,21 @@ pub struct MoveRequest {
     pub to: MoveTo,
     /// Whether the last exact copy may be lost.
     pub consent: Consent,
+    /// The rows to move, of one tensor. `None` for all.
+    pub rows: Option<Rows>,
+}
+
+impl MoveRequest {
+    /// Parses the value of `tier`: `q5`, `q5:all`, `q5@0:4096`, each of which `:lossy` may follow.
+    pub fn parse(text: &str) -> Result<MoveRequest> {
+        let (text, consent) = Consent::split(text);
+        let RowsOf { of, rows } = Rows::split(text)?;
+        let to = MoveTo::parse(of)?;
+        if rows.is_some() && to.aim.keeps_bytes() {
+            return Err(Error::invalid("tensors are packed and unpacked as a whole, not some of their rows"));
+        }
+        Ok(MoveRequest { to, consent, rows })
+    }
 }
 
 /// How a plan checks the sources of blocks.
@@ -64,6 +82,10 @@ pub(super) struct Concerned {
 }
 
 impl Concerned {
+    pub fn is_empty(&self) -> bool {
+        self.from.is_empty()
+    }
+
     /// The tier before the move, as attributes show it.
     pub fn tier(&self, aim: Aim) -> String {
         let name = |tier: &Tier| match tier {
@@ -113,14 +135,17 @@ pub(super) fn plan(
     engine: &Engine,
     collection: &Arc<Collection>,
     node: EntryId,
-    MoveRequest { to, consent }: MoveRequest,
+    MoveRequest { to, consent, rows }: MoveRequest,
     check: SourceCheck<'_>,
     moved: &mut Moved,
 ) -> Result<Vec<Planned>> {
     let mut found = targets(collection, node)?;
     found.iter_mut().for_each(|target| target.consent = consent);
-    let is_one = is_tensor(collection, node);
+    let is_one = is_tensor(collection, node) || rows.is_some();
     moved.summary = Summary { aim: Some(to.aim), ..Summary::default() };
+    if let Some(rows) = rows {
+        moved.summary.rows = Some(take_rows(collection, node, &mut found, rows)?);
+    }
     for target in &found {
         moved.summary.count(target);
     }
@@ -152,6 +177,28 @@ pub(super) fn plan(
     collection.meter().check(Use { stored: more.saturating_sub(less), ..Use::default() })?;
     moved.summary.stored = (moved.summary.stored + more).saturating_sub(less);
     Ok(planned)
+}
+
+/// Leaves those rows of the only tensor that lie in whole stretches. Fails where there are none, and for several tensors.
+fn take_rows(collection: &Collection, node: EntryId, found: &mut [Target], rows: Rows) -> Result<TakenRows> {
+    let is_directory = collection.state().node(node).is_some_and(|node| node.file().is_none());
+    let [target] = found else { return Err(not_one(collection, node)) };
+    if is_directory {
+        return Err(not_one(collection, node));
+    }
+    let taken = within(target, rows)
+        .map_err(|NoRows { kind, text }| refused(collection, target, Cause::Other(kind, text)))?;
+    let of = target.shape.dimensions().first().copied().unwrap_or_default();
+    let rows = rows_of(target, &taken).unwrap_or(rows);
+    target.part = Some(taken);
+    Ok(TakenRows { rows, of })
+}
+
+fn not_one(collection: &Collection, node: EntryId) -> Error {
+    let below = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
+    let path = format!("{}/{below}", collection.path()).trim_end_matches('/').to_owned();
+    let text = "rows are those of one tensor; name one, such as a file below .tensors".to_owned();
+    Error::refused(vec![Refusal { path, cause: Cause::Other(ErrorKind::Invalid, text) }])
 }
 
 /// The blocks of a tensor that a move takes. Fails where the move is refused.
@@ -186,11 +233,11 @@ pub(super) fn concerned(
     refuse_needed(collection, target)?;
     let is_lossy = target.allows(&collection.state(), to);
     let (mut found, mut is_kept) = (Concerned::default(), true);
-    for object in &target.objects {
+    for (number, object) in target.objects.iter().enumerate() {
         let layout = object.layout();
         let unread = OpenObject::unread(collection, object);
         let mut due = object
-            .stored_blocks(0..layout.blocks(), layout)
+            .stored_blocks(target.blocks_of(number, layout), layout)
             .filter(|(index, block)| unread.is_due(*index, block, aim))
             .peekable();
         let (mut samples, mut after, mut compared) = (Vec::new(), 0, Vec::new());

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::automatic::Candidate;
-use crate::engine::policy::{Moment, Move, Tensor};
+use crate::engine::policy::{BlockKey, Moment, Move, Tensor};
+use crate::engine::stretches::rows_of;
 use crate::engine::work::Engine;
 use crate::format::log::access::History;
-use crate::model::{EntryId, Result, Tier};
+use crate::model::{EntryId, Result, Rows, Tier};
 use crate::store::Collection;
 
 /// The time that is looked at has this many passes at most.
@@ -26,6 +27,10 @@ pub struct ForeseenMove {
     pub after: u64,
     pub from: Tier,
     pub to: Tier,
+    /// The first block of the tensor, or of the stretch that moves.
+    pub key: BlockKey,
+    /// Its rows, if these are not all.
+    pub rows: Option<Rows>,
     /// Bytes of its payloads before and after the step. A packed tensor counts as whole.
     pub bytes: [u64; 2],
     pub why: &'static str,
@@ -73,6 +78,8 @@ impl Engine {
                     collection: candidate.collection.clone(),
                     node: candidate.target.node,
                     path: candidate.target.path.clone(),
+                    key,
+                    rows: candidate.target.part.as_deref().and_then(|part| rows_of(&candidate.target, part)),
                     after,
                     from,
                     to,
@@ -91,9 +98,10 @@ fn histories_of(candidate: &Candidate) -> Vec<History> {
     let created_at =
         candidate.collection.state().node(candidate.target.node).map(|node| node.entry.created_at);
     let mut found = vec![History::new(ticks.of(created_at.unwrap_or_default()))];
-    for object in &candidate.target.objects {
-        object.accesses.each_used(object.layout().blocks(), |_, history| {
-            if found.last() != Some(&history) {
+    for (number, object) in candidate.target.objects.iter().enumerate() {
+        let blocks = candidate.target.blocks_of(number, object.layout());
+        object.accesses.each_used(blocks.end, |block, history| {
+            if blocks.contains(&block) && found.last() != Some(&history) {
                 found.push(history);
             }
         });

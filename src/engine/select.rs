@@ -1,6 +1,7 @@
 //! Selects the tensors of a request.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::engine::settings::{Consent, allowed_loss};
@@ -9,6 +10,7 @@ use crate::model::{
     Aim, Cause, Dtype, EntryId, Error, ErrorKind, Kept, KeptBy, MoveTo, Refusal, Result, Shape, Tier,
     packs_blocks_of,
 };
+use crate::store::BlockLayout;
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Settings;
@@ -34,6 +36,8 @@ pub struct Target {
     pub has_codes: bool,
     /// Whether the request itself allows loss of precision.
     pub consent: Consent,
+    /// The blocks of each object that the request takes. `None` for all.
+    pub part: Option<Vec<Range<u32>>>,
 }
 
 impl Target {
@@ -56,6 +60,28 @@ impl Target {
 
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.bytes()).sum()
+    }
+
+    /// The blocks of its object of this number that the request takes.
+    pub(super) fn blocks_of(&self, number: usize, layout: BlockLayout) -> Range<u32> {
+        let all = 0..layout.blocks();
+        match &self.part {
+            None => all,
+            Some(part) => {
+                let taken = part.get(number).cloned().unwrap_or_default();
+                taken.start.min(all.end)..taken.end.min(all.end)
+            }
+        }
+    }
+
+    /// The bytes that the request takes.
+    pub(super) fn bytes_taken(&self) -> u64 {
+        let numbered = self.objects.iter().enumerate();
+        let taken = numbered.map(|(number, object)| {
+            let layout = object.layout();
+            layout.bytes_of(&self.blocks_of(number, layout))
+        });
+        taken.sum()
     }
 }
 
@@ -113,6 +139,7 @@ fn target(state: &State, node: &Node) -> Option<Target> {
         is_checksummed,
         has_codes,
         consent: Consent::AsSet,
+        part: None,
     })
 }
 

@@ -27,6 +27,8 @@ pub const POLICY: Setting = Setting {
 const AUTO: &str = "auto";
 /// The floor where nobody has named one.
 const FLOOR: Tier = Tier::Q8;
+/// Whether the policy moves a tensor as a whole, or each stretch of its blocks.
+pub const UNIT: Setting = Setting { name: crate::store::UNIT, values: &["tensor", "block"] };
 /// How scales are chosen.
 pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "least", "absmax"] };
 /// How small writes into an encoded tensor are stored.
@@ -42,7 +44,7 @@ pub const CACHE: Setting = Setting { name: "cache", values: &["auto", "kernel", 
 pub const PACK: Setting = Setting { name: crate::store::PACK, values: &crate::store::PACKS };
 
 impl Setting {
-    pub const ALL: [Setting; 8] = [LOSSY, POLICY, ENCODER, WRITES, LIST, PLAIN, CACHE, PACK];
+    pub const ALL: [Setting; 9] = [LOSSY, POLICY, UNIT, ENCODER, WRITES, LIST, PLAIN, CACHE, PACK];
 
     /// The setting with a name.
     pub fn from_name(name: &str) -> Option<Setting> {
@@ -102,6 +104,11 @@ pub(super) fn policy_floor(state: &State, node: EntryId) -> Option<Tier> {
 /// Whether the engine moves a node by policy.
 pub fn is_moved_by_policy(state: &State, node: EntryId) -> bool {
     policy_floor(state, node).is_some()
+}
+
+/// Whether the engine moves the stretches of a tensor by policy, each by its own use. Reads then count by block alone.
+pub fn is_moved_by_block(state: &State, node: EntryId) -> bool {
+    state.has_units() && UNIT.of(state, node) == "block" && is_moved_by_policy(state, node)
 }
 
 /// How programs' writes into a tensor are stored. A user must have allowed their rounding explicitly, because written data

@@ -1,14 +1,32 @@
 //! The summary of a request that changes how tensors are stored.
 
+use std::fmt;
+
 use crate::engine::select::Target;
-use crate::model::{Aim, Kept, Tier, human, human_part};
+use crate::model::{Aim, Kept, Rows, Tier, human, human_part};
 use crate::store::Collection;
+
+/// Rows of a tensor that a request takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakenRows {
+    pub rows: Rows,
+    /// The number of all rows.
+    pub of: u64,
+}
+
+impl fmt::Display for TakenRows {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "rows {} of {}", self.rows, self.of)
+    }
+}
 
 /// The number of tensors that a request changed, and the reasons why it did not change the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// The tier or encoding that the request aims at; the tier `Absent` for an eviction.
     pub aim: Option<Aim>,
+    /// The rows that it takes, where these are not all.
+    pub rows: Option<TakenRows>,
     /// Tensors of the file or directory.
     pub tensors: u64,
     /// Tensors that the request has to change.
@@ -56,7 +74,10 @@ impl Summary {
         let mut parts = Vec::new();
         if self.moved > 0 {
             let all = self.tensors;
-            let now = format!("{} of {all} {} now {aim}", self.moved + self.there, tensors(all));
+            let now = match self.rows {
+                Some(rows) => format!("{rows} now {aim}"),
+                None => format!("{} of {all} {} now {aim}", self.moved + self.there, tensors(all)),
+            };
             parts.push(format!("{now}, {} stored", human_part(self.stored, self.bytes)));
         } else if self.planned == 0 {
             parts.push(self.nothing(aim));
@@ -108,7 +129,10 @@ impl Summary {
             (all, there) if all == there && all > 1 => {
                 format!("nothing to do: all {all} tensors are {aim} already")
             }
-            (1, _) => format!("nothing to do: it is {aim} already"),
+            (1, _) => match self.rows {
+                Some(rows) => format!("nothing to do: {rows} are {aim} already"),
+                None => format!("nothing to do: it is {aim} already"),
+            },
             (all, there) => format!("nothing to do: {there} of {all} tensors are {aim} already"),
         }
     }
@@ -117,6 +141,7 @@ impl Summary {
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "tier": self.aim.map(Aim::name),
+            "rows": self.rows.map(|taken| [taken.rows.first, taken.rows.end]),
             "tensors": self.tensors,
             "planned": self.planned,
             "moved": self.moved,

@@ -4,6 +4,7 @@
 //! `ErrorKind` has a kind only where callers must tell two errors apart; `fs/kernel/errno.rs` maps each kind to an error
 //! number.
 
+mod back;
 mod clock;
 mod collection_name;
 mod dtype;
@@ -18,12 +19,14 @@ mod name;
 mod owner;
 mod progress;
 mod refusal;
+mod rows;
 mod shape;
 mod tags;
 mod text;
 mod thresholds;
 mod tier;
 
+pub use back::{Back, Behind, Tail};
 pub use clock::{Clock, Instant, now_nanoseconds, now_seconds, set_host_clock};
 pub use collection_name::{CollectionName, OwnedCollectionName};
 pub use dtype::{Dtype, GGML_CODE};
@@ -44,6 +47,7 @@ pub use name::{
 pub use owner::Owner;
 pub use progress::{Progress, Silent};
 pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
+pub use rows::{Rows, RowsOf};
 pub use shape::{DIMENSIONS_MAX, Shape};
 pub use tags::{TAG_BYTES_MAX, TAGS_MAX, check_tag, parse_tags};
 pub use text::{hex, human, human_part, utc};

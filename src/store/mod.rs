@@ -80,7 +80,7 @@ pub use link_candidates::SharedName;
 pub use log::checkpoint::Checkpoint;
 pub use log::replay::replay;
 pub use object::Object;
-pub use object::blocks::{Block, IndexedBlock};
+pub use object::blocks::{Block, BlockLayout, IndexedBlock};
 pub use object::factors::FactorLink;
 pub use object::failed_reads::Unreadable;
 pub use object::links::DeltaLink;
@@ -111,7 +111,7 @@ pub use state::program_attributes::{
     ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX, is_program_attribute, program_attribute, tags_entry,
 };
 pub use state::settings_table::{
-    ARRIVE, ARRIVED, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, JOINED, POLICY, ROW, TAGS,
+    ARRIVE, ARRIVED, BACK, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, JOINED, POLICY, ROW, TAGS, TAIL, UNIT,
 };
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};

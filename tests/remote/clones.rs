@@ -278,7 +278,7 @@ fn new_files_and_moved_tensors_can_be_evicted_once_they_are_pushed() {
     let (place, objects, bucket, _, cloned) = fixture();
     let large = cloned.node("large.safetensors");
     set_setting(&cloned.collection(), ROOT, &LOSSY, "allow").unwrap();
-    let to = MoveRequest { to: MoveTo::parse_tier("q5:all").unwrap(), consent: Consent::Given };
+    let to = MoveRequest { to: MoveTo::parse_tier("q5:all").unwrap(), consent: Consent::Given, rows: None };
     cloned.engine.set_tier(&cloned.collection(), large, to, &Silent, &mut Moved::default()).unwrap();
     let bytes = Random(3).bytes(3 << 20);
     let made = open::create(&cloned.collection(), ROOT, b"new.bin", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
@@ -405,7 +405,8 @@ fn change(engine: &Engine, collection: &Arc<Collection>, seed: u64) -> std::resu
         }
         4 | 5 => {
             let tier = ["exact", "q8:all", "q5:all"][random.below(3)];
-            let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given };
+            let to =
+                MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given, rows: None };
             retried("tier", || engine.set_tier(collection, found, to, &Silent, &mut Moved::default()))
                 .map(drop)
         }

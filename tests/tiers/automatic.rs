@@ -12,7 +12,7 @@ use support::{
 };
 
 /// Ticks of one second, and tiers that a tensor keeps for one tick.
-fn short_ticks(place: &Place, more: &str) {
+pub fn short_ticks(place: &Place, more: &str) {
     let path = place.store().join("tierfs.toml");
     let text = fs::read_to_string(&path).unwrap();
     let text = text

@@ -25,8 +25,11 @@ mod parent_factors;
 mod patches;
 mod pins;
 mod policy;
+mod rows;
 mod scaled_deltas;
 mod sources;
+mod stretches;
+mod tails;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

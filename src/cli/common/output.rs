@@ -8,8 +8,19 @@ use crate::model::{Error, Result, THRESHOLDS};
 pub(in crate::cli) use crate::model::{human, human_part};
 
 /// Attributes whose values are numbers.
-const NUMBERS: [&str; 10] =
-    ["head_dim", "block_bytes", "pin", "shards", "blocks", "bits", "bytes", "bytes_stored", "score", "chain"];
+const NUMBERS: [&str; 11] = [
+    "head_dim",
+    "block_bytes",
+    "tail",
+    "pin",
+    "shards",
+    "blocks",
+    "bits",
+    "bytes",
+    "bytes_stored",
+    "score",
+    "chain",
+];
 
 /// The value of an attribute as JSON: numbers as numbers, a shape as an array, an error as an object.
 pub(in crate::cli) fn attribute_json(name: &str, value: &str) -> serde_json::Value {

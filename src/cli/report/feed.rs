@@ -65,6 +65,8 @@ pub(super) struct Tensor {
     pub dtype: String,
     pub shape: String,
     pub tier: String,
+    /// Shares of the tiers of a mixed one, or empty.
+    pub shares: String,
     pub bits: f64,
     pub bytes: u64,
     pub stored: u64,
@@ -264,6 +266,7 @@ fn tensor(name: String, attributes: &BTreeMap<&str, String>) -> Tensor {
         dtype: text("dtype"),
         shape: text("shape"),
         tier: text("tier"),
+        shares: text("tiers"),
         bits: float(&text("bits")),
         bytes: unsigned("bytes"),
         stored: unsigned("bytes_stored"),

@@ -510,12 +510,21 @@ fn heat_map(place: usize, model: &Model, shown: &BTreeSet<(usize, usize)>) -> St
     out
 }
 
+/// The tier of a tensor; of a mixed one also the shares.
+fn tier(tensor: &Tensor) -> String {
+    match tensor.shares.as_str() {
+        "" => tensor.tier.clone(),
+        shares => format!("{} ({shares})", tensor.tier),
+    }
+}
+
 fn told(tensor: &Tensor) -> String {
     let error =
         tensor.relative_error().map_or(String::new(), |error| format!(", error {:.3} %", 100.0 * error));
     let entropy =
         tensor.measured.as_ref().map_or(String::new(), |sample| format!(", entropy {:.2}", sample.entropy()));
-    let Tensor { name, dtype, shape, tier, bits, accesses, .. } = tensor;
+    let Tensor { name, dtype, shape, bits, accesses, .. } = tensor;
+    let tier = tier(tensor);
     format!("{name}: {dtype} {shape}, {tier}, {bits} bits, {accesses} accesses{error}{entropy}")
 }
 
@@ -554,7 +563,7 @@ fn table(feed: &Feed, shown: &BTreeSet<(usize, usize)>) -> String {
                     escaped(&tensor.dtype),
                     escaped(shape),
                     class(tensor.colour()),
-                    escaped(&tensor.tier),
+                    escaped(&tier(tensor)),
                     tensor.bits,
                     tensor.stored,
                     tensor.accesses,

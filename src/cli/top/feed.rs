@@ -53,6 +53,8 @@ pub(super) struct Tensor {
     /// Its path in the mount.
     pub path: String,
     pub tier: String,
+    /// Shares of the tiers of a mixed one, or empty.
+    pub shares: String,
     /// Accesses of its hottest block.
     pub accesses: u64,
     /// Its score, 0 to 1000.
@@ -141,6 +143,7 @@ impl Sample {
         let tensor = |row: &Value| Tensor {
             path: text(row, "path"),
             tier: text(row, "tier"),
+            shares: text(row, "tiers"),
             accesses: unsigned(row, "accesses"),
             score: row.get("score").and_then(Value::as_f64).unwrap_or(0.0),
             stored: unsigned(row, "bytes_stored"),

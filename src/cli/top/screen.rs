@@ -405,7 +405,13 @@ impl Screen {
                 _ => format!("{:.1}", tensor.score),
             });
             let stored = right(human(tensor.stored));
-            let name = Cell::from(shortened(&tensor.path, room));
+            // The shares of a mixed tensor stand behind its name.
+            let shares = match tensor.shares.as_str() {
+                "" => String::new(),
+                shares => format!("  {shares}"),
+            };
+            let left = room.saturating_sub(shares.chars().count());
+            let name = Cell::from(format!("{}{shares}", shortened(&tensor.path, left)));
             let tier = Cell::from(tensor.tier.as_str()).style(tier_style(&tensor.tier));
             match (is_wide, is_by_bytes) {
                 (true, _) => Row::new([name, tier, heat, stored]),

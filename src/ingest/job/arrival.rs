@@ -2,7 +2,8 @@
 //!
 //! They apply when a program closes a file that is new there, or renames it into place: `arrive` chooses the tier of its
 //! tensors, `dtype` and `row` make a tensor of a file that no format describes, `head_dim` and `block_bytes` cut the
-//! blocks. Files with hidden and temporary names wait for their last name.
+//! blocks. `tail` and `back` keep the last rows of a tensor exact and move those further back (`engine/tails.rs`), in
+//! place of `arrive`. Files with hidden and temporary names wait for their last name.
 
 use std::sync::Arc;
 
@@ -12,12 +13,14 @@ use crate::ingest::job::mounted_file::may_be_recognized;
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::{PartTensor, Recognized, WholeTensor};
 use crate::model::{
-    Aim, Dtype, Encoder, EntryId, Error, KeptBy, Loss, MoveTo, NameIn, Result, Shape, Tier, packs,
-    packs_blocks_of,
+    Aim, Back, Dtype, Encoder, EntryId, Error, KeptBy, Loss, MoveTo, NameIn, Result, Shape, Tail, Tier,
+    packs, packs_blocks_of,
 };
-use crate::store::{ARRIVE, BLOCK_BYTES, Collection, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, ROW, State};
+use crate::store::{
+    ARRIVE, BACK, BLOCK_BYTES, Collection, DTYPE, ENCODER, HEAD_DIM, LOSSY, PACK, ROW, State, TAIL,
+};
 
-/// The value of `dtype`, `row`, `head_dim` and `block_bytes` that ends what a directory above says.
+/// The value of `dtype`, `row`, `head_dim`, `block_bytes`, `tail` and `back` that ends what a directory above says.
 const NONE: &str = "none";
 
 /// Endings of names that programs give to files which they are still writing.
@@ -54,6 +57,7 @@ pub struct Arrival {
     row: Option<Shape>,
     blocking: Blocking,
     encoder: Encoder,
+    tail: Option<Tail>,
 }
 
 /// A tensor whose tier is asked for.
@@ -90,6 +94,8 @@ impl Arrival {
         let is_packed_by_arrive = arrive.is_some_and(|to| to.aim == Aim::Pack);
         let number = |key| value(key).and_then(|text| text.parse::<u64>().ok());
         let by_position = number(HEAD_DIM).and_then(|elements| Blocking::head_dim(elements).ok());
+        let back = value(BACK).and_then(|text| Back::parse(text).ok());
+        let tail = number(TAIL).zip(back).map(|(rows, back)| Tail { rows, back });
         let by_bytes = || number(BLOCK_BYTES).and_then(|bytes| Blocking::bytes(bytes).ok());
         Arrival {
             to: arrive.filter(|to| !to.aim.tier().is_exact()),
@@ -100,6 +106,7 @@ impl Arrival {
             row: value(ROW).and_then(|text| parse_row(text).ok()),
             blocking: by_position.or_else(by_bytes).unwrap_or_default(),
             encoder: value(ENCODER).and_then(Encoder::from_name).unwrap_or_default(),
+            tail,
         }
     }
 
@@ -117,6 +124,7 @@ impl Arrival {
         self.to.is_none()
             && !self.is_packed_by_arrive
             && self.dtype.is_none()
+            && self.tail.is_none()
             && self.blocking == Blocking::default()
     }
 
@@ -126,6 +134,11 @@ impl Arrival {
 
     pub fn encoder(&self) -> Encoder {
         self.encoder
+    }
+
+    /// The tail of the tensors of the file.
+    pub fn into_tail(self) -> Option<Tail> {
+        self.tail
     }
 
     /// The tier of a tensor. `None` if it stays exact and verbatim.
@@ -138,15 +151,38 @@ impl Arrival {
 
     /// The tier with rounded values that `arrive` names for a tensor, whatever `lossy` says.
     fn wanted(&self, collection: &Collection, tensor: &Arriving<'_>) -> Option<Tier> {
-        let to = self.to.filter(|_| !tensor.is_bound)?;
+        let to = self.to.filter(|_| self.follows_tail(collection, tensor).is_none())?;
+        self.is_taken(collection, tensor, to).then_some(to.aim.tier())
+    }
+
+    fn is_taken(&self, collection: &Collection, tensor: &Arriving<'_>, to: MoveTo) -> bool {
         let keeps = || -> Option<KeptBy> { collection.kept_by(tensor.name, tensor.has_codes) };
-        to.takes(tensor.dtype, tensor.shape, keeps).then_some(to.aim.tier())
+        !tensor.is_bound && to.takes(tensor.dtype, tensor.shape, keeps)
+    }
+
+    /// The tail of a tensor whose rows go to tiers by it, so that `arrive` does not concern it.
+    fn follows_tail(&self, collection: &Collection, tensor: &Arriving<'_>) -> Option<&Tail> {
+        self.tail.as_ref().filter(|tail| self.is_taken(collection, tensor, tail.back.takes()))
+    }
+
+    /// The first tier of the rows behind the tail of a tensor that `lossy` forbids.
+    fn refused_behind_tail(&self, collection: &Collection, tensor: &Arriving<'_>) -> Option<Tier> {
+        let tail = self.follows_tail(collection, tensor)?;
+        tail.back.behind(tail.rows).map(|step| step.tier).find(|tier| !self.loss.allows(*tier))
     }
 
     /// Why tensors of the file stay exact, if `lossy` forbids the tier that `arrive` names for any.
     fn refusal(&self, collection: &Collection, recognized: &Recognized) -> Option<String> {
         let beside = Beside::of(recognized);
         let tensors = recognized.parts.iter().filter_map(|part| part.tensor.as_ref());
+        let mut behind = tensors
+            .clone()
+            .filter_map(|it| self.refused_behind_tail(collection, &beside.arriving(it, self.blocking)?));
+        if let Some(tier) = behind.next() {
+            return Some(format!(
+                "rows are kept above {tier}: back={tier} needs lossy=allow or lossy=allow:{tier}"
+            ));
+        }
         let mut wanted =
             tensors.filter_map(|it| self.wanted(collection, &beside.arriving(it, self.blocking)?));
         let tier = wanted.find(|tier| !self.loss.allows(*tier))?;
@@ -297,6 +333,12 @@ pub fn checked_value(key: &str, text: &str) -> Result<String> {
             parse_row(text).map(|row| row.to_string()).map_err(|_| invalid(valid))
         }
         HEAD_DIM | BLOCK_BYTES => parse_blocking(key, text).map(|_| text.to_owned()),
+        BACK => Back::parse(text).map(|back| back.to_string()),
+        TAIL => {
+            let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let rows = text.parse::<u64>().ok().filter(|_| is_plain);
+            rows.map(|rows| rows.to_string()).ok_or_else(|| invalid("a number of rows, or none"))
+        }
         _ => Err(Error::invalid(format!("{key} is not a setting for arriving files"))),
     }
 }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
-use crate::model::{EntryId, LOSSES, Loss, Thresholds, Tier};
+use crate::model::{Back, EntryId, LOSSES, Loss, Tail, Thresholds, Tier};
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::state::settings_table::{ByNode, OF_ARRIVALS, SHARDS, rare};
+use crate::store::state::settings_table::{BACK, ByNode, OF_ARRIVALS, SHARDS, TAIL, UNIT, rare};
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
@@ -166,6 +166,27 @@ impl State {
     pub fn has_settings_of_arrivals(&self) -> bool {
         let nodes = |key: &&str| rare(key).and_then(|place| self.settings.rare.get(place));
         OF_ARRIVALS.iter().filter_map(nodes).any(|nodes| !nodes.is_empty())
+    }
+
+    /// The tail of a tensor, as its directories say.
+    pub fn tail(&self, node: EntryId) -> Option<Tail> {
+        let back = Back::parse(self.inherited(node, BACK)?).ok()?;
+        let rows = self.inherited(node, TAIL)?.parse().ok()?;
+        Some(Tail { rows, back })
+    }
+
+    /// Whether any directory has tiers for the rows behind a tail.
+    pub fn has_tails(&self) -> bool {
+        self.is_set_anywhere(BACK)
+    }
+
+    /// Whether any node says in which units the policy moves tensors.
+    pub fn has_units(&self) -> bool {
+        self.is_set_anywhere(UNIT)
+    }
+
+    fn is_set_anywhere(&self, key: &str) -> bool {
+        rare(key).and_then(|place| self.settings.rare.get(place)).is_some_and(|nodes| !nodes.is_empty())
     }
 
     /// Whether a person, rather than an import, allowed a reduction of the file's precision.

@@ -29,6 +29,12 @@ pub const ROW: &str = "row";
 pub const HEAD_DIM: &str = "head_dim";
 /// Setting of directories: the length of the blocks of arriving tensors.
 pub const BLOCK_BYTES: &str = "block_bytes";
+/// Setting of directories: the number of the last rows of a tensor that stay exact.
+pub const TAIL: &str = "tail";
+/// Setting of directories: the tiers of the rows further back.
+pub const BACK: &str = "back";
+/// Setting that says whether the policy moves a tensor as a whole, or by stretches of blocks.
+pub const UNIT: &str = "unit";
 /// Mark of a file that the settings for arriving files have been applied to: they apply to what is appended to it too.
 pub const ARRIVED: &str = "arrived";
 
@@ -37,12 +43,24 @@ pub const ARRIVED: &str = "arrived";
 pub const JOINED: &str = "joined";
 
 /// Keys that few nodes have, and of which all nodes are asked for. The thresholds follow them.
-const RARE_KEYS: [&str; 10] =
-    [RECOGNIZE_AGAIN, DATA_FILES, SHARDS, TAGS, POLICY, ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES, JOINED];
+const RARE_KEYS: [&str; 12] = [
+    RECOGNIZE_AGAIN,
+    DATA_FILES,
+    SHARDS,
+    TAGS,
+    POLICY,
+    ARRIVE,
+    DTYPE,
+    HEAD_DIM,
+    BLOCK_BYTES,
+    BACK,
+    UNIT,
+    JOINED,
+];
 const RARE_COUNT: usize = RARE_KEYS.len() + THRESHOLDS.len();
 
 /// The keys of which one must be set somewhere for files to arrive in another way than by default.
-pub(super) const OF_ARRIVALS: [&str; 4] = [ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES];
+pub(super) const OF_ARRIVALS: [&str; 5] = [ARRIVE, DTYPE, HEAD_DIM, BLOCK_BYTES, BACK];
 
 /// The settings of all nodes.
 #[derive(Debug, Default)]

@@ -52,6 +52,25 @@ impl OpenFile {
         if self.is_unclosed() { Ok(()) } else { self.arrive_closed(changes) }
     }
 
+    /// Moves the rows that lie behind the tail now, if the settings have one. Bytes from `from` on were written since the
+    /// last time. Adds its changes to `changes`.
+    fn cool_closed(&self, arrival: Arrival, from: u64, changes: &mut Changes) -> Result<()> {
+        let Some(tail) = arrival.into_tail() else { return Ok(()) };
+        changes.nodes.extend(engine::cool_behind_tail(&self.collection, self.node, &tail, from)?);
+        Ok(())
+    }
+
+    /// Does what is left to do for a file that has arrived with the flush of its close, or with its rename, unless a program
+    /// still writes it. Adds its changes to `changes`.
+    pub fn cool_arrived(&self, changes: &mut Changes) -> Result<()> {
+        if self.is_changed() || self.has_writers() {
+            return Ok(());
+        }
+        let arrival = Arrival::of(&self.collection, self.node);
+        let cooled = self.cool_closed(arrival, 0, changes);
+        self.note_kept(cooled)
+    }
+
     /// Stores what a closed file has as the settings for what arrives say. Where that fails, the file stays exact, and
     /// its `why` says so. Adds its changes to `changes`.
     pub(super) fn arrive_closed(&self, changes: &mut Changes) -> Result<()> {
@@ -59,7 +78,22 @@ impl OpenFile {
         if arrival.is_plain() {
             return Ok(());
         }
-        if let Err(error) = self.store_as_set(&arrival, changes) {
+        let from = self.written.from.swap(u64::MAX, Ordering::AcqRel);
+        let stored = self.store_as_set(&arrival, from, changes);
+        let is_done = matches!(stored, Ok(true));
+        let stored = stored.and_then(|is_done| match is_done {
+            true => self.cool_closed(arrival, from, changes),
+            false => Ok(()),
+        });
+        if !is_done || stored.is_err() {
+            self.written.from.fetch_min(from, Ordering::AcqRel);
+        }
+        self.note_kept(stored)
+    }
+
+    /// Notes a failure to store the file as set.
+    fn note_kept(&self, stored: Result<()>) -> Result<()> {
+        if let Err(error) = stored {
             log::warn!("{}: a file stays as it was written: {error}", self.collection.path());
             let why = format!("kept as it was written, not as set for what arrives: {error}");
             engine::note_why(&self.collection, self.node, &why)?;
@@ -67,17 +101,19 @@ impl OpenFile {
         Ok(())
     }
 
-    fn store_as_set(&self, arrival: &Arrival, changes: &mut Changes) -> Result<()> {
+    /// Whether it was stored as the settings say, rather than left to a later close. Bytes from `from` on were written since
+    /// the last time.
+    fn store_as_set(&self, arrival: &Arrival, from: u64, changes: &mut Changes) -> Result<bool> {
         {
             let mut layout = self.layout.write();
             layout.check()?;
             if self.is_changed() || layout.drafts > 0 {
                 // The close after this write comes here again.
-                return Ok(());
+                return Ok(false);
             }
             let mut objects = layout.objects.iter().map(|open| &**open.object());
             if objects.all(|object| !has_blocks(object, |tier| tier != Tier::Exact)) {
-                return self.store_anew(&mut layout, arrival, changes);
+                return self.store_anew(&mut layout, arrival, changes).map(|()| true);
             }
         }
         let tier_of = |target: &Target| {
@@ -92,14 +128,9 @@ impl OpenFile {
             };
             arrival.tier_of(&self.collection, &arriving)
         };
-        let from = self.written.from.swap(u64::MAX, Ordering::AcqRel);
         let how = StoreArrived { tier_of: &tier_of, encoder: arrival.encoder(), from };
-        let stored = engine::store_arrived(&self.collection, self.node, &how);
-        if stored.is_err() {
-            self.written.from.fetch_min(from, Ordering::AcqRel);
-        }
-        changes.nodes.extend(stored?);
-        Ok(())
+        changes.nodes.extend(engine::store_arrived(&self.collection, self.node, &how)?);
+        Ok(true)
     }
 
     /// Stores a verbatim file anew, if the settings make another one of it.

@@ -223,10 +223,17 @@ impl OpenFile {
     }
 
     /// Counts an access of the whole file. The kernel serves cached pages and passthrough reads
-    /// without a request, so these are not counted one by one.
+    /// without a request, so these are not counted one by one. Where the policy moves blocks, reads alone count.
     pub fn opened_to_read(&self) {
+        if self.counts_by_block() {
+            return self.collection.note_use();
+        }
         let layout = self.layout.read();
         self.count(&layout, 0..layout.bytes());
+    }
+
+    fn counts_by_block(&self) -> bool {
+        engine::is_moved_by_block(&self.collection.state(), self.node)
     }
 
     fn count(&self, layout: &Layout, range: Range<u64>) {
@@ -242,8 +249,11 @@ impl OpenFile {
         self.collection.note_use();
     }
 
-    /// The physical file that holds the file's bytes from end to end, if there is one.
+    /// The physical file that holds the file's bytes from end to end, if there is one, and the daemon need not see each read.
     pub fn backing(&self) -> Option<Backing> {
+        if self.counts_by_block() {
+            return None;
+        }
         let layout = self.layout.read();
         if self.is_changed() || layout.check().is_err() || layout.drafts > 0 || layout.assembly.is_some() {
             return None;

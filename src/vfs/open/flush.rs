@@ -105,7 +105,7 @@ impl OpenFile {
             return Ok(());
         }
         if arrives {
-            return if has_arrived { Ok(()) } else { self.arrive_closed(changes) };
+            return if has_arrived { self.cool_arrived(changes) } else { self.arrive_closed(changes) };
         }
         // The file is complete without sharing.
         match self.share() {

@@ -405,6 +405,10 @@ impl Vfs {
                 let open_file = self.open_files.open(collection, node, self.verify)?;
                 self.with_room(|| open_file.arrive_renamed(&mut changes))?;
             }
+            if is_file && arrived.is_some() && collection.state().has_tails() {
+                let open_file = self.open_files.open(collection, node, self.verify)?;
+                open_file.cool_arrived(&mut changes)?;
+            }
             changes.merge(self.data_files_recognized(collection, node));
             changes.merge(self.look_at_blob(collection, node)?);
             Ok(())

@@ -28,8 +28,11 @@ pub enum CacheMode {
 }
 
 impl CacheMode {
-    /// The setting of a file.
+    /// The setting of a file. Nothing is cached where reads count by block: each has to reach the daemon.
     pub fn of(state: &State, node: EntryId) -> CacheMode {
+        if engine::is_moved_by_block(state, node) {
+            return CacheMode::None;
+        }
         match engine::CACHE.of(state, node) {
             "kernel" => CacheMode::Kernel,
             "decoded" => CacheMode::Decoded,

@@ -257,7 +257,11 @@ fn each_operation_that_changes_bytes_leaves_those_of_a_frozen_collection() {
         let node = find(&collection, "m.safetensors").unwrap().entry.id;
         match change {
             Change::Reclaim | Change::PunchLeft => {
-                let to = MoveRequest { to: MoveTo::parse_tier("q8").unwrap(), consent: Consent::Given };
+                let to = MoveRequest {
+                    to: MoveTo::parse_tier("q8").unwrap(),
+                    consent: Consent::Given,
+                    rows: None,
+                };
                 engine.set_tier(&collection, node, to, &Silent, &mut Moved::default()).unwrap();
             }
             Change::Append => written(&collection, end, &[7; 100_000]),

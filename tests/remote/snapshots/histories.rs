@@ -80,13 +80,17 @@ impl History {
             }
             3..=5 => {
                 let tier = ["exact", "q8", "q7", "q5", "q3", "q3x"][self.random.below(6)];
-                let to = MoveRequest { to: MoveTo::parse_tier(tier).unwrap(), consent: Consent::Given };
+                let to = MoveRequest {
+                    to: MoveTo::parse_tier(tier).unwrap(),
+                    consent: Consent::Given,
+                    rows: None,
+                };
                 // More precise than any source, or no tensor.
                 self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
             }
             6 => {
                 let to = MoveTo::all(tierfs::model::Aim::Pack);
-                let to = MoveRequest { to, consent: Consent::AsSet };
+                let to = MoveRequest { to, consent: Consent::AsSet, rows: None };
                 self.engine.set_tier(&self.collection, node, to, silent, &mut Moved::default()).ok();
             }
             7 => {
@@ -328,7 +332,7 @@ fn a_variant_reads_as_the_collection_after_a_move_to_its_tier_whatever_its_histo
         assert!(reader.variant(&exact, "q7").unwrap().is_none(), "{context}");
         drop((canonical, frozen));
         // Refused tensors stay, and the others move.
-        let to = MoveRequest { to, consent: Consent::Given };
+        let to = MoveRequest { to, consent: Consent::Given, rows: None };
         history.engine.set_tier(&history.collection, ROOT, to, &Silent, &mut Moved::default()).ok();
         assert_same_bytes(&seen(&shown), &seen(&history.collection), &context);
         encoded += pushed.manifest.variants.iter().map(|variant| variant.files.len()).sum::<usize>();

@@ -109,7 +109,7 @@ fn a_variant_of_a_fine_tune_kept_as_differences_needs_no_base() {
     pushed(&base, &bases);
     let (_store, kept) = shown(&bases, "base");
     assert_eq!(read(&kept, "m.safetensors").unwrap(), model(&|_, value| value));
-    let to = MoveRequest { to, consent: Consent::Given };
+    let to = MoveRequest { to, consent: Consent::Given, rows: None };
     engine.set_tier(&tuned, tierfs::store::ROOT, to, &Silent, &mut Moved::default()).unwrap();
     let moved = read(&tuned, "m.safetensors").unwrap();
     assert!(moved != bytes);
@@ -147,7 +147,7 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
     };
     let (absent, encoded) = (tensor("b.safetensors"), tensor("c.safetensors"));
     let consent = Consent::Given;
-    let to = MoveRequest { to: MoveTo::parse_tier("q8").unwrap(), consent };
+    let to = MoveRequest { to: MoveTo::parse_tier("q8").unwrap(), consent, rows: None };
     engine.set_tier(&collection, absent, to, &Silent, &mut Moved::default()).unwrap();
     set_reconstruct(&collection, absent, Reconstruct::Origin).unwrap();
     engine
@@ -159,7 +159,7 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
             &mut Moved::default(),
         )
         .unwrap();
-    let to = MoveRequest { to: MoveTo::parse_tier("q5").unwrap(), consent };
+    let to = MoveRequest { to: MoveTo::parse_tier("q5").unwrap(), consent, rows: None };
     engine.set_tier(&collection, encoded, to, &Silent, &mut Moved::default()).unwrap();
     let expected = read(&collection, "c.safetensors").unwrap();
     assert!(expected != bytes);

@@ -10,21 +10,21 @@ use tierfs::store::Rules;
 const TICK: u64 = 600;
 const BEGIN: u64 = 1_700_000_400;
 /// The tiers from the most precise to the least.
-const TIERS: [Tier; 5] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3];
+pub const TIERS: [Tier; 5] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3];
 
-/// A tensor of the simulation. Times are in ticks.
+/// A tensor of the simulation, or a stretch of one. Times are in ticks.
 #[derive(Debug)]
-struct Simulated {
+pub struct Simulated {
     /// The place in [`TIERS`].
-    tier: usize,
-    since: u64,
+    pub tier: usize,
+    pub since: u64,
     /// The moments of its uses.
-    uses: Vec<u64>,
-    has_source: bool,
+    pub uses: Vec<u64>,
+    pub has_source: bool,
     /// The lowest tier that the consent allows; `None` for no consent.
-    consent: Option<usize>,
-    floor: usize,
-    limits: Thresholds,
+    pub consent: Option<usize>,
+    pub floor: usize,
+    pub limits: Thresholds,
 }
 
 impl Simulated {
@@ -44,7 +44,7 @@ impl Simulated {
         700.0 * decayed + 300.0 * ticks.len() as f64 / 64.0 / (now.max(1) as f64).sqrt()
     }
 
-    fn step(&mut self, now: u64) {
+    pub fn step(&mut self, now: u64) {
         let score = self.score(now);
         let Thresholds { down_below, up_above, hold, .. } = self.limits;
         let below = self.tier + 1;
@@ -71,9 +71,10 @@ fn any_simulated() -> impl Strategy<Value = (Simulated, Vec<u8>)> {
     )
 }
 
-fn planned(of: &Simulated, id: u128) -> Tensor {
+/// Each second one is a stretch of the object of the one before.
+fn planned(of: &Simulated, id: u32) -> Tensor {
     Tensor {
-        key: BlockKey { collection: 1, object: ObjectId(id), index: 0 },
+        key: BlockKey { collection: 1, object: ObjectId(u128::from(id / 2)), index: id % 2 * 64 },
         tier: Tier::Exact,
         blocks: 1,
         elements: 1 << 16,

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting, set_threshold};
-use tierfs::ingest::Options;
-use tierfs::model::{DOWN_BELOW, EMA_SHARE, FREE_MIN, HOLD, MoveTo, Owner, Silent, Tier};
+use tierfs::engine::{Engine, Heat, LOSSY, POLICY, UNIT, set_setting, set_threshold};
+use tierfs::ingest::{Blocking, Options};
+use tierfs::model::{DOWN_BELOW, EMA_SHARE, FREE_MIN, HOLD, MoveTo, Owner, Silent, Thresholds, Tier};
 use tierfs::store::ROOT;
 use tierfs::store::SaveUsage;
 use tierfs::store::SetClock;
@@ -13,6 +13,8 @@ use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, Store};
 use tierfs::vfs::open::OpenFiles;
+
+use crate::policy::reference::{Simulated, TIERS};
 
 use crate::fixture::{Numbers, STORE, f32s, find, import, objects, on_each_disk, read, safetensors_file};
 
@@ -144,6 +146,98 @@ fn thresholds_of_a_directory_and_of_a_tensor_decide_in_place_of_those_of_the_sto
     let kept = again.collection.thresholds_of(&state, a);
     assert_eq!((kept.hold, kept.down_below, kept.up_above), (7200.0, 1000.0, 512.0));
     assert_eq!(again.collection.thresholds_of(&state, ROOT).hold, 0.0);
+}
+
+/// The tiers of the stretches of a table, each of which is of one tier.
+fn tiers_of_stretches(collection: &Arc<Collection>, path: &str) -> Vec<Tier> {
+    let object = objects(collection, path).remove(0);
+    let blocks = object.blocks.read();
+    let tiers: Vec<Tier> = blocks.described(object.layout()).map(|(_, block)| block.stored.tier).collect();
+    assert_eq!(tiers.len(), 256);
+    let stretches = tiers.chunks(64);
+    stretches
+        .inspect(|tiers| assert!(tiers.windows(2).all(|two| two[0] == two[1])))
+        .map(|tiers| tiers[0])
+        .collect()
+}
+
+#[test]
+fn the_stretches_of_a_table_are_in_the_tiers_that_the_simulation_says() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    Store::create(&*disk, STORE).unwrap();
+    let now = tierfs::store::now_seconds() / 60 * 60;
+    let held = hold(&disk, now);
+    // 256 blocks of 16 rows. The keep list has the name.
+    let [table, other] =
+        ["embed", "other"].map(|name| safetensors_file(&[f32s(name, &[4096, 64], &mut Numbers(8))]));
+    let options = |tier: &str| Options {
+        blocking: Blocking::bytes(4096).unwrap(),
+        tier: (tier != "exact").then(|| MoveTo::parse(&format!("{tier}:all")).unwrap()),
+        ..Options::default()
+    };
+    import(&held.collection, "m.safetensors", &table, &options("exact")).unwrap();
+    // Without an exact source each step begins with what readers see.
+    let mut references = vec![other];
+    for tier in ["q8", "q7", "q5"] {
+        let (name, before) = (format!("{tier}.safetensors"), references.last().unwrap().clone());
+        import(&held.collection, &name, &before, &options(tier)).unwrap();
+        references.push(read(&held.collection, &name).unwrap());
+    }
+    let node = find(&held.collection, "m.safetensors").unwrap().entry.id;
+    for (setting, value) in [(POLICY, "auto:q5"), (LOSSY, "allow"), (UNIT, "block")] {
+        set_setting(&held.collection, node, &setting, value).unwrap();
+    }
+    set_threshold(&held.collection, node, &HOLD, "300").unwrap();
+    let engine = Engine::new(held.store.clone());
+    // The simulation has ticks of ten minutes.
+    let limits = Thresholds { hold: 3000.0, ..Thresholds::default() };
+    let simulated = |_| Simulated {
+        tier: 0,
+        since: 0,
+        uses: Vec::new(),
+        has_source: false,
+        consent: Some(4),
+        floor: 3,
+        limits,
+    };
+    let mut all: Vec<Simulated> = (0..4).map(simulated).collect();
+    let is_used: [fn(u64) -> u64; 4] =
+        [|_| 2, |_| 0, |tick| u64::from(tick < 30), |tick| u64::from(tick % 10 == 0)];
+    let mut seen = std::collections::BTreeSet::new();
+    for tick in 0..120 {
+        held.clock.set(now + tick * 60);
+        let open_file = OpenFiles::default()
+            .open(&held.collection, find(&held.collection, "embed").unwrap().entry.id, Verify::First)
+            .unwrap();
+        open_file.opened_to_read();
+        for (stretch, (of, is_used)) in all.iter_mut().zip(is_used).enumerate() {
+            for _ in 0..is_used(tick) {
+                of.uses.push(tick);
+                open_file.read((stretch as u64 * 64 + 5) * 4096, &mut [0; 256]).unwrap();
+            }
+        }
+        // The import has the time of the system, up to a tick later than the first one here.
+        if tick < 10 {
+            continue;
+        }
+        engine.move_automatically(u64::MAX, &Silent, &mut |_, _| ()).unwrap();
+        all.iter_mut().for_each(|of| of.step(tick));
+        let wanted: Vec<Tier> = all.iter().map(|of| TIERS[of.tier]).collect();
+        assert_eq!(tiers_of_stretches(&held.collection, "embed"), wanted, "tick {tick}");
+        if seen.insert(wanted) {
+            let found = read(&held.collection, "m.safetensors").unwrap();
+            let begin = found.len() - (1 << 20);
+            for (stretch, of) in all.iter().enumerate() {
+                let part = begin + (stretch << 18)..begin + ((stretch + 1) << 18);
+                assert!(found[part.clone()] == references[of.tier][part], "tick {tick}, stretch {stretch}");
+            }
+        }
+    }
+    let ended: Vec<usize> = all.iter().map(|of| of.tier).collect();
+    assert_eq!((ended[0], ended[1], ended[2]), (0, 3, 3));
+    // As a whole tensor, of which a block is used, it would stay.
+    set_setting(&held.collection, node, &UNIT, "tensor").unwrap();
+    assert_eq!(engine.foreseen_moves(u64::MAX, 60).unwrap().len(), 0);
 }
 
 #[test]
