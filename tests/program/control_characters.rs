@@ -72,6 +72,8 @@ tierfs set dtype=@ mnt/t/c/@.txt
 tierfs set @=1 mnt/t/c/@.txt
 tierfs get mnt/t/c/@.npy
 tierfs verify mnt/t/c/@.npy mnt/t/c/@.txt
+tierfs join mnt/t/c/joined-@ mnt/t/c/@.txt mnt/t/c/@-missing
+tierfs join mnt/t/c/joined-@ mnt/t/c/@.txt --json
 tierfs prefetch mnt/t/c/@.npy mnt/t/c/@-missing
 tierfs jobs mnt
 tierfs jobs mnt --json

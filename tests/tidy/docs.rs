@@ -27,9 +27,9 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/names.md", 1_400),
     ("docs/manual/reading.md", 1_300),
     ("docs/manual/writing.md", 1_400),
-    ("docs/manual/tiers.md", 1_900),
+    ("docs/manual/tiers.md", 2_050),
     ("docs/manual/import.md", 1_300),
-    ("docs/manual/controls.md", 1_400),
+    ("docs/manual/controls.md", 1_450),
     ("docs/manual/mounting.md", 1_000),
     ("docs/manual/forms.md", 1_900),
     ("docs/CONTROL.md", 2_700),
@@ -45,7 +45,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/LOCKS.md", 900),
     ("docs/DECISIONS.md", 5_000),
     ("docs/BENCHMARKS.md", 3_000),
-    ("docs/FORMAT.md", 10_500),
+    ("docs/FORMAT.md", 10_600),
 ];
 /// The most words of all documents together.
 const WORDS_MAX: usize = 46_000;
