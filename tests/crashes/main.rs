@@ -10,6 +10,7 @@
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod arriving_files;
 mod block_checksums;
 mod daemon_survival;
 mod damaged_views;
