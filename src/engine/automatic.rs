@@ -19,7 +19,7 @@ use crate::engine::select::{Target, targets};
 use crate::engine::settings::{
     Consent, POLICY, allowed_loss, is_automatic, is_moved_by_block, is_moved_by_policy, policy_floor,
 };
-use crate::engine::stretches::{all_of, rows_of};
+use crate::engine::stretches::{all_of, count_of, rows_of};
 use crate::engine::tails::tail_of;
 use crate::engine::work::Engine;
 use crate::model::{Aim, ErrorKind, Instant, MoveTo, Progress, Result, Tier, packs};
@@ -30,6 +30,8 @@ use crate::store::{Node, Object, OpenObject, State, Verify};
 
 /// Seconds between two passes that reduce q7 to its cap.
 const COOL_EVERY: u64 = 60;
+/// The most objects that the stretches of a tensor name in all, if they move by their own use.
+const PLACES_MAX: u64 = 1 << 18;
 /// The longest pause after a step.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
@@ -95,6 +97,12 @@ fn joined(places: &HashMap<BlockKey, &Candidate>, moves: Vec<Move>) -> Vec<Joine
 struct HeatOf {
     part: Option<Vec<Range<u32>>>,
     heat: Heat,
+}
+
+/// Whether each stretch of a tensor can be a candidate, which names all of its objects. Others move as a whole.
+fn has_few_stretches(target: &Target) -> bool {
+    let stretches: u64 = target.objects.iter().map(|object| count_of(object.layout())).sum();
+    stretches.saturating_mul(target.objects.len() as u64) <= PLACES_MAX
 }
 
 /// The stretches of a tensor.
@@ -168,8 +176,8 @@ impl Engine {
     }
 
     /// Moves the tensors that the plan selects, in open collections with the policy `auto`, and those that make room
-    /// where fewer than `free_min` of `free` bytes are free, and rows behind the tails of others. Passes to `changed` the nodes whose bytes change. Returns how
-    /// many tensors were moved; durable when it returns.
+    /// where fewer than `free_min` of `free` bytes are free, and rows behind the tails of others. Passes to `changed` the
+    /// nodes whose bytes change. Returns how many tensors were moved; durable when it returns.
     pub fn move_automatically(
         &self,
         free: u64,
@@ -338,7 +346,7 @@ impl Engine {
                 return Ok(());
             }
             let Some(node) = state.node(target.node) else { return Ok(()) };
-            if is_moved_by_block(&state, target.node) {
+            if is_moved_by_block(&state, target.node) && has_few_stretches(&target) {
                 parts_of(collection, &state, node, &target)
             } else {
                 let heat = Heat::of(collection, &state, node, &target.objects);

@@ -14,14 +14,14 @@ use crate::store::{BlockLayout, Object};
 const STRETCH_BLOCKS: u32 = 64;
 
 /// The number of stretches of an object.
-fn stretches(layout: BlockLayout) -> u64 {
+pub(super) fn count_of(layout: BlockLayout) -> u64 {
     u64::from(layout.blocks() / STRETCH_BLOCKS).max(1)
 }
 
 /// The first block of a stretch; the end of the blocks behind the last stretch.
 fn begin(layout: BlockLayout, stretch: u64) -> u32 {
     let first = stretch.saturating_mul(STRETCH_BLOCKS.into());
-    if stretch < stretches(layout) { u32::try_from(first).unwrap_or(u32::MAX) } else { layout.blocks() }
+    if stretch < count_of(layout) { u32::try_from(first).unwrap_or(u32::MAX) } else { layout.blocks() }
 }
 
 /// The blocks of the stretches of an object that lie within bytes of it.
@@ -29,7 +29,7 @@ fn inward(layout: BlockLayout, bytes: Range<u64>) -> Range<u32> {
     let stretch_bytes = u64::from(layout.block_bytes).saturating_mul(STRETCH_BLOCKS.into()).max(1);
     let first = begin(layout, bytes.start.div_ceil(stretch_bytes));
     // The last stretch ends with the object.
-    let last = stretches(layout).saturating_sub(1);
+    let last = count_of(layout).saturating_sub(1);
     let end = if bytes.end >= layout.bytes { last + 1 } else { (bytes.end / stretch_bytes).min(last) };
     first..begin(layout, end).max(first)
 }
@@ -81,7 +81,7 @@ pub(super) fn stretch_before(end: u32) -> u32 {
 
 /// All stretches of an object.
 pub(super) fn all_of(layout: BlockLayout) -> impl Iterator<Item = Range<u32>> {
-    (0..stretches(layout)).map(move |stretch| begin(layout, stretch)..begin(layout, stretch + 1))
+    (0..count_of(layout)).map(move |stretch| begin(layout, stretch)..begin(layout, stretch + 1))
 }
 
 /// The stretches among blocks.

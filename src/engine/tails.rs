@@ -13,14 +13,14 @@ use std::sync::Arc;
 use crate::engine::moves::{touch, with_container};
 use crate::engine::policy::BlockKey;
 use crate::engine::reconstruct::read_exact;
-use crate::engine::refuse::refuse_pinned;
+use crate::engine::refuse::{refuse_needed, refuse_pinned};
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::encoder;
 use crate::engine::stretches::{each_of, of_bytes, row_bytes, stretch_before};
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{Measured, NodeEntry, NodeType};
-use crate::model::{Aim, EntryId, Progress, Result, Storing, Tail, Tier};
+use crate::model::{Aim, EntryId, ErrorKind, Progress, Result, Storing, Tail, Tier};
 use crate::store::{Block, Collection, Elements, Event, EventKind, OpenObject, ROOT, State, now_nanoseconds};
 
 /// Blocks of a tensor that belong into a tier.
@@ -98,69 +98,84 @@ fn due_blocks(open: &OpenObject, stretch: Range<u32>, tier: Tier) -> Vec<(u32, B
 }
 
 /// Moves the rows of the tensors in a closed file that lie behind their tail. Bytes from `from` on were written since the
-/// last time, if the file is one tensor. Returns the nodes whose bytes changed; times stay.
+/// last time, if the file is one tensor. Adds the nodes whose bytes changed to `changed`, also before a failure; times
+/// stay.
 pub fn cool_behind_tail(
     collection: &Arc<Collection>,
     node: EntryId,
     tail: &Tail,
     from: u64,
-) -> Result<Vec<EntryId>> {
-    let mut changed = Vec::new();
+    changed: &mut Vec<EntryId>,
+) -> Result<()> {
     for target in targets(collection, node)? {
-        if !follows(collection, &target, tail) || refuse_pinned(collection, &target).is_err() {
+        let is_fixed =
+            || refuse_pinned(collection, &target).is_err() || refuse_needed(collection, &target).is_err();
+        if !follows(collection, &target, tail) || is_fixed() {
             continue;
         }
         let from = if target.node == node { from } else { 0 };
         let parts = parts(&collection.state(), &target, tail, from);
-        for part in &parts {
-            if cool(collection, &target, part, Times::Status)? > 0 {
-                changed.extend(with_container(&collection.state(), target.node));
-            }
+        let mut blocks = 0;
+        let cooled = parts.iter().try_for_each(|part| cool(collection, &target, part, &mut blocks));
+        if blocks > 0 {
+            changed.extend(with_container(&collection.state(), target.node));
         }
+        cooled?;
     }
-    Ok(changed)
+    Ok(())
 }
 
-/// Moves the blocks of a part that are in a more precise tier. Returns their number.
-fn cool(collection: &Arc<Collection>, target: &Target, part: &Part, times: Times) -> Result<u64> {
-    let aim = Aim::Tier(part.tier);
-    let (storing, is_allowed) = {
-        let state = collection.state();
-        let storing = Storing { aim, packs: false, encoder: encoder(&state, target.node) };
-        (storing, target.allows(&state, part.tier))
-    };
-    let source = |open: &OpenObject, index: u32, block: &Block, out: &mut [u8]| {
-        if !is_due(open, index, block, part.tier) {
-            return Ok(Elements::Kept);
-        }
-        match read_exact(open, index, block, out) {
-            Ok(Some(elements)) => Ok(elements),
-            _ if !is_allowed => Ok(Elements::Kept),
-            _ => open.read(open.object().layout().start(index), out).map(|()| Elements::Other),
-        }
-    };
-    let mut count = 0;
+/// Moves the blocks of a part that are in a more precise tier. Adds their number to `count`, also before a failure.
+fn cool(collection: &Arc<Collection>, target: &Target, part: &Part, count: &mut u64) -> Result<()> {
     for (object, blocks) in target.objects.iter().zip(&part.blocks) {
         if blocks.is_empty() {
             continue;
         }
         let open = OpenObject::open_by_name(collection, object)?;
         for stretch in each_of(blocks.start..blocks.end.min(object.layout().blocks())) {
-            let due = due_blocks(&open, stretch, part.tier);
-            let (Some((first, _)), Some((last, _))) = (due.first(), due.last()) else { continue };
-            let mut migration = open.migrate(*first..last + 1, storing, &source)?;
-            if migration.is_empty() {
-                continue;
-            }
-            count += migration.blocks() as u64;
-            let (touched, measured) = (std::mem::take(&mut migration.touched), migration.measured);
-            collection.record(touched, |batch, state| {
-                migration.add(batch);
-                record(batch, state, target.node, measured, times);
-                Ok(())
-            })?;
+            *count += cool_stretch(target, &open, stretch, part.tier, Times::Status)?;
         }
     }
+    Ok(())
+}
+
+/// Moves the blocks of a stretch, if it goes down to a tier, with one batch. Returns their number.
+fn cool_stretch(
+    target: &Target,
+    open: &OpenObject,
+    stretch: Range<u32>,
+    tier: Tier,
+    times: Times,
+) -> Result<u64> {
+    let collection = open.collection();
+    let due = due_blocks(open, stretch, tier);
+    let (Some((first, _)), Some((last, _))) = (due.first(), due.last()) else { return Ok(0) };
+    let encoder = encoder(&collection.state(), target.node);
+    let storing = Storing { aim: Aim::Tier(tier), packs: false, encoder };
+    let source = |open: &OpenObject, index: u32, block: &Block, out: &mut [u8]| {
+        if !is_due(open, index, block, tier) {
+            return Ok(Elements::Kept);
+        }
+        if let Ok(Some(elements)) = read_exact(open, index, block, out) {
+            return Ok(elements);
+        }
+        // Nobody writes to the object now. An earlier write has ended the consent of an import.
+        if !target.allows(&collection.state(), tier) {
+            return Ok(Elements::Kept);
+        }
+        open.read(open.object().layout().start(index), out).map(|()| Elements::Other)
+    };
+    let mut migration = open.migrate(*first..last + 1, storing, &source)?;
+    if migration.is_empty() {
+        return Ok(0);
+    }
+    let count = migration.blocks() as u64;
+    let (touched, measured) = (std::mem::take(&mut migration.touched), migration.measured);
+    collection.record(touched, |batch, state| {
+        migration.add(batch);
+        record(batch, state, target.node, measured, times);
+        Ok(())
+    })?;
     Ok(count)
 }
 
@@ -188,56 +203,83 @@ impl Engine {
         progress: &dyn Progress,
         changed: &mut dyn FnMut(&Arc<Collection>, Moved),
     ) -> Result<u64> {
-        let (mut tensors, mut bytes) = (0, 0_u64);
+        let mut tensors = 0;
+        let mut pass = Pass { progress, left: self.store.settings().rules.pass_bytes };
         for collection in self.store.open_collections() {
             if !collection.state().has_tails() || collection.check_writable().is_err() {
                 continue;
             }
-            let mut blocks = 0;
+            let (mut blocks, mut done) = (0, Ok(()));
             for target in targets(&collection, ROOT)? {
-                progress.check()?;
-                if bytes > self.store.settings().rules.pass_bytes {
+                if pass.left == 0 || done.is_err() {
                     break;
                 }
                 let Some(tail) = tail_of(&collection, &target) else { continue };
-                let _alone = self.at_work.lock();
-                let moved = self.cool_target(&collection, &target, &tail)?;
+                let mut moved = Moved::default();
+                let cooled = {
+                    let _alone = self.at_work.lock();
+                    self.cool_target(&collection, &target, &tail, &mut pass, &mut moved)
+                };
+                let tell = |kind, text: &str| {
+                    let path = format!("{}/{}", collection.path(), target.path);
+                    let cause = format!("back={}", tail.back);
+                    let event = Event { kind, path: &path, cause: &cause, text, user: None, step: None };
+                    collection.event_log().note(&event);
+                };
                 if moved.blocks > 0 {
                     blocks += moved.blocks;
                     tensors += 1;
-                    let longest = target.objects.iter().map(|object| object.entry.block_bytes).max();
-                    let taken = moved.blocks.saturating_mul(longest.unwrap_or_default().into());
-                    bytes = bytes.saturating_add(taken);
-                    progress.advance(taken);
+                    let text = format!("{} blocks behind the last {} rows", moved.blocks, tail.rows);
+                    tell(EventKind::Migration, &text);
                     changed(&collection, moved);
+                }
+                match cooled {
+                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::Full) => {
+                        done = Err(error);
+                    }
+                    Err(error) => tell(EventKind::Refusal, &error.to_string()),
+                    Ok(()) => {}
                 }
             }
             if blocks > 0 {
+                // It also frees the space of what has moved, in which the next pass may find room.
                 collection.sync()?;
+            }
+            match done {
+                Err(error) if error.kind() == ErrorKind::Full => log::warn!("{}: {error}", collection.path()),
+                done => done?,
             }
         }
         Ok(tensors)
     }
 
-    /// Moves the rows of one tensor behind its tail. A stretch of which blocks cannot go is left until it changes.
-    fn cool_target(&self, collection: &Arc<Collection>, target: &Target, tail: &Tail) -> Result<Moved> {
-        let mut moved = Moved::default();
+    /// Moves the rows of one tensor behind its tail, and adds them to `moved`, also before a failure. A stretch of which
+    /// blocks cannot go is left until it changes, and the others go.
+    fn cool_target(
+        &self,
+        collection: &Arc<Collection>,
+        target: &Target,
+        tail: &Tail,
+        pass: &mut Pass<'_>,
+        moved: &mut Moved,
+    ) -> Result<()> {
         let is_busy = |object: &Arc<crate::store::Object>| {
             object.is_dirty() || collection.check_not_needed(object.entry.id, Some(target.node)).is_err()
         };
         if refuse_pinned(collection, target).is_err() || target.objects.iter().any(is_busy) {
-            return Ok(moved);
+            return Ok(());
         }
         let (number, parts) = {
             let state = collection.state();
             (state.number(), parts(&state, target, tail, 0))
         };
+        let mut failed = Ok(());
         for part in parts {
-            for (place, (object, blocks)) in target.objects.iter().zip(&part.blocks).enumerate() {
-                let open = OpenObject::unread(collection, object);
+            for (object, blocks) in target.objects.iter().zip(part.blocks) {
+                let unread = OpenObject::unread(collection, object);
                 // The newest block of a stretch that goes down.
                 let due = |stretch: &Range<u32>| {
-                    due_blocks(&open, stretch.clone(), part.tier).iter().map(|(_, block)| block.epoch).max()
+                    due_blocks(&unread, stretch.clone(), part.tier).iter().map(|(_, block)| block.epoch).max()
                 };
                 for stretch in each_of(blocks.start..blocks.end.min(object.layout().blocks())) {
                     let key = BlockKey { collection: number, object: object.entry.id, index: stretch.start };
@@ -246,34 +288,44 @@ impl Engine {
                     if self.automatic.lock().stuck.get(&key) == Some(&newest) {
                         continue;
                     }
-                    let mut one = vec![0..0; target.objects.len()];
-                    if let Some(slot) = one.get_mut(place) {
-                        *slot = stretch.clone();
+                    pass.progress.check()?;
+                    if pass.left == 0 {
+                        return failed;
                     }
-                    let part = Part { tier: part.tier, blocks: one };
-                    let blocks = cool(collection, target, &part, Times::All)?;
-                    moved.blocks += blocks;
+                    let cooled = OpenObject::open_by_name(collection, object)
+                        .and_then(|open| cool_stretch(target, &open, stretch.clone(), part.tier, Times::All));
+                    match cooled {
+                        Ok(0) => {}
+                        Ok(blocks) => {
+                            if moved.blocks == 0 {
+                                moved.nodes.extend(with_container(&collection.state(), target.node));
+                            }
+                            moved.blocks += blocks;
+                            pass.advance(blocks.saturating_mul(object.entry.block_bytes.into()));
+                        }
+                        Err(error) if error.kind() == ErrorKind::Full => return Err(error),
+                        Err(error) => failed = failed.and(Err(error)),
+                    }
                     if let Some(newest) = due(&stretch) {
                         self.automatic.lock().stuck.insert(key, newest);
                     }
                 }
             }
         }
-        if moved.blocks > 0 {
-            moved.nodes.extend(with_container(&collection.state(), target.node));
-            let path = format!("{}/{}", collection.path(), target.path);
-            let text = format!("{} blocks behind the last {} rows", moved.blocks, tail.rows);
-            let cause = format!("back={}", tail.back);
-            let event = Event {
-                kind: EventKind::Migration,
-                path: &path,
-                cause: &cause,
-                text: &text,
-                user: None,
-                step: None,
-            };
-            collection.event_log().note(&event);
-        }
-        Ok(moved)
+        failed
+    }
+}
+
+/// A pass over the tails.
+struct Pass<'a> {
+    progress: &'a dyn Progress,
+    /// Bytes that it may still move.
+    left: u64,
+}
+
+impl Pass<'_> {
+    fn advance(&mut self, bytes: u64) {
+        self.left = self.left.saturating_sub(bytes);
+        self.progress.advance(bytes);
     }
 }

@@ -93,3 +93,38 @@ fn hot_rows_of_a_table_stay_exact_and_come_back_while_the_others_cool() {
     let mounted = place.mount(&["--read-only"]);
     assert_same(&fs::read(mounted.path("t/c/embed")).unwrap(), &wanted, "mounted again");
 }
+
+#[test]
+fn a_table_of_very_many_pieces_moves_as_a_whole() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    mounted.unmount();
+    short_ticks(&place, "");
+    let mounted = place.mount(&[]);
+    let directory = mounted.path("t/c");
+    for (key, value) in [("dtype", "f32"), ("row", "128"), ("block_bytes", "4096")] {
+        set(&directory, key, value).unwrap();
+    }
+    let rows = Random(2).floats(600 * 128);
+    let names: Vec<String> = (0..600).map(|number| format!("p{number:03}")).collect();
+    for (name, row) in names.iter().zip(rows.chunks(512)) {
+        fs::write(directory.join(name), row).unwrap();
+    }
+    let table = directory.join("w");
+    let words = ["join".into(), table.clone().into_os_string()].into_iter();
+    let words = words.chain(names.iter().map(std::ffi::OsString::from));
+    run(words.chain(["--dtype", "f32", "--shape", "600x128"].map(std::ffi::OsString::from))).ok();
+    names.iter().for_each(|name| fs::remove_file(directory.join(name)).unwrap());
+    let settings = [("lossy", "allow"), ("down_below", "1000"), ("unit", "block"), ("policy", "auto")];
+    settings.iter().for_each(|(key, value)| set(&table, key, value).unwrap());
+    wait_until("all rows are cold", || get(&table, "tier") == "q8");
+    let events = || fs::read_to_string(mounted.path(".ctl/events")).unwrap();
+    wait_until("the move is told", || events().contains("migration"));
+    let (all, is_move) = (events(), |line: &&str| line.contains("migration"));
+    let moves: Vec<&str> = all.lines().filter(is_move).collect();
+    assert!(moves.len() == 1 && !moves[0].contains("rows "), "{moves:?}");
+    assert_eq!(fs::read(&table).unwrap().len(), rows.len());
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}

@@ -395,3 +395,50 @@ fn a_read_of_old_rows_while_the_tail_moves_sees_either_version() {
     assert_same(&fs::read(&path).unwrap(), &[&q8[..border], &rows[border..]].concat(), "at the end");
     fixture.check();
 }
+
+#[test]
+fn a_damaged_row_stops_the_tail_of_no_other_and_what_went_before_is_shown() {
+    let mut fixture = with_settings(&ROWS);
+    let rows = Random(10).floats(1300 * 8 * 32);
+    let border = 2 * STRETCH * BLOCK;
+    for name in ["a", "b"] {
+        fs::write(fixture.path("kv").join(name), &rows).unwrap();
+    }
+    let table = fs::read_to_string(fixture.path(".ctl/blocks/kv/a")).unwrap();
+    let file = table.split(' ').find_map(|word| word.strip_prefix("file=")).unwrap().trim().to_owned();
+    fixture.unmount();
+    short_ticks(&fixture.place, "");
+    let data = fixture.place.store().join("demo/m").join(file);
+    let data = OpenOptions::new().write(true).open(data).unwrap();
+    // In the second stretch.
+    data.write_all_at(b"damage", (STRETCH + 9) as u64 * BLOCK as u64).unwrap();
+    fixture.mount();
+    let (a, b) = (fixture.path("kv/a"), fixture.path("kv/b"));
+    let first = |path: &Path| {
+        let mut block = vec![0; BLOCK];
+        fs::File::open(path).unwrap().read_exact_at(&mut block, 0).unwrap();
+        block
+    };
+    // The kernel has the page.
+    assert_same(&first(&a), &rows[..BLOCK], "before");
+    let mapping = support::Mapping::of(&a, libc::MAP_SHARED);
+    assert_same(&mapping.bytes()[..BLOCK], &rows[..BLOCK], "mapped before");
+    set(&fixture.path("kv"), "tail", "100").unwrap();
+    set(&fixture.path("kv"), "back", "q8").unwrap();
+    let q8 = encoded(&rows, "q8");
+    wait_until("the other file goes", || {
+        tiers_of(&fixture, "kv/b")[..2 * STRETCH].iter().all(|it| it == "q8")
+    });
+    wait_until("the kernel has no old page", || first(&a) == q8[..BLOCK]);
+    wait_until("nor has the mapping", || mapping.bytes()[..BLOCK] == q8[..BLOCK]);
+    let tiers = tiers_of(&fixture, "kv/a");
+    assert!(tiers[STRETCH..2 * STRETCH].iter().all(|tier| tier == "exact"), "{tiers:?}");
+    assert!(tiers[2 * STRETCH..4 * STRETCH].iter().all(|tier| tier == "q8"), "{tiers:?}");
+    assert_same(&fs::read(&b).unwrap()[..border], &q8[..border], "the other");
+    let refusals = || {
+        let events = fs::read_to_string(fixture.mounted().path(".ctl/events")).unwrap();
+        events.lines().filter(|line| line.contains("refusal") && line.contains("back=q8")).count()
+    };
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!(refusals(), 1);
+}

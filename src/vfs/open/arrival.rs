@@ -56,8 +56,7 @@ impl OpenFile {
     /// last time. Adds its changes to `changes`.
     fn cool_closed(&self, arrival: Arrival, from: u64, changes: &mut Changes) -> Result<()> {
         let Some(tail) = arrival.into_tail() else { return Ok(()) };
-        changes.nodes.extend(engine::cool_behind_tail(&self.collection, self.node, &tail, from)?);
-        Ok(())
+        engine::cool_behind_tail(&self.collection, self.node, &tail, from, &mut changes.nodes)
     }
 
     /// Does what is left to do for a file that has arrived with the flush of its close, or with its rename, unless a program
