@@ -72,7 +72,7 @@ pub(super) fn evict(
         return Ok(Err("a write has ended the consent to lose precision".to_owned()));
     }
     let mut touched = Touched::default();
-    let factored = collection.write_factor(&factor, &mut touched)?;
+    let (factored, product) = collection.write_factor(&factor, &mut touched)?;
     let mut records = Vec::with_capacity(deltas.len());
     for delta in deltas.values() {
         let written = delta.write(target.dtype)?;
@@ -86,7 +86,7 @@ pub(super) fn evict(
             nnz: delta.changes.len() as u32,
             checksum: checksum::of(&written),
             kind: delta.changes.kind().byte() | ON_PRODUCT,
-            product: checksum::of(&factor.write()),
+            product,
         });
     }
     moved.blocks += migration.blocks() as u64;
