@@ -77,7 +77,7 @@ pub(super) fn evict(
     }
     moved.blocks += migration.blocks() as u64;
     let mut touched = Touched::default();
-    let record = collection.write_factor(&factor, &mut touched)?;
+    let (record, _) = collection.write_factor(&factor, &mut touched)?;
     let touched = collection.record(touched, |batch, state| {
         migration.add(batch);
         batch.record(record.clone());

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::engine::evict::delta::{Parent, check_depth, exact_changes, hold};
 use crate::engine::evict::factor::{Wanted, check_unchanged, decompose, matrix, values};
 use crate::engine::moves::touch;
+use crate::engine::refuse::refused_for;
 use crate::engine::results::Moved;
 use crate::engine::select::Target;
 use crate::engine::work::Engine;
@@ -68,11 +69,18 @@ pub(super) fn evict(
     let blocks = 0..object.layout().blocks();
     let migration = open.drop_blocks(blocks, &|index, _| Ok(deltas.contains_key(&index)))?;
     check_unchanged(open, target, &mut now)?;
+    // Zeros that were cut off and grew again are no blocks now.
+    let layout = object.layout();
+    let is_there =
+        |index: u32| object.block(index, layout).is_some_and(|block| is_evicted(open, index, &block));
+    if !deltas.keys().all(|index| is_there(*index)) {
+        return Err(refused_for(collection, target, ErrorKind::Busy, "a program is writing to it"));
+    }
     if is_lossy && !target.allows(&collection.state(), Tier::Absent) {
         return Ok(Err("a write has ended the consent to lose precision".to_owned()));
     }
     let mut touched = Touched::default();
-    let factored = collection.write_factor(&factor, &mut touched)?;
+    let (factored, product) = collection.write_factor(&factor, &mut touched)?;
     let mut records = Vec::with_capacity(deltas.len());
     for delta in deltas.values() {
         let written = delta.write(target.dtype)?;
@@ -86,7 +94,7 @@ pub(super) fn evict(
             nnz: delta.changes.len() as u32,
             checksum: checksum::of(&written),
             kind: delta.changes.kind().byte() | ON_PRODUCT,
-            product: checksum::of(&factor.write()),
+            product,
         });
     }
     moved.blocks += migration.blocks() as u64;

@@ -100,21 +100,24 @@ fn with_factor(
     index: u32,
     block: &Block,
 ) -> Result<Option<(DeltaLink, Option<Arc<Factor>>)>> {
-    let mut seen = None;
-    loop {
-        let Some(link) = link_on_parent(open, index, block) else { return Ok(None) };
-        let Some(checksum) = link.product else { return Ok(Some((link, None))) };
-        if let Some(factor) = factor::difference(open, checksum)? {
-            return Ok(Some((link, Some(factor))));
-        }
-        // An eviction may have replaced both between the two looks.
-        if seen.replace(link) == Some(link) {
-            return Err(broken(
-                open.collection(),
-                &format!("block {index} names factors that are not there"),
-            ));
-        }
+    let look = || {
+        let link = link_on_parent(open, index, block)?;
+        Some((link, link.product.map(|checksum| factor::difference(open, checksum))))
+    };
+    let mut found = look();
+    if matches!(found, Some((_, Some(None)))) {
+        // An eviction may replace both just now. Its batch is applied while nobody reads the state.
+        let _state = open.collection().state();
+        found = look();
     }
+    let (link, product) = match found {
+        None => return Ok(None),
+        Some((link, None)) => return Ok(Some((link, None))),
+        Some((link, Some(product))) => (link, product),
+    };
+    let text = || format!("block {index} names factors that are not there");
+    let product = product.ok_or_else(|| broken(open.collection(), &text()))?;
+    Ok(Some((link, Some(factor::factors(open, product)?))))
 }
 
 fn link_on_parent(open: &OpenObject, index: u32, block: &Block) -> Option<DeltaLink> {

@@ -49,10 +49,9 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     Ok(true)
 }
 
-/// The present factors of an object, which are the difference from the parent. `None` if they have another checksum.
-pub(super) fn difference(open: &OpenObject, checksum: u32) -> Result<Option<Arc<Factor>>> {
-    let link = open.object().factor().filter(|link| link.is_difference && link.checksum == checksum);
-    link.map(|link| factors(open, link)).transpose()
+/// The present factorization of an object, which is the difference from the parent. `None` if it has another checksum.
+pub(super) fn difference(open: &OpenObject, checksum: u32) -> Option<FactorLink> {
+    open.object().factor().filter(|link| link.is_difference && link.checksum == checksum)
 }
 
 /// Adds the product's elements of a block to those in `out`.
@@ -68,7 +67,7 @@ pub(super) fn add(open: &OpenObject, factor: &Factor, index: u32, out: &mut [u8]
 }
 
 /// The factors of a factorization, verified.
-fn factors(open: &OpenObject, link: FactorLink) -> Result<Arc<Factor>> {
+pub(super) fn factors(open: &OpenObject, link: FactorLink) -> Result<Arc<Factor>> {
     let id = open.object().entry.id;
     let known = {
         let mut cache = CACHE.lock();

@@ -94,12 +94,13 @@ impl Collection {
         Ok(offset)
     }
 
-    /// Stores the factorization of a whole object. Returns the record that describes it.
-    pub fn write_factor(&self, factor: &Factor, touched: &mut Touched) -> Result<Record> {
+    /// Stores the factorization of a whole object. Returns the record that describes it, and its CRC32C.
+    pub fn write_factor(&self, factor: &Factor, touched: &mut Touched) -> Result<(Record, u32)> {
         let (record, rank) = (factor.write(), factor.shape().rank);
         let offset = self.write_record(FACTOR_FILE, &record, touched)?;
         let (len, checksum) = (record.len() as u64, checksum::of(&record));
-        Ok(Record::Factor { object: factor.object, block: factor.block, offset, len, rank, checksum })
+        let (object, block) = (factor.object, factor.block);
+        Ok((Record::Factor { object, block, offset, len, rank, checksum }, checksum))
     }
 
     /// Stores a delta. Returns its offset in `delta.dat`.

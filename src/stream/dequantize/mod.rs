@@ -46,7 +46,7 @@ impl Computed for Dequantized {
         }
         let rows = Rows::new(self.weight.clone(), &self.parts, self.to)?;
         let made: Box<dyn Computed> =
-            if self.weight.is_transposed { Box::new(Exchanged::new(rows)) } else { Box::new(rows) };
+            if self.weight.is_transposed { Box::new(Exchanged::new(rows)?) } else { Box::new(rows) };
         self.made.get_or_init(|| made).read(range, out)
     }
 }

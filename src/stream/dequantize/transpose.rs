@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::stream::Computed;
 use crate::stream::dequantize::rows::{Held, Known, Rows};
 
@@ -19,10 +19,13 @@ use crate::stream::dequantize::rows::{Held, Known, Rows};
 const CODES_BYTES: u64 = 32 << 20;
 /// Bytes of codes that are kept. Those of at least one piece are.
 const CODES_BYTES_MAX: usize = 96 << 20;
-/// Columns of a band.
+/// Most columns of a band, and most bytes unless one column has more.
 const BAND_COLUMNS: u64 = 64;
+const BAND_BYTES: u64 = 16 << 20;
 /// Bytes of the bands that are kept. At least one is kept.
-const BANDS_BYTES_MAX: usize = 32 << 20;
+const BANDS_BYTES_MAX: usize = 64 << 20;
+/// Most rows of a weight, of which each takes memory for its place. Layers of models have less than 2^18.
+const ROWS_MAX: u64 = 1 << 22;
 /// Columns from which on a read decodes for itself: each call for fewer values costs more than the values.
 const DIRECT_COLUMNS_MIN: u64 = 32;
 /// Readers that decode bands of one weight at a time.
@@ -94,9 +97,19 @@ impl Drop for Exchanged {
 }
 
 impl Exchanged {
-    pub fn new(rows: Rows) -> Exchanged {
+    /// Fails with `NotSupported` for more than 2^22 rows.
+    pub fn new(rows: Rows) -> Result<Exchanged> {
+        if rows.weight().rows > ROWS_MAX {
+            return Err(Error::unsupported("a transposed weight of more than 2^22 rows of codes"));
+        }
         let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
-        Exchanged { rows, owner, reading: Mutex::default(), turns: Default::default() }
+        Ok(Exchanged { rows, owner, reading: Mutex::default(), turns: Default::default() })
+    }
+
+    /// Columns of a band, a power of two.
+    fn band_columns(&self) -> u64 {
+        let fitting = (BAND_BYTES / self.row_bytes().max(1)).clamp(1, BAND_COLUMNS);
+        1 << fitting.ilog2()
     }
 
     /// Bytes of a shown row.
@@ -113,9 +126,8 @@ impl Exchanged {
 
     /// Columns whose codes are read at once, a multiple of those of a band.
     fn columns_at_once(&self) -> u64 {
-        (CODES_BYTES / self.rows.code_bytes_of_column().max(1))
-            .next_multiple_of(BAND_COLUMNS)
-            .max(BAND_COLUMNS)
+        let band = self.band_columns();
+        (CODES_BYTES / self.rows.code_bytes_of_column().max(1)).next_multiple_of(band).max(band)
     }
 
     /// The codes of a column and its neighbours.
@@ -140,7 +152,7 @@ impl Exchanged {
         if let Some(band) = known() {
             return Ok(band);
         }
-        let turn = (columns.range.start / BAND_COLUMNS) as usize % TURNS;
+        let turn = (columns.range.start / self.band_columns()) as usize % TURNS;
         let _turn = self.turns.get(turn).map(|turn| turn.lock());
         if let Some(band) = known() {
             return Ok(band);
@@ -242,7 +254,7 @@ impl Computed for Exchanged {
             // A shown row is a stored column.
             let (matrix, column, skip) = (at / row_bytes / columns, at / row_bytes % columns, at % row_bytes);
             let is_direct = rest.len() as u64 / row_bytes >= DIRECT_COLUMNS_MIN;
-            let each = if is_direct { self.columns_at_once() } else { BAND_COLUMNS };
+            let each = if is_direct { self.columns_at_once() } else { self.band_columns() };
             let piece = self.around(matrix, column, each);
             let left = (piece.range.end - column) * row_bytes - skip;
             let len = left.min(rest.len() as u64) as usize;
@@ -337,7 +349,7 @@ mod tests {
             ("codes".to_owned(), (stream(bytes), Dtype::I8)),
             ("scales".to_owned(), (stream(scales), Dtype::F32)),
         ]);
-        (Exchanged::new(Rows::new(Arc::new(weight), &parts, to).unwrap()), shown)
+        (Exchanged::new(Rows::new(Arc::new(weight), &parts, to).unwrap()).unwrap(), shown)
     }
 
     #[test]

@@ -98,7 +98,9 @@ impl Vfs {
                     continue;
                 }
                 let located = Located::Control(view.of_form(found));
-                let attr = self.attr(self.ino(&located)?, &located);
+                // A node with too large a number has no mirror.
+                let Ok(ino) = self.ino(&located) else { continue };
+                let attr = self.attr(ino, &located);
                 if !take(Listed { offset: place + FIRST_OFFSET, name, attr }) {
                     return Ok(());
                 }
