@@ -389,3 +389,38 @@ fn damage_of_shared_bytes_is_mended_for_all_files_by_an_import_of_the_piece() {
     mounted.unmount();
     fsck(&store);
 }
+
+#[test]
+fn joined_files_without_their_common_source_still_share_its_bytes_after_a_mount() {
+    let place = Place::new();
+    let bytes = Random(177).bytes(200_000);
+    let names = import_all(&place, &parts(&place, &bytes, &[0, 80_000, 140_000, 200_000]), &[]);
+    let mounted = place.mount(&[]);
+    let of = |at: &[usize]| at.iter().map(|at| names[*at].clone()).collect::<Vec<_>>();
+    join(&mounted.path("t/c/one"), &of(&[0, 1]), &[]).ok();
+    join(&mounted.path("t/c/two"), &of(&[0, 2]), &[]).ok();
+    // The file in the middle of a chain goes.
+    join(&mounted.path("t/c/middle"), &of(&[1, 2]), &[]).ok();
+    join(&mounted.path("t/c/last"), &["middle".to_owned()], &[]).ok();
+    for name in ["p0", "middle"] {
+        fs::remove_file(mounted.path("t/c").join(name)).unwrap();
+    }
+    mounted.unmount();
+    fsck(&place.store());
+    let mounted = place.mount(&[]);
+    let path = |name: &str| mounted.path("t/c").join(name);
+    for name in ["one", "two", "last", "p1", "p2"] {
+        let opened = fs::File::options().write(true).open(path(name));
+        assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EBUSY), "{name}");
+    }
+    for name in ["one", "p1", "p2"] {
+        fs::remove_file(path(name)).unwrap();
+    }
+    mounted.job("t/c/.ctl/compact", "start");
+    mounted.unmount();
+    fsck(&place.store());
+    let mounted = place.mount(&[]);
+    assert!(read(&mounted, "two") == [&bytes[..80_000], &bytes[140_000..]].concat());
+    assert!(read(&mounted, "last") == bytes[80_000..]);
+    mounted.unmount();
+}
