@@ -424,3 +424,30 @@ fn joined_files_without_their_common_source_still_share_its_bytes_after_a_mount(
     assert!(read(&mounted, "last") == bytes[80_000..]);
     mounted.unmount();
 }
+
+#[test]
+fn a_removed_source_that_is_open_keeps_its_bytes() {
+    let place = Place::new();
+    let bytes = Random(178).floats(200_000);
+    let names = import_all(&place, &parts(&place, &bytes, &[0, 400_000, 800_000]), &[]);
+    let mounted = place.mount(&[]);
+    let path = |name: &str| mounted.path("t/c").join(name);
+    join(&path("w"), &names, &["--dtype", "f32"]).ok();
+    let held = fs::File::open(path("p0")).unwrap();
+    let check = |what: &str| {
+        let mut found = vec![0; 400_000];
+        held.read_exact_at(&mut found, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(found == bytes[..400_000], "{what}");
+    };
+    names.iter().for_each(|name| fs::remove_file(path(name)).unwrap());
+    check("after the removal");
+    refused(truncate(&path("w"), 4000), libc::EBUSY);
+    check("after the cut");
+    fs::remove_file(path("w")).unwrap();
+    fs::write(mounted.path(".ctl/sync"), "now").unwrap();
+    rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    check("after the removal of the joined file");
+    drop(held);
+    mounted.unmount();
+    fsck(&place.store());
+}
