@@ -451,3 +451,24 @@ fn a_removed_source_that_is_open_keeps_its_bytes() {
     mounted.unmount();
     fsck(&place.store());
 }
+
+#[test]
+fn a_replaced_source_does_not_give_back_the_quota_of_bytes_that_a_joined_file_has() {
+    let place = Place::new();
+    let bytes = Random(179).bytes(200_000);
+    let names = import_all(&place, &parts(&place, &bytes, &[0, 100_000, 200_000])[..1], &[]);
+    let mounted = place.mount(&[]);
+    join(&mounted.path("t/c/w"), &names, &[]).ok();
+    fs::write(mounted.path("t/.ctl/quota"), "bytes=150000").unwrap();
+    let other = place.write("in/p0", &bytes[100_000..]);
+    let words =
+        ["import".as_ref(), place.store().as_os_str(), "t/c".as_ref(), other.as_os_str()].map(OsString::from);
+    let answer = run(words.clone());
+    assert!(answer.code != Some(0) && answer.err.contains("quota"), "{answer:?}");
+    assert!(read(&mounted, "p0") == bytes[..100_000]);
+    fs::write(mounted.path("t/.ctl/quota"), "bytes=200000").unwrap();
+    run(words).ok();
+    assert!(read(&mounted, "p0") == bytes[100_000..] && read(&mounted, "w") == bytes[..100_000]);
+    mounted.unmount();
+    fsck(&place.store());
+}
