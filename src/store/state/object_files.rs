@@ -86,6 +86,25 @@ impl State {
         }
     }
 
+    /// Marks the joined files of a repaired log, which may have lost their settings.
+    pub(in crate::store) fn mark_joined(&mut self) {
+        let lists = self.nodes().filter_map(|node| {
+            let file = node.file().filter(|file| file.container.is_none())?;
+            Some((node.entry.id, file.objects.clone()))
+        });
+        let mut lists: Vec<_> = lists.collect();
+        lists.sort_unstable_by_key(|(node, _)| *node);
+        let marked: HashSet<EntryId> = self.set_nodes(JOINED).map(|(node, _)| node).collect();
+        let mut seen = HashSet::new();
+        for (node, objects) in lists {
+            let is_joined = objects.iter().filter(|object| !seen.insert(**object)).count() > 0;
+            if is_joined && !marked.contains(&node) {
+                self.set(node, JOINED.to_owned(), Some(String::new()));
+            }
+        }
+        self.note_all_joined();
+    }
+
     /// Notes the objects that a file no longer has.
     pub(super) fn leave_objects(
         &mut self,
@@ -194,6 +213,17 @@ mod tests {
             state.apply_entry(Entry::NodeRemoved(EntryId(5))).unwrap();
             assert_eq!(shared(&state), [false, false, true]);
         }
+    }
+
+    #[test]
+    fn a_repair_finds_the_joined_files_without_their_settings() {
+        let mut damaged = State::default();
+        let entries = (1..=3).map(object).chain([file(2, &[1, 2]), file(3, &[3]), file(4, &[2, 1])]);
+        entries.for_each(|entry| damaged.apply_entry(entry).unwrap());
+        assert_eq!(shared(&damaged), [false; 3]);
+        damaged.mark_joined();
+        assert_eq!(shared(&damaged), [true, true, false]);
+        assert_eq!(damaged.set_nodes(JOINED).collect::<Vec<_>>(), [(EntryId(4), "")]);
     }
 
     #[test]
