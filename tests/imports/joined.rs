@@ -389,3 +389,86 @@ fn damage_of_shared_bytes_is_mended_for_all_files_by_an_import_of_the_piece() {
     mounted.unmount();
     fsck(&store);
 }
+
+#[test]
+fn joined_files_without_their_common_source_still_share_its_bytes_after_a_mount() {
+    let place = Place::new();
+    let bytes = Random(177).bytes(200_000);
+    let names = import_all(&place, &parts(&place, &bytes, &[0, 80_000, 140_000, 200_000]), &[]);
+    let mounted = place.mount(&[]);
+    let of = |at: &[usize]| at.iter().map(|at| names[*at].clone()).collect::<Vec<_>>();
+    join(&mounted.path("t/c/one"), &of(&[0, 1]), &[]).ok();
+    join(&mounted.path("t/c/two"), &of(&[0, 2]), &[]).ok();
+    // The file in the middle of a chain goes.
+    join(&mounted.path("t/c/middle"), &of(&[1, 2]), &[]).ok();
+    join(&mounted.path("t/c/last"), &["middle".to_owned()], &[]).ok();
+    for name in ["p0", "middle"] {
+        fs::remove_file(mounted.path("t/c").join(name)).unwrap();
+    }
+    mounted.unmount();
+    fsck(&place.store());
+    let mounted = place.mount(&[]);
+    let path = |name: &str| mounted.path("t/c").join(name);
+    for name in ["one", "two", "last", "p1", "p2"] {
+        let opened = fs::File::options().write(true).open(path(name));
+        assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EBUSY), "{name}");
+    }
+    for name in ["one", "p1", "p2"] {
+        fs::remove_file(path(name)).unwrap();
+    }
+    mounted.job("t/c/.ctl/compact", "start");
+    mounted.unmount();
+    fsck(&place.store());
+    let mounted = place.mount(&[]);
+    assert!(read(&mounted, "two") == [&bytes[..80_000], &bytes[140_000..]].concat());
+    assert!(read(&mounted, "last") == bytes[80_000..]);
+    mounted.unmount();
+}
+
+#[test]
+fn a_removed_source_that_is_open_keeps_its_bytes() {
+    let place = Place::new();
+    let bytes = Random(178).floats(200_000);
+    let names = import_all(&place, &parts(&place, &bytes, &[0, 400_000, 800_000]), &[]);
+    let mounted = place.mount(&[]);
+    let path = |name: &str| mounted.path("t/c").join(name);
+    join(&path("w"), &names, &["--dtype", "f32"]).ok();
+    let held = fs::File::open(path("p0")).unwrap();
+    let check = |what: &str| {
+        let mut found = vec![0; 400_000];
+        held.read_exact_at(&mut found, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(found == bytes[..400_000], "{what}");
+    };
+    names.iter().for_each(|name| fs::remove_file(path(name)).unwrap());
+    check("after the removal");
+    refused(truncate(&path("w"), 4000), libc::EBUSY);
+    check("after the cut");
+    fs::remove_file(path("w")).unwrap();
+    fs::write(mounted.path(".ctl/sync"), "now").unwrap();
+    rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    check("after the removal of the joined file");
+    drop(held);
+    mounted.unmount();
+    fsck(&place.store());
+}
+
+#[test]
+fn a_replaced_source_does_not_give_back_the_quota_of_bytes_that_a_joined_file_has() {
+    let place = Place::new();
+    let bytes = Random(179).bytes(200_000);
+    let names = import_all(&place, &parts(&place, &bytes, &[0, 100_000, 200_000])[..1], &[]);
+    let mounted = place.mount(&[]);
+    join(&mounted.path("t/c/w"), &names, &[]).ok();
+    fs::write(mounted.path("t/.ctl/quota"), "bytes=150000").unwrap();
+    let other = place.write("in/p0", &bytes[100_000..]);
+    let words =
+        ["import".as_ref(), place.store().as_os_str(), "t/c".as_ref(), other.as_os_str()].map(OsString::from);
+    let answer = run(words.clone());
+    assert!(answer.code != Some(0) && answer.err.contains("quota"), "{answer:?}");
+    assert!(read(&mounted, "p0") == bytes[..100_000]);
+    fs::write(mounted.path("t/.ctl/quota"), "bytes=200000").unwrap();
+    run(words).ok();
+    assert!(read(&mounted, "p0") == bytes[100_000..] && read(&mounted, "w") == bytes[..100_000]);
+    mounted.unmount();
+    fsck(&place.store());
+}

@@ -77,9 +77,14 @@ fn use_of(state: &State, node: EntryId) -> Use {
     }
     match &found.entry.node_type {
         NodeType::File(file) => {
-            let stored =
-                state.own_objects(node, file).filter_map(|id| Some(state.object(id)?.stored())).sum();
-            Use { logical: found.bytes, stored, files: 1 + state.parts(file).count() as u64 }
+            let own = || state.own_objects(node, file).filter_map(|id| state.object(id));
+            let stored = own().map(|object| object.stored()).sum();
+            // The bytes that other files have too stay.
+            let logical = match state.has_shared_objects() {
+                true => own().map(|object| object.logged_layout().bytes).sum(),
+                false => found.bytes,
+            };
+            Use { logical, stored, files: 1 + state.parts(file).count() as u64 }
         }
         NodeType::Symlink(_) => Use::FILE,
         NodeType::Directory => Use::default(),

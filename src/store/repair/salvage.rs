@@ -60,6 +60,7 @@ pub(in crate::store) fn repair_tree(
     repair.names(names)?;
     repair.unnamed()?;
     repair.orphans(lost, reasons)?;
+    repair.state.mark_joined();
     repair.state.batch_ended();
     Ok(repair.out)
 }

@@ -1,15 +1,18 @@
 //! The objects that several files have: a file that was joined of others, and these.
 //!
 //! A joined file lists the objects of its sources, and its setting `JOINED` has the numbers of the nodes that these were
-//! then. While two files have an object, no batch changes its bytes or deletes it (`store/log/validate.rs`): writes and
-//! moves are refused, and a name that goes leaves the object to the others. `State::own_objects` says which objects a
-//! file takes with it.
+//! then. A replay compares the lists of all files with those of the joined ones, because a source may be gone. While two
+//! files have an object, no batch changes its bytes or deletes it (`store/log/validate.rs`): writes and moves are refused,
+//! and a name that goes leaves the object to the others. `State::own_objects` says which objects a file takes with it.
 
 use std::collections::HashSet;
+
+use smallvec::SmallVec;
 
 use crate::format::log::catalog::FileEntry;
 use crate::model::{Cause, EntryId, Error, ObjectId, Refusal, Result};
 use crate::store::state::State;
+use crate::store::state::by_id::ByObject;
 use crate::store::state::settings_table::JOINED;
 
 impl State {
@@ -54,15 +57,52 @@ impl State {
             }
         }
         for (object, source) in shared {
-            self.settings.shared.add(object, [source, joined]);
+            self.settings.shared.add(object, &[source, joined]);
         }
     }
 
-    /// Notes the files of the objects of all joined files, at the end of a replay.
+    /// Notes the files of the objects of all joined files, at the end of a replay. The lists of the files decide: a
+    /// source may be gone that several joined files have, or that was a joined file itself.
     pub(super) fn note_all_joined(&mut self) {
-        let joined: Vec<(EntryId, String)> =
-            self.set_nodes(JOINED).map(|(node, sources)| (node, sources.to_owned())).collect();
-        joined.into_iter().for_each(|(node, sources)| self.note_joined(node, &sources));
+        let joined = self.set_nodes(JOINED).filter_map(|(node, _)| self.node(node)?.file());
+        let mut files: ByObject<SmallVec<[EntryId; 2]>> =
+            joined.flat_map(|file| file.objects.iter()).map(|object| (*object, SmallVec::new())).collect();
+        if files.is_empty() {
+            return;
+        }
+        for node in self.nodes() {
+            // The tensors of a container have its objects.
+            for object in
+                node.file().filter(|file| file.container.is_none()).into_iter().flat_map(|file| &file.objects)
+            {
+                if let Some(files) = files.get_mut(object) {
+                    files.push(node.entry.id);
+                }
+            }
+        }
+        for (object, mut files) in files.into_iter().filter(|(_, files)| files.len() > 1) {
+            files.sort_unstable();
+            self.settings.shared.add(object, &files);
+        }
+    }
+
+    /// Marks the joined files of a repaired log, which may have lost their settings.
+    pub(in crate::store) fn mark_joined(&mut self) {
+        let lists = self.nodes().filter_map(|node| {
+            let file = node.file().filter(|file| file.container.is_none())?;
+            Some((node.entry.id, file.objects.clone()))
+        });
+        let mut lists: Vec<_> = lists.collect();
+        lists.sort_unstable_by_key(|(node, _)| *node);
+        let marked: HashSet<EntryId> = self.set_nodes(JOINED).map(|(node, _)| node).collect();
+        let mut seen = HashSet::new();
+        for (node, objects) in lists {
+            let is_joined = objects.iter().filter(|object| !seen.insert(**object)).count() > 0;
+            if is_joined && !marked.contains(&node) {
+                self.set(node, JOINED.to_owned(), Some(String::new()));
+            }
+        }
+        self.note_all_joined();
     }
 
     /// Notes the objects that a file no longer has.
@@ -149,6 +189,41 @@ mod tests {
             state.apply_entry(Entry::NodeRemoved(EntryId(4))).unwrap();
             assert!(!state.has_shared_objects());
         }
+    }
+
+    #[test]
+    fn joined_files_share_objects_after_a_replay_though_their_source_is_gone() {
+        for is_replayed in [false, true] {
+            let begun = if is_replayed { State::replayed() } else { State::default() };
+            let mut state = state(begun, "2:2,3:1");
+            for entry in [
+                file(5, &[3, 1, 2]),
+                joined(5, "3:1,2:2"),
+                file(6, &[1, 2, 3]),
+                joined(6, "4:3"),
+                Entry::NodeRemoved(EntryId(2)),
+                Entry::NodeRemoved(EntryId(4)),
+            ] {
+                state.apply_entry(entry).unwrap();
+            }
+            if is_replayed {
+                state.end_replay().unwrap();
+            }
+            assert_eq!(shared(&state), [true; 3]);
+            state.apply_entry(Entry::NodeRemoved(EntryId(5))).unwrap();
+            assert_eq!(shared(&state), [false, false, true]);
+        }
+    }
+
+    #[test]
+    fn a_repair_finds_the_joined_files_without_their_settings() {
+        let mut damaged = State::default();
+        let entries = (1..=3).map(object).chain([file(2, &[1, 2]), file(3, &[3]), file(4, &[2, 1])]);
+        entries.for_each(|entry| damaged.apply_entry(entry).unwrap());
+        assert_eq!(shared(&damaged), [false; 3]);
+        damaged.mark_joined();
+        assert_eq!(shared(&damaged), [true, true, false]);
+        assert_eq!(damaged.set_nodes(JOINED).collect::<Vec<_>>(), [(EntryId(4), "")]);
     }
 
     #[test]

@@ -22,11 +22,11 @@ impl SharedObjects {
     }
 
     /// Notes files that have an object.
-    pub fn add(&mut self, object: ObjectId, files: [EntryId; 2]) {
+    pub fn add(&mut self, object: ObjectId, files: &[EntryId]) {
         let known = self.0.entry(object).or_default();
         for file in files {
-            if !known.contains(&file) {
-                known.push(file);
+            if !known.contains(file) {
+                known.push(*file);
             }
         }
     }
@@ -51,8 +51,8 @@ mod tests {
         let (object, [one, two, three]) = (ObjectId(7), [1, 2, 3].map(EntryId));
         let mut shared = SharedObjects::default();
         assert_eq!(shared.other(object, None), None);
-        shared.add(object, [one, two]);
-        shared.add(object, [two, three]);
+        shared.add(object, &[one, two]);
+        shared.add(object, &[two, three]);
         assert_eq!(
             [None, Some(one), Some(three)].map(|own| shared.other(object, own)),
             [Some(three), Some(three), Some(two)]

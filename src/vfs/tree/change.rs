@@ -499,6 +499,7 @@ impl Vfs {
     fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
         let (collection, node) = (&view.collection, view.node.entry.id);
         let open_file = self.open(view)?;
+        self.check_not_open_removed(&open_file)?;
         let _invalidation_order = open_file.invalidation_order();
         let mut changes = Changes::default();
         let truncated = self.with_room(|| open_file.truncate_into(bytes, &mut changes));

@@ -17,12 +17,17 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_millis(300);
 const CLOSE_WAIT: Duration = Duration::from_millis(5);
 
 impl Vfs {
-    /// Fails with `Busy` if others depend on any bytes of a file, or have them too. A file without a name keeps its bytes
-    /// while programs have it open.
+    /// Fails with `Busy` if others depend on any bytes of a file, or have them too.
     pub fn check_unneeded(&self, view: &FileView) -> Result<()> {
         let open_file = self.open(view)?;
         open_file.check_unneeded()?;
-        if !view.collection.state().has_shared_objects() {
+        self.check_not_open_removed(&open_file)
+    }
+
+    /// Fails with `Busy` if a program has a file without a name open that has bytes of a file too: it keeps them as long.
+    pub(super) fn check_not_open_removed(&self, open_file: &Arc<OpenFile>) -> Result<()> {
+        let collection = open_file.collection();
+        if !collection.state().has_shared_objects() {
             return Ok(());
         }
         let (mut own, mut others) = (HashSet::new(), HashSet::new());
@@ -30,7 +35,7 @@ impl Vfs {
             self.unlinked.files.lock().values().map(|file| file.open_file.clone()).collect();
         // The table and this list hold two of them; more are of programs.
         for file in unlinked.iter().filter(|file| Arc::strong_count(file) > 2) {
-            if !Arc::ptr_eq(file, &open_file) && Arc::ptr_eq(file.collection(), &view.collection) {
+            if !Arc::ptr_eq(file, open_file) && Arc::ptr_eq(file.collection(), collection) {
                 file.add_objects(&mut others);
             }
         }
