@@ -16,7 +16,7 @@ use crate::control::measure::Tally;
 use crate::control::process::Usage;
 use crate::control::totals::{Share, Totals};
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::Traffic;
+use crate::store::{Limits, Traffic, Use};
 
 /// The media type of the text.
 #[cfg(feature = "mount")]
@@ -45,6 +45,7 @@ pub(super) fn text(mounted: &Mounted, user: u32) -> Result<String> {
     families.counter("tierfs_healed", "damaged blocks that were healed", healed);
     families.of_store(&totals);
     families.of_collections(&totals.visible_shares(mounted, user).collect::<Vec<_>>());
+    families.of_quotas(mounted, user)?;
     if let Some(traffic) = mounted.store().traffic() {
         families.of_remote(&traffic);
     }
@@ -239,6 +240,41 @@ impl Families {
             MetricType::Gauge,
             of_tiers(|tally| tally.stored),
         );
+    }
+
+    /// Quotas of tenants and of open collections, for their owner and that of the mount.
+    fn of_quotas(&mut self, mounted: &Mounted, user: u32) -> Result<()> {
+        let store = mounted.store();
+        let is_shown = |tenant: &str| mounted.is_run_by(user) || mounted.vfs.tenant_owner(tenant).uid == user;
+        let mut samples = Vec::new();
+        let mut add = |of: &str, used: Use, limits: Limits| {
+            let numbers = [
+                ("bytes", used.logical, limits.bytes),
+                ("stored", used.stored, limits.stored),
+                ("files", used.files, limits.files),
+            ];
+            for (limit, used, most) in numbers {
+                if let Some(most) = most {
+                    let labels = vec![("of", of.to_owned()), ("limit", limit.to_owned())];
+                    samples.push((labels, Value::Gauge(used as f64 / most.max(1) as f64)));
+                }
+            }
+        };
+        for tenant in store.tenants()?.into_iter().filter(|tenant| is_shown(tenant)) {
+            add(&tenant, store.tenant_use(&tenant)?, store.tenant(&tenant).entry().limits);
+        }
+        let open = store.open_collections().into_iter();
+        for collection in open.filter(|collection| is_shown(collection.tenant())) {
+            let meter = collection.meter();
+            add(&collection.path().to_string(), meter.used(), meter.limits());
+        }
+        self.add(
+            "tierfs_quota_used_ratio",
+            "used part of a limit of a tenant or an open collection",
+            MetricType::Gauge,
+            samples,
+        );
+        Ok(())
     }
 
     fn of_remote(&mut self, traffic: &Traffic) {

@@ -214,11 +214,14 @@ fn metrics_are_served_over_http_with_labels_of_store_and_collection() {
 }
 
 #[test]
-fn promtool_accepts_the_metrics() {
+fn promtool_accepts_the_metrics_and_the_rules() {
     if Command::new("promtool").arg("--version").output().is_err() {
         println!("left out: promtool is not installed; Debian's package prometheus has it");
         return;
     }
+    let rules = repository("scripts/prometheus-alerts.yml");
+    let told = Command::new("promtool").args(["check", "rules"]).arg(rules).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
     let (place, _) = imported(&["--tier", "q5"]);
     let address = free_address();
     let _mounted = place.mount(&["-o", &format!("metrics={address}")]);
@@ -278,9 +281,72 @@ fn the_hottest_tensors_are_listed_in_the_order_of_their_scores() {
 }
 
 #[test]
+fn quotas_are_shown_as_used_parts_to_those_who_own_them() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(3).floats(25 << 10)));
+    place.import("demo/c", &[&source], &[]);
+    let mounted = place.mount(&["--allow-other"]);
+    let shown = || metrics(&mounted);
+    assert!(!names(&shown()).contains("tierfs_quota_used_ratio"), "no limits are set");
+    fs::write(mounted.path("demo/.ctl/quota"), "files=4").unwrap();
+    fs::write(mounted.path("demo/c/.ctl/quota"), "bytes=200K").unwrap();
+    let text = fs::read_to_string(mounted.path(".ctl/metrics")).unwrap();
+    assert!(text.contains("# TYPE tierfs_quota_used_ratio gauge"), "{text}");
+    let shown = shown();
+    let ratio = |of: &str, limit: &str| {
+        let samples = shown["samples"].as_object().unwrap();
+        let is_it = |name: &str| {
+            let words = [format!("of={of},"), format!("limit={limit}")];
+            let labels = name.strip_prefix("tierfs_quota_used_ratio").map(|rest| rest.replace('}', ","));
+            labels.is_some_and(|labels| words.iter().all(|word| labels.contains(word)))
+        };
+        let found = samples.iter().find(|(name, _)| is_it(name));
+        found.unwrap_or_else(|| panic!("no {of} {limit} in {shown}")).1.as_f64().unwrap()
+    };
+    // The file and its tensor.
+    assert_eq!(ratio("demo", "files"), 0.5);
+    let bytes = (128 + (25 << 12)) as f64;
+    assert!((ratio("demo/c", "bytes") - bytes / f64::from(200 << 10)).abs() < 0.01);
+    let other = as_nobody(Path::new("/"), &format!("cat {}", mounted.path(".ctl/metrics").display()));
+    assert!(!other.out.is_empty() && !other.out.contains("tierfs_quota"), "{other:?}");
+    mounted.unmount();
+}
+
+/// The names of metrics in a query.
+fn named_in(query: &str) -> Vec<&str> {
+    let words = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    words.filter(|word| word.starts_with("tierfs_") || word.starts_with("process_")).collect()
+}
+
+#[test]
+fn every_alert_rule_names_only_metrics_that_exist() {
+    let (place, _) = imported(&["--tier", "q5"]);
+    let mounted = place.mount(&[]);
+    fs::write(mounted.path("demo/.ctl/quota"), "files=1000").unwrap();
+    let known = names(&metrics(&mounted));
+    let rules = fs::read_to_string(repository("scripts/prometheus-alerts.yml")).unwrap();
+    let of_remotes = fs::read_to_string(repository("src/control/metrics.rs")).unwrap();
+    let queries: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert!(queries.len() >= 7, "{queries:?}");
+    assert_eq!(rules.matches("- alert: ").count(), queries.len());
+    for query in queries {
+        let named = named_in(query);
+        assert!(!named.is_empty(), "{query}");
+        for name in named {
+            let family = name.strip_suffix("_total").unwrap_or(name);
+            let is_there = known.contains(name)
+                || family.starts_with("tierfs_remote_") && of_remotes.contains(&format!("\"{family}\""));
+            assert!(is_there, "{query} names {name}, and there is no such metric");
+        }
+    }
+    mounted.unmount();
+}
+
+#[test]
 fn every_query_of_the_dashboard_names_only_metrics_that_exist() {
     let (place, _) = imported(&["--tier", "q5"]);
     let mounted = place.mount(&[]);
+    fs::write(mounted.path("demo/.ctl/quota"), "files=1000").unwrap();
     let known = names(&metrics(&mounted));
     let dashboard = fs::read(repository("scripts/grafana-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_slice(&dashboard).unwrap();
@@ -288,10 +354,7 @@ fn every_query_of_the_dashboard_names_only_metrics_that_exist() {
     collect_queries(&dashboard, &mut queries);
     assert!(queries.len() >= 10, "{queries:?}");
     for query in &queries {
-        let named: Vec<&str> = query
-            .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
-            .filter(|word| word.starts_with("tierfs_") || word.starts_with("process_"))
-            .collect();
+        let named = named_in(query);
         assert!(!named.is_empty(), "{query}");
         for name in named {
             assert!(known.contains(name), "{query} names {name}, and the mount has no such metric");
