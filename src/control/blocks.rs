@@ -335,8 +335,7 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
 
 /// The line of a pinned copy that does not have its BLAKE3.
 fn wrong_copy(part: &CopyPart) -> Option<String> {
-    let is_sound = part.is_still_sound();
-    (!is_sound).then(|| format!("the pinned copy {} differs from its BLAKE3 in the log\n", part.path()))
+    part.is_corrupt().then(|| format!("the pinned copy {} differs from its BLAKE3 in the log\n", part.path()))
 }
 
 /// The block as recorded in the log, and the end of the run of blocks equal to it.

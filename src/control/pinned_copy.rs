@@ -27,9 +27,10 @@ impl CopyPart {
         self.collection.pinned_path(self.copy.number)
     }
 
-    /// Compares the copy with its BLAKE3, and reports a corrupt one.
-    pub fn is_still_sound(&self) -> bool {
-        self.collection.is_still_sound(self.pin, &self.copy, &|| false)
+    /// Compares the copy with its BLAKE3, and reports a corrupt one. A copy that was removed meanwhile is not corrupt.
+    pub fn is_corrupt(&self) -> bool {
+        let Self { collection, pin, copy, .. } = self;
+        !collection.is_still_sound(*pin, copy, &|| false) && collection.has_copy(*pin, copy)
     }
 }
 

@@ -179,7 +179,8 @@ pub(super) fn plan(
     Ok(planned)
 }
 
-/// Leaves those rows of the only tensor that lie in whole stretches. Fails where there are none, and for several tensors.
+/// Restricts the move of one tensor to the whole stretches in a range of rows. Fails with `Invalid` if the range has no
+/// whole stretch, and for several tensors.
 fn take_rows(collection: &Collection, node: EntryId, found: &mut [Target], rows: Rows) -> Result<TakenRows> {
     let is_directory = collection.state().node(node).is_some_and(|node| node.file().is_none());
     let [target] = found else { return Err(not_one(collection, node)) };

@@ -312,7 +312,7 @@ fn without_consent_or_whole_rows_files_stay_as_they_are() {
     append(&odd, &rows[rows.len() - 4..]);
     assert_same(&fs::read(&odd).unwrap(), &imported_rows(&fixture, &rows, "q5"), "whole rows now");
     assert_eq!(try_get(&odd, "why"), Err(Errno::NODATA));
-    // Broken containers, empty files, and indexes are no tensors.
+    // Broken containers, empty files and indexes do not become tensors.
     fs::write(fixture.path("kv/broken.safetensors"), &rows).unwrap();
     fs::write(fixture.path("kv/empty"), b"").unwrap();
     fs::write(fixture.path("kv/x.safetensors.index.json"), br#"{"weight_map":{"w":"m.safetensors"}}"#)

@@ -281,7 +281,7 @@ fn a_model_is_for_those_who_may_enter_the_directory_of_its_pooling() {
         set_mode(&mounted.path("t/c/bert/1_Pooling"), directory);
         wait_until("the mode follows", || mode() == wanted);
     }
-    // A new file beside the configuration is none of the model's.
+    // The model does not depend on other files beside the configuration of the pooling.
     let written_at = || fs::metadata(&file).unwrap().modified().unwrap();
     let before = written_at();
     fs::write(mounted.path("t/c/bert/1_Pooling/notes"), b"x").unwrap();

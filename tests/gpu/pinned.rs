@@ -189,7 +189,7 @@ fn a_copy_is_a_route_only_after_it_was_compared_since_the_mount() {
         let path = mounted.path("demo/model").join(file);
         let said = fs::read_to_string(mounted.path("demo/model/.ctl/verify").join(file)).unwrap();
         assert!(said.contains("the pinned copy") && said.contains("corrupt 1 of"), "{said}");
-        // A copy that is made again may be there by now; a damaged one is no route.
+        // The copy may have been made again by now. A damaged copy must not be read by cuFile.
         if let Ok(plan) = plan(&path, ALL)
             && let tierfs::gpu::Route::CuFile { path: physical, .. } = plan.route
         {

@@ -317,6 +317,34 @@ fn a_copy_damaged_during_the_mount_heals_no_block() {
 }
 
 #[test]
+fn a_copy_that_goes_while_it_is_verified_is_not_corrupt() {
+    let place = Place::new();
+    let source = place.write("in/big.npy", npy_file(&Random(23).floats(4 << 20)));
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let (path, verify) = (mounted.path("t/c/big.npy"), mounted.path("t/c/.ctl/verify/big.npy"));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let said = fs::read_to_string(&verify).unwrap();
+                assert_eq!(said, "ok\n");
+            }
+        });
+        let until = Instant::now() + Duration::from_secs(3) * scale();
+        while Instant::now() < until {
+            set(&path, "pin", "1").unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+            set(&path, "pin", "0").unwrap();
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    let events = fs::read_to_string(mounted.path(".ctl/events")).unwrap();
+    assert!(!events.contains("corruption"), "{events}");
+    mounted.unmount();
+}
+
+#[test]
 fn readers_get_no_error_while_files_are_pinned_and_written() {
     let (place, mounted) = with_pinnable_files();
     let path = mounted.path("t/c/a");

@@ -325,6 +325,7 @@ fn without_consent_pins_or_both_settings_rows_stay() {
     assert!(shown.contains("tail=100\n") && shown.contains("back=none\n"), "{shown}");
     for (key, value) in [
         ("tail", "-1"),
+        ("tail", "0"),
         ("tail", "1e3"),
         ("back", "exact"),
         ("back", "q3,q8@5"),

@@ -143,8 +143,8 @@ pub(super) fn matrix(Sides { rows, columns }: Sides, elements: impl Iterator<Ite
     DMatrix::from_row_iterator(rows as usize, columns as usize, elements)
 }
 
-/// The factors of an object's matrix with the requested rank, for a record with this block index. The error states why
-/// there are none.
+/// Computes the factors of an object's matrix with the requested rank, for a record with this block index. The inner
+/// `Err` says why the matrix cannot be stored by them.
 pub(super) fn decompose(
     object: &Object,
     block: u32,

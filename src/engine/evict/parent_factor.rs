@@ -122,7 +122,7 @@ struct Elements<'a> {
     now: &'a [u8],
 }
 
-/// The factors and deltas of a tensor. The inner `Err` is the reason why there are none.
+/// Computes the factors and deltas of a tensor. The inner `Err` says why the tensor cannot be stored by them.
 fn plan(
     open: &OpenObject,
     parent: &Parent,

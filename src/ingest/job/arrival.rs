@@ -95,7 +95,7 @@ impl Arrival {
         let number = |key| value(key).and_then(|text| text.parse::<u64>().ok());
         let by_position = number(HEAD_DIM).and_then(|elements| Blocking::head_dim(elements).ok());
         let back = value(BACK).and_then(|text| Back::parse(text).ok());
-        let tail = number(TAIL).zip(back).map(|(rows, back)| Tail { rows, back });
+        let tail = number(TAIL).filter(|rows| *rows > 0).zip(back).map(|(rows, back)| Tail { rows, back });
         let by_bytes = || number(BLOCK_BYTES).and_then(|bytes| Blocking::bytes(bytes).ok());
         Arrival {
             to: arrive.filter(|to| !to.aim.tier().is_exact()),
@@ -336,8 +336,11 @@ pub fn checked_value(key: &str, text: &str) -> Result<String> {
         BACK => Back::parse(text).map(|back| back.to_string()),
         TAIL => {
             let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            let rows = text.parse::<u64>().ok().filter(|_| is_plain);
-            rows.map(|rows| rows.to_string()).ok_or_else(|| invalid("a number of rows, or none"))
+            // Without a tail the last blocks would go before they are whole, and what is appended to them would stay.
+            let rows = text.parse::<u64>().ok().filter(|rows| is_plain && *rows > 0);
+            rows.map(|rows| rows.to_string()).ok_or_else(|| {
+                invalid("a number of rows from 1 on, or none; arrive=TIER keeps no rows exact")
+            })
         }
         _ => Err(Error::invalid(format!("{key} is not a setting for arriving files"))),
     }

@@ -52,10 +52,19 @@ impl Collection {
         copy.is_sound_by(true, || self.verify_copy(pin, copy, stop))
     }
 
-    /// Verifies a copy and reports a corrupt one. `None` if `stop` returned true.
+    /// Whether a copy is still that of its pin.
+    pub fn has_copy(&self, pin: Pin, copy: &PinnedCopy) -> bool {
+        self.state().copy_of(pin).is_some_and(|now| now.number == copy.number)
+    }
+
+    /// Verifies a copy and reports a corrupt one. `None` if `stop` returned true, or if the copy went meanwhile.
     fn verify_copy(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> Option<bool> {
         let checked = self.check_copy(copy, stop);
         if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
+            return None;
+        }
+        // A copy that was removed or replaced meanwhile is not corrupt.
+        if checked.is_err() && !self.has_copy(pin, copy) {
             return None;
         }
         if let Err(error) = &checked {

@@ -171,7 +171,7 @@ impl State {
     /// The tail of a tensor, as its directories say.
     pub fn tail(&self, node: EntryId) -> Option<Tail> {
         let back = Back::parse(self.inherited(node, BACK)?).ok()?;
-        let rows = self.inherited(node, TAIL)?.parse().ok()?;
+        let rows = self.inherited(node, TAIL)?.parse().ok().filter(|rows| *rows > 0)?;
         Some(Tail { rows, back })
     }
 
