@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -18,6 +18,9 @@ use cudarc::cufile::sys;
 
 use crate::gpu::device::Device;
 use crate::gpu::pieces::pieces;
+
+/// The database of udev, which describes block devices.
+const UDEV_ENTRIES: &str = "/run/udev/data";
 
 /// `CUfileError_t`.
 #[repr(C)]
@@ -32,11 +35,20 @@ type Register = unsafe extern "C" fn(*mut sys::CUfileHandle_t, *mut sys::CUfileD
 type Deregister = unsafe extern "C" fn(sys::CUfileHandle_t);
 type RegisterBytes = unsafe extern "C" fn(*const c_void, usize, c_int) -> Status;
 type DeregisterBytes = unsafe extern "C" fn(*const c_void) -> Status;
+type Properties = unsafe extern "C" fn(*mut DriverProperties) -> Status;
 type Read = unsafe extern "C" fn(sys::CUfileHandle_t, *mut c_void, usize, libc::off_t, libc::off_t) -> isize;
+
+/// `CUfileDrvProps_t`, with room for fields of newer libraries.
+#[repr(C)]
+struct DriverProperties {
+    nvfs: sys::CUfileDrvProps__bindgen_ty_1,
+    rest: [u32; 64],
+}
 
 /// The functions of the library.
 #[derive(Clone, Copy)]
 struct Functions {
+    properties: Properties,
     register: Register,
     deregister: Deregister,
     register_bytes: RegisterBytes,
@@ -71,6 +83,7 @@ fn load() -> Result<Functions, String> {
     }
     let open = function!("cuFileDriverOpen", Open);
     let functions = Functions {
+        properties: function!("cuFileDriverGetProperties", Properties),
         register: function!("cuFileHandleRegister", Register),
         deregister: function!("cuFileHandleDeregister", Deregister),
         register_bytes: function!("cuFileBufRegister", RegisterBytes),
@@ -111,6 +124,7 @@ fn named(code: c_int) -> String {
         Code::CU_FILE_INVALID_FILE_OPEN_FLAG,
         Code::CU_FILE_DIO_NOT_SET,
         Code::CU_FILE_INVALID_VALUE,
+        Code::CU_FILE_HANDLE_NOT_REGISTERED,
         Code::CU_FILE_MEMORY_ALREADY_REGISTERED,
         Code::CU_FILE_PERMISSION_DENIED,
         Code::CU_FILE_NVFS_SETUP_ERROR,
@@ -126,18 +140,35 @@ fn named(code: c_int) -> String {
 /// Describes the library, or returns the reason that it cannot be used.
 pub(super) fn found() -> Result<String, String> {
     functions()?;
-    Ok(match goes_by_the_host() {
-        Some(how) => format!("libcufile; {how}"),
-        None => "libcufile, and the module nvidia-fs".to_owned(),
-    })
+    if !Path::new(UDEV_ENTRIES).exists() {
+        return Err(format!(
+            "libcufile, but {UDEV_ENTRIES} does not exist, from which it takes the types of file systems"
+        ));
+    }
+    Ok(format!("libcufile; {}", goes_by_the_host()?.unwrap_or("it reaches disks directly")))
 }
 
-/// The probable reason that cuFile does not use direct memory access, if any.
-pub(super) fn goes_by_the_host() -> Option<&'static str> {
-    let is_loaded = Path::new("/proc/driver/nvidia-fs/version").exists();
-    (!is_loaded).then_some(
-        "the module nvidia-fs is not loaded: unless the kernel's own P2PDMA serves it, cuFile reads through host memory",
-    )
+/// The reason that cuFile reads through host memory instead of with direct memory access, if it does. The library says
+/// which kinds of disks and file systems it reaches directly.
+pub(super) fn goes_by_the_host() -> Result<Option<&'static str>, String> {
+    let functions = functions()?;
+    // SAFETY: zeros are a value of every field.
+    let mut properties: DriverProperties = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct has room for the library's, which begins with the same fields.
+    check("asking for its properties", unsafe { (functions.properties)(&raw mut properties) })?;
+    let is_direct = properties.nvfs.dstatusflags != 0 || Path::new("/proc/driver/nvidia-fs/version").exists();
+    Ok((!is_direct)
+        .then_some("it has neither the module nvidia-fs nor P2PDMA, so it reads through host memory"))
+}
+
+/// Advice if udev has no entry for the disk of a file. cuFile takes the type of the file system from it, and refuses a
+/// file without; libudev has none in a container and on a machine that does not run udev.
+fn missing_udev_entry(file: &fs::File) -> Option<String> {
+    let disk = file.metadata().ok()?.dev();
+    let entry = format!("{UDEV_ENTRIES}/b{}:{}", libc::major(disk), libc::minor(disk));
+    (!Path::new(&entry).exists()).then(|| {
+        format!("; {entry} is missing, from which cuFile takes the file system (docker run -v /run/udev:/run/udev:ro)")
+    })
 }
 
 /// A file that is registered with cuFile.
@@ -164,7 +195,9 @@ impl Handle {
         let mut handle = std::ptr::null_mut();
         // SAFETY: both pointers are valid for writes during the call. The descriptor stays open as long as the handle.
         let status = unsafe { (functions.register)(&raw mut handle, &raw mut description) };
-        check(&format!("registering {shown}"), status)?;
+        let is_refused = status.error == sys::CUfileOpError::CU_FILE_HANDLE_NOT_REGISTERED as c_int;
+        let advice = is_refused.then(|| missing_udev_entry(&file)).flatten().unwrap_or_default();
+        check(&format!("registering {shown}"), status).map_err(|error| error + &advice)?;
         Ok(Handle { handle, functions, _file: file })
     }
 }

@@ -139,15 +139,15 @@ impl Device {
         check("waiting for the device", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
-    /// Queues a copy of the first `len` bytes of pinned memory to `pointer` in the stream.
+    /// Queues a copy of bytes of pinned memory to `pointer` in the stream.
     ///
     /// # Safety
-    /// `pointer` has `len` bytes of device memory. Until the copy is complete, both memories stay allocated and nothing
-    /// writes to the pinned memory.
-    pub unsafe fn copy_in(&self, pointer: u64, from: &Pinned, len: usize) -> Result<()> {
-        assert!(len <= from.len(), "more bytes than the buffer has");
-        // SAFETY: guaranteed by the caller and the assertion.
-        let code = unsafe { sys::cuMemcpyHtoDAsync_v2(pointer, from.place(), len, self.stream) };
+    /// `pointer` has as many bytes of device memory. Until the copy is complete, both memories stay allocated and nothing
+    /// writes to `from`.
+    pub unsafe fn copy_in(&self, pointer: u64, from: &[u8]) -> Result<()> {
+        // SAFETY: guaranteed by the caller.
+        let code =
+            unsafe { sys::cuMemcpyHtoDAsync_v2(pointer, from.as_ptr().cast(), from.len(), self.stream) };
         check("copying to the device", code)
     }
 

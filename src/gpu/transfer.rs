@@ -72,8 +72,16 @@ unsafe fn transfer(
     let by_cufile = match (&planned.route, options.wanted) {
         (_, Wanted::Host) => Err("the host was asked for".to_owned()),
         (Route::Host { why }, _) => Err(why.clone()),
-        // SAFETY: guaranteed by the caller.
-        _ => unsafe { by_cufile(device, path, span, &planned, target, &mut steps) },
+        (_, wanted) => match cufile::goes_by_the_host() {
+            // Its reads bypass the page cache, and take ten times as long as those of several threads from there.
+            Ok(Some(why)) if wanted == Wanted::Auto => Err(why.to_owned()),
+            Ok(why) => {
+                steps.extend(why.map(|why| format!("cuFile: {why}")));
+                // SAFETY: guaranteed by the caller.
+                unsafe { by_cufile(device, path, span, &planned, target, &mut steps) }
+            }
+            Err(why) => Err(why),
+        },
     };
     let (route, seconds) = match by_cufile {
         Ok(seconds) => (planned.route.clone(), seconds),
@@ -127,7 +135,6 @@ unsafe fn by_cufile(
     match plan(path, span) {
         Ok(now) if now == *planned => {
             steps.extend(told);
-            steps.extend(cufile::goes_by_the_host().map(str::to_owned));
             Ok(seconds)
         }
         Ok(_) => Err("it was changed or moved while it was read".to_owned()),
@@ -148,8 +155,8 @@ pub fn presence() -> Vec<Presence> {
             found: driver::driver()
                 .map_err(|_| "not looked for, because the CUDA driver is missing".to_owned())
                 .and_then(|()| cufile::found()),
-            advice: "install libcufile (CUDA toolkit), and nvidia-fs where CUDA 12.8 or later does not use P2PDMA; without, \
-                     gpu-read goes through host memory",
+            advice: "install libcufile (CUDA toolkit), and nvidia-fs where CUDA 12.8 or later does not use P2PDMA; in a \
+                     container pass /run/udev on; without, gpu-read goes through host memory",
         },
     ]
 }

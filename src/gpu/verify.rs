@@ -37,7 +37,7 @@ pub(super) unsafe fn compare(
             for piece in pieces(offset, len) {
                 fetch(piece, &mut read)?;
                 // SAFETY: both have room for the piece, and `finish` waits before the buffer is overwritten.
-                unsafe { device.copy_in(scratch.pointer(), &read, piece.len) }?;
+                unsafe { device.copy_in(scratch.pointer(), &read.bytes()[..piece.len]) }?;
                 // SAFETY: as above, and guaranteed by the caller.
                 unsafe { counter.add(pointer + piece.into, scratch.pointer(), piece.len) }?;
                 device.finish()?;

@@ -1,8 +1,9 @@
 /* cuFile by pread, for machines without a GPU: libcufile.so of the tests. It stands beside cuda.c, which knows the memory.
  *
- * TIERFS_FAKE_CUFILE: "closed" (its driver does not open), "type" (a file cannot be registered), "unknown" (the same,
- * with a code that no header has), "memory" (memory cannot be registered), "read" (the second read fails), "errno"
- * (reads fail with EIO), "short" (reads give at most 1000003 bytes).
+ * TIERFS_FAKE_CUFILE: "closed" (its driver does not open), "type" (a file cannot be registered), "disk" (the same,
+ * because its disk is unknown), "unknown" (the same, with a code that no header has), "memory" (memory cannot be
+ * registered), "read" (the second read fails), "errno" (reads fail with EIO), "short" (reads give at most 1000003 bytes),
+ * "indirect" (it reaches no disk directly).
  * TIERFS_FAKE_DURING: a command of the shell that runs before the first read.
  */
 #define _GNU_SOURCE
@@ -28,10 +29,18 @@ static status say(int code) { return (status){code, 0}; }
 __attribute__((destructor)) static void left(void) { if (files || memory) stop("something was left behind"); }
 
 status cuFileDriverOpen(void) { if (fails("closed")) return say(5010); opened++; return say(0); }
+/* CUfileDrvProps_t: versions, two sizes, then the flags of what is reached directly. Bit 4 is for NVMe. */
+status cuFileDriverGetProperties(void *properties) {
+    struct { uint32_t versions[2]; size_t sizes[2]; uint32_t reached, controls; } *found = properties;
+    if (!opened) stop("properties of a closed driver");
+    found->reached = fails("indirect") ? 0 : 1 << 4;
+    return say(0);
+}
 status cuFileHandleRegister(void **handle, description *d) {
     if (!opened || d->type != 1 || d->ops) stop("what is registered");
     if (!(fcntl(d->handle.fd, F_GETFL) & O_DIRECT)) return say(5020);
     if (fails("type")) return say(5018);
+    if (fails("disk")) return say(5027);
     if (fails("unknown")) return (status){7000, 2};
     files++;
     *handle = (void *)(intptr_t)(d->handle.fd + 1);

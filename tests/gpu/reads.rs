@@ -1,5 +1,6 @@
 //! Whole reads: the bytes that reach the device by both routes, and each fallback from cuFile.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde_json::Value;
@@ -130,6 +131,18 @@ fn every_failure_of_cufile_falls_back_to_the_host_with_a_reason() {
         assert!(report["why"].as_str().unwrap().contains(why), "{how}: {report:#}");
         gpu_read(&folder, &settings, &["--route", "cufile"], &[&file]).failed(1, &["cuFile cannot", why]);
     }
+    let disk = std::fs::metadata(&file).unwrap().dev();
+    let entry = format!("/run/udev/data/b{}:{}", libc::major(disk), libc::minor(disk));
+    let why = if Path::new(&entry).exists() { "CU_FILE_HANDLE_NOT_REGISTERED (5027)" } else { &entry };
+    let options = ["--route", "cufile"];
+    gpu_read(&folder, &[("TIERFS_FAKE_CUFILE", "disk")], &options, &[&file]).failed(1, &["registering", why]);
+    let indirect = [("TIERFS_FAKE_CUFILE", "indirect")];
+    let slow = report(&folder, &indirect, &[], &file);
+    assert_eq!(slow["route"], "host");
+    assert!(slow["why"].as_str().unwrap().contains("neither the module nvidia-fs nor P2PDMA"), "{slow:#}");
+    let asked = report(&folder, &indirect, &["--route", "cufile"], &file);
+    assert_eq!(asked["route"], "cufile");
+    assert!(asked["steps"].to_string().contains("through host memory"), "{asked:#}");
     let report_of = |how| report(&folder, &[("TIERFS_FAKE_CUFILE", how)], &[], &file);
     assert_eq!(report_of("short")["route"], "cufile");
     let unregistered = report_of("memory");
