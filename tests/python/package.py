@@ -1,4 +1,5 @@
 """Tests of the Python package, in an environment where it is installed: `scripts/wheel.sh check` runs them."""
+import ctypes
 import errno
 import importlib.util
 import os
@@ -23,6 +24,28 @@ ARRAYS = {
     "scalar": np.array(2.5, "f8"),
     "empty": np.empty((0, 3), "f4"),
 }
+
+
+class DLTensor(ctypes.Structure):
+    """`DLTensor` of dlpack.h."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+def pointer_of(capsule):
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return pointer(capsule, b"dltensor")
 
 
 class Package(unittest.TestCase):
@@ -193,6 +216,87 @@ class Package(unittest.TestCase):
         for shape in ((255, 1024), (257, 1024)):
             with self.assertRaisesRegex(OSError, "open it again"):
                 tierfs.Tensor(tensor.path, "f32", shape).numpy()
+
+    def test_floats_without_a_numpy_type_go_through_dlpack(self):
+        import ml_dtypes
+
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        arrays = {
+            "brain": np.linspace(-3, 3, 96, dtype="f4").reshape(2, 48).astype(ml_dtypes.bfloat16),
+            "eight": np.linspace(-3, 3, 64, dtype="f4").astype(ml_dtypes.float8_e4m3fn),
+        }
+        save_file(arrays, place / "m.safetensors")
+        tierfs.import_(place / "store", "lab/model", place / "m.safetensors")
+        with tierfs.mount(place / "store") as mnt:
+            for name, code, integer in (("brain", 4, "u2"), ("eight", 10, "u1")):
+                tensor = tierfs.open(mnt / "lab/model/.tensors" / name)
+                capsule = tensor.__dlpack__(max_version=(1, 0))
+                found = DLTensor.from_address(pointer_of(capsule))
+                self.assertEqual((found.code, found.bits, found.lanes), (code, arrays[name].itemsize * 8, 1))
+                shape = [found.shape[axis] for axis in range(found.ndim)]
+                self.assertEqual(tuple(shape), arrays[name].shape)
+                bytes = ctypes.string_at(found.data + found.byte_offset, arrays[name].nbytes)
+                self.assertEqual(bytes, arrays[name].tobytes())
+                if importlib.util.find_spec("torch") is not None:
+                    import torch
+
+                    self.assertTrue(torch.equal(torch.from_dlpack(tensor).float(), tensor.torch().float()))
+
+    def test_a_tensor_that_is_indexed_says_how(self):
+        self.assertRaisesRegex(TypeError, "memmap\\(\\)", lambda: self.tensor("matrix")[0])
+
+    def test_commands_that_change_a_store(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        source = Path(self.place.name) / "model.safetensors"
+        store = place / "store"
+        tierfs.import_(store, "lab/model", source)
+        (place / "remote").mkdir()
+        remote = f"file://{place}/remote"
+        pushed = tierfs.push(store, "lab/model", remote, create=True, message="first", tag="one")
+        self.assertEqual((pushed["collection"], pushed["snapshot"], pushed["unchanged"]), ("lab/model", 1, False))
+        self.assertTrue(tierfs.push(store, "lab/model", remote)["unchanged"])
+        tierfs.export(remote, "lab/model", place / "exported")
+        self.assertEqual((place / "exported/model.safetensors").read_bytes(), source.read_bytes())
+        with tierfs.mount(store) as mnt:
+            folder = mnt / "lab/model"
+            done = tierfs.set(folder, lossy="allow", hold=120)
+            self.assertEqual([one["state"] for one in done], ["done", "done"])
+            self.assertEqual((tierfs.get(folder)["lossy"], tierfs.get(folder)["hold"]), ("allow", 120))
+            [packed] = tierfs.pack(folder)
+            self.assertEqual((packed["state"], packed["result"]["tier"]), ("done", "packed"))
+            [unpacked] = tierfs.unpack(folder)
+            self.assertEqual(unpacked["state"], "done")
+            same = tierfs.diff(folder, source)
+            self.assertEqual((same["same"], same["differ"]), (len(ARRAYS), 0))
+            tierfs.tier("q8:all", folder)
+            other = tierfs.diff(folder / "model.safetensors", source)
+            self.assertGreater(other["differ"], 0)
+            self.assertGreater(next(row for row in other["rows"] if row["name"] == "matrix")["max"], 0)
+            self.assertRaisesRegex(tierfs.Error, "missing", tierfs.diff, folder / "missing", source)
+            tierfs.export(store, "lab/model/model.safetensors", place / "half", form="f16")
+            self.assertTrue((place / "half").exists())
+        kinds = [event["kind"] for event in tierfs.events(store, path="lab/model")]
+        self.assertEqual(kinds[0], "import")
+        self.assertEqual(tierfs.events(store, since=1 << 33), [])
+        removed = tierfs.rm(store, "lab/model")
+        self.assertEqual((removed["collection"], removed["files"] > 0), ("lab/model", True))
+        self.assertRaisesRegex(tierfs.Error, "no collection", tierfs.rm, store, "lab/model")
+
+    def test_a_mount_that_exists_is_used_and_left(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "store"
+            with tierfs.mount(store, create=True) as first:
+                self.assertRaisesRegex(tierfs.Error, str(first.path), tierfs.mount, store)
+                with tierfs.mount(store, existing="use") as second:
+                    self.assertEqual(second.path, first.path)
+                self.assertTrue(os.path.ismount(first))
+            with tierfs.mount(store, existing="use") as own:
+                self.assertTrue(os.path.ismount(own))
+            self.assertFalse(own.path.exists())
+
+    def test_errors_have_public_names(self):
+        for error in (tierfs.Error, tierfs.UsageError, tierfs.CorruptError):
+            self.assertEqual(error.__module__, "tierfs")
 
     def test_pins_can_be_set_and_taken_back(self):
         path = self.folder / "model.safetensors"

@@ -12,16 +12,61 @@ A tensor is read through the mount, as any file.
 
 from __future__ import annotations
 
-from ._commands import cancel, evict, import_, import_hub, jobs, ls, pin, stat, status, tier, umount, unpin
+from ._commands import (
+    cancel,
+    diff,
+    events,
+    evict,
+    export,
+    get,
+    import_,
+    import_hub,
+    jobs,
+    ls,
+    pack,
+    pin,
+    push,
+    rm,
+    set,
+    stat,
+    status,
+    tier,
+    umount,
+    unpack,
+    unpin,
+)
 from ._mount import Mount, mount
 from ._program import CorruptError, Error, UsageError, program
 from ._tensor import Tensor, open, tensors
-from ._types import Entry, HubImport, Import, Job, LeftOut, MountedStore, PathResult, Reason, Stat, Status
+from ._types import (
+    Compared,
+    Diff,
+    Entry,
+    Event,
+    HubImport,
+    Import,
+    Job,
+    LeftOut,
+    MountedStore,
+    PathResult,
+    Push,
+    Reason,
+    Removed,
+    Stat,
+    Status,
+)
+
+# Tracebacks name the public path.
+for _error in (CorruptError, Error, UsageError):
+    _error.__module__ = __name__
 
 __all__ = [
+    "Compared",
     "CorruptError",
+    "Diff",
     "Entry",
     "Error",
+    "Event",
     "HubImport",
     "Import",
     "Job",
@@ -29,25 +74,36 @@ __all__ = [
     "Mount",
     "MountedStore",
     "PathResult",
+    "Push",
     "Reason",
+    "Removed",
     "Stat",
     "Status",
     "Tensor",
     "UsageError",
     "cancel",
+    "diff",
+    "events",
     "evict",
+    "export",
+    "get",
     "import_",
     "import_hub",
     "jobs",
     "ls",
     "mount",
     "open",
+    "pack",
     "pin",
     "program",
+    "push",
+    "rm",
+    "set",
     "stat",
     "status",
     "tensors",
     "tier",
     "umount",
+    "unpack",
     "unpin",
 ]

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import overload
 
 from ._program import StrPath, run, run_json
-from ._types import Entry, HubImport, Import, Job, MountedStore, PathResult, Stat, Status
+from ._types import (
+    Diff,
+    Entry,
+    Event,
+    HubImport,
+    Import,
+    Job,
+    MountedStore,
+    PathResult,
+    Push,
+    Removed,
+    Stat,
+    Status,
+)
 
 
 def import_(
@@ -105,6 +119,20 @@ def tier(
     return _moves("tier", [tier, *paths], lossy=lossy, dry_run=dry_run, detach=detach)
 
 
+def pack(*paths: StrPath, all: bool = False, dry_run: bool = False, detach: bool = False) -> list[PathResult]:
+    """Stores exact tensors in less space, without a loss; they read as before.
+
+    Args:
+        all: pack tensors of 8-bit types too.
+    """
+    return _moves("pack", paths, all=all, dry_run=dry_run, detach=detach)
+
+
+def unpack(*paths: StrPath, detach: bool = False) -> list[PathResult]:
+    """Stores packed tensors verbatim again."""
+    return _moves("unpack", paths, detach=detach)
+
+
 def pin(*paths: StrPath, detach: bool = False) -> list[PathResult]:
     """Keeps files contiguous, with their present bytes and in their tier."""
     return _moves("pin", paths, detach=detach)
@@ -127,6 +155,86 @@ def evict(
     return _moves("evict", paths, cache=cache, discard=discard, lossy=lossy, detach=detach)
 
 
+def set(*paths: StrPath, **settings: str | int | float) -> list[PathResult]:
+    """Changes settings of files, directories, collections, tenants or mounts: `tierfs.set(path, lossy="allow")`."""
+    words = [f"{key}={value}" for key, value in settings.items()]
+    result: list[PathResult] = run_json("set", "--", *words, *paths)
+    return result
+
+
+def get(path: StrPath) -> dict[str, str | int | float]:
+    """Returns the settings of a file or directory, as `set` takes them."""
+    result: dict[str, str | int | float] = run_json("get", "--", path)
+    return result
+
+
+def push(
+    store: StrPath,
+    collection: str,
+    remote: str,
+    *,
+    create: bool = False,
+    message: str | None = None,
+    tag: str | None = None,
+    variants: str | None = None,
+    force: bool = False,
+) -> Push:
+    """Publishes a collection in a remote, where other machines can mount it.
+
+    Args:
+        collection: `TENANT/COLLECTION`.
+        remote: URL, such as `s3://BUCKET/PREFIX`.
+        create: create the remote if it does not exist.
+        variants: tiers to publish too, such as `q8,q5`.
+    """
+    options: list[StrPath] = []
+    for name, value in (("message", message), ("tag", tag), ("variants", variants)):
+        if value is not None:
+            options += [f"--{name}={value}"]
+    options += [f"--{name}" for name, is_set in (("create", create), ("force", force)) if is_set]
+    result: Push = run_json("push", *options, "--", store, collection, remote)
+    return result
+
+
+def export(
+    store: StrPath, path: str, destination: StrPath, *, form: str | None = None, adapter: str | None = None
+) -> None:
+    """Copies a file or a collection out of a store or a remote.
+
+    Args:
+        path: `TENANT/COLLECTION`, or a path below it.
+        destination: a directory, created if it does not exist; for a single file, also its new name.
+        form: convert to this form, such as `f16` (the option `--as`).
+        adapter: add this adapter of the tenant.
+    """
+    options = [f"--{name}={value}" for name, value in (("as", form), ("adapter", adapter)) if value is not None]
+    run("export", *options, "--", store, path, destination)
+
+
+def rm(store: StrPath, collection: str) -> Removed:
+    """Removes a collection (`TENANT/COLLECTION`) with everything in it."""
+    result: Removed = run_json("rm", "--", store, collection)
+    return result
+
+
+def diff(a: StrPath, b: StrPath) -> Diff:
+    """Compares tensors, containers or directories, on a mount or elsewhere."""
+    result: Diff = run_json("diff", "--", a, b, answers=(0, 1))
+    return result
+
+
+def events(store: StrPath, *, since: str | int | None = None, path: str | None = None) -> list[Event]:
+    """Returns the trail of a store, the oldest event first.
+
+    Args:
+        since: seconds since 1970, or a time before now such as `90s`, `30m`, `12h` or `7d`.
+        path: only events of this path and of those below it.
+    """
+    options = [f"--{name}={value}" for name, value in (("since", since), ("path", path)) if value is not None]
+    lines: list[Event] = [json.loads(line) for line in run("events", *options, "--", store).splitlines()]
+    return lines
+
+
 def stat(path: StrPath, *, digests: bool = False) -> Stat:
     """Returns the attributes of a file or directory; with `digests`, BLAKE3 and SHA-256 too, which may read all of it."""
     result: Stat = run_json("stat", *(["--digests"] if digests else []), "--", path)
@@ -145,7 +253,7 @@ def status() -> list[MountedStore]: ...
 def status(mountpoint: StrPath) -> Status: ...
 def status(mountpoint: StrPath | None = None) -> Status | list[MountedStore]:
     """Returns the state of a mount; without one, the mounts of this machine, with those whose daemon has ended."""
-    result: Status | list[MountedStore] = run_json("status", "--", *_optional(mountpoint), lists_failures=True)
+    result: Status | list[MountedStore] = run_json("status", "--", *_optional(mountpoint), answers=(0, 1))
     return result
 
 

@@ -6,8 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
-from ._commands import umount
+from ._commands import status, umount
 from ._program import Error, StrPath, run
 
 
@@ -17,9 +18,10 @@ class Mount(os.PathLike[str]):
     `mount / "tenant/collection"` is a path below it.
     """
 
-    def __init__(self, path: Path, made: bool) -> None:
+    def __init__(self, path: Path, made: bool, is_own: bool = True) -> None:
         self.path = path
         self._made = made
+        self._is_own = is_own
         self._is_mounted = True
 
     def __fspath__(self) -> str:
@@ -35,9 +37,9 @@ class Mount(os.PathLike[str]):
         """Unmounts the store and waits for its daemon.
 
         If files are still open or mapped, the mount point is detached, and the daemon ends with the last of them. A
-        second call does nothing.
+        second call does nothing, nor does a call for a mount that existed before.
         """
-        if not self._is_mounted:
+        if not (self._is_mounted and self._is_own):
             return
         try:
             umount(self.path)
@@ -67,6 +69,7 @@ def mount(
     threads: int | None = None,
     options: str | None = None,
     log: StrPath | None = None,
+    existing: Literal["fail", "use"] = "fail",
 ) -> Mount:
     """Mounts a store and returns when it can be read.
 
@@ -76,7 +79,11 @@ def mount(
         read_only: open the store read-only; several processes may then read it at the same time.
         options: further options in the syntax of mount(8), such as `list=both,verify=always`.
         log: log file of the daemon.
+        existing: with `use`, the mount that the store has already, if it has one: of another process, or of one that was
+            killed. The options of that mount hold, and the end of a `with` block leaves it.
     """
+    if existing == "use" and (found := _mount_of(store)) is not None:
+        return Mount(found, made=False, is_own=False)
     arguments: list[StrPath] = ["mount"]
     for name, is_set in (("create", create), ("read-only", read_only), ("allow-other", allow_other)):
         if is_set:
@@ -91,8 +98,22 @@ def mount(
     place = Path(tempfile.mkdtemp(prefix="tierfs-")) if mountpoint is None else Path(mountpoint)
     try:
         run(*arguments, "--", store, place)
-    except BaseException:
+    except BaseException as error:
         if made:
             place.rmdir()
+        # Another process may have mounted it since.
+        if existing == "use" and isinstance(error, Error) and (found := _mount_of(store)) is not None:
+            return Mount(found, made=False, is_own=False)
         raise
     return Mount(place, made)
+
+
+def _mount_of(store: StrPath) -> Path | None:
+    """The mount point of a store that this machine has mounted, if its daemon runs."""
+    for mounted in status():
+        try:
+            if mounted["state"] == "ok" and os.path.samefile(mounted["store"], store):
+                return Path(mounted["mountpoint"])
+        except OSError:  # a store that is gone or that this user may not see
+            continue
+    return None

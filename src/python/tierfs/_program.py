@@ -110,16 +110,17 @@ def _started(command: list[str]) -> tuple[subprocess.Popen[str], bool]:
     return process, bool(interrupts)
 
 
-def run_json(*arguments: StrPath, lists_failures: bool = False) -> Any:
-    """Runs a command with `--json` and returns the value that it printed; raises `Error` unless it exits 0.
+def run_json(*arguments: StrPath, answers: tuple[int, ...] = (0,)) -> Any:
+    """Runs a command with `--json` and returns the value that it printed; raises `Error` if it fails.
 
-    With `lists_failures`, a list is returned though the command exits 1: its entries say what failed.
+    `answers` are the exit statuses with which the value is an answer, unless it is an error alone.
     """
     # Options come before `--`, so no path can be taken for one.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     exit_status, output, errors = _run((*arguments[:end], "--json", *arguments[end:]))
     value = _parsed(output)
-    if exit_status == 0 or (exit_status == 1 and lists_failures and isinstance(value, list)):
+    is_error = value is None or (isinstance(value, dict) and value.keys() == {"error"})
+    if exit_status == 0 or (exit_status in answers and not is_error):
         return value
     raise _error(exit_status, output, errors)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import math
 import os
@@ -42,11 +43,27 @@ _ML_DTYPES = {
     "f8_e5m2": "float8_e5m2",
     "f8_e8m0": "float8_e8m0fnu",
 }
+# `DLDataTypeCode` of dlpack.h, for types that NumPy does not export.
+_DLPACK_CODES = {"bf16": 4, "f8_e4m3": 10, "f8_e5m2": 12, "f8_e8m0": 14}
 # Element types that `.as/f32`, `.as/f16` and `.as/bf16` do not cast.
 _NOT_CAST = {"bool", "c64", "f4", "i16", "i32", "i64", "i8", "opaque", "u16", "u32", "u64", "u8"}
 _CASTS = ("f32", "f16", "bf16")
 # Errors of the daemon, for which the mount may have a reason.
 _OF_DAEMON = (errno.EIO, errno.ENODATA, errno.EOPNOTSUPP)
+
+
+class _DLTensor(ctypes.Structure):
+    """The first fields of `DLTensor` of dlpack.h."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    ]
 
 
 class Tensor(os.PathLike[str]):
@@ -163,9 +180,28 @@ class Tensor(os.PathLike[str]):
         array = self.memmap() if copy is False else self.numpy()
         return array if dtype is None else np.asarray(array, dtype=dtype)
 
+    def __getitem__(self, index: object) -> Any:
+        raise TypeError("a tensor is not indexed; memmap()[...] reads the needed pages, numpy()[...] all of it")
+
     def __dlpack__(self, **keywords: Any) -> Any:
-        """Reads the tensor for a consumer of DLPack. NumPy exports no floats of 8 bits and no bf16: use `torch`."""
-        return self.numpy().__dlpack__(**keywords)
+        """Reads the tensor for a consumer of DLPack, such as `torch.from_dlpack`.
+
+        `np.from_dlpack` takes no bf16 and no floats of 8 bits, for which NumPy has no type.
+        """
+        code = _DLPACK_CODES.get(self.dtype)
+        if code is None:
+            return self.numpy().__dlpack__(**keywords)
+        import numpy as np
+
+        integer = "<u2" if self.dtype == "bf16" else "u1"
+        # Not the versioned struct, whose fields lie elsewhere.
+        keywords.pop("max_version", None)
+        capsule = self._read(np.dtype(integer)).__dlpack__(**keywords)
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        found = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor))
+        found.contents.code = code
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

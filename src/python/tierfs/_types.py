@@ -77,6 +77,66 @@ class HubImport(TypedDict):
     """Models without the wanted revision."""
 
 
+class Push(TypedDict):
+    """What a push did."""
+
+    collection: str
+    """Its name in the remote."""
+    snapshot: int
+    """The number of the new snapshot, or of the newest one, if nothing had changed."""
+    unchanged: bool
+    bytes: int
+    bytes_sent: int
+    pieces: int
+    pieces_sent: int
+
+
+class Removed(TypedDict):
+    """What a removal freed."""
+
+    collection: str
+    files: int
+    bytes_stored: int
+
+
+class Compared(TypedDict, total=False):
+    """A tensor or file of a comparison."""
+
+    name: str
+    what: str
+    """Element type and shape, or `file`."""
+    state: str
+    """`same`, `values`, `bytes`, `shape`, `only in a` or `only in b`."""
+    max: float
+    """Largest difference of two values."""
+    rms: float
+
+
+class Diff(TypedDict):
+    """A comparison of two tensors, containers or directories."""
+
+    same: int
+    differ: int
+    only_in_a: int
+    only_in_b: int
+    rows: list[Compared]
+
+
+class Event(TypedDict, total=False):
+    """A line of the trail of a store."""
+
+    time: float
+    """Seconds since 1970."""
+    kind: str
+    path: str
+    cause: str
+    text: str
+    user: int
+    bytes: int
+    previous: str
+    """BLAKE3 of the line before it, as hexadecimal digits; empty in the first line."""
+
+
 class Access(TypedDict):
     count: int
     last: int
