@@ -12,7 +12,7 @@ use crate::model::{Error, Result};
 ///
 /// Settings of a directory apply to everything below it. Those of a tenant or mount point are set on each
 /// of its present collections. The keys: shape, tier, evict (cache, 1, discard), lossy (deny, allow, allow:TIER), pin (0, 1), reconstruct
-/// (none, delta, factor, origin, remote), policy (manual, auto, auto:TIER, cache BYTES), unit (tensor, block), pack (none, ladder), cache (auto, kernel,
+/// (none, delta, factor, origin, remote), policy (manual, auto, auto:TIER, cache:SIZE), unit (tensor, block), pack (none, ladder), cache (auto, kernel,
 /// decoded, none), encoder (best, least, absmax), writes (exact, delta), arrive (exact, packed,
 /// TIER), dtype, row, head_dim, block_bytes, tail (rows) and back (q8, or q8,q3@ROWS) of directories for what arrives, list (files, both), plain (off, on),
 /// tags (words with commas between), and down_below, up_above, hold, idle, ema_share, delta_changed, delta_norm, delta_chain

@@ -160,7 +160,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "policy",
-        "how tiers move: manual, auto, or cache BYTES (a directory with a size limit); inherited",
+        "how tiers move: manual, auto, auto:TIER, or cache:SIZE (a directory that removes files, as cache:200G or cache:50%); inherited",
         sets::POLICY,
         |_, view| Ok(Some(inherited(view, &engine::POLICY))),
     ),

@@ -178,7 +178,7 @@ pub const COLLECTION_FILES: &[File] = &[
     shown("tiers", "tensors, blocks and bytes by tier", status::tiers),
     acting(
         "policy",
-        "how tiers move: manual, auto, or cache BYTES (a size limit)",
+        "how tiers move: manual, auto, auto:TIER, or cache:SIZE (a size limit)",
         actions::policy,
         actions::set_policy,
     ),

@@ -74,7 +74,7 @@ pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, IMPORT_AGAIN, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
-    CACHE, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, UNIT, WRITES, cache_bytes, encoder,
+    CACHE, CacheLimit, Consent, ENCODER, LIST, LOSSY, PACK, PLAIN, POLICY, Setting, UNIT, WRITES, encoder,
     is_moved_by_block, is_moved_by_policy, note_why, set_setting, set_threshold, writes,
 };
 pub use summary::Summary;

@@ -21,7 +21,7 @@ pub const LOSSY: Setting = Setting { name: crate::store::LOSSY, values: &LOSSES 
 /// Whether the engine moves it by policy.
 pub const POLICY: Setting = Setting {
     name: crate::store::POLICY,
-    values: &["manual", AUTO, "auto:q8", "auto:q7", "auto:q5", "auto:q3x", "auto:q3", "cache"],
+    values: &["manual", AUTO, "auto:q8", "auto:q7", "auto:q5", "auto:q3x", "auto:q3"],
 };
 /// The value by which the engine moves a tensor, to no tier below a floor: `auto:TIER`, or that of the tensor's consent.
 const AUTO: &str = "auto";
@@ -134,22 +134,48 @@ pub fn encoder(state: &State, node: EntryId) -> Encoder {
     Encoder::from_name(ENCODER.of(state, node)).unwrap_or_default()
 }
 
-/// The quota of a directory with this policy, in stored bytes: `cache 1000000`.
-pub fn cache_bytes(value: &str) -> Option<u64> {
-    let bytes = value.strip_prefix("cache ")?;
-    // In the stored form: digits without a sign.
-    bytes.parse().ok().filter(|_| bytes.starts_with(|first: char| first.is_ascii_digit()))
+/// The most bytes that the files below a cache directory may take on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheLimit {
+    Bytes(u64),
+    /// Of the size of the store's disk.
+    Percent(u64),
+}
+
+impl CacheLimit {
+    /// The limit in a value of [`POLICY`]: `cache:200G`, with one of the units K, M, G and T, which are powers of 1024, or
+    /// none; or `cache:50%`.
+    pub fn from_policy(value: &str) -> Option<CacheLimit> {
+        let size = value.strip_prefix("cache:")?;
+        let digits =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
+        if let Some(percent) = size.strip_suffix('%') {
+            return digits(percent).filter(|percent| (1..=100).contains(percent)).map(CacheLimit::Percent);
+        }
+        let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+        let unit = units.into_iter().find_map(|(unit, power)| Some((size.strip_suffix(unit)?, power)));
+        let (number, power) = unit.unwrap_or((size, 0));
+        digits(number)?.checked_mul(1 << power).map(CacheLimit::Bytes)
+    }
+
+    /// The limit in bytes, on a disk of `total` bytes.
+    pub fn bytes(self, total: u64) -> u64 {
+        match self {
+            CacheLimit::Bytes(bytes) => bytes,
+            CacheLimit::Percent(percent) => (u128::from(total) * u128::from(percent) / 100) as u64,
+        }
+    }
 }
 
 /// Sets a setting of a file or a directory. Fails with `Invalid` for an impossible value, and with
 /// `Denied` where another setting forbids it.
 pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, value: &str) -> Result<()> {
-    let is_cache = setting.name == POLICY.name && cache_bytes(value).is_some();
+    let is_cache = setting.name == POLICY.name && CacheLimit::from_policy(value).is_some();
     if !is_cache && !setting.values.contains(&value) {
         let name = setting.name;
         let values = match name {
             _ if name == POLICY.name => {
-                "manual, auto, auto:TIER, such as auto:q5, or cache BYTES, such as \"cache 50000000000\""
+                "manual, auto, auto:TIER such as auto:q5, or cache:SIZE such as cache:200G or cache:50%"
                     .to_owned()
             }
             _ if name == LOSSY.name => "deny, allow, or allow:TIER, such as allow:q8".to_owned(),
@@ -164,7 +190,7 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
             return Err(Error::new(ErrorKind::Denied, text));
         }
         if is_cache && found.file().is_some() {
-            return Err(Error::invalid("only a directory can be a cache with a quota"));
+            return Err(Error::invalid("only a directory can be a cache"));
         }
         let was_import = setting.name == LOSSY.name && state.is_allowed_until_written(node);
         if state.setting(node, setting.name) == Some(value) && !was_import {
@@ -215,16 +241,41 @@ pub fn note_why(collection: &Collection, node: EntryId, why: &str) -> Result<()>
 
 #[cfg(test)]
 mod tests {
-    use super::cache_bytes;
+    use super::CacheLimit;
 
     #[test]
-    fn a_cache_setting_is_a_plain_number() {
-        assert_eq!(cache_bytes("cache 0"), Some(0));
-        assert_eq!(cache_bytes("cache 18446744073709551615"), Some(u64::MAX));
-        for text in
-            ["cache", "cache ", "cache +5", "cache -1", "cache  5", "cache 5 ", "cache 18446744073709551616"]
-        {
-            assert_eq!(cache_bytes(text), None, "{text}");
+    fn the_limit_of_a_cache_is_bytes_with_a_unit_or_a_share_of_the_disk() {
+        let parsed = |text: &str| CacheLimit::from_policy(text).map(|limit| limit.bytes(1000));
+        for (text, bytes) in [
+            ("cache:0", 0),
+            ("cache:18446744073709551615", u64::MAX),
+            ("cache:3K", 3 << 10),
+            ("cache:200G", 200 << 30),
+            ("cache:16777215T", 16_777_215 << 40),
+            ("cache:50%", 500),
+            ("cache:100%", 1000),
+        ] {
+            assert_eq!(parsed(text), Some(bytes), "{text}");
+        }
+        for text in [
+            "cache",
+            "cache:",
+            "cache:+5",
+            "cache:-1",
+            "cache: 5",
+            "cache:5 ",
+            "cache 5",
+            "cache:G",
+            "cache:%",
+            "cache:0%",
+            "cache:101%",
+            "cache:1.5G",
+            "cache:5g",
+            "cache:5GB",
+            "cache:18446744073709551616",
+            "cache:16777216T",
+        ] {
+            assert_eq!(parsed(text), None, "{text}");
         }
     }
 }

@@ -100,7 +100,7 @@ fn a_user_who_may_write_a_directory_cannot_set_attributes_of_all_below_it() {
     fs::set_permissions(&mine, fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(&all, fs::Permissions::from_mode(0o777)).unwrap();
     for (key, value) in
-        [("lossy", "allow"), ("evict", "discard"), ("policy", "cache 0"), ("tier", "q3:all"), ("pin", "1")]
+        [("lossy", "allow"), ("evict", "discard"), ("policy", "cache:0"), ("tier", "q3:all"), ("pin", "1")]
     {
         let line = format!("setfattr -n user.tierfs.{key} -v '{value}' a/c/all");
         as_user(ALICE, ALICE, &root, &line).failed(1, &["not permitted"]);

@@ -126,32 +126,30 @@ fn a_cache_keeps_to_its_quota_and_drops_the_least_recently_used() {
     fs::create_dir_all(cache.join("deep")).unwrap();
     fs::create_dir_all(mounted.path("t/c/other")).unwrap();
     let names = ["old", "deep/used", "open", "new"];
-    // Times decide the order: written long ago, one after the other.
-    for (age, name) in (0..).zip(names) {
-        let path = cache.join(name);
-        fs::write(&path, random.bytes(100_000)).unwrap();
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000 + age);
-        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    for name in names {
+        fs::write(cache.join(name), random.bytes(100_000)).unwrap();
     }
     fs::write(mounted.path("t/c/other/file"), random.bytes(100_000)).unwrap();
     fs::read(cache.join("deep/used")).unwrap();
     let open = fs::File::open(cache.join("open")).unwrap();
-    assert!(refused_set(&cache.join("new"), "policy", "cache 5", Errno::INVAL).contains("directory"));
-    for wrong in ["cache -1", "cache x", "cache  5", "cache 99999999999999999999"] {
+    assert!(refused_set(&cache.join("new"), "policy", "cache:5", Errno::INVAL).contains("directory"));
+    for wrong in
+        ["cache", "cache 5", "cache:-1", "cache:x", "cache:5GB", "cache:0%", "cache:99999999999999999999"]
+    {
         assert_eq!(set(&cache, "policy", wrong), Err(Errno::INVAL), "{wrong}");
     }
-    set(&cache, "policy", "cache 300000").unwrap();
-    assert_eq!(get(&cache, "policy"), "cache 300000");
+    set(&cache, "policy", "cache:300000").unwrap();
+    assert_eq!(get(&cache, "policy"), "cache:300000");
     // The kernel caches names for a while; it asks for each listing.
     let there = || {
         let listed = [support::names(&cache), support::names(&cache.join("deep"))].concat();
         names.map(|name| listed.iter().any(|listed| name.ends_with(listed.as_str())))
     };
     wait_until("one is gone", || there() == [false, true, true, true]);
-    set(&cache, "policy", "cache 200000").unwrap();
+    set(&cache, "policy", "cache:200000").unwrap();
     // The file that was opened last but one is open, and the file that was read last stays.
     wait_until("another is gone", || there() == [false, true, true, false]);
-    set(&cache, "policy", "cache 0").unwrap();
+    set(&cache, "policy", "cache:0").unwrap();
     wait_until("what is not open is gone", || there() == [false, false, true, false]);
     drop(open);
     wait_until("all is gone", || there() == [false; 4]);
@@ -219,7 +217,7 @@ fn a_cache_makes_room_while_too_little_of_the_disk_is_free() {
     }
     fs::write(mounted.path("t/c/beside"), random.bytes(100_000)).unwrap();
     let open = fs::File::open(cache.join("open")).unwrap();
-    set(&cache, "policy", "cache 100000000").unwrap();
+    set(&cache, "policy", "cache:100M").unwrap();
     for wrong in ["-1", "50GB", "lots", "1e9"] {
         assert!(refused_set(&cache, "free_min", wrong, Errno::INVAL).contains("bytes, or a size"), "{wrong}");
     }

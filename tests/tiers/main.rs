@@ -9,6 +9,7 @@
 mod again;
 mod attributes;
 mod automatic;
+mod cache_directories;
 mod command;
 mod digests;
 mod eviction;

@@ -363,7 +363,7 @@ impl Dispatcher {
                 return Err(Error::new(ErrorKind::Absent, text));
             }
             if !flags.writes_only() {
-                open_file.opened_to_read();
+                self.vfs.opened_to_read(&open_file);
             }
             let flags = if reads { OpenedFlags::NO_FLUSH } else { OpenedFlags::NONE };
             let mode = CacheMode::of(&open_file.collection().state(), open_file.node());

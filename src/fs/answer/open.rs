@@ -135,7 +135,7 @@ impl Dispatcher {
     }
 
     fn opened_backed(&self, ino: Ino, backed: Arc<Backed>, physical: Physical, reply: Reply) {
-        backed.open_file.opened_to_read();
+        self.vfs.opened_to_read(&backed.open_file);
         match &physical {
             Physical::Stored(_) => {
                 self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);

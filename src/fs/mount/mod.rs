@@ -259,7 +259,7 @@ impl Mount {
     /// All writes are durable when this returns, except those that it returns as lost.
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<MountEnd> {
         let (mut synced, mut trimmed) = (Instant::now(), 0);
-        let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let [heals, tends, follows, empties] = [(); 4].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
         let (mut looked, mut pressed) = (Instant::now(), Instant::now());
         let is_futile = Arc::new(AtomicBool::new(false));
@@ -285,6 +285,7 @@ impl Mount {
             self.second_looks.release_old();
             self.heal(&heals);
             self.tend_pins(&tends);
+            self.empty_caches(&empties);
             let is_pressed = pressed.elapsed() >= PRESSED_EVERY && !is_futile.load(Ordering::Acquire) && {
                 pressed = Instant::now();
                 self.vfs.is_short_of_space()
@@ -326,6 +327,14 @@ impl Mount {
         let vfs = self.vfs.clone();
         self.start_one("pins", tends, vfs.engine().has_pins_waiting(), move |progress| {
             Ok(format!("{} copies made anew", vfs.engine().tend_pins(progress)))
+        });
+    }
+
+    /// Queues a job that removes files of caches that come close to their limits.
+    fn empty_caches(&self, empties: &Arc<AtomicBool>) {
+        let (vfs, invalidator) = (self.vfs.clone(), self.invalidator.clone());
+        self.start_one("caches", empties, vfs.has_full_caches(), move |_| {
+            Ok(vfs.empty_full_caches(&mut |forget| invalidator.forget(forget, || ())))
         });
     }
 

@@ -141,7 +141,7 @@ impl State {
             self.apply_block(&object, &mut applier, record).or_else(|error| failed(record.sequence, error))
         });
         drop(applier);
-        State::count(&mut self.used, &object);
+        State::count(&mut self.counted, &object);
         done
     }
 

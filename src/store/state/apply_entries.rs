@@ -66,14 +66,14 @@ impl State {
                 let gone = object.resized(entry.bytes);
                 self.sizes.objects.push(object.clone());
                 self.freed.extend(gone.into_iter().map(Freed::Payload));
-                State::count(&mut self.used, object);
+                State::count(&mut self.counted, object);
             }
             None => {
                 let object = self.object_of(entry)?;
                 if let Some(extent) = object.extent() {
                     self.data_files.add_object(extent.file);
                 }
-                State::count(&mut self.used, &object);
+                State::count(&mut self.counted, &object);
                 self.objects.insert(ById(Arc::new(object)));
             }
         }
@@ -116,7 +116,7 @@ impl State {
         }
         let node = Arc::new(Node { entry: node, bytes });
         let before = self.nodes.replace(ById(node.clone())).map(|known| known.0);
-        State::count_node(&mut self.used, before.as_ref(), Some(&node));
+        State::count_node(&mut self.counted, before.as_ref(), Some(&node));
         self.leave_objects(node.entry.id, before.as_ref().and_then(|node| node.file()), node.file());
         self.note_file(before.as_ref().and_then(|node| node.file()), node.entry.id, node.file());
         Ok(())
@@ -144,13 +144,13 @@ impl State {
 
     fn remove_node(&mut self, id: EntryId) {
         let before = self.nodes.take(&id).map(|known| known.0);
-        State::count_node(&mut self.used, before.as_ref(), None);
+        State::count_node(&mut self.counted, before.as_ref(), None);
         self.leave_objects(id, before.as_ref().and_then(|node| node.file()), None);
         self.note_file(before.as_ref().and_then(|node| node.file()), id, None);
         self.count_directory(id, -1);
         self.tree.directories.remove(&id);
         let names = self.tree.links.remove_all(id);
-        State::count_names(&mut self.used, names, 0);
+        State::count_names(&mut self.counted, names, 0);
         self.forget_settings(id);
         self.unpin_all(id);
     }
@@ -169,7 +169,7 @@ impl State {
             self.unlink(replaced, link.clone());
         }
         let names = self.tree.links.add(node, link);
-        State::count_names(&mut self.used, names.saturating_sub(1), names);
+        State::count_names(&mut self.counted, names.saturating_sub(1), names);
         self.count_name(parent, node, 1);
         self.note_name(node);
         Ok(())
@@ -177,7 +177,7 @@ impl State {
 
     fn unlink(&mut self, node: EntryId, link: Link) {
         let (before, now) = self.tree.links.remove(node, &link);
-        State::count_names(&mut self.used, before, now);
+        State::count_names(&mut self.counted, before, now);
         self.count_name(link.0, node, -1);
         self.note_name(node);
     }

@@ -49,7 +49,7 @@ impl State {
                 let link = factor_link_of(record, sequence).ok_or_else(unknown)?;
                 let found = self.known(object)?.clone();
                 let replaced = found.factored(link)?;
-                State::count(&mut self.used, &found);
+                State::count(&mut self.counted, &found);
                 self.freed.extend(replaced.map(Freed::Factor));
                 Ok(())
             }
@@ -78,7 +78,7 @@ impl State {
         }
         let replaced = found.set_run(block, run)?;
         self.freed.extend(replaced.into_iter().map(Freed::Payload));
-        State::count(&mut self.used, &found);
+        State::count(&mut self.counted, &found);
         Ok(())
     }
 
@@ -97,14 +97,14 @@ impl State {
             links,
         }));
         let ended = found.end_factor();
-        State::count(&mut self.used, &found);
+        State::count(&mut self.counted, &found);
         self.freed.extend(ended.map(|link| Freed::EndedFactor { object: found, link }));
         Ok(())
     }
 
     fn remove_object(&mut self, object: ObjectId) {
         let Some(ById(removed)) = self.objects.take(&object) else { return };
-        State::uncount(&mut self.used, &removed);
+        State::uncount(&mut self.counted, &removed);
         if let Some(extent) = removed.extent() {
             self.data_files.remove_object(extent.file);
         }
@@ -122,7 +122,7 @@ impl State {
         {
             origin.sever(index);
         }
-        State::count(&mut self.used, &found);
+        State::count(&mut self.counted, &found);
         self.freed.push(Freed::Links(replaced));
         Ok(())
     }

@@ -59,7 +59,6 @@ use crate::format::log::catalog::{FileEntry, OutsideFile};
 use crate::model::{EntryId, ObjectId, Result};
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, BlockLayout};
-use crate::store::quota::Use;
 use crate::store::state::by_id::{ById, Set};
 use crate::store::state::data_files::DataFiles;
 use crate::store::state::directory::Directory;
@@ -70,6 +69,7 @@ use crate::store::state::pins::Pins;
 use crate::store::state::settings_table::Settings;
 use crate::store::state::shard_indexes::ShardIndexes;
 use crate::store::state::tree::Tree;
+use crate::store::state::used_space::Counted;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -114,7 +114,7 @@ pub struct State {
     pub(in crate::store) freed: Vec<Freed>,
     sizes: ChangedSizes,
     /// Space in use; `quota` counts it.
-    pub(in crate::store) used: Use,
+    pub(in crate::store) counted: Counted,
     data_files: DataFiles,
     shard_indexes: ShardIndexes,
     /// Sequence number of the last record that only relocated a block.

@@ -107,7 +107,7 @@ impl State {
     }
 
     /// As [`inherited`](Self::inherited), with the node that has it.
-    fn inherited_from<'a>(&'a self, node: EntryId, key: &'a str) -> Option<(EntryId, &'a str)> {
+    pub fn inherited_from<'a>(&'a self, node: EntryId, key: &'a str) -> Option<(EntryId, &'a str)> {
         let (mut at, mut of_import) = (node, None);
         for _ in 0..=self.nodes.len() {
             if let Some(value) = self.setting(at, key) {

@@ -118,8 +118,8 @@ impl State {
             None => self.pins.remove(&pin),
         };
         let bytes = |copy: Option<&Arc<PinnedCopy>>| copy.map_or(0, |copy| copy.bytes);
-        let stored = self.used.stored.saturating_add(bytes(self.copy_of(pin)));
-        self.used.stored = stored.saturating_sub(bytes(before.as_ref().and_then(Option::as_ref)));
+        let stored = self.counted.used.stored.saturating_add(bytes(self.copy_of(pin)));
+        self.counted.used.stored = stored.saturating_sub(bytes(before.as_ref().and_then(Option::as_ref)));
         self.freed.extend(before.flatten().map(Freed::Copy));
     }
 

@@ -10,34 +10,56 @@ use crate::store::quota::Use;
 use crate::store::state::node::Node;
 use crate::store::state::{ROOT, State};
 
+/// The use that a log records.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::store) struct Counted {
+    pub used: Use,
+    /// All stored bytes that were ever added.
+    pub grown: u64,
+}
+
 impl State {
     /// The use recorded in the log.
     pub fn used(&self) -> Use {
-        self.used
+        self.counted.used
+    }
+
+    /// The stored bytes that were added since the log was opened, whatever was removed. Whoever notes it knows later how
+    /// much a part of the collection can have grown.
+    pub fn grown(&self) -> u64 {
+        self.counted.grown
     }
 
     /// Updates the use after an object changed.
-    pub(in crate::store) fn count(used: &mut Use, object: &Object) {
+    pub(in crate::store) fn count(counted: &mut Counted, object: &Object) {
         let now = Use { logical: object.logged_layout().bytes, stored: object.stored(), files: 0 };
         let before = object.counted_as(now);
-        *used = used.and(now.without(before)).without(before.without(now));
+        let more = now.without(before);
+        counted.used = counted.used.and(more).without(before.without(now));
+        counted.grown = counted.grown.saturating_add(more.stored);
     }
 
     /// Updates the use after an object was removed.
-    pub(in crate::store) fn uncount(used: &mut Use, object: &Object) {
-        *used = used.without(object.counted_as(Use::default()));
+    pub(in crate::store) fn uncount(counted: &mut Counted, object: &Object) {
+        counted.used = counted.used.without(object.counted_as(Use::default()));
     }
 
     /// Updates the use after a node was added, changed or removed.
-    pub(in crate::store) fn count_node(used: &mut Use, before: Option<&Arc<Node>>, now: Option<&Arc<Node>>) {
+    pub(in crate::store) fn count_node(
+        counted: &mut Counted,
+        before: Option<&Arc<Node>>,
+        now: Option<&Arc<Node>>,
+    ) {
         let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| node.entry.id != ROOT));
-        used.files = (used.files + one(now)).saturating_sub(one(before));
+        let files = &mut counted.used.files;
+        *files = (*files + one(now)).saturating_sub(one(before));
     }
 
     /// Updates the use after a node's number of names changed.
-    pub(in crate::store) fn count_names(used: &mut Use, before: usize, now: usize) {
+    pub(in crate::store) fn count_names(counted: &mut Counted, before: usize, now: usize) {
         let further = |names: usize| names.saturating_sub(1) as u64;
-        used.files = (used.files + further(now)).saturating_sub(further(before));
+        let files = &mut counted.used.files;
+        *files = (*files + further(now)).saturating_sub(further(before));
     }
 
     /// Logical bytes of a file. Its objects come before it in the log.

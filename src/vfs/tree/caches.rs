@@ -1,18 +1,108 @@
-//! The periodic work of a mount: moves between tiers by policy, and cache directories. When one of these
-//! exceeds its quota, its least recently used files are removed.
+//! The periodic work of a mount: moves between tiers by policy, and cache directories.
+//!
+//! A cache directory (`policy=cache:SIZE`) holds at most its limit, and one file a program that writes: the creation of a
+//! file first unlinks the least recently used files where the cache is over its limit, and a job does so where it comes
+//! close, so that programs rarely wait. A look at a directory takes time by the number of its files. Until the next look
+//! the bytes that the collection has stored since bound what the directory can have grown by.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::engine::{Heat, POLICY, cache_bytes};
+use parking_lot::Mutex;
+
+use crate::engine::{CacheLimit, Heat, POLICY};
 use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, FREE_MIN, Progress, Result};
 use crate::store::Collection;
 use crate::store::EventKind;
-use crate::store::{State, Walk};
+use crate::store::State;
+use crate::store::now_nanoseconds;
+use crate::vfs::open::OpenFile;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::vfs::Vfs;
+
+/// Names that are looked at while the state is locked.
+const LOOKED_AT_ONCE: usize = 512;
+/// A cache is emptied to this part below its limit, if that removes whole files, so that the next look is far.
+const SLACK_PART: u64 = 64;
+
+/// What a mount remembers of its cache directories, by the numbers of their collections and nodes.
+#[derive(Default)]
+pub(super) struct CacheUse {
+    /// When files were last opened to be read, in nanoseconds since 1970. The log only has the tick.
+    opened: Mutex<HashMap<(u32, EntryId), u64>>,
+    looks: Mutex<HashMap<(u32, EntryId), Arc<Look>>>,
+}
+
+/// The last look at a cache directory.
+#[derive(Default)]
+struct Look {
+    /// Held by the one thread that removes files.
+    removing: Mutex<()>,
+    found: Mutex<Option<Found>>,
+}
+
+/// The stored bytes of a cache directory at a moment.
+#[derive(Clone, Copy)]
+struct Found {
+    held: u64,
+    at: Moment,
+}
+
+/// A moment in the history of a collection.
+#[derive(Clone, Copy, PartialEq)]
+struct Moment {
+    /// The stored bytes that were added so far.
+    grown: u64,
+    /// The stored bytes that are left.
+    stored: u64,
+    /// The nodes with policies of their own, as a sum: a cache ends at such directories.
+    policies: u64,
+}
+
+impl Moment {
+    fn now(state: &State) -> Moment {
+        let nodes = state.set_nodes(POLICY.name);
+        let policies = nodes
+            .fold(0, |sum: u64, (node, _)| sum.wrapping_add(node.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+        Moment { grown: state.grown(), stored: state.used().stored, policies }
+    }
+}
+
+impl Found {
+    fn most(&self, now: Moment) -> u64 {
+        let grown = now.grown.saturating_sub(self.at.grown);
+        if self.at.policies == now.policies { self.held.saturating_add(grown) } else { u64::MAX }
+    }
+}
+
+impl Look {
+    /// The most bytes that the directory can have. `u64::MAX` if a new look must tell.
+    fn most(&self, now: Moment) -> u64 {
+        self.found.lock().map_or(u64::MAX, |found| found.most(now))
+    }
+}
+
+/// A cache directory of a collection.
+#[derive(Clone, Copy)]
+struct CacheDirectory {
+    node: EntryId,
+    limit: u64,
+    /// Bytes of the disk that stay free.
+    free_min: u64,
+}
+
+impl CacheDirectory {
+    fn slack(&self) -> u64 {
+        self.limit / SLACK_PART
+    }
+
+    /// With more bytes a job removes files.
+    fn comes_close_at(&self) -> u64 {
+        self.limit - self.slack() / 2
+    }
+}
 
 /// A file in a cache.
 struct Cached {
@@ -20,15 +110,9 @@ struct Cached {
     name: Arc<[u8]>,
     node: EntryId,
     bytes: u64,
-    /// Time of the last access or write, in seconds since 1970.
+    /// Time of the last open or change, in nanoseconds since 1970.
     used: u64,
-}
-
-/// The bytes that a cache may hold, and those that are missing on its disk.
-#[derive(Clone, Copy)]
-struct Room {
-    quota: u64,
-    short: u64,
+    is_pinned: bool,
 }
 
 impl Vfs {
@@ -77,29 +161,98 @@ impl Vfs {
 
     /// Whether any open collection has caches.
     pub(super) fn has_caches(&self) -> bool {
-        let is_cache = |collection: &Arc<Collection>| {
-            collection.state().set_nodes(POLICY.name).any(|(_, value)| cache_bytes(value).is_some())
-        };
-        self.store().open_collections().iter().any(is_cache)
+        let open = self.store().open_collections();
+        open.iter().any(|collection| limits_of(&collection.state()).next().is_some())
     }
 
-    /// Unlinks the least recently used files of each cache until it is within its quota, and more where fewer bytes than
-    /// its `free_min` are `free`. It skips open files, and containers with an open tensor. Returns how many files it
-    /// unlinked and their bytes, and reports errors in the program log. It syncs nothing.
+    /// The cache directories of a collection.
+    fn caches_of(&self, collection: &Collection) -> Vec<CacheDirectory> {
+        let state = collection.state();
+        let mut total = None;
+        let mut size =
+            || *total.get_or_insert_with(|| self.store().space().map_or(u64::MAX, |space| space.total));
+        let directory = |(node, limit): (EntryId, CacheLimit)| CacheDirectory {
+            node,
+            limit: limit.bytes(size()),
+            free_min: collection.thresholds_of(&state, node).free_min as u64,
+        };
+        limits_of(&state).map(directory).collect()
+    }
+
+    fn look_at(&self, collection: &Collection, cache: CacheDirectory) -> Arc<Look> {
+        let key = (collection.state().number(), cache.node);
+        self.cache_use.looks.lock().entry(key).or_default().clone()
+    }
+
+    /// Notes the open of a file to be read. The kernel's own reads are invisible.
+    pub fn opened_to_read(&self, open_file: &OpenFile) {
+        open_file.opened_to_read();
+        let state = open_file.collection().state();
+        if limits_of(&state).next().is_some() {
+            let now = u64::try_from(now_nanoseconds()).unwrap_or(0);
+            self.cache_use.opened.lock().insert((state.number(), open_file.node()), now);
+        }
+    }
+
+    /// Forgets the looks at the caches of a collection, where a rename moves bytes from one directory to another.
+    pub(super) fn moved_between(&self, collection: &Collection, from: EntryId, to: EntryId) {
+        let state = collection.state();
+        let cache_of = |node| state.inherited_from(node, POLICY.name).map(|(cache, _)| cache);
+        if from != to && limits_of(&state).next().is_some() && cache_of(from) != cache_of(to) {
+            let number = state.number();
+            self.cache_use.looks.lock().retain(|(collection, _), _| *collection != number);
+        }
+    }
+
+    /// Whether a cache comes close to its limit, or is over it.
+    pub fn has_full_caches(&self) -> bool {
+        let open = self.store().open_collections();
+        open.iter().filter(|collection| collection.check_writable().is_ok()).any(|collection| {
+            let now = Moment::now(&collection.state());
+            let is_full =
+                |cache: CacheDirectory| self.look_at(collection, cache).most(now) > cache.comes_close_at();
+            self.caches_of(collection).into_iter().any(is_full)
+        })
+    }
+
+    /// Removes the least recently used files of caches that come close to their limits. Returns a summary for people.
+    pub fn empty_full_caches(&self, forget: &mut dyn FnMut(Invalidation)) -> String {
+        match self.empty_caches(u64::MAX, forget) {
+            (0, _) => String::new(),
+            (gone, bytes) => format!("{gone} files of caches unlinked, {bytes} bytes"),
+        }
+    }
+
+    /// Makes room for a new file in the caches of a collection that are over their limits. One thread removes files while
+    /// others wait for it.
+    pub(super) fn make_room_in_caches(&self, collection: &Arc<Collection>) {
+        for cache in self.caches_of(collection) {
+            let look = self.look_at(collection, cache);
+            if look.most(Moment::now(&collection.state())) <= cache.limit {
+                continue;
+            }
+            let (gone, _) =
+                self.empty_cache(collection, cache, 0, &mut |forget| self.queue_invalidation(forget));
+            if gone > 0 {
+                self.release_unlinked();
+            }
+        }
+    }
+
+    /// Unlinks the least recently used files of each cache that comes close to its limit until it is below, and more where
+    /// fewer bytes than its `free_min` are `free`. It skips open files, and containers with an open tensor. Returns how
+    /// many files it unlinked and their bytes, and reports errors in the program log. It syncs nothing.
     pub(super) fn empty_caches(&self, free: u64, forget: &mut dyn FnMut(Invalidation)) -> (u64, u64) {
         let (mut gone, mut freed) = (0, 0);
         for collection in self.store().open_collections() {
-            let caches: Vec<(EntryId, u64, u64)> = {
-                let state = collection.state();
-                let caches = state.set_nodes(POLICY.name);
-                let free_min = |node| collection.thresholds_of(&state, node).free_min as u64;
-                caches.filter_map(|(node, value)| Some((node, cache_bytes(value)?, free_min(node)))).collect()
-            };
-            if collection.check_writable().is_ok() {
-                for (directory, quota, free_min) in caches {
-                    let short = free_min.saturating_sub(free.saturating_add(freed));
-                    let (files, bytes) =
-                        self.empty_cache(&collection, directory, Room { quota, short }, forget);
+            if collection.check_writable().is_err() {
+                continue;
+            }
+            for cache in self.caches_of(&collection) {
+                let short = cache.free_min.saturating_sub(free.saturating_add(freed));
+                let most = self.look_at(&collection, cache).most(Moment::now(&collection.state()));
+                if short > 0 || most > cache.comes_close_at() {
+                    let (files, bytes) = self.empty_cache(&collection, cache, short, forget);
                     gone += files;
                     freed += bytes;
                 }
@@ -112,22 +265,31 @@ impl Vfs {
         (gone, freed)
     }
 
+    /// Unlinks files of a cache until it is below its limit, and `short` bytes more.
     fn empty_cache(
         &self,
         collection: &Arc<Collection>,
-        directory: EntryId,
-        Room { quota, short }: Room,
+        cache: CacheDirectory,
+        short: u64,
         forget: &mut dyn FnMut(Invalidation),
     ) -> (u64, u64) {
-        let number = collection.state().number();
-        let mut files = cached(collection, &collection.state(), directory);
+        let look = self.look_at(collection, cache);
+        let _removing = look.removing.lock();
+        let (number, at) = {
+            let state = collection.state();
+            (state.number(), Moment::now(&state))
+        };
+        let mut files = self.cached(collection, cache.node);
         files.sort_by_key(|file| (file.used, file.node, file.parent));
-        let mut seen = HashSet::new();
-        let mut held: u64 = files.iter().filter(|file| seen.insert(file.node)).map(|file| file.bytes).sum();
+        let mut held = held_by(&files);
         let (mut gone, begun) = (0, held);
-        let quota = quota.min(held.saturating_sub(short));
-        for file in files {
-            if held <= quota {
+        let limit = if short > 0 { cache.limit.min(held.saturating_sub(short)) } else { cache.limit };
+        let is_close = short == 0 && held > cache.comes_close_at();
+        let least = if is_close { limit - cache.slack() } else { limit };
+        // Whole files go, so that small ones go together.
+        let is_enough = |held: u64, file: &Cached| held <= limit && held.saturating_sub(file.bytes) < least;
+        for file in files.iter().filter(|file| !file.is_pinned) {
+            if is_enough(held, file) {
                 break;
             }
             let (is_there, related) = {
@@ -149,46 +311,104 @@ impl Vfs {
                     // A file with another name still uses its space.
                     if collection.state().node(file.node).is_none() {
                         held = held.saturating_sub(file.bytes);
+                        self.cache_use.opened.lock().remove(&(number, file.node));
                     }
-                    let text = format!("unlinked: {held} bytes are left of a quota of {quota}");
+                    let text = format!("unlinked: {held} bytes are left of a limit of {}", cache.limit);
                     collection.event_log().tell(EventKind::Migration, &path, "policy=cache", &text);
                     forget(changed);
                 }
                 Err(error) => log::warn!("{path} stays in its cache: {error}"),
             }
         }
+        *look.found.lock() = Some(Found { held, at });
         (gone, begun - held)
+    }
+
+    /// The files below a directory, except below directories that have a policy of their own. The state is locked for
+    /// some names at a time.
+    fn cached(&self, collection: &Collection, directory: EntryId) -> Vec<Cached> {
+        let mut found = Vec::new();
+        let tick_seconds = u64::from(self.store().ticks().length());
+        let (mut waiting, mut seen) = (vec![directory], HashSet::from([directory]));
+        while let Some(directory) = waiting.pop() {
+            let names: Vec<(Arc<[u8]>, EntryId)> = {
+                let state = collection.state();
+                let names = state.directory(directory).into_iter().flat_map(|names| names.after(EntryId(0)));
+                names.map(|(_, name, id)| (name.clone(), id)).collect()
+            };
+            for names in names.chunks(LOOKED_AT_ONCE) {
+                let state = collection.state();
+                let opened = self.cache_use.opened.lock();
+                let opened = |id: EntryId| opened.get(&(state.number(), id)).copied();
+                for (name, id) in names {
+                    let Some(node) = state.node(*id) else { continue };
+                    match &node.entry.node_type {
+                        NodeType::Directory if state.setting(*id, POLICY.name).is_none() => {
+                            waiting.extend(Some(*id).filter(|id| seen.insert(*id)));
+                        }
+                        // A tensor of a container is removed with the container.
+                        NodeType::File(file) if file.container.is_none() => {
+                            let related: Vec<EntryId> =
+                                state.parts(file).map(|part| part.entry.id).chain([*id]).collect();
+                            let objects =
+                                file.objects.iter().filter_map(|object| state.object(*object).cloned());
+                            let objects: Vec<_> = objects.collect();
+                            // The last use may have been at any time of its tick.
+                            let tick_end = || match Heat::of(collection, &state, node, &objects).last_access {
+                                0 => 0,
+                                begin => begin.saturating_add(tick_seconds).saturating_mul(1_000_000_000),
+                            };
+                            let changed = u64::try_from(node.entry.ctime).unwrap_or(0);
+                            let last_opened = related.iter().filter_map(|id| opened(*id)).max();
+                            found.push(Cached {
+                                parent: directory,
+                                name: name.clone(),
+                                node: *id,
+                                bytes: objects.iter().map(|object| object.stored()).sum(),
+                                used: last_opened.unwrap_or_else(tick_end).max(changed),
+                                is_pinned: related.iter().any(|id| state.is_pinned(*id)),
+                            });
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The room that the cache of a node leaves, if it is in one: the bytes until its limit, and those that it holds.
+    pub(super) fn room_of_cache(&self, view: &crate::vfs::tree::location::FileView) -> Option<(u64, u64)> {
+        let collection = &view.collection;
+        let cache = {
+            let state = collection.state();
+            state.inherited_from(view.node.entry.id, POLICY.name)?.0
+        };
+        let cache = self.caches_of(collection).into_iter().find(|found| found.node == cache)?;
+        let look = self.look_at(collection, cache);
+        let at = Moment::now(&collection.state());
+        let known = (*look.found.lock()).filter(|found| found.at == at);
+        let held = known.map_or_else(
+            || {
+                let held = held_by(&self.cached(collection, cache.node));
+                *look.found.lock() = Some(Found { held, at });
+                held
+            },
+            |found| found.held,
+        );
+        let held = held.min(cache.limit);
+        Some((cache.limit - held, held))
     }
 }
 
-/// The files below a directory, except below directories that have a policy of their own.
-fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cached> {
-    let mut found = Vec::new();
-    state.walk(directory, &mut |visited| {
-        let id = visited.node.entry.id;
-        match &visited.node.entry.node_type {
-            NodeType::Directory if state.setting(id, POLICY.name).is_none() => return Walk::Enter,
-            // A tensor of a container is removed with the container.
-            NodeType::File(file) if file.container.is_none() => {
-                let mut related = state.parts(file).map(|part| part.entry.id).chain([id]);
-                if related.any(|id| state.is_pinned(id)) {
-                    return Walk::Pass;
-                }
-                let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
-                let objects: Vec<_> = objects.collect();
-                let heat = Heat::of(collection, state, visited.node, &objects);
-                let written = u64::try_from(visited.node.entry.mtime / 1_000_000_000).unwrap_or(0);
-                found.push(Cached {
-                    parent: visited.directory,
-                    name: visited.name.clone(),
-                    node: id,
-                    bytes: objects.iter().map(|object| object.stored()).sum(),
-                    used: heat.last_access.max(written),
-                });
-            }
-            _ => {}
-        }
-        Walk::Pass
-    });
-    found
+/// The stored bytes of files, of which some may have several names.
+fn held_by(files: &[Cached]) -> u64 {
+    let mut seen = HashSet::new();
+    files.iter().filter(|file| seen.insert(file.node)).map(|file| file.bytes).sum()
+}
+
+/// The cache directories of a state, with their limits.
+fn limits_of(state: &State) -> impl Iterator<Item = (EntryId, CacheLimit)> {
+    let set = state.set_nodes(POLICY.name);
+    set.filter_map(|(node, value)| Some((node, CacheLimit::from_policy(value)?)))
 }

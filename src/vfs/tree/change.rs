@@ -240,6 +240,7 @@ impl Vfs {
     /// Creates an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: Owner) -> Result<(Ino, Located)> {
         let directory = self.directory_to_add(parent, name)?;
+        self.make_room_in_caches(&directory.collection);
         self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
         self.found_in(&directory, name)
     }
@@ -387,6 +388,7 @@ impl Vfs {
             Ok(renamed) => renamed,
             Err(error) => return self.forget_or_queue(collection, changes, None, Err(error)),
         };
+        self.moved_between(collection, from.directory, to.directory);
         changes.merge(more);
         changes.merge(self.keep(last));
         let (is_file, is_marked) = {

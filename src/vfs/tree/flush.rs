@@ -301,14 +301,18 @@ fn must_be_recognized_again(open_file: &OpenFile) -> bool {
 
 impl Vfs {
     /// The space of the disk. Space of removed files counts as free. In a tenant or a collection with a
-    /// quota, the quota is the size.
+    /// quota, the quota is the size; in a cache directory, its limit.
     pub fn space(&self, ino: Ino) -> Result<Space> {
         let space = self.store().space()?;
         let removed = self.removed_bytes();
         let more = |free: u64| free.saturating_add(removed).min(space.total);
         let space = Space { free: more(space.free), available: more(space.available), ..space };
         let room = match self.locate(ino) {
-            Ok(Located::Node(view)) => view.collection.meter().room(),
+            Ok(Located::Node(view)) => {
+                let room = view.collection.meter().room();
+                let cache = self.room_of_cache(&view);
+                Room { bytes: [room.bytes, cache].into_iter().flatten().min(), ..room }
+            }
             Ok(Located::Tenant(name)) => self.store().tenant_room(&name)?,
             _ => Room::default(),
         };

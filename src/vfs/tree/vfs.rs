@@ -15,6 +15,7 @@ use crate::store::{Node, ROOT, State};
 use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
+use crate::vfs::tree::caches::CacheUse;
 use crate::vfs::tree::form_numbers::{FormNumbers, no_number};
 use crate::vfs::tree::ino::{Ino, Owner as ControlOwner, Place};
 use crate::vfs::tree::invalidation::Invalidation;
@@ -46,6 +47,7 @@ pub struct Vfs {
     pub(super) verify: Verify,
     pub(super) open_files: OpenFiles,
     pub(super) unlinked: Unlinked,
+    pub(super) cache_use: CacheUse,
     /// Files that differ from the log although they may be closed.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// Invalidations that jobs and slow requests have queued so far.
@@ -108,6 +110,7 @@ impl Vfs {
             verify,
             open_files,
             unlinked,
+            cache_use: CacheUse::default(),
             unflushed: Mutex::default(),
             pending_invalidations: Mutex::default(),
             mounted: Mounted { by: owner, at: now_nanoseconds() },
