@@ -70,12 +70,16 @@ def snapshot_file(kind, number, size, mtime, extents):
 
 
 def manifest_body():
-    pieces = [(0x10, 7, 300, 900, 1), (0x20, 0, 8 << 20, 8 << 20, 0), (0x30, 0xFFFFFFFF, 70000, 70000, 0), (0x40, 8, 512, 1024, 1)]
+    pieces = [(0x10, 7, 300, 900, 1), (0x20, 0, 8 << 20, 8 << 20, 0), (0x30, 0xFFFFFFFF, 70000, 70000, 0), (0x40, 8, 512, 1024, 1),
+              (0x50, 0, 200, 40000, 2)]
+    # From the second piece, 30,000 bytes of BF16 at 64; the rest has no base.
+    differences = [struct.pack("<IQI", 4, 16, 2) + struct.pack("<IBII", 30000, DTYPE_CODE["bf16"], 1, 64)
+                   + struct.pack("<IBII", 10000, DTYPE_CODE["u8"], 0xFFFFFFFF, 0)]
     log, data, tier, delta, factor = range(5)
     files = [
         snapshot_file(log, 0, 900, 0, [(0, 0, 0, 900)]),
         snapshot_file(data, 1, (8 << 20) + 600, 1_700_000_000_123_456_789, [(0, 2, 0, 500), (600, 1, 0, 8 << 20)]),
-        snapshot_file(data, 0x1F00000000, 1 << 40, -1, []),
+        snapshot_file(data, 0x1F00000000, 1 << 40, -1, [(8, 4, 0, 40000)]),
         snapshot_file(tier, 2, 64000, 0, [(0, 2, 500, 63000), (63488, 2, 63500, 64)]),
         snapshot_file(delta, 0, 64, 0, [(0, 2, 69000, 64)]),
         snapshot_file(factor, 0, 20, 0, [(10, 2, 0, 10)]),
@@ -89,6 +93,7 @@ def manifest_body():
         struct.pack("<I", 1), text("acme"), text("base"), struct.pack("<Q", 3),
         struct.pack("<I", len(pieces)),
         *(bytes([name]) * 32 + struct.pack("<IIIB", *rest) for name, *rest in pieces),
+        struct.pack("<I", len(differences)), *differences,
         struct.pack("<I", len(files)), *files,
         struct.pack("<I", 1), text("q5"), struct.pack("<IIII", 6, 2, 7, 8), bytes(range(32)),
     ])

@@ -11,6 +11,7 @@ mod client;
 mod clones;
 mod clones_mounted;
 mod cluster;
+mod differences;
 mod failing_disk;
 mod faulty;
 mod garbage;

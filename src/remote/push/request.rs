@@ -10,7 +10,7 @@ use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::tags::{check_tag, set_tag};
 use crate::remote::push::outcome::Pushed;
-use crate::remote::push::parameters::{JOBS, Parameters, Variants};
+use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Parameters, Variants};
 use crate::remote::push::publish::push;
 use crate::store::disk::files::random_id;
 use crate::store::{Recode, Settings, Store, now_nanoseconds};
@@ -41,6 +41,8 @@ pub struct PushRequest {
     pub variants: Option<Vec<MoveTo>>,
     /// Whether to put the state over a snapshot that somebody else has pushed.
     pub force: bool,
+    /// Which pieces are sent as differences.
+    pub differences: DifferenceLimits,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// Tells the job of this request from others.
@@ -91,6 +93,7 @@ impl PushRequest {
             dedup_with: Vec::new(),
             variants: None,
             force: false,
+            differences: DifferenceLimits::default(),
             jobs: JOBS,
             label: None,
         }
@@ -109,6 +112,8 @@ impl PushRequest {
             "dedup_with": self.dedup_with.iter().map(OwnedCollectionName::to_string).collect::<Vec<_>>(),
             "variants": self.variants.as_ref().map(|all| all.iter().map(|to| to.variant_name()).collect::<Vec<_>>()),
             "force": self.force,
+            "keyframe_after": self.differences.pushes_max,
+            "difference_max": self.differences.percent_max,
             "jobs": self.jobs,
             "label": self.label,
         });
@@ -157,6 +162,12 @@ impl PushRequest {
                     self.variants = Some(parse_variants(&names.collect::<Result<Vec<_>>>()?)?);
                 }
                 "force" => self.force = switch()?,
+                "keyframe_after" => self.differences.pushes_max = value.as_u64().ok_or_else(wrong)?,
+                "difference_max" => {
+                    let percent = value.as_u64().and_then(|percent| u8::try_from(percent).ok());
+                    let percent = percent.filter(|percent| DIFFERENCE_PERCENT.contains(percent));
+                    self.differences.percent_max = percent.ok_or_else(wrong)?;
+                }
                 "jobs" => {
                     let jobs = value.as_u64().and_then(|jobs| usize::try_from(jobs).ok());
                     let jobs = jobs.filter(|jobs| (1..=JOBS_MAX).contains(jobs));
@@ -212,6 +223,7 @@ impl PushRequest {
             dedup_with: self.dedup_with.clone(),
             variants: self.variants(variant, store.settings()),
             is_forced: self.force,
+            differences: self.differences,
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
@@ -227,7 +239,7 @@ fn random() -> Result<StoreId> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PushRequest, parse_variants};
+    use super::{DifferenceLimits, PushRequest, parse_variants};
     use crate::model::OwnedCollectionName;
 
     #[test]
@@ -243,6 +255,7 @@ mod tests {
             dedup_with: vec![place("base")],
             variants: Some(parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap()),
             force: true,
+            differences: DifferenceLimits { pushes_max: 0, percent_max: 90 },
             jobs: 3,
             label: Some("7-8".to_owned()),
             ..plain.clone()
@@ -266,6 +279,7 @@ mod tests {
             "{\"collection\": \"acme/m\", \"url\": \"/srv\"}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://key:secret@b/p\"}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"jobs\": 0}",
+            "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"difference_max\": 91}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"colour\": 1}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"variants\": [\"exact\"]}",
         ] {
