@@ -14,6 +14,7 @@ mod cluster;
 mod differences;
 mod failing_disk;
 mod faulty;
+mod following;
 mod garbage;
 mod kept;
 mod mounted;

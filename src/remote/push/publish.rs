@@ -239,11 +239,16 @@ fn is_published(manifest: &Manifest, described: &Described, needs: &[Needed], ch
         && manifest.variants.iter().map(recipe).eq(choices.iter().map(|it| (it.name(), it.recipe())))
 }
 
-/// Notes the newest number. Readers find the snapshot without.
+/// Notes the newest number, and then that something was pushed. Readers find the snapshot without.
 fn set_head(remote: &Remote, parameters: &Parameters, number: u64) {
-    let key = keys::head(&parameters.tenant, &parameters.collection);
-    if let Err(error) = remote.client().put(&key, Bytes::from(format!("{number:016x}"))) {
-        log::warn!("the hint of the newest snapshot was not written: {error}");
+    let head = keys::head(&parameters.tenant, &parameters.collection);
+    let hints =
+        [(head.as_str(), format!("{number:016x}")), (keys::PUSHED, format!("{:032x}", parameters.push))];
+    for (key, text) in hints {
+        if let Err(error) = remote.client().put(key, Bytes::from(text)) {
+            log::warn!("a hint of the newest snapshot was not written: {error}");
+            return;
+        }
     }
 }
 
