@@ -63,6 +63,8 @@ struct Followed {
     last_push: Option<Vec<u8>>,
     /// When snapshots were looked for.
     looked: Instant,
+    /// Whether the last look has failed.
+    has_failed: bool,
 }
 
 impl Followed {
@@ -132,12 +134,18 @@ impl RemoteArgs {
         signals.set_read_timeout(Some(period)).map_err(failed)?;
         let store = Arc::downgrade(store);
         std::thread::spawn(move || {
-            let mut followed = Followed { last_push: None, looked: Instant::now() };
+            let mut followed = Followed { last_push: None, looked: Instant::now(), has_failed: false };
             loop {
                 let is_asked = matches!((&signals).read(&mut [0; 64]), Ok(1..));
                 let Some(store) = store.upgrade() else { return };
-                if let Err(error) = followed.look(&store, is_asked) {
-                    log::warn!("{error}");
+                match followed.look(&store, is_asked) {
+                    Ok(()) => followed.has_failed = false,
+                    // Each period fails while the remote is away.
+                    Err(error) if followed.has_failed => log::debug!("{error}"),
+                    Err(error) => {
+                        log::warn!("{error}");
+                        followed.has_failed = true;
+                    }
                 }
             }
         });
