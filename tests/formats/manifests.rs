@@ -9,6 +9,7 @@ use tierfs::format::snapshot::manifest::{
 };
 use tierfs::format::zstandard;
 use tierfs::model::{Dtype, ErrorKind, StoreId};
+use tierfs::store::pieces::difference::Difference;
 
 use crate::golden;
 
@@ -114,6 +115,20 @@ fn the_golden_manifest_is_read_and_written() {
     assert_eq!(body_of(&written), body);
     assert_eq!(digest(&written).unwrap(), *blake3::hash(&written[..written.len() - 32]).as_bytes());
     assert_eq!(Manifest::parse(&written).unwrap(), manifest);
+}
+
+#[test]
+fn the_golden_difference_is_applied_to_its_base() {
+    let [base, piece, raw] = ["base", "piece", "raw"].map(|end| golden(&format!("difference.{end}")));
+    let difference = Difference::parse(&piece, raw.len() as u32).unwrap();
+    let [described] = difference.bases() else { panic!("{:?}", difference.bases()) };
+    let name = PieceName { digest: *blake3::hash(&base).as_bytes(), generation: 7 };
+    let len = base.len() as u32;
+    assert_eq!(*described, Piece { name, stored: len, raw: len, encoding: PieceEncoding::Raw });
+    assert_eq!(difference.apply(&[&base]).unwrap(), raw);
+    let mut other = base.clone();
+    other[20] ^= 1;
+    assert_eq!(difference.apply(&[&other]).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -299,7 +314,7 @@ fn manifests() -> impl Strategy<Value = Manifest> {
                 let encoding = if is_raw { PieceEncoding::Raw } else { PieceEncoding::Zstandard };
                 Piece { name, stored: if is_raw { raw } else { raw - 1 }, raw, encoding }
             }));
-            for (base, raw) in (1..).zip(bases).filter(|(_, raw)| raw % 3 == 0) {
+            for (base, raw) in (1..).zip(bases).filter(|(_, raw)| raw.is_multiple_of(3)) {
                 let name = PieceName { digest: [base as u8; 32], generation: 1 };
                 let piece = Piece { name, stored: 1, raw, encoding: PieceEncoding::Difference };
                 let stretches = vec![

@@ -115,6 +115,31 @@ def manifest(body):
     return whole + blake3(whole).digest()
 
 
+def difference():
+    """A base, a piece that is a difference from it, and the bytes that the piece stands for."""
+    base = bytes(range(256)) * 2
+    weights = bytearray(base[8:408])
+    changes = [(3, 1), (150, -2), (199, 300)]
+    sparse, before = b"", 0
+    for element, change in changes:
+        old = int.from_bytes(weights[2 * element:2 * element + 2], "little")
+        weights[2 * element:2 * element + 2] = ((old + change) % 65536).to_bytes(2, "little")
+        sparse += varint(element - before) + signed(change)
+        before = element + 1
+    ids = bytes(range(200, 216))
+    raw = bytes(weights) + b"extra" + base[100:130] + ids
+    stretches = [("bf16", 400, 0, 8), ("u8", 5, 0xFFFFFFFF, 0), ("u8", 30, 0, 100), ("i64", 16, 0, 0)]
+    codes = DTYPE_CODE | {"i64": 8}
+    head = struct.pack("<BBHI", 1, 1, 0, len(stretches)) + blake3(raw).digest()
+    head += blake3(base).digest() + struct.pack("<IIIB", 7, len(base), len(base), 0)
+    for dtype, length, piece, offset in stretches:
+        head += struct.pack("<IBII", length, codes[dtype], piece, offset)
+    body = head + b"\x01" + struct.pack("<I", len(sparse)) + sparse + b"extra" + b"\x00" + b"\x03" + ids
+    return base, zstd_frame(body), raw
+
+
 (FOLDER / "slot_runs.rec").write_bytes(runs())
 (FOLDER / "manifest.body").write_bytes(manifest_body())
 (FOLDER / "manifest.tfsn").write_bytes(manifest(manifest_body()))
+for name, content in zip(["base", "piece", "raw"], difference()):
+    (FOLDER / f"difference.{name}").write_bytes(content)
