@@ -69,7 +69,10 @@ pub(super) struct Args {
     /// Send a piece whole if its difference from the keyframe has more bytes than this share of the piece
     #[arg(long, value_name = "PERCENT", default_value_t = DifferenceLimits::default().percent_max, value_parser = clap::value_parser!(u8).range(i64::from(*DIFFERENCE_PERCENT.start())..=i64::from(*DIFFERENCE_PERCENT.end())))]
     difference_max: u8,
-    /// Pieces sent at the same time; each takes up to 16 MiB of memory
+    /// Keep the pieces that are sent whole in this directory, so that later pushes need not read keyframes from the remote
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Pieces sent at the same time; each takes up to 32 MiB of memory
     #[arg(long, value_name = "N", default_value_t = JOBS as u16, value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
     /// Print a JSON object
@@ -109,6 +112,11 @@ impl Args {
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
             variants: self.variants.as_deref().map(parse_variants).transpose()?,
             force: self.force,
+            cache: self
+                .cache
+                .map(std::path::absolute)
+                .transpose()
+                .map_err(|error| Error::io("--cache", error))?,
             differences: DifferenceLimits {
                 pushes_max: self.keyframe_after,
                 percent_max: self.difference_max,

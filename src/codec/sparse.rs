@@ -15,7 +15,9 @@ const STEP: usize = 64;
 /// Appends the difference of `block` from `base` to `out`. Returns whether it did; a payload of more than `bytes_max`
 /// is given up. `width` is 1, 2, 4 or 8; `base` and `block` have the same number of whole elements.
 pub fn encode_sparse(width: usize, base: &[u8], block: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> bool {
-    debug_assert!(base.len() == block.len() && matches!(width, 1 | 2 | 4 | 8) && block.len() % width == 0);
+    debug_assert!(
+        base.len() == block.len() && matches!(width, 1 | 2 | 4 | 8) && block.len().is_multiple_of(width)
+    );
     let (begin, mut equal) = (out.len(), 0_u64);
     for (old, new) in base.chunks(STEP).zip(block.chunks(STEP)) {
         if old == new {

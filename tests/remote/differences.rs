@@ -53,7 +53,7 @@ impl Weights {
     fn step(&mut self, one_of: usize) {
         for element in self.bytes.chunks_exact_mut(2) {
             let random = self.random.next();
-            if random % one_of as u64 == 0 {
+            if random.is_multiple_of(one_of as u64) {
                 let moved = u16::from_le_bytes([element[0], element[1]]);
                 let moved = if random >> 63 == 0 { moved.wrapping_add(1) } else { moved.wrapping_sub(1) };
                 element.copy_from_slice(&moved.to_le_bytes());
@@ -544,4 +544,54 @@ fn commands_push_and_mount_differences_also_of_bytes_written_in_place() {
     let exported = place.path("exported");
     answer(tierfs().arg("export").arg(&url).arg("acme/m").arg(&exported)).ok();
     support::assert_same(&fs::read(exported.join(FILE)).unwrap(), &files[2], "exported");
+}
+
+#[test]
+fn a_mount_that_shows_the_next_snapshot_fetches_no_piece_again_that_did_not_change() {
+    let mut trained = Trained::new(3 * MIB);
+    trained.import("0");
+    trained.push();
+    let folder = TempDir::new().unwrap();
+    let (bucket, read) = counting(&trained.objects);
+    let cache = Cache::open(folder.path(), Size::Bytes(1 << 32)).unwrap();
+    let source =
+        Source::new(Remote::open(bucket.client()).unwrap(), Some(cache), Box::new(|_, _| ())).on_demand();
+    let disk = SnapshotDisk::new(Arc::new(Published::new(source, HashMap::new())));
+    let store = Arc::new(Arc::new(disk).open_store().unwrap());
+    drop(files_of(&store, "acme", "m"));
+    // The last tensor becomes another one.
+    let begin = trained.weights.bytes.len() - 6 * MIB;
+    let noise = Random(9).bytes(6 * MIB);
+    trained.weights.bytes[begin..].copy_from_slice(&noise);
+    let file = trained.import("0");
+    trained.push();
+    read.lock().clear();
+    assert_eq!(store.refresh().unwrap(), ["acme/m"]);
+    let before = bucket.received();
+    assert!(files_of(&store, "acme", "m")[FILE] == file);
+    let received = bucket.received() - before;
+    assert!((6 * MIB as u64..7 * MIB as u64).contains(&received), "{received} bytes, {:?}", read.lock());
+}
+
+#[test]
+fn a_push_that_keeps_keyframes_reads_none_of_them_from_the_remote() {
+    let mut trained = Trained::new(2 * MIB);
+    let folder = TempDir::new().unwrap();
+    for step in 0..3 {
+        trained.weights.step(100);
+        let file = trained.import(&step.to_string());
+        let (bucket, read) = counting(&trained.objects);
+        let cache = Some(Arc::new(Cache::open(folder.path(), Size::Bytes(1 << 30)).unwrap()));
+        let pushed = trained.push_as(&bucket, Parameters { cache, ..request(0) }).unwrap();
+        assert_eq!(pushed.bytes_sent < 300_000, step > 0, "{pushed:?}");
+        let of_weights = trained.newest().pieces.iter().filter(|piece| piece.raw > MIB as u32).count();
+        // The log of the newest snapshot is read.
+        assert!(
+            of_weights >= 2 && bucket.received() < 200_000,
+            "{} bytes, {:?}",
+            bucket.received(),
+            read.lock()
+        );
+        assert!(seen(&trained.objects).unwrap().1[FILE] == file);
+    }
 }

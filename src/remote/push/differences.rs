@@ -5,8 +5,8 @@
 //! at most for the bytes of one. A piece is sent whole, and is a keyframe from then on, if its difference would take
 //! more than a share of its bytes, or if the keyframe is older than a number of pushes.
 //!
-//! The bytes of the keyframe are read from the remote. Of a large one a sample is read first: a tensor that changed
-//! everywhere costs a small request.
+//! The bytes of the keyframe are read from the remote, unless this machine keeps them. Of a large one a sample is read
+//! first: a tensor that changed everywhere costs a small request.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -20,9 +20,11 @@ use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
 use crate::remote::place::remote::Remote;
 use crate::remote::push::parameters::DifferenceLimits;
+use crate::remote::read::cache::Cache;
+use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
-use crate::remote::read::pieces::{base_of, failed, read_log};
+use crate::remote::read::pieces::{Bases, base_of, failed, read_log};
 use crate::store::pieces::difference::{changed_bytes, encode};
 use crate::store::{Canonical, CanonicalFile, ObjectNames, StoredObjects, StoredPlace};
 
@@ -71,6 +73,35 @@ impl DifferenceOf {
     }
 }
 
+/// Keyframes on this machine.
+struct Keyframes {
+    recent: PieceBuffer,
+    cache: Option<Arc<Cache>>,
+}
+
+impl Bases for Keyframes {
+    fn get(&self, piece: &Piece) -> Option<Arc<Vec<u8>>> {
+        self.recent.get(&piece.name).or_else(|| {
+            let bytes = Arc::new(self.cache.as_ref()?.base(piece)?);
+            self.recent.keep(piece.name, &bytes);
+            Some(bytes)
+        })
+    }
+
+    fn keep(&self, piece: &Piece, stored: &[u8], bytes: &Arc<Vec<u8>>) {
+        self.recent.keep(piece.name, bytes);
+        keep(self.cache.as_ref(), piece, stored);
+    }
+}
+
+/// Keeps a piece that later pushes may take differences from.
+pub(super) fn keep(cache: Option<&Arc<Cache>>, piece: &Piece, stored: &[u8]) {
+    let kept = cache.map(|cache| cache.keep(Kind::Base, &piece.name.digest, stored));
+    if let Some(Err(error)) = kept {
+        log::warn!("the cache keeps no keyframes: {error}");
+    }
+}
+
 /// Stretches of a file that make up a piece.
 #[derive(Clone, Copy)]
 pub(super) struct FilePart<'a> {
@@ -83,8 +114,8 @@ pub(super) struct Previous {
     manifest: Arc<Manifest>,
     objects: StoredObjects,
     names: ObjectNames,
-    /// Keyframes that were read.
-    bases: PieceBuffer,
+    /// Keyframes that were read, and those that this machine keeps.
+    bases: Keyframes,
     limits: DifferenceLimits,
 }
 
@@ -95,6 +126,7 @@ impl Previous {
         manifest: &Arc<Manifest>,
         canonical: &Canonical,
         limits: DifferenceLimits,
+        cache: Option<Arc<Cache>>,
     ) -> Option<Previous> {
         if limits.pushes_max == 0 {
             return None;
@@ -103,7 +135,13 @@ impl Previous {
         let objects =
             objects.inspect_err(|error| log::warn!("all changed pieces are sent whole: {error}")).ok()?;
         let (manifest, names) = (manifest.clone(), canonical.object_names());
-        Some(Previous { manifest, objects, names, bases: PieceBuffer::default(), limits })
+        Some(Previous {
+            manifest,
+            objects,
+            names,
+            bases: Keyframes { recent: PieceBuffer::default(), cache },
+            limits,
+        })
     }
 
     /// Whether a keyframe may serve the next snapshot.
@@ -128,7 +166,7 @@ impl Previous {
         }
         let mut bases = Vec::with_capacity(found.bases.len());
         for piece in &found.bases {
-            let bytes = match self.bases.get(&piece.name) {
+            let bytes = match self.bases.get(piece) {
                 Some(bytes) => bytes,
                 None => {
                     let mirrors = Mirrors::of(remote.client());
@@ -252,7 +290,7 @@ impl Previous {
         let Some((at, stretch, base)) = longest.filter(|(_, it, _)| u64::from(it.len) >= SAMPLED_MIN) else {
             return true;
         };
-        if self.bases.get(&base.name).is_some() {
+        if self.bases.get(&base).is_some() {
             return true;
         }
         let skip = (u64::from(stretch.len) / 2).next_multiple_of(SAMPLE_BYTES) - SAMPLE_BYTES;

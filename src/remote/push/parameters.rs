@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{OwnedCollectionName, Result};
+use crate::remote::read::cache::Cache;
 use crate::store::Recode;
 
 /// Values of [`DifferenceLimits::percent_max`].
@@ -36,6 +37,8 @@ pub struct Parameters {
     pub variants: Variants,
     /// Which pieces are sent as differences.
     pub differences: DifferenceLimits,
+    /// Keeps keyframes on this machine.
+    pub cache: Option<Arc<Cache>>,
     /// Whether to put the state over a snapshot that somebody else has pushed.
     pub is_forced: bool,
 }

@@ -123,8 +123,9 @@ pub fn push_within(
         note_pieces(&mut known, &found.manifest, &doomed);
     }
     let previous = newest.as_ref().filter(|_| base.is_none());
-    let previous =
-        previous.and_then(|found| Previous::of(remote, &found.manifest, &canonical, parameters.differences));
+    let previous = previous.and_then(|found| {
+        Previous::of(remote, &found.manifest, &canonical, parameters.differences, parameters.cache.clone())
+    });
     let sender =
         Sender { remote, canonical: &canonical, parameters, known, previous, doomed, generation, choices };
     let base = base.map(|found| &*found.manifest);

@@ -1,5 +1,6 @@
 //! A push as a user asks for it: a command carries it out, or has the daemon of a mounted store do it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -12,6 +13,7 @@ use crate::remote::place::tags::{check_tag, set_tag};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Parameters, Variants};
 use crate::remote::push::publish::push;
+use crate::remote::read::cache::{Cache, Size};
 use crate::store::disk::files::random_id;
 use crate::store::{Recode, Settings, Store, now_nanoseconds};
 
@@ -43,6 +45,8 @@ pub struct PushRequest {
     pub force: bool,
     /// Which pieces are sent as differences.
     pub differences: DifferenceLimits,
+    /// A directory that keeps keyframes on this machine.
+    pub cache: Option<PathBuf>,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// Tells the job of this request from others.
@@ -94,6 +98,7 @@ impl PushRequest {
             variants: None,
             force: false,
             differences: DifferenceLimits::default(),
+            cache: None,
             jobs: JOBS,
             label: None,
         }
@@ -114,6 +119,7 @@ impl PushRequest {
             "force": self.force,
             "keyframe_after": self.differences.pushes_max,
             "difference_max": self.differences.percent_max,
+            "cache": self.cache.as_ref().map(|cache| cache.to_string_lossy()),
             "jobs": self.jobs,
             "label": self.label,
         });
@@ -145,7 +151,7 @@ impl PushRequest {
             let switch = || value.as_bool().ok_or_else(wrong);
             match key.as_str() {
                 "collection" | "url" => {}
-                "tag" | "label" | "variants" if value.is_null() => {}
+                "tag" | "label" | "variants" | "cache" if value.is_null() => {}
                 "named" => self.named = parse_place(text()?)?,
                 "create" => self.create = switch()?,
                 "message" => self.message = text()?.to_owned(),
@@ -162,6 +168,10 @@ impl PushRequest {
                     self.variants = Some(parse_variants(&names.collect::<Result<Vec<_>>>()?)?);
                 }
                 "force" => self.force = switch()?,
+                "cache" => {
+                    let cache = Some(PathBuf::from(text()?)).filter(|cache| cache.is_absolute());
+                    self.cache = Some(cache.ok_or_else(wrong)?);
+                }
                 "keyframe_after" => self.differences.pushes_max = value.as_u64().ok_or_else(wrong)?,
                 "difference_max" => {
                     let percent = value.as_u64().and_then(|percent| u8::try_from(percent).ok());
@@ -209,6 +219,7 @@ impl PushRequest {
         } else {
             Remote::open(client)?
         };
+        let cache = self.cache.as_deref().map(|cache| Cache::open(cache, Size::default())).transpose()?;
         let entry = store.tenant(&self.collection.tenant).entry();
         let Owner { uid, gid } = entry.owner.unwrap_or(owner);
         let parameters = Parameters {
@@ -224,6 +235,7 @@ impl PushRequest {
             variants: self.variants(variant, store.settings()),
             is_forced: self.force,
             differences: self.differences,
+            cache: cache.map(Arc::new),
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
@@ -256,6 +268,7 @@ mod tests {
             variants: Some(parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap()),
             force: true,
             differences: DifferenceLimits { pushes_max: 0, percent_max: 90 },
+            cache: Some("/srv/keyframes".into()),
             jobs: 3,
             label: Some("7-8".to_owned()),
             ..plain.clone()

@@ -16,7 +16,7 @@ use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::remote::Remote;
 use crate::remote::push::contents::{Contents, Origin, Outgoing, packed, part};
-use crate::remote::push::differences::{DifferenceOf, FilePart, Previous};
+use crate::remote::push::differences::{DifferenceOf, FilePart, Previous, keep};
 use crate::remote::push::parameters::Parameters;
 use crate::store::{Canonical, Choice};
 
@@ -272,6 +272,9 @@ impl Sender<'_> {
             if previous.is_new_enough(&of) {
                 return Ok((self.put(piece, difference, sent)?, Some(Arc::new(of))));
             }
+        }
+        if matches!(job.source, Origin::Own(_)) {
+            keep(self.parameters.cache.as_ref(), &piece, &stored);
         }
         Ok((self.put(piece, stored, sent)?, None))
     }

@@ -234,7 +234,7 @@ mod tests {
             };
             bytes
                 .iter_mut()
-                .filter(|_| random() % *one_of as u64 == 0)
+                .filter(|_| random().is_multiple_of(*one_of as u64))
                 .for_each(|byte| *byte = byte.wrapping_add(1));
             raw.extend(bytes);
             let place = (base < 2).then_some((base as u32, offset as u32));

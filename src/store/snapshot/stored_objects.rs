@@ -92,8 +92,9 @@ impl StoredObjects {
                 found.push(StoredRange { len: run.at - at, place: None });
                 at = run.at;
             }
-            let (skip, len) = (at - run.at, (run.at + run.len).min(end) - at);
-            let place = StoredPlace { offset: run.place.offset + skip, ..run.place };
+            // A log of a remote may say anything.
+            let (skip, len) = (at - run.at, run.at.saturating_add(run.len).min(end) - at);
+            let place = StoredPlace { offset: run.place.offset.saturating_add(skip), ..run.place };
             found.push(StoredRange { len, place: Some(place) });
             at += len;
         }
@@ -209,8 +210,8 @@ fn runs(object: &Object) -> Vec<StoredRun> {
         match found.last_mut() {
             Some(last)
                 if (last.place.kind, last.place.number) == (kind, number)
-                    && last.at + last.len == at
-                    && last.place.offset + last.len == place.offset =>
+                    && last.at.saturating_add(last.len) == at
+                    && last.place.offset.saturating_add(last.len) == place.offset =>
             {
                 last.len += len;
             }
