@@ -14,7 +14,7 @@ use signal_hook::consts;
 
 use crate::cli::common::log::Destination;
 use crate::cli::common::open_store::open_store;
-use crate::cli::common::remote::{self, RemoteArgs, parse_tier};
+use crate::cli::common::remote::{self, RemoteArgs, parse_period, parse_tier};
 use crate::cli::common::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
 use crate::cli::common::{lost_writes, mounts};
 use crate::cli::{Outcome, init};
@@ -196,7 +196,7 @@ enum MountOption {
     CacheSize(String),
     Mirror(String),
     Timeout(u32),
-    Follow(u32),
+    Follow(Duration),
     ReadOnly,
     AllowOther,
     ZeroFill,
@@ -256,11 +256,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("cache", value)) => MountOption::Cache(value.into()),
         Some(("cache_size", value)) => MountOption::CacheSize(value.to_owned()),
         Some(("max_read", value)) => MountOption::Kernel(format!("max_read={}", parse_max_read(value)?)),
-        Some(("follow", value)) => {
-            let wrong = || Error::invalid(format!("invalid value {value:?} of follow; expected seconds"));
-            let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
-            MountOption::Follow(seconds.ok_or_else(wrong)?)
-        }
+        Some(("follow", value)) => MountOption::Follow(parse_period(value)?),
         Some(("mirror", value)) => MountOption::Mirror(value.to_owned()),
         Some(("timeout", value)) => {
             let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
@@ -451,7 +447,7 @@ impl Args {
                 MountOption::CacheSize(size) => self.remote.cache_size = Some(size),
                 MountOption::Mirror(url) => self.remote.mirror.push(url),
                 MountOption::Timeout(seconds) => self.remote.timeout = Some(seconds),
-                MountOption::Follow(seconds) => self.remote.follow = Some(seconds),
+                MountOption::Follow(period) => self.remote.follow = Some(period),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
                 MountOption::ZeroFill => self.zero_fill = true,
@@ -506,7 +502,9 @@ impl Args {
     fn serve(&self, kernel: Vec<String>) -> Result<Outcome> {
         let stop = Arc::new(AtomicBool::new(false));
         let deaf = |error| Error::io("waiting for signals", error);
-        for signal in SIGNALS {
+        // A mount that follows a remote looks for snapshots then.
+        let ends = |signal: &i32| *signal != consts::SIGHUP || self.remote.follow.is_none();
+        for signal in SIGNALS.into_iter().filter(ends) {
             signal_hook::flag::register(signal, stop.clone()).map_err(deaf)?;
         }
         let left = self.own_disk().and_then(|disk| lost_writes::of_note(&disk));
@@ -540,9 +538,9 @@ impl Args {
         };
         // Dropped after the mount has ended.
         let exporter = traces::begin(self.traces.as_deref(), &self.store, &self.mountpoint)?;
-        self.remote.follow(&store);
+        self.remote.follow(&store)?;
         let mount = mount(store, &self.mountpoint, &options)?;
-        for signal in SIGNALS {
+        for signal in SIGNALS.into_iter().filter(ends) {
             signal_hook::low_level::pipe::register(signal, mount.waker().wake_handle()?).map_err(deaf)?;
         }
         if self.announce {

@@ -19,13 +19,14 @@ use crate::control::PUSH;
 use crate::engine::variant;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Client;
-use crate::remote::push::parameters::JOBS;
+use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS};
 use crate::remote::push::request::{PushRequest, parse_place, parse_variants};
 use crate::store::{Access, Store};
 
 /// Publish a collection in an object storage, where other machines can mount it.
 ///
-/// A push sends the pieces that the remote lacks and then creates a snapshot, all of it or nothing. To
+/// A push sends the pieces that the remote lacks and then creates a snapshot, all of it or nothing. Of tensors that
+/// changed a little since an earlier snapshot it sends the differences. To
 /// resume an interrupted push, repeat it: it finds the pieces that were sent. The daemon pushes from a mounted
 /// store. Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
 /// AWS_ENDPOINT), for a mounted store from that of its daemon.
@@ -61,7 +62,17 @@ pub(super) struct Args {
     /// Refer to equal pieces of this collection of the remote instead of sending them
     #[arg(long, value_name = "TENANT/COLLECTION")]
     dedup_with: Vec<String>,
-    /// Pieces sent at the same time; each takes up to 16 MiB of memory
+    /// Send a piece whole if its keyframe, the last version that was sent whole, is more than this number of pushes old; 0
+    /// sends all pieces whole
+    #[arg(long, value_name = "PUSHES", default_value_t = DifferenceLimits::default().pushes_max)]
+    keyframe_after: u64,
+    /// Send a piece whole if its difference from the keyframe has more bytes than this share of the piece
+    #[arg(long, value_name = "PERCENT", default_value_t = DifferenceLimits::default().percent_max, value_parser = clap::value_parser!(u8).range(i64::from(*DIFFERENCE_PERCENT.start())..=i64::from(*DIFFERENCE_PERCENT.end())))]
+    difference_max: u8,
+    /// Keep the pieces that are sent whole in this directory, so that later pushes need not read keyframes from the remote
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Pieces sent at the same time; each takes up to 32 MiB of memory
     #[arg(long, value_name = "N", default_value_t = JOBS as u16, value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
     /// Print a JSON object
@@ -101,6 +112,15 @@ impl Args {
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
             variants: self.variants.as_deref().map(parse_variants).transpose()?,
             force: self.force,
+            cache: self
+                .cache
+                .map(std::path::absolute)
+                .transpose()
+                .map_err(|error| Error::io("--cache", error))?,
+            differences: DifferenceLimits {
+                pushes_max: self.keyframe_after,
+                percent_max: self.difference_max,
+            },
             jobs: usize::from(self.jobs),
             ..PushRequest::new(parse_place(local)?, &self.remote)
         };

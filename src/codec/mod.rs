@@ -4,7 +4,7 @@
 //! its codes ([`payload_len`] has the sizes). A value decodes to `code * scale` in f32, rounded to the element type.
 //! Codes of 8 bits are signed bytes; those of 7, 5 and 3 bits are `code + q`, `q` = 63, 15, 3, in a stream that begins
 //! with the least significant bit. `two_level.rs` gives a group of q3x two scales. The ladder encoding (`ladder/`)
-//! packs exact blocks without loss, `difference.rs` exact differences.
+//! packs exact blocks without loss, `difference.rs` exact differences, and `sparse.rs` those of few elements.
 //!
 //! One decoder reads the output of every encoder. The encoders `absmax`, `best` and `least` choose scales and codes only.
 //! [`InstructionSet`] selects the instructions; all sets give the same bytes.
@@ -23,6 +23,7 @@ pub mod ggml;
 pub mod ladder;
 pub mod low_rank;
 mod payload;
+pub mod sparse;
 mod stream;
 mod two_level;
 

@@ -356,6 +356,10 @@ pub const ATTRIBUTES: &[Attribute] = &[
     shown("chain", "largest number of deltas on a block", |_, view| {
         on_file(view, |measure| measure.chain.to_string())
     }),
+    shown("snapshot", "of a collection of a remote: the number of the snapshot that is shown", |_, view| {
+        let number = if view.node.entry.id == ROOT { view.collection.snapshot()? } else { None };
+        Ok(number.map(|number| number.to_string()))
+    }),
     shown(
         "variants",
         "of a collection of a remote: exact and its published variants, the one that is shown first",

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece};
+use crate::format::snapshot::manifest::{Manifest, Piece};
 use crate::model::{CollectionName, Error, ErrorKind, Owner, Result, human};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
@@ -21,12 +21,9 @@ use crate::remote::place::remote::{Found, Remote};
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
-use crate::remote::read::pieces::{failed, fetched, read, to_io};
+use crate::remote::read::pieces::{failed, fetched, read_log, to_io};
 use crate::remote::read::published_collections::At;
 use crate::store::{CloneSource, Cloned, PieceSource, RemoteError, Store};
-
-/// The longest log of a snapshot that is cloned, in bytes: it is read into memory.
-const LOG_BYTES_MAX: u64 = 4 << 30;
 
 /// Opens the client of a URL.
 type Opener = Box<dyn Fn(&str) -> Result<Client> + Send + Sync>;
@@ -96,7 +93,8 @@ impl PieceSource for ClonePieces {
             to_io(error)
         };
         let client = self.client(&source.url).map_err(away)?;
-        let found = runtime::wait(fetched(&Mirrors::of(&client), piece, Class::Demand)).map_err(away)?;
+        let found = runtime::wait(fetched(&Mirrors::of(&client), &self.recent, piece, Class::Demand));
+        let found = found.map_err(away)?;
         if found.is_ok() {
             self.told.answered(client.place());
         }
@@ -185,7 +183,7 @@ pub struct ClonedFrom<'a> {
 pub fn clone(store: &Store, from: ClonedFrom<'_>, to: CollectionName<'_>, owner: Owner) -> Result<Made> {
     let ClonedFrom { remote, url, collection, at } = from;
     let found = wanted(remote, collection, at)?;
-    let log = log_of(remote, &found.manifest)?;
+    let log = read_log(remote, &found.manifest)?;
     let source = source_of(remote, url, &found);
     store.clone_snapshot(to, &Cloned { source, manifest: &found.manifest, log: &log }, owner)?;
     Ok(Made::of(&found.manifest))
@@ -232,7 +230,7 @@ pub fn pull(
     } else if found.manifest.number == source.number && matches!(is_changed, Ok(false)) {
         return Ok(Made { is_unchanged: true, ..Made::of(&found.manifest) });
     }
-    let log = log_of(remote, &found.manifest)?;
+    let log = read_log(remote, &found.manifest)?;
     let source = source_of(remote, &source.url, &found);
     store.replace_clone(place, &Cloned { source, manifest: &found.manifest, log: &log })?;
     Ok(Made::of(&found.manifest))
@@ -269,25 +267,4 @@ fn wanted(
         }
     };
     remote.manifest(tenant, collection, number)?.ok_or_else(|| lacks(format!("snapshot {number}")))
-}
-
-/// The log of a snapshot.
-fn log_of(remote: &Remote, manifest: &Manifest) -> Result<Vec<u8>> {
-    let is_log = |file: &&ManifestFile| file.kind == FileKind::Log;
-    let log = manifest.files.first().filter(is_log).filter(|log| log.bytes <= LOG_BYTES_MAX);
-    let wrong = |what: &str| Error::corrupt(format!("{}: the log of the snapshot {what}", remote.place()));
-    let log = log.ok_or_else(|| wrong("is missing or too long"))?;
-    let stored: u64 = log.extents.iter().map(|extent| u64::from(extent.len)).sum();
-    if stored != log.bytes {
-        return Err(wrong("does not match its pieces"));
-    }
-    let mut bytes = Vec::with_capacity(log.bytes as usize);
-    for extent in &log.extents {
-        let piece = manifest.pieces.get(extent.piece as usize).ok_or_else(|| wrong("lacks a piece"))?;
-        let raw = read(remote.client(), piece).map_err(|error| Error::io("reading the log", error))?;
-        let from = extent.piece_offset as usize;
-        let part = raw.get(from..from.saturating_add(extent.len as usize));
-        bytes.extend_from_slice(part.ok_or_else(|| wrong("reaches past a piece"))?);
-    }
-    Ok(bytes)
 }

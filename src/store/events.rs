@@ -45,6 +45,8 @@ pub enum EventKind {
     Migration,
     /// A remote does not give what it should.
     Remote,
+    /// Another snapshot of a remote is shown.
+    Snapshot,
     /// A request failed because of a bug; other requests are not affected.
     Panic,
     /// Files were imported.
@@ -67,6 +69,7 @@ impl EventKind {
             EventKind::Compaction => "compaction",
             EventKind::Migration => "migration",
             EventKind::Remote => "remote",
+            EventKind::Snapshot => "snapshot",
             EventKind::Panic => "panic",
             EventKind::Import => "import",
             EventKind::Removal => "removal",
@@ -97,7 +100,8 @@ impl Event<'_> {
     fn is_kept(&self) -> bool {
         let is_setting = |file: &str| ["quota", "policy"].iter().any(|name| file.starts_with(name));
         match self.kind {
-            EventKind::Refusal | EventKind::Compaction | EventKind::Remote | EventKind::Panic => false,
+            EventKind::Refusal | EventKind::Compaction | EventKind::Panic => false,
+            EventKind::Remote | EventKind::Snapshot => false,
             EventKind::Control if self.cause.starts_with("plan,") => false,
             EventKind::Control => self.cause.strip_prefix(".ctl/").is_none_or(is_setting),
             _ => true,

@@ -96,6 +96,7 @@ pub use snapshot::disk::SnapshotDisk;
 pub use snapshot::freeze::Frozen;
 pub use snapshot::payloads::CanonicalFile;
 pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
+pub use snapshot::stored_objects::{Content, ObjectNames, StoredObjects, StoredPlace, StoredRange};
 pub use snapshot::variant::CanonicalVariant;
 pub use space::external_file::is_untouched;
 pub use space::files::Touched;

@@ -19,7 +19,7 @@ use crate::store::collection::{Collection, Defaults, Services};
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
-use crate::store::events::Events;
+use crate::store::events::{EventKind, Events};
 use crate::store::io::link::Shared;
 use crate::store::link_candidates::{Sharing, data_number};
 use crate::store::open_collections::{Closed, OpenCollections};
@@ -537,10 +537,26 @@ impl Store {
         let renewed = snapshots.renew_all();
         let renewed =
             renewed.map_err(|error| Error::io(format!("looking for newer snapshots in {place}"), error))?;
-        for place in &renewed {
-            self.forget(&place.tenant, &place.name);
+        for shown in &renewed {
+            self.forget(&shown.tenant, &shown.name);
+            let text = match snapshots.number(shown.borrowed()) {
+                Ok(number) => format!("shows snapshot {number}"),
+                // It has none any more.
+                Err(error) => format!("is not shown: {error}"),
+            };
+            log::info!("{shown}: {text}");
+            self.events().tell(EventKind::Snapshot, &shown.to_string(), "", &text);
         }
         Ok(renewed.iter().map(OwnedCollectionName::to_string).collect())
+    }
+
+    /// A text that differs after something was pushed to a remote that is shown; `None` if the remote does not say so.
+    pub fn last_push(&self) -> Result<Option<Vec<u8>>> {
+        let place = self.disk.place();
+        let found = self.upstream.snapshots().map(|snapshots| snapshots.last_push()).transpose();
+        let found =
+            found.map_err(|error| Error::io(format!("looking for newer snapshots in {place}"), error));
+        Ok(found?.flatten())
     }
 
     /// Sets the source of the pieces of clones. Only the first call has an effect.

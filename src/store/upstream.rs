@@ -38,6 +38,12 @@ pub trait ShownSnapshots: Send + Sync {
     /// the one that is shown comes first.
     fn published(&self, place: CollectionName<'_>) -> io::Result<Vec<String>>;
 
+    /// The number of the snapshot that is shown of a collection.
+    fn number(&self, place: CollectionName<'_>) -> io::Result<u64>;
+
+    /// A text that differs after something was pushed to the remote; `None` if the remote does not say so.
+    fn last_push(&self) -> io::Result<Option<Vec<u8>>>;
+
     /// Shows the newest snapshots from now on. The tenants and names of the collections that differ.
     fn renew_all(&self) -> io::Result<Vec<OwnedCollectionName>>;
 

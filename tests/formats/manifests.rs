@@ -1,13 +1,15 @@
 //! Manifests: against golden files, there and back, and made up by somebody.
 
 use proptest::prelude::*;
+use tierfs::format::snapshot::difference::BaseStretch;
 use tierfs::format::snapshot::keys::PieceName;
 use tierfs::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, ParentSnapshot, Piece,
-    PieceEncoding, Variant, digest,
+    PieceDifference, PieceEncoding, Variant, digest,
 };
 use tierfs::format::zstandard;
-use tierfs::model::{ErrorKind, StoreId};
+use tierfs::model::{Dtype, ErrorKind, StoreId};
+use tierfs::store::pieces::difference::Difference;
 
 use crate::golden;
 
@@ -52,7 +54,16 @@ fn described() -> Manifest {
             piece(0x20, 0, 8 << 20, 8 << 20, PieceEncoding::Raw),
             piece(0x30, u32::MAX, 70_000, 70_000, PieceEncoding::Raw),
             piece(0x40, 8, 512, 1024, PieceEncoding::Zstandard),
+            piece(0x50, 0, 200, 40_000, PieceEncoding::Difference),
         ],
+        differences: vec![PieceDifference {
+            piece: 4,
+            since: 16,
+            stretches: vec![
+                BaseStretch { len: 30_000, dtype: Dtype::Bf16, base: Some((1, 64)) },
+                BaseStretch { len: 10_000, dtype: Dtype::U8, base: None },
+            ],
+        }],
         files: vec![
             file(log, 0, 900, 0, &[(0, 0, 0, 900)]),
             file(
@@ -62,7 +73,7 @@ fn described() -> Manifest {
                 1_700_000_000_123_456_789,
                 &[(0, 2, 0, 500), (600, 1, 0, 8 << 20)],
             ),
-            file(data, 0x1f_0000_0000, 1 << 40, -1, &[]),
+            file(data, 0x1f_0000_0000, 1 << 40, -1, &[(8, 4, 0, 40_000)]),
             file(tier, 2, 64_000, 0, &[(0, 2, 500, 63_000), (63_488, 2, 63_500, 64)]),
             file(FileKind::Delta, 0, 64, 0, &[(0, 2, 69_000, 64)]),
             file(FileKind::Factor, 0, 20, 0, &[(10, 2, 0, 10)]),
@@ -104,6 +115,20 @@ fn the_golden_manifest_is_read_and_written() {
     assert_eq!(body_of(&written), body);
     assert_eq!(digest(&written).unwrap(), *blake3::hash(&written[..written.len() - 32]).as_bytes());
     assert_eq!(Manifest::parse(&written).unwrap(), manifest);
+}
+
+#[test]
+fn the_golden_difference_is_applied_to_its_base() {
+    let [base, piece, raw] = ["base", "piece", "raw"].map(|end| golden(&format!("difference.{end}")));
+    let difference = Difference::parse(&piece, raw.len() as u32).unwrap();
+    let [described] = difference.bases() else { panic!("{:?}", difference.bases()) };
+    let name = PieceName { digest: *blake3::hash(&base).as_bytes(), generation: 7 };
+    let len = base.len() as u32;
+    assert_eq!(*described, Piece { name, stored: len, raw: len, encoding: PieceEncoding::Raw });
+    assert_eq!(difference.apply(&[&base]).unwrap(), raw);
+    let mut other = base.clone();
+    other[20] ^= 1;
+    assert_eq!(difference.apply(&[&other]).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -172,7 +197,7 @@ fn manifests_of_newer_programs_are_told_from_damaged_ones() {
 #[test]
 fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
     type Change = fn(&mut Manifest);
-    let changes: [(&str, Change); 25] = [
+    let changes: [(&str, Change); 35] = [
         ("number 0", |manifest| manifest.number = 0),
         ("a parent after it", |manifest| manifest.number = 17),
         ("a tenant with a slash", |manifest| manifest.collection.tenant = "a/b".to_owned()),
@@ -180,6 +205,27 @@ fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
         ("a need without a name", |manifest| manifest.needs[0].collection.clear()),
         ("a raw piece of another length", |manifest| manifest.pieces[1].stored -= 1),
         ("a piece that grows", |manifest| manifest.pieces[0].stored = 900),
+        ("a difference that nothing describes", |manifest| manifest.differences.clear()),
+        ("a difference of another piece", |manifest| manifest.differences[0].piece = 3),
+        ("a difference described twice", |manifest| {
+            let twice = manifest.differences[0].clone();
+            manifest.differences.push(twice);
+        }),
+        ("a difference from itself", |manifest| manifest.differences[0].stretches[0].base = Some((4, 0))),
+        ("a difference from no piece", |manifest| manifest.differences[0].stretches[0].base = None),
+        ("a difference past its base", |manifest| {
+            manifest.differences[0].stretches[0].base = Some((1, (8 << 20) - 29_999));
+        }),
+        ("a difference from a missing piece", |manifest| {
+            manifest.differences[0].stretches[0].base = Some((9, 0));
+        }),
+        ("a difference of other bytes", |manifest| manifest.differences[0].stretches[1].len = 9_999),
+        ("a difference since the future", |manifest| manifest.differences[0].since = 18),
+        ("a difference in a log", |manifest| {
+            manifest.pieces[0].encoding = PieceEncoding::Difference;
+            let stretches = vec![BaseStretch { len: 900, dtype: Dtype::U8, base: Some((1, 0)) }];
+            manifest.differences.insert(0, PieceDifference { piece: 0, since: 1, stretches });
+        }),
         ("an empty piece", |manifest| (manifest.pieces[2].stored, manifest.pieces[2].raw) = (0, 0)),
         ("a piece of 16 MiB", |manifest| manifest.pieces[0].raw = 16 << 20),
         ("no files", |manifest| manifest.files.clear()),
@@ -191,7 +237,7 @@ fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
         ("an extent past the end", |manifest| manifest.files[1].bytes -= 1),
         ("overlapping extents", |manifest| manifest.files[1].extents[1].offset = 499),
         ("an empty extent", |manifest| manifest.files[1].extents[0].len = 0),
-        ("an unknown piece", |manifest| manifest.files[1].extents[0].piece = 4),
+        ("an unknown piece", |manifest| manifest.files[1].extents[0].piece = 5),
         ("an extent past its piece", |manifest| manifest.files[0].extents[0].piece_offset = 1),
         ("a file of 2^63 bytes", |manifest| manifest.files[2].bytes = 1 << 63),
         ("a file twice", |manifest| manifest.files[2].number = 1),
@@ -216,8 +262,9 @@ fn a_manifest_that_claims_much_makes_no_large_allocation() {
     let (golden, body) = (golden("manifest.tfsn"), golden("manifest.body"));
     // The numbers of needs' bytes, pieces, files and extents of the first file; none is followed by as much.
     let pieces = body.windows(32).position(|bytes| bytes == [0x10; 32]).unwrap() - 4;
-    let files = pieces + 4 + 4 * 45;
-    for place in [0, pieces, files, files + 4 + 25] {
+    let differences = pieces + 4 + 5 * 45;
+    let files = differences + 4 + 16 + 2 * 13;
+    for place in [0, pieces, differences, differences + 16, files, files + 4 + 25] {
         for claimed in [u32::MAX, 1 << 24, 1 << 20] {
             let mut claims = body.clone();
             claims[place..place + 4].copy_from_slice(&u32::to_le_bytes(claimed));
@@ -254,17 +301,31 @@ fn manifests() -> impl Strategy<Value = Manifest> {
             manifest.variants.clear();
             manifest.files.truncate(1);
             manifest.pieces.truncate(1);
+            manifest.differences.clear();
             (manifest.number, manifest.push, manifest.message) = (number.max(18), push, message);
             let [uid, gid, mode, tenant_uid, tenant_gid, tenant_mode] = owners;
             manifest.collection.owner = OwnerAndMode { uid, gid, mode };
             manifest.collection.tenant_owner =
                 OwnerAndMode { uid: tenant_uid, gid: tenant_gid, mode: tenant_mode };
+            let bases: Vec<u32> = pieces.iter().map(|(_, _, raw, _)| *raw).collect();
             manifest.pieces.extend(pieces.into_iter().map(|(digest, generation, raw, is_raw)| {
                 let name = PieceName { digest, generation };
                 let raw = if is_raw { raw } else { raw.max(2) };
                 let encoding = if is_raw { PieceEncoding::Raw } else { PieceEncoding::Zstandard };
                 Piece { name, stored: if is_raw { raw } else { raw - 1 }, raw, encoding }
             }));
+            for (base, raw) in (1..).zip(bases).filter(|(_, raw)| raw.is_multiple_of(3)) {
+                let name = PieceName { digest: [base as u8; 32], generation: 1 };
+                let piece = Piece { name, stored: 1, raw, encoding: PieceEncoding::Difference };
+                let stretches = vec![
+                    BaseStretch { len: raw - raw / 3, dtype: Dtype::F16, base: Some((base, raw / 3)) },
+                    BaseStretch { len: raw / 3, dtype: Dtype::C64, base: None },
+                ];
+                let piece_index = manifest.pieces.len() as u32;
+                manifest.pieces.push(piece);
+                let since = manifest.number - 1;
+                manifest.differences.push(PieceDifference { piece: piece_index, since, stretches });
+            }
             for (kind, number, mtime, places) in files {
                 let kind = [FileKind::Data, FileKind::Tier, FileKind::Delta, FileKind::Factor][kind];
                 let number = match kind {

@@ -70,12 +70,16 @@ def snapshot_file(kind, number, size, mtime, extents):
 
 
 def manifest_body():
-    pieces = [(0x10, 7, 300, 900, 1), (0x20, 0, 8 << 20, 8 << 20, 0), (0x30, 0xFFFFFFFF, 70000, 70000, 0), (0x40, 8, 512, 1024, 1)]
+    pieces = [(0x10, 7, 300, 900, 1), (0x20, 0, 8 << 20, 8 << 20, 0), (0x30, 0xFFFFFFFF, 70000, 70000, 0), (0x40, 8, 512, 1024, 1),
+              (0x50, 0, 200, 40000, 2)]
+    # From the second piece, 30,000 bytes of BF16 at 64; the rest has no base.
+    differences = [struct.pack("<IQI", 4, 16, 2) + struct.pack("<IBII", 30000, DTYPE_CODE["bf16"], 1, 64)
+                   + struct.pack("<IBII", 10000, DTYPE_CODE["u8"], 0xFFFFFFFF, 0)]
     log, data, tier, delta, factor = range(5)
     files = [
         snapshot_file(log, 0, 900, 0, [(0, 0, 0, 900)]),
         snapshot_file(data, 1, (8 << 20) + 600, 1_700_000_000_123_456_789, [(0, 2, 0, 500), (600, 1, 0, 8 << 20)]),
-        snapshot_file(data, 0x1F00000000, 1 << 40, -1, []),
+        snapshot_file(data, 0x1F00000000, 1 << 40, -1, [(8, 4, 0, 40000)]),
         snapshot_file(tier, 2, 64000, 0, [(0, 2, 500, 63000), (63488, 2, 63500, 64)]),
         snapshot_file(delta, 0, 64, 0, [(0, 2, 69000, 64)]),
         snapshot_file(factor, 0, 20, 0, [(10, 2, 0, 10)]),
@@ -89,6 +93,7 @@ def manifest_body():
         struct.pack("<I", 1), text("acme"), text("base"), struct.pack("<Q", 3),
         struct.pack("<I", len(pieces)),
         *(bytes([name]) * 32 + struct.pack("<IIIB", *rest) for name, *rest in pieces),
+        struct.pack("<I", len(differences)), *differences,
         struct.pack("<I", len(files)), *files,
         struct.pack("<I", 1), text("q5"), struct.pack("<IIII", 6, 2, 7, 8), bytes(range(32)),
     ])
@@ -110,6 +115,31 @@ def manifest(body):
     return whole + blake3(whole).digest()
 
 
+def difference():
+    """A base, a piece that is a difference from it, and the bytes that the piece stands for."""
+    base = bytes(range(256)) * 2
+    weights = bytearray(base[8:408])
+    changes = [(3, 1), (150, -2), (199, 300)]
+    sparse, before = b"", 0
+    for element, change in changes:
+        old = int.from_bytes(weights[2 * element:2 * element + 2], "little")
+        weights[2 * element:2 * element + 2] = ((old + change) % 65536).to_bytes(2, "little")
+        sparse += varint(element - before) + signed(change)
+        before = element + 1
+    ids = bytes(range(200, 216))
+    raw = bytes(weights) + b"extra" + base[100:130] + ids
+    stretches = [("bf16", 400, 0, 8), ("u8", 5, 0xFFFFFFFF, 0), ("u8", 30, 0, 100), ("i64", 16, 0, 0)]
+    codes = DTYPE_CODE | {"i64": 8}
+    head = struct.pack("<BBHI", 1, 1, 0, len(stretches)) + blake3(raw).digest()
+    head += blake3(base).digest() + struct.pack("<IIIB", 7, len(base), len(base), 0)
+    for dtype, length, piece, offset in stretches:
+        head += struct.pack("<IBII", length, codes[dtype], piece, offset)
+    body = head + b"\x01" + struct.pack("<I", len(sparse)) + sparse + b"extra" + b"\x00" + b"\x03" + ids
+    return base, zstd_frame(body), raw
+
+
 (FOLDER / "slot_runs.rec").write_bytes(runs())
 (FOLDER / "manifest.body").write_bytes(manifest_body())
 (FOLDER / "manifest.tfsn").write_bytes(manifest(manifest_body()))
+for name, content in zip(["base", "piece", "raw"], difference()):
+    (FOLDER / f"difference.{name}").write_bytes(content)

@@ -123,7 +123,7 @@ fn node(collection: &Collection, name: &str) -> EntryId {
     found.unwrap_or_else(|| panic!("there is no {name}")).entry.id
 }
 
-fn write(collection: &Arc<Collection>, node: EntryId, at: u64, bytes: &[u8]) -> Result<()> {
+pub fn write(collection: &Arc<Collection>, node: EntryId, at: u64, bytes: &[u8]) -> Result<()> {
     let table = OpenFiles::default();
     let file = table.open(collection, node, Verify::First)?;
     file.write(at, bytes)?;

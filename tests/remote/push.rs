@@ -11,7 +11,7 @@ use tierfs::format::snapshot::manifest::OwnerAndMode;
 use tierfs::model::{ErrorKind, Result, Silent, StoreId};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
-use tierfs::remote::push::parameters::{Parameters, Variants};
+use tierfs::remote::push::parameters::{DifferenceLimits, Parameters, Variants};
 use tierfs::remote::push::publish::push;
 use tierfs::remote::read::files::Source;
 use tierfs::remote::read::published_collections::Published;
@@ -49,6 +49,8 @@ pub fn request(push: u128) -> Parameters {
         is_single_writer: false,
         dedup_with: Vec::new(),
         variants: Variants::These(Vec::new()),
+        differences: DifferenceLimits::default(),
+        cache: None,
         is_forced: false,
     }
 }
@@ -71,7 +73,7 @@ pub fn quiet(objects: &Arc<InMemory>) -> Arc<Faulty> {
 }
 
 /// The newest snapshot's number and its files, as a fresh reader sees them; `None` if there is no snapshot.
-fn seen(objects: &Arc<InMemory>) -> Option<(u64, HashMap<String, Vec<u8>>)> {
+pub fn seen(objects: &Arc<InMemory>) -> Option<(u64, HashMap<String, Vec<u8>>)> {
     let remote = Remote::open(quiet(objects).client()).ok()?;
     let number = remote.newest("acme", "m").unwrap()?;
     let source = Source::new(remote, None, Box::new(|path, text| panic!("{path}: {text}")));
@@ -80,7 +82,7 @@ fn seen(objects: &Arc<InMemory>) -> Option<(u64, HashMap<String, Vec<u8>>)> {
     Some((number, crate::reading::files_of(&store, "acme", "m")))
 }
 
-fn keys(objects: &Arc<InMemory>) -> Vec<String> {
+pub fn keys(objects: &Arc<InMemory>) -> Vec<String> {
     let listed = quiet(objects).client().list("piece", None).unwrap();
     listed.into_iter().map(|object| object.key).collect()
 }

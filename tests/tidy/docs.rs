@@ -35,7 +35,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/CONTROL.md", 2_700),
     ("docs/REMOTE.md", 2_900),
     ("docs/TIERS.md", 1_200),
-    ("docs/LOADERS.md", 1_400),
+    ("docs/LOADERS.md", 1_550),
     ("docs/PYTHON.md", 700),
     ("docs/RUST.md", 500),
     ("docs/GPU.md", 1_000),
@@ -45,10 +45,10 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/LOCKS.md", 900),
     ("docs/DECISIONS.md", 5_000),
     ("docs/BENCHMARKS.md", 3_000),
-    ("docs/FORMAT.md", 10_600),
+    ("docs/FORMAT.md", 10_800),
 ];
 /// The most words of all documents together.
-const WORDS_MAX: usize = 46_000;
+const WORDS_MAX: usize = 46_700;
 /// Types of other projects that the documents name.
 const FOREIGN_TYPES: &[&str] = &["VarBuilder", "CudaStream", "Cufile", "FileHandle"];
 /// The folders of the tree.

@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use support::{
-    Mounted, Place, Random, WritableMapping, assert_same, container_of, fsck, get, npy_file, refused_set,
-    run, set, try_get, utimens, wait_until,
+    Mounted, Place, Random, WritableMapping, answer, assert_same, container_of, fsck, get, npy_file,
+    refused_set, run, set, tierfs, try_get, usage, utimens, wait_until,
 };
 
 const TENSORS: [(&str, usize); 2] = [("w", 300_000), ("b/v", 70_001)];
@@ -383,6 +383,23 @@ fn an_import_does_not_replace_the_parent_of_others() {
     assert_eq!(read(&mounted, "t/base/m.safetensors"), base);
     mounted.unmount();
     fsck(&place.store());
+}
+
+#[test]
+fn the_summary_of_an_import_counts_bytes_after_tensors_became_differences() {
+    let Models { place, child, .. } = models(24);
+    let source = place.path("tune/m.safetensors");
+    let import = |options: &[&str]| {
+        let mut command = tierfs();
+        command.arg("import").arg(place.store()).args(["t/tune", "--json"]).arg(&source);
+        answer(command.args(options)).json()["bytes_stored"].as_u64().unwrap()
+    };
+    let stored = import(&["--parent", "t/base", "--reconstruct", "delta"]);
+    let mounted = place.mount(&["--read-only"]);
+    let [_, _, used] = usage(&mounted, "t/tune");
+    assert_eq!(stored, used);
+    assert!(stored < child.len() as u64 / 2, "{stored} of {} bytes", child.len());
+    mounted.unmount();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::model::{Error, Result, THRESHOLDS};
 pub(in crate::cli) use crate::model::{human, human_part};
 
 /// Attributes whose values are numbers.
-const NUMBERS: [&str; 11] = [
+const NUMBERS: [&str; 12] = [
     "head_dim",
     "block_bytes",
     "tail",
@@ -20,6 +20,7 @@ const NUMBERS: [&str; 11] = [
     "bytes_stored",
     "score",
     "chain",
+    "snapshot",
 ];
 
 /// The value of an attribute as JSON: numbers as numbers, a shape as an array, an error as an object.

@@ -1,14 +1,21 @@
 //! URLs of remotes where commands take stores.
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGHUP;
 
 use crate::model::{Error, MoveTo, OwnedCollectionName, Result};
 use crate::store::Store;
 
 #[cfg(feature = "remote")]
 use crate::remote::client::url::is_remote;
+
+/// A mount that follows looks for snapshots this often, whatever the remote says of its last push.
+const LOOKED_EVERY: Duration = Duration::from_secs(10);
 
 /// The URL, if a remote is named where a store may be.
 pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
@@ -43,6 +50,37 @@ pub(in crate::cli) fn fetch_clones(store: &Store) {
 #[cfg(not(feature = "remote"))]
 pub(in crate::cli) fn fetch_clones(_store: &Store) {}
 
+/// The period of `--follow`: seconds, perhaps with decimals.
+pub(in crate::cli) fn parse_period(text: &str) -> Result<Duration> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    let wrong = || Error::invalid(format!("invalid period {text:?}; expected 0.1 to 86400 seconds"));
+    seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
+}
+
+/// The progress of a mount that follows a remote.
+struct Followed {
+    /// The last push that was looked at.
+    last_push: Option<Vec<u8>>,
+    /// When snapshots were looked for.
+    looked: Instant,
+    /// Whether the last look has failed.
+    has_failed: bool,
+}
+
+impl Followed {
+    /// Shows newer snapshots. A look at the last push, one small request for all collections, says whether there can be
+    /// any; a push that was killed may not have noted itself.
+    fn look(&mut self, store: &Store, is_asked: bool) -> Result<()> {
+        let last_push = store.last_push()?;
+        let is_seen = last_push.is_some() && last_push == self.last_push;
+        if is_asked || !is_seen || self.looked.elapsed() >= LOOKED_EVERY {
+            store.refresh()?;
+            (self.last_push, self.looked) = (last_push, Instant::now());
+        }
+        Ok(())
+    }
+}
+
 /// Options of a mounted remote.
 #[derive(clap::Args)]
 pub(in crate::cli) struct RemoteArgs {
@@ -64,9 +102,9 @@ pub(in crate::cli) struct RemoteArgs {
     /// Fail a read after this time without a byte from the remote [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: Option<u32>,
-    /// Look for newer snapshots of a remote at this interval, and show them
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub follow: Option<u32>,
+    /// Look for newer snapshots of a remote at this interval, and at once on SIGHUP, and show them; for example 0.5
+    #[arg(long, value_name = "SECONDS", value_parser = parse_period)]
+    pub follow: Option<Duration>,
 }
 
 impl RemoteArgs {
@@ -87,22 +125,31 @@ impl RemoteArgs {
         Ok(())
     }
 
-    /// Shows newer snapshots at the interval of `--follow`, until the process ends.
-    pub fn follow(&self, store: &Arc<Store>) {
-        let Some(seconds) = self.follow else { return };
+    /// Shows newer snapshots at the interval of `--follow`, and after SIGHUP, until the process ends.
+    pub fn follow(&self, store: &Arc<Store>) -> Result<()> {
+        let Some(period) = self.follow else { return Ok(()) };
+        let failed = |error| Error::io("waiting for SIGHUP", error);
+        let (signals, sender) = UnixStream::pair().map_err(failed)?;
+        signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+        signals.set_read_timeout(Some(period)).map_err(failed)?;
         let store = Arc::downgrade(store);
         std::thread::spawn(move || {
+            let mut followed = Followed { last_push: None, looked: Instant::now(), has_failed: false };
             loop {
-                std::thread::sleep(Duration::from_secs(u64::from(seconds)));
+                let is_asked = matches!((&signals).read(&mut [0; 64]), Ok(1..));
                 let Some(store) = store.upgrade() else { return };
-                match store.refresh() {
-                    Ok(changed) => {
-                        changed.iter().for_each(|path| log::info!("{path}: shows a newer snapshot"))
+                match followed.look(&store, is_asked) {
+                    Ok(()) => followed.has_failed = false,
+                    // Each period fails while the remote is away.
+                    Err(error) if followed.has_failed => log::debug!("{error}"),
+                    Err(error) => {
+                        log::warn!("{error}");
+                        followed.has_failed = true;
                     }
-                    Err(error) => log::warn!("{error}"),
                 }
             }
         });
+        Ok(())
     }
 
     /// Opens a remote to be mounted.

@@ -29,6 +29,8 @@ const SHORTENED: &str = "%~";
 /// Hexadecimal digits in a shortened name.
 const DIGEST_DIGITS: usize = 32;
 
+/// Differs after each push: a hint, by which a mount learns that there may be newer snapshots.
+pub const PUSHED: &str = "tierfs.pushed";
 /// The file that makes a prefix a remote.
 pub const REMOTE: &str = "tierfs.remote";
 /// The directory of the manifests.

@@ -21,6 +21,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 use crate::format::cursor::{Reader, Writer};
+use crate::format::snapshot::difference::{BASES_MAX, BaseStretch, check_stretches};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::pieces::PIECE_BYTES_MAX;
 use crate::format::snapshot::wire::{read_body, write_body};
@@ -68,6 +69,8 @@ pub struct Manifest {
     pub needs: Vec<Needed>,
     /// The pieces.
     pub pieces: Vec<Piece>,
+    /// The differences among them, ascending by piece.
+    pub differences: Vec<PieceDifference>,
     /// The files. The first one is the log.
     pub files: Vec<ManifestFile>,
     /// Other forms of the collection.
@@ -140,6 +143,19 @@ pub enum PieceEncoding {
     Raw,
     /// As a Zstandard frame.
     Zstandard,
+    /// As its difference from other pieces (`difference.rs`), in a Zstandard frame.
+    Difference,
+}
+
+/// A piece that is stored as its difference from others, which the manifest lists too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PieceDifference {
+    /// Its index.
+    pub piece: u32,
+    /// The number of the last snapshot that had its bases in its place.
+    pub since: u64,
+    /// Its stretches, with indexes of pieces.
+    pub stretches: Vec<BaseStretch>,
 }
 
 /// The kind of a file.
@@ -220,12 +236,20 @@ impl FileExtent {
     }
 }
 
+impl PieceDifference {
+    /// The indexes of its bases, each as often as it is used.
+    pub fn bases(&self) -> impl Iterator<Item = u32> {
+        self.stretches.iter().filter_map(|stretch| stretch.base.map(|(base, _)| base))
+    }
+}
+
 impl PieceEncoding {
     /// Its number in manifests.
     pub fn byte(self) -> u8 {
         match self {
             PieceEncoding::Raw => 0,
             PieceEncoding::Zstandard => 1,
+            PieceEncoding::Difference => 2,
         }
     }
 
@@ -233,6 +257,7 @@ impl PieceEncoding {
         match byte {
             0 => Ok(PieceEncoding::Raw),
             1 => Ok(PieceEncoding::Zstandard),
+            2 => Ok(PieceEncoding::Difference),
             _ => Err(Error::unsupported(format!("encoding {byte} of a piece; a newer tierfs may know it"))),
         }
     }
@@ -339,6 +364,7 @@ impl Manifest {
             tool: String::new(),
             needs: Vec::new(),
             pieces: Vec::new(),
+            differences: Vec::new(),
             files: Vec::new(),
             variants: Vec::new(),
         };
@@ -406,17 +432,44 @@ impl Manifest {
         for piece in &self.pieces {
             let is_stored = match piece.encoding {
                 PieceEncoding::Raw => piece.stored == piece.raw,
-                PieceEncoding::Zstandard => piece.stored < piece.raw,
+                PieceEncoding::Zstandard | PieceEncoding::Difference => piece.stored < piece.raw,
             };
             if !is_stored || piece.stored == 0 || u64::from(piece.raw) >= PIECE_BYTES_MAX {
                 return Err(format!("piece {:?} has {} bytes of {}", piece.name, piece.stored, piece.raw));
             }
         }
+        self.check_differences()?;
         if self.files.iter().map(|file| file.extents.len()).sum::<usize>() > EXTENTS_MAX {
             return Err("it lists too many extents".to_owned());
         }
         self.files.iter().try_for_each(|file| self.check_file(file))?;
         self.check_variants()
+    }
+
+    /// Each difference is described once, and is one from whole pieces.
+    fn check_differences(&self) -> std::result::Result<(), String> {
+        let is_difference = |piece: &Piece| piece.encoding == PieceEncoding::Difference;
+        let described = self.differences.iter().map(|difference| difference.piece as usize);
+        let stored = self.pieces.iter().enumerate().filter(|(_, piece)| is_difference(piece));
+        if !described.eq(stored.map(|(index, _)| index)) {
+            return Err("it describes other differences than it lists".to_owned());
+        }
+        for difference in &self.differences {
+            let raw = self.pieces.get(difference.piece as usize).map_or(0, |piece| piece.raw);
+            let whole = |base: u32| self.pieces.get(base as usize).filter(|base| !is_difference(base));
+            check_stretches(&difference.stretches, raw, |base| whole(base).map(|base| base.raw))?;
+            let bases: BTreeSet<u32> = difference.bases().collect();
+            if bases.is_empty() || bases.len() > BASES_MAX || difference.since >= self.number {
+                return Err(format!("piece {} is a wrong difference", difference.piece));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the piece at an index is a difference, if it is one.
+    pub fn difference(&self, piece: u32) -> Option<&PieceDifference> {
+        let place = self.differences.binary_search_by_key(&piece, |difference| difference.piece).ok()?;
+        self.differences.get(place)
     }
 
     fn check_file(&self, file: &ManifestFile) -> std::result::Result<(), String> {
@@ -431,6 +484,10 @@ impl Manifest {
             let is_in_piece = reached.zip(piece).is_some_and(|(reached, piece)| reached <= piece.raw);
             if extent.len == 0 || extent.offset < end || !is_in_piece || extent.end() > file.bytes {
                 return Err(format!("{place} has a wrong extent at byte {}", extent.offset));
+            }
+            let is_difference = piece.is_some_and(|piece| piece.encoding == PieceEncoding::Difference);
+            if file.kind == FileKind::Log && is_difference {
+                return Err(format!("{place} has a difference at byte {}", extent.offset));
             }
             if file.kind == FileKind::Log && extent.offset != end {
                 return Err(format!("{place} has a gap at byte {end}"));

@@ -1,5 +1,6 @@
 //! Snapshots of collections on object storage.
 
+pub mod difference;
 pub mod keys;
 pub mod manifest;
 pub mod piece_map;

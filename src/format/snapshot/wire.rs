@@ -11,15 +11,17 @@
 //! | message, tool | text, text |
 //! | needs | list of (tenant text, collection text, number u64) |
 //! | pieces | list of (name 32 bytes, generation u32, stored bytes u32, raw bytes u32, encoding u8) |
+//! | differences | list of (piece u32, since u64, list of stretches as in `difference.rs`, with indexes of pieces) |
 //! | files | list of (kind u8, number u64, bytes u64, mtime i64, extents) |
 //! | extents | list of varints: offset minus the end of the extent before; signed: piece minus that before; signed: offset in the piece minus where that before ended, or minus 0 in another piece; bytes |
 //! | variants | list of (name text, log u32, other own files: list of u32, recipe 32 bytes) |
 
 use crate::format::cursor::{Reader, Writer};
+use crate::format::snapshot::difference::{STRETCH_BYTES, read_stretch, write_stretch};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{
     Described, EXTENTS_MAX, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, PIECES_MAX,
-    Piece, PieceEncoding, VARIANTS_MAX, Variant,
+    Piece, PieceDifference, PieceEncoding, VARIANTS_MAX, Variant,
 };
 use crate::format::values::{read_count, read_list, read_string, write_text};
 use crate::model::{Error, Result};
@@ -28,6 +30,8 @@ use crate::model::{Error, Result};
 const NEED_BYTES: usize = 16;
 /// Bytes of a piece.
 pub(super) const PIECE_BYTES: usize = 45;
+/// Least bytes of a difference: a piece, a number, a length.
+const DIFFERENCE_BYTES: usize = 16;
 /// Least bytes of a file.
 const FILE_BYTES: usize = 29;
 /// Least bytes of an extent.
@@ -55,6 +59,11 @@ pub(super) fn write_body(manifest: &Manifest) -> Vec<u8> {
     }
     out.u32(manifest.pieces.len() as u32);
     manifest.pieces.iter().for_each(|piece| write_piece(&mut out, piece));
+    out.u32(manifest.differences.len() as u32);
+    for difference in &manifest.differences {
+        out.u32(difference.piece).u64(difference.since).u32(difference.stretches.len() as u32);
+        difference.stretches.iter().for_each(|stretch| write_stretch(&mut out, stretch));
+    }
     out.u32(manifest.files.len() as u32);
     for file in &manifest.files {
         out.u8(file.kind.byte()).u64(file.number).u64(file.bytes).u64(file.mtime as u64);
@@ -93,6 +102,11 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
         Ok(Needed { tenant, collection, number: body.u64()? })
     })?;
     let pieces = read_list(&mut body, PIECES_MAX, PIECE_BYTES, read_piece)?;
+    let differences = read_list(&mut body, PIECES_MAX, DIFFERENCE_BYTES, |body| {
+        let (piece, since) = (body.u32()?, body.u64()?);
+        let stretches = read_list(body, usize::MAX, STRETCH_BYTES, read_stretch)?;
+        Ok(PieceDifference { piece, since, stretches })
+    })?;
     let mut left = EXTENTS_MAX;
     let mut files = Vec::new();
     for _ in 0..read_count(&mut body, any, FILE_BYTES)? {
@@ -108,7 +122,7 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
     if body.remaining() > 0 {
         return Err(Error::corrupt(format!("{} bytes follow the body", body.remaining())));
     }
-    Ok(Manifest { collection, message, tool, needs, pieces, files, variants, ..head })
+    Ok(Manifest { collection, message, tool, needs, pieces, differences, files, variants, ..head })
 }
 
 /// Adds a piece, as manifests and maps of files have it.

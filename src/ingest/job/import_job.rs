@@ -561,8 +561,14 @@ impl ImportJob<'_> {
     fn finish(&self, target: &Target, note: String, sum: &mut Sum) -> Result<()> {
         let ImportJob { collection, watch, .. } = *self;
         let (path, node) = (target.path(), node_at(&collection.state(), target));
+        let stored = || {
+            let state = collection.state();
+            node.and_then(|node| Some(state.stored(state.node(node)?.file()?))).unwrap_or(0)
+        };
+        let before = stored();
         let finish = self.finish.zip(node);
         let left = finish.map(|(finish, node)| finish(collection, node)).transpose()?.flatten();
+        sum.stored = sum.stored.saturating_sub(before.saturating_sub(stored()));
         for note in Some(note).filter(|note| !note.is_empty()).into_iter().chain(left) {
             watch.noted(&path, &note);
             sum.notes.push((path.clone(), note));

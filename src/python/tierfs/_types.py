@@ -88,6 +88,8 @@ class Push(TypedDict):
     bytes: int
     bytes_sent: int
     pieces: int
+    differences: int
+    """How many of the pieces are differences from others."""
     pieces_sent: int
 
 

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::format::snapshot::difference::BaseStretch;
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{
-    FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceEncoding, Variant,
+    FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceDifference, PieceEncoding, Variant,
 };
 use crate::format::snapshot::pieces::{Stretches, pieces};
 use crate::format::zstandard;
+use crate::remote::push::differences::DifferenceOf;
 use crate::store::{CanonicalFile, CanonicalVariant};
 
 /// A file to be stored.
@@ -65,6 +67,8 @@ pub(super) struct Contents {
     pub(super) pieces: Vec<Piece>,
     /// By name, the places of `pieces`.
     pub(super) indexes: HashMap<PieceName, u32>,
+    /// The differences among the pieces.
+    pub(super) differences: Vec<PieceDifference>,
     /// The collection's own files, then those of variants.
     pub(super) files: Vec<ManifestFile>,
     pub(super) variants: Vec<Variant>,
@@ -73,11 +77,24 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    pub(super) fn index_of(&mut self, piece: Piece) -> u32 {
-        *self.indexes.entry(piece.name).or_insert_with(|| {
-            self.pieces.push(piece);
-            self.pieces.len() as u32 - 1
-        })
+    /// The index of a piece, which is added with its bases if it is not there.
+    pub(super) fn index_of(&mut self, piece: Piece, difference: Option<&DifferenceOf>) -> u32 {
+        if let Some(index) = self.indexes.get(&piece.name) {
+            return *index;
+        }
+        let index = self.pieces.len() as u32;
+        self.pieces.push(piece);
+        self.indexes.insert(piece.name, index);
+        if let Some(DifferenceOf { since, bases, stretches }) = difference {
+            let bases: Vec<u32> = bases.iter().map(|base| self.index_of(*base, None)).collect();
+            let placed = |stretch: &BaseStretch| {
+                let base = stretch.base.and_then(|(base, at)| Some((*bases.get(base as usize)?, at)));
+                BaseStretch { base, ..*stretch }
+            };
+            let stretches = stretches.iter().map(placed).collect();
+            self.differences.push(PieceDifference { piece: index, since: *since, stretches });
+        }
+        index
     }
 
     /// Whether the collection's own files are those of an earlier snapshot.
@@ -105,7 +122,8 @@ impl Contents {
 
     fn take_file(&mut self, earlier: &Manifest, file: &ManifestFile) {
         let extents = file.extents.iter().filter_map(|extent| {
-            let piece = self.index_of(*earlier.pieces.get(extent.piece as usize)?);
+            let difference = DifferenceOf::of(earlier, extent.piece);
+            let piece = self.index_of(*earlier.pieces.get(extent.piece as usize)?, difference.as_ref());
             Some(FileExtent { piece, ..*extent })
         });
         let extents = extents.collect();

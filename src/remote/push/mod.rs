@@ -7,11 +7,15 @@
 //! probe and the plans come after the comparison of logs; plans that are read later name more, never less. `head` is
 //! written only if it says otherwise.
 //!
+//! A piece that changed a little is stored as its difference from the same tensors of an earlier snapshot
+//! (`differences.rs`), which the manifest names too: so a collection of garbage keeps it.
+//!
 //! A push from a mounted store is a job of the daemon, with its credentials: those of the user who asks would have to
 //! pass through a control file.
 
 mod clone_push;
 mod contents;
+mod differences;
 pub mod outcome;
 pub mod parameters;
 pub mod publish;

@@ -14,6 +14,8 @@ pub struct Pushed {
     pub is_unchanged: bool,
     /// Pieces of the snapshot.
     pub pieces: usize,
+    /// How many of them are differences from others of them.
+    pub differences: usize,
     /// Bytes of the snapshot's pieces, as stored.
     pub bytes: u64,
     /// Pieces that were sent.
@@ -28,6 +30,7 @@ impl Pushed {
         Pushed {
             number: manifest.number,
             pieces: manifest.pieces.len(),
+            differences: manifest.differences.len(),
             bytes: manifest.pieces.iter().map(|piece| u64::from(piece.stored)).sum(),
             ..Pushed::default()
         }
@@ -40,6 +43,7 @@ impl Pushed {
             "snapshot": self.number,
             "unchanged": self.is_unchanged,
             "pieces": self.pieces,
+            "differences": self.differences,
             "bytes": self.bytes,
             "pieces_sent": self.pieces_sent,
             "bytes_sent": self.bytes_sent,

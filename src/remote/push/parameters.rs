@@ -1,11 +1,15 @@
 //! The parameters of a push.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{OwnedCollectionName, Result};
+use crate::remote::read::cache::Cache;
 use crate::store::Recode;
 
+/// Values of [`DifferenceLimits::percent_max`].
+pub const DIFFERENCE_PERCENT: RangeInclusive<u8> = 1..=90;
 /// Pieces that are sent at the same time, unless a request says otherwise.
 pub const JOBS: usize = 8;
 
@@ -31,8 +35,27 @@ pub struct Parameters {
     /// Other collections of the remote whose pieces are named again instead of being sent.
     pub dedup_with: Vec<OwnedCollectionName>,
     pub variants: Variants,
+    /// Which pieces are sent as differences.
+    pub differences: DifferenceLimits,
+    /// Keeps keyframes on this machine.
+    pub cache: Option<Arc<Cache>>,
     /// Whether to put the state over a snapshot that somebody else has pushed.
     pub is_forced: bool,
+}
+
+/// When a piece that has changed is sent as its difference from an earlier snapshot, the keyframe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DifferenceLimits {
+    /// How many pushes after its keyframe a piece may be a difference; 0 for none.
+    pub pushes_max: u64,
+    /// The most bytes that a difference takes, in hundredths of those of its piece.
+    pub percent_max: u8,
+}
+
+impl Default for DifferenceLimits {
+    fn default() -> DifferenceLimits {
+        DifferenceLimits { pushes_max: 16, percent_max: 25 }
+    }
 }
 
 /// The variants to publish beside the collection.

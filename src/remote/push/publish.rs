@@ -6,23 +6,24 @@
 //! A snapshot with the log of this state has its payloads: objects have random numbers, and blocks have epochs
 //! and checksums. So a push of a state that was pushed reads no payload.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, PieceName};
-use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Variant};
+use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Piece, Variant};
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::garbage::{Plan, plans};
 use crate::remote::place::remote::Remote;
 use crate::remote::push::clone_push::PushedClone;
 use crate::remote::push::contents::{Contents, has_log};
+use crate::remote::push::differences::{DifferenceOf, Previous};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::{Parameters, Variants};
-use crate::remote::push::send::Sender;
+use crate::remote::push::send::{Known, KnownPieces, Sender};
 use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
 
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
@@ -109,7 +110,7 @@ pub fn push_within(
     let plans = plans(remote)?;
     let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
     let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
-    let mut known = HashMap::new();
+    let mut known = KnownPieces::new();
     for other in &parameters.dedup_with {
         if let (Some(found), _) = remote.newest_manifest(&other.tenant, &other.name)? {
             note_pieces(&mut known, &found.manifest, &doomed);
@@ -121,7 +122,12 @@ pub fn push_within(
     if let Some(found) = clone.as_ref().and_then(|clone| clone.base.as_ref()) {
         note_pieces(&mut known, &found.manifest, &doomed);
     }
-    let sender = Sender { remote, canonical: &canonical, parameters, known, doomed, generation, choices };
+    let previous = newest.as_ref().filter(|_| base.is_none());
+    let previous = previous.and_then(|found| {
+        Previous::of(remote, &found.manifest, &canonical, parameters.differences, parameters.cache.clone())
+    });
+    let sender =
+        Sender { remote, canonical: &canonical, parameters, known, previous, doomed, generation, choices };
     let base = base.map(|found| &*found.manifest);
     let (contents, sent) = sender.send(newest.as_ref().map(|found| &*found.manifest), base, progress)?;
     let parent = newest.map(|found| ParentSnapshot { number: found.manifest.number, digest: found.digest });
@@ -184,9 +190,16 @@ fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
     }
 }
 
-fn note_pieces(known: &mut HashMap<[u8; 32], PieceName>, manifest: &Manifest, doomed: &HashSet<PieceName>) {
-    let names = manifest.pieces.iter().map(|piece| piece.name).filter(|name| !doomed.contains(name));
-    known.extend(names.map(|name| (name.digest, name)));
+/// Adds the pieces of a snapshot that no plan may remove, of differences those with such bases.
+fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<PieceName>) {
+    let may_stay = |piece: &Piece| !doomed.contains(&piece.name);
+    for (index, piece) in (0..).zip(&manifest.pieces).filter(|(_, piece)| may_stay(piece)) {
+        let difference = DifferenceOf::of(manifest, index);
+        if difference.as_ref().is_none_or(|difference| difference.bases.iter().all(may_stay)) {
+            let known_piece = Known { name: piece.name, difference: difference.map(Arc::new) };
+            known.insert(piece.name.digest, known_piece);
+        }
+    }
 }
 
 /// The snapshots of parents that blocks of the collection depend on.
@@ -227,11 +240,16 @@ fn is_published(manifest: &Manifest, described: &Described, needs: &[Needed], ch
         && manifest.variants.iter().map(recipe).eq(choices.iter().map(|it| (it.name(), it.recipe())))
 }
 
-/// Notes the newest number. Readers find the snapshot without.
+/// Notes the newest number, and then that something was pushed. Readers find the snapshot without.
 fn set_head(remote: &Remote, parameters: &Parameters, number: u64) {
-    let key = keys::head(&parameters.tenant, &parameters.collection);
-    if let Err(error) = remote.client().put(&key, Bytes::from(format!("{number:016x}"))) {
-        log::warn!("the hint of the newest snapshot was not written: {error}");
+    let head = keys::head(&parameters.tenant, &parameters.collection);
+    let hints =
+        [(head.as_str(), format!("{number:016x}")), (keys::PUSHED, format!("{:032x}", parameters.push))];
+    for (key, text) in hints {
+        if let Err(error) = remote.client().put(key, Bytes::from(text)) {
+            log::warn!("a hint of the newest snapshot was not written: {error}");
+            return;
+        }
     }
 }
 
@@ -245,7 +263,7 @@ struct Snapshot {
 
 fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Manifest {
     let Snapshot { parent, described: collection, needs, contents } = snapshot;
-    let Contents { pieces, files, variants, .. } = contents;
+    let Contents { pieces, differences, files, variants, .. } = contents;
     Manifest {
         remote: remote.id(),
         number: parent.map_or(1, |parent| parent.number.saturating_add(1)),
@@ -257,6 +275,7 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
         tool: concat!("tierfs ", env!("CARGO_PKG_VERSION")).to_owned(),
         needs,
         pieces,
+        differences,
         files,
         variants,
     }

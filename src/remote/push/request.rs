@@ -1,5 +1,6 @@
 //! A push as a user asks for it: a command carries it out, or has the daemon of a mounted store do it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -10,8 +11,9 @@ use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::tags::{check_tag, set_tag};
 use crate::remote::push::outcome::Pushed;
-use crate::remote::push::parameters::{JOBS, Parameters, Variants};
+use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Parameters, Variants};
 use crate::remote::push::publish::push;
+use crate::remote::read::cache::{Cache, Size};
 use crate::store::disk::files::random_id;
 use crate::store::{Recode, Settings, Store, now_nanoseconds};
 
@@ -41,6 +43,10 @@ pub struct PushRequest {
     pub variants: Option<Vec<MoveTo>>,
     /// Whether to put the state over a snapshot that somebody else has pushed.
     pub force: bool,
+    /// Which pieces are sent as differences.
+    pub differences: DifferenceLimits,
+    /// A directory that keeps keyframes on this machine.
+    pub cache: Option<PathBuf>,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// Tells the job of this request from others.
@@ -91,6 +97,8 @@ impl PushRequest {
             dedup_with: Vec::new(),
             variants: None,
             force: false,
+            differences: DifferenceLimits::default(),
+            cache: None,
             jobs: JOBS,
             label: None,
         }
@@ -109,6 +117,9 @@ impl PushRequest {
             "dedup_with": self.dedup_with.iter().map(OwnedCollectionName::to_string).collect::<Vec<_>>(),
             "variants": self.variants.as_ref().map(|all| all.iter().map(|to| to.variant_name()).collect::<Vec<_>>()),
             "force": self.force,
+            "keyframe_after": self.differences.pushes_max,
+            "difference_max": self.differences.percent_max,
+            "cache": self.cache.as_ref().map(|cache| cache.to_string_lossy()),
             "jobs": self.jobs,
             "label": self.label,
         });
@@ -140,7 +151,7 @@ impl PushRequest {
             let switch = || value.as_bool().ok_or_else(wrong);
             match key.as_str() {
                 "collection" | "url" => {}
-                "tag" | "label" | "variants" if value.is_null() => {}
+                "tag" | "label" | "variants" | "cache" if value.is_null() => {}
                 "named" => self.named = parse_place(text()?)?,
                 "create" => self.create = switch()?,
                 "message" => self.message = text()?.to_owned(),
@@ -157,6 +168,16 @@ impl PushRequest {
                     self.variants = Some(parse_variants(&names.collect::<Result<Vec<_>>>()?)?);
                 }
                 "force" => self.force = switch()?,
+                "cache" => {
+                    let cache = Some(PathBuf::from(text()?)).filter(|cache| cache.is_absolute());
+                    self.cache = Some(cache.ok_or_else(wrong)?);
+                }
+                "keyframe_after" => self.differences.pushes_max = value.as_u64().ok_or_else(wrong)?,
+                "difference_max" => {
+                    let percent = value.as_u64().and_then(|percent| u8::try_from(percent).ok());
+                    let percent = percent.filter(|percent| DIFFERENCE_PERCENT.contains(percent));
+                    self.differences.percent_max = percent.ok_or_else(wrong)?;
+                }
                 "jobs" => {
                     let jobs = value.as_u64().and_then(|jobs| usize::try_from(jobs).ok());
                     let jobs = jobs.filter(|jobs| (1..=JOBS_MAX).contains(jobs));
@@ -198,6 +219,7 @@ impl PushRequest {
         } else {
             Remote::open(client)?
         };
+        let cache = self.cache.as_deref().map(|cache| Cache::open(cache, Size::default())).transpose()?;
         let entry = store.tenant(&self.collection.tenant).entry();
         let Owner { uid, gid } = entry.owner.unwrap_or(owner);
         let parameters = Parameters {
@@ -212,6 +234,8 @@ impl PushRequest {
             dedup_with: self.dedup_with.clone(),
             variants: self.variants(variant, store.settings()),
             is_forced: self.force,
+            differences: self.differences,
+            cache: cache.map(Arc::new),
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
@@ -227,7 +251,7 @@ fn random() -> Result<StoreId> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PushRequest, parse_variants};
+    use super::{DifferenceLimits, PushRequest, parse_variants};
     use crate::model::OwnedCollectionName;
 
     #[test]
@@ -243,6 +267,8 @@ mod tests {
             dedup_with: vec![place("base")],
             variants: Some(parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap()),
             force: true,
+            differences: DifferenceLimits { pushes_max: 0, percent_max: 90 },
+            cache: Some("/srv/keyframes".into()),
             jobs: 3,
             label: Some("7-8".to_owned()),
             ..plain.clone()
@@ -266,6 +292,7 @@ mod tests {
             "{\"collection\": \"acme/m\", \"url\": \"/srv\"}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://key:secret@b/p\"}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"jobs\": 0}",
+            "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"difference_max\": 91}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"colour\": 1}",
             "{\"collection\": \"acme/m\", \"url\": \"s3://b/p\", \"variants\": [\"exact\"]}",
         ] {

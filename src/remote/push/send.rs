@@ -1,18 +1,22 @@
 //! Stores the pieces that a remote lacks.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys::{self, PieceName};
-use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, ManifestFile, Piece, Variant};
+use crate::format::snapshot::manifest::{
+    FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceEncoding, Variant,
+};
 use crate::format::snapshot::pieces::Stretches;
 use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::remote::Remote;
 use crate::remote::push::contents::{Contents, Origin, Outgoing, packed, part};
+use crate::remote::push::differences::{DifferenceOf, FilePart, Previous, keep};
 use crate::remote::push::parameters::Parameters;
 use crate::store::{Canonical, Choice};
 
@@ -21,8 +25,10 @@ pub(super) struct Sender<'a> {
     pub(super) remote: &'a Remote,
     pub(super) canonical: &'a Canonical,
     pub(super) parameters: &'a Parameters,
-    /// Pieces that may be named without looking, by digest.
-    pub(super) known: HashMap<[u8; 32], PieceName>,
+    /// Pieces that may be named without looking.
+    pub(super) known: KnownPieces,
+    /// The newest snapshot, from which pieces may be differences.
+    pub(super) previous: Option<Previous>,
     /// Pieces that a plan may remove: they must not be named.
     pub(super) doomed: HashSet<PieceName>,
     /// The generation of pieces that must be stored again.
@@ -30,6 +36,20 @@ pub(super) struct Sender<'a> {
     /// The tensors of each variant, in the order of the request.
     pub(super) choices: Vec<Choice>,
 }
+
+/// Pieces that the remote has, by digest.
+pub(super) type KnownPieces = HashMap<[u8; 32], Known>;
+
+/// A piece that the remote has.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub(super) name: PieceName,
+    /// How it is a difference, if it is one.
+    pub(super) difference: Option<Arc<DifferenceOf>>,
+}
+
+/// A piece of the new snapshot, and how it is a difference, if it is one.
+type Stored = (Piece, Option<Arc<DifferenceOf>>);
 
 /// A piece to be made: stretches of a file.
 struct Job<'a> {
@@ -81,9 +101,13 @@ impl Sender<'_> {
 
     /// Whether no plan may remove a piece of a file of an earlier snapshot.
     fn may_name(&self, earlier: &Manifest, file: &ManifestFile) -> bool {
-        file.extents.iter().all(|extent| {
-            let piece = earlier.pieces.get(extent.piece as usize);
+        let may_stay = |piece: u32| {
+            let piece = earlier.pieces.get(piece as usize);
             piece.is_some_and(|piece| !self.doomed.contains(&piece.name))
+        };
+        file.extents.iter().all(|extent| {
+            let difference = earlier.difference(extent.piece);
+            may_stay(extent.piece) && difference.is_none_or(|difference| difference.bases().all(may_stay))
         })
     }
 
@@ -148,8 +172,8 @@ impl Sender<'_> {
                 extents: file.shared.clone(),
             })
             .collect();
-        for (job, piece) in jobs.iter().zip(stored) {
-            let index = contents.index_of(piece);
+        for (job, (piece, difference)) in jobs.iter().zip(stored) {
+            let index = contents.index_of(piece, difference.as_deref());
             if let Some(file) = described.get_mut(job.file) {
                 file.extents.extend(FileExtent::of_piece(index, job.stretches));
             }
@@ -160,9 +184,9 @@ impl Sender<'_> {
     }
 
     /// Stores the pieces of jobs that the remote does not have.
-    fn store(&self, jobs: &[Job], sent: &Sent, progress: &dyn Progress) -> Result<Vec<Piece>> {
+    fn store(&self, jobs: &[Job], sent: &Sent, progress: &dyn Progress) -> Result<Vec<Stored>> {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let done: Mutex<Vec<Option<Piece>>> = Mutex::new(vec![None; jobs.len()]);
+        let done: Mutex<Vec<Option<Stored>>> = Mutex::new(vec![None; jobs.len()]);
         let error: Mutex<Option<Error>> = Mutex::new(None);
         let work = || {
             let mut bytes = Vec::new();
@@ -178,10 +202,10 @@ impl Sender<'_> {
                     self.store_one(job, &mut bytes, sent)
                 };
                 match stored {
-                    Ok(piece) => {
-                        progress.advance(u64::from(piece.raw));
+                    Ok(stored) => {
+                        progress.advance(u64::from(stored.0.raw));
                         if let Some(place) = done.lock().get_mut(at) {
-                            *place = Some(piece);
+                            *place = Some(stored);
                         }
                     }
                     Err(wrong) => {
@@ -199,20 +223,20 @@ impl Sender<'_> {
         if let Some(error) = error.into_inner() {
             return Err(error);
         }
-        let pieces: Vec<Piece> = done.into_inner().into_iter().flatten().collect();
+        let pieces: Vec<Stored> = done.into_inner().into_iter().flatten().collect();
         if pieces.len() != jobs.len() {
             return Err(Error::corrupt("a bug in tierfs: pieces were not stored"));
         }
         Ok(pieces)
     }
 
-    fn store_one(&self, job: &Job, bytes: &mut Vec<u8>, sent: &Sent) -> Result<Piece> {
+    fn store_one(&self, job: &Job, bytes: &mut Vec<u8>, sent: &Sent) -> Result<Stored> {
         if let Origin::Own(file) = job.source
             && let Some(piece) = self.canonical.piece_in_clone(file, job.stretches)
-            && let Some(name) = self.known.get(&piece.name.digest)
+            && let Some(known) = self.known.get(&piece.name.digest)
         {
             // A clone has not changed it, and need not have its bytes.
-            return Ok(Piece { name: *name, ..piece });
+            return Ok((Piece { name: known.name, ..piece }, known.difference.clone()));
         }
         match job.source {
             Origin::Log(log) => {
@@ -225,10 +249,38 @@ impl Sender<'_> {
             }
         }
         let (mut piece, stored) = packed(std::mem::take(bytes), matches!(job.source, Origin::Log(_)));
-        if let Some(name) = self.known.get(&piece.name.digest) {
-            piece.name = *name;
-            return Ok(piece);
+        if let Some(known) = self.known.get(&piece.name.digest) {
+            piece.name = known.name;
+            return Ok((piece, None));
         }
+        if let Origin::Own(file) = job.source
+            && let Some(previous) = &self.previous
+            && let Some((difference, of)) = previous.difference(
+                self.remote,
+                self.canonical,
+                FilePart { file, stretches: job.stretches },
+                &stored,
+                &self.doomed,
+            )?
+        {
+            let name = PieceName { digest: *blake3::hash(&difference).as_bytes(), generation: 0 };
+            let encoding = PieceEncoding::Difference;
+            let piece = Piece { name, stored: difference.len() as u32, raw: piece.raw, encoding };
+            if let Some(known) = self.known.get(&name.digest) {
+                return Ok((Piece { name: known.name, ..piece }, known.difference.clone()));
+            }
+            if previous.is_new_enough(&of) {
+                return Ok((self.put(piece, difference, sent)?, Some(Arc::new(of))));
+            }
+        }
+        if matches!(job.source, Origin::Own(_)) {
+            keep(self.parameters.cache.as_ref(), &piece, &stored);
+        }
+        Ok((self.put(piece, stored, sent)?, None))
+    }
+
+    /// Stores a piece, unless the remote has it. Returns it with the name that it has there.
+    fn put(&self, mut piece: Piece, stored: Vec<u8>, sent: &Sent) -> Result<Piece> {
         if self.doomed.contains(&piece.name) {
             piece.name.generation = self.generation;
         }

@@ -20,7 +20,7 @@ use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
-use crate::remote::read::pieces::{failed, fetched, stored, to_io, unpacked};
+use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
 use crate::store::pieces::file::Got;
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
@@ -140,6 +140,27 @@ impl Source {
     }
 }
 
+/// The pieces that this mount has in memory and in its cache.
+impl Bases for Source {
+    fn get(&self, piece: &Piece) -> Option<Arc<Vec<u8>>> {
+        let kept = || self.cache.as_ref().and_then(|cache| cache.base(piece)).map(Arc::new);
+        self.piece_buffer.get(&piece.name).or_else(kept)
+    }
+
+    fn copy(&self, piece: &Piece) -> Option<Vec<u8>> {
+        self.cache.as_ref().and_then(|cache| cache.copy_of(piece))
+    }
+
+    fn keep(&self, piece: &Piece, stored: &[u8], bytes: &Arc<Vec<u8>>) {
+        let kept = self.cache.as_ref().map(|cache| cache.keep(Kind::Base, &piece.name.digest, stored));
+        match kept {
+            None => self.piece_buffer.keep(piece.name, bytes),
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.disk_failed(&error),
+        }
+    }
+}
+
 /// The files of a snapshot.
 pub struct Files {
     source: Arc<Source>,
@@ -248,7 +269,8 @@ impl Files {
             return Ok(bytes);
         }
         self.source.piece_buffer.failed(&piece.name)?;
-        let fetched = runtime::wait(fetched(&self.source.mirrors, piece, Class::Demand)).map_err(to_io)?;
+        let fetched = fetched(&self.source.mirrors, &*self.source, piece, Class::Demand);
+        let fetched = runtime::wait(fetched).map_err(to_io)?;
         let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
         self.source.answered();
         self.source.piece_buffer.keep(piece.name, &bytes);
@@ -269,8 +291,8 @@ impl Files {
             if let Some(mut fetching) = blob.begin(place) {
                 self.make_room(&mut fetching);
                 let failed = |error: &io::Error| self.source.disk_failed(error);
-                let mirrors = &self.source.mirrors;
-                let got = runtime::wait(fetching.run(mirrors, Class::Demand, &failed)).map_err(to_io)?;
+                let fetching = fetching.run(&self.source.mirrors, &*self.source, Class::Demand, &failed);
+                let got = runtime::wait(fetching).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
                 self.source.answered();
                 if let Got::Unkept(bytes) = &got {
@@ -355,7 +377,7 @@ impl Files {
         let spawned = runtime::spawn(async move {
             let failed = |error: &io::Error| source.disk_failed(error);
             // A reader that wants the piece tries again and gets the error.
-            drop(fetching.run(&source.mirrors, Class::Ahead, &failed).await);
+            drop(fetching.run(&source.mirrors, &*source, Class::Ahead, &failed).await);
         });
         if let Err(error) = spawned {
             log::warn!("read-ahead has stopped: {error}");

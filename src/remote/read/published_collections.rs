@@ -23,6 +23,9 @@ const BESIDE_MAX: usize = 3;
 /// Those with longer manifests are not.
 const BESIDE_BYTES_MAX: u64 = 256 << 10;
 
+/// The object that names the last push has 32 hexadecimal digits.
+const LAST_PUSH_BYTES_MAX: u64 = 64;
+
 /// The snapshot of a collection that a user wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum At {
@@ -218,6 +221,10 @@ impl Snapshots for Published {
 
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
         self.snapshot(tenant, collection).map_err(to_io)
+    }
+
+    fn last_push(&self) -> io::Result<Option<Vec<u8>>> {
+        self.source.remote().client().get(keys::PUSHED, LAST_PUSH_BYTES_MAX).map_err(to_io)
     }
 
     fn traffic(&self) -> Traffic {

@@ -165,6 +165,13 @@ impl Collection {
         published.map(Option::unwrap_or_default).map_err(|error| Error::io(self.path(), error))
     }
 
+    /// The number of the snapshot that a collection of a remote is; `None` for a collection of a store.
+    pub fn snapshot(&self) -> Result<Option<u64>> {
+        let snapshots = self.files.upstream().and_then(|upstream| upstream.snapshots());
+        let number = snapshots.map(|snapshots| snapshots.number(self.place())).transpose();
+        number.map_err(|error| Error::io(self.path(), error))
+    }
+
     /// Damage to its log, if any. The collection accepts no writes then.
     pub fn damage(&self) -> Option<&Damage> {
         self.journal.damage()

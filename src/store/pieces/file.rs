@@ -419,6 +419,32 @@ impl<E> PieceFile<E> {
         Ok(())
     }
 
+    /// The bytes that the piece with this digest stands for, compared with those of the map. `None` if the file lacks
+    /// some of them, or has others.
+    pub fn read_named(&self, digest: &Digest) -> Option<Vec<u8>> {
+        let piece = self.layout.piece_named(digest)?;
+        let wanted = {
+            let table = self.table.lock();
+            let digests = table.digests.as_ref().filter(|_| table.state(piece) == Some(PieceState::Here))?;
+            *digests.get(piece as usize)?
+        };
+        let mut bytes = vec![0; self.layout.piece(piece)?.raw as usize];
+        let mut extents = self.layout.extents_of(piece).to_vec();
+        extents.sort_unstable_by_key(|extent| extent.piece_offset);
+        let mut end = 0;
+        for extent in extents {
+            // The same bytes may stand in two places.
+            if extent.piece_offset > end {
+                return None;
+            }
+            let from = extent.piece_offset as usize;
+            let part = bytes.get_mut(from..from + extent.len as usize)?;
+            self.data.as_ref()?.read_exact_at(part, extent.offset).ok()?;
+            end = end.max(extent.piece_offset + extent.len);
+        }
+        (end as usize == bytes.len() && self.layout.digest(piece, &bytes) == wanted).then_some(bytes)
+    }
+
     /// Compares the pieces that are here with their digests. Nobody else may use the file.
     pub fn check(&self) -> Checked {
         let (Some(data), table) = (&self.data, self.table.lock()) else { return Checked::default() };

@@ -100,6 +100,11 @@ impl Layout {
         self.pieces.get(piece as usize)
     }
 
+    /// The piece of this name.
+    pub fn piece_named(&self, digest: &Digest) -> Option<u32> {
+        self.pieces.iter().position(|piece| piece.name.digest == *digest).map(|place| place as u32)
+    }
+
     /// The places of its bytes, in the order of the file.
     pub fn extents_of(&self, piece: u32) -> &[FileExtent] {
         self.of_piece.get(piece as usize).map_or(&[], Vec::as_slice)

@@ -16,6 +16,7 @@
 //! 5. `PieceFile::save` makes durable what has arrived, then writes the states. After a failed sync the pieces are
 //!    remote again. `PieceFile::check` compares with the digests.
 //! 6. `ReadAhead` (`read_ahead.rs`) says which pieces to fetch before a reader asks for them.
+//! 7. A piece may be stored as its difference from others (`difference.rs`), which are then needed to make its bytes.
 //!
 //! | | a file of a cache | a file of a clone |
 //! |---|---|---|
@@ -29,6 +30,7 @@
 //! | other bytes | never | own pieces; a push changes the layout (`SharedFile::adopt`) |
 
 pub mod arrival;
+pub mod difference;
 pub mod file;
 pub mod layout;
 pub mod read_ahead;

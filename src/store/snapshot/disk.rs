@@ -30,6 +30,11 @@ use crate::store::store::{SETTINGS_NAME, Store};
 use crate::store::tenant::{FILE_NAME, TenantEntry};
 use crate::store::upstream::{ShownSnapshot, ShownSnapshots, Upstream};
 
+/// Collections that are looked for at a time.
+const RENEWED_AT_ONCE: usize = 8;
+/// Bytes of a log that are read at a time.
+const LOG_STEP_BYTES: usize = 1 << 20;
+
 /// The directory of data files in a collection.
 const DATA: &str = "data";
 
@@ -68,6 +73,19 @@ enum Place<'a> {
     File(&'a str, &'a str, FileKind, u64),
 }
 
+/// Reads the log of a snapshot, so that its source has it.
+fn read_log(snapshot: &Snapshot) -> io::Result<()> {
+    let files = snapshot.manifest.files_of(snapshot.variant.as_deref()).unwrap_or_default();
+    let log = files.into_iter().find(|(_, file)| file.kind == FileKind::Log);
+    let Some((index, log)) = log else { return Ok(()) };
+    let mut buffer = vec![0; LOG_STEP_BYTES];
+    for at in (0..log.bytes).step_by(LOG_STEP_BYTES) {
+        let len = (log.bytes - at).min(LOG_STEP_BYTES as u64) as usize;
+        snapshot.files.read_at(index, buffer.get_mut(..len).unwrap_or_default(), at)?;
+    }
+    Ok(())
+}
+
 impl SnapshotDisk {
     /// A disk with the snapshots of this source.
     pub fn new(source: Arc<dyn Snapshots>) -> SnapshotDisk {
@@ -79,6 +97,13 @@ impl SnapshotDisk {
     pub fn renew(&self, tenant: &str, collection: &str) -> io::Result<bool> {
         let found = self.source.open(tenant, collection)?;
         let key = OwnedCollectionName::new(tenant, collection);
+        let is_open = self.shown.lock().collections.get(&key).map(|before| before.snapshot.manifest.number);
+        if let Some(found) =
+            found.as_ref().filter(|found| is_open.is_some_and(|open| open != found.manifest.number))
+        {
+            // The first lookup after the change needs no remote.
+            read_log(found)?;
+        }
         let mut shown = self.shown.lock();
         let before = shown.collections.get(&key).map(|before| before.snapshot.clone());
         let is_same = match (&before, &found) {
@@ -317,11 +342,33 @@ impl ShownSnapshots for SnapshotDisk {
         Ok(std::iter::once(is_shown.clone()).chain(others).collect())
     }
 
+    fn number(&self, CollectionName { tenant, name }: CollectionName<'_>) -> io::Result<u64> {
+        Ok(self.collection(tenant, name)?.manifest().number)
+    }
+
+    fn last_push(&self) -> io::Result<Option<Vec<u8>>> {
+        self.source.last_push()
+    }
+
     fn renew_all(&self) -> io::Result<Vec<OwnedCollectionName>> {
         let shown: Vec<OwnedCollectionName> = self.shown.lock().collections.keys().cloned().collect();
         let (mut renewed, mut failed) = (Vec::new(), None);
-        for place in shown {
-            match self.renew(&place.tenant, &place.name) {
+        let looked: Vec<(OwnedCollectionName, io::Result<bool>)> = shown
+            .chunks(RENEWED_AT_ONCE)
+            .flat_map(|places| {
+                std::thread::scope(|scope| {
+                    let look = |place: &OwnedCollectionName| self.renew(&place.tenant, &place.name);
+                    let looking: Vec<_> =
+                        places.iter().map(|place| (place, scope.spawn(move || look(place)))).collect();
+                    let bug = |_| Err(io::Error::other("a bug in tierfs: a look for snapshots has ended"));
+                    let done = looking.into_iter();
+                    done.map(|(place, looked)| (place.clone(), looked.join().unwrap_or_else(bug)))
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        for (place, looked) in looked {
+            match looked {
                 Ok(true) => renewed.push(place),
                 Ok(false) => {}
                 Err(error) => {

@@ -17,6 +17,9 @@
 //! and cuts the rest of what it needs. `Store::variant` opens a variant of an open collection; `published` in
 //! `vfs/form/plan.rs` has the forms of a tier read it.
 //!
+//! `StoredObjects` (`stored_objects.rs`) finds the bytes that an earlier snapshot has of the same tensors, so that a push
+//! can store pieces as differences from them.
+//!
 //! # A reader
 //!
 //! `SnapshotDisk` (`disk.rs`) is an implementation of `Disk`, so the store on it and all above stay as they are. Its
@@ -33,4 +36,5 @@ pub(in crate::store) mod freeze;
 pub(in crate::store) mod payloads;
 mod shared_pieces;
 pub(in crate::store) mod source;
+pub(in crate::store) mod stored_objects;
 pub(in crate::store) mod variant;

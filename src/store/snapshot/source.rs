@@ -19,6 +19,10 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
+    /// A text that differs after something was pushed; `None` if the source has none.
+    fn last_push(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
     /// Counts of the traffic with the remote.
     fn traffic(&self) -> Traffic {
         Traffic::default()

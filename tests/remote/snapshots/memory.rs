@@ -137,6 +137,7 @@ impl Remote {
             tool: "a test".to_owned(),
             needs: needs.collect(),
             pieces: made.pieces,
+            differences: Vec::new(),
             files: made.files,
             variants: named,
         };
@@ -278,6 +279,7 @@ impl SnapshotFiles for Files {
             let raw = match piece.encoding {
                 PieceEncoding::Raw => stored.clone(),
                 PieceEncoding::Zstandard => zstandard::decode(stored, piece.raw as usize).unwrap(),
+                PieceEncoding::Difference => panic!("this push makes no differences"),
             };
             let (from, until) = (extent.offset.max(offset), extent.end().min(end));
             let at = (from - extent.offset) as usize + extent.piece_offset as usize;

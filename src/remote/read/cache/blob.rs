@@ -17,7 +17,7 @@ use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::read::cache::root::{BLOBS, Root, unlinked};
 use crate::remote::read::mirrors::Mirrors;
-use crate::remote::read::pieces::{TRIES, fetched};
+use crate::remote::read::pieces::{Bases, TRIES, fetched};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::pieces::file::{Claim, Got, MapFile, PieceFile, no_digests, remove};
@@ -217,16 +217,17 @@ impl Fetching {
         self.claim.piece().map_or(0, |piece| u64::from(piece.raw))
     }
 
-    /// Fetches the piece: into the file, if the cache has room for it. `failed` is told why the disk did not
-    /// take it.
+    /// Fetches the piece: into the file, if the cache has room for it. A difference is made of `bases`. `failed` is
+    /// told why the disk did not take it.
     pub async fn run(
         mut self,
         mirrors: &Mirrors,
+        bases: &dyn Bases,
         class: Class,
         failed: &(dyn Fn(&io::Error) + Sync),
     ) -> Result<Got, Arc<Failure>> {
         let has_room = self.counted.bytes > 0;
-        let got = match if has_room { Some(self.fetch(mirrors, class).await) } else { None } {
+        let got = match if has_room { Some(self.fetch(mirrors, bases, class).await) } else { None } {
             Some(Ok(())) => {
                 self.counted.bytes = 0;
                 Ok(Got::Here)
@@ -236,24 +237,32 @@ impl Fetching {
                 if let Some(Err(Failure::Local(error))) = &not_taken {
                     failed(error);
                 }
-                self.in_memory(mirrors, class).await.map(|bytes| Got::Unkept(Arc::new(bytes)))
+                self.in_memory(mirrors, bases, class).await.map(|bytes| Got::Unkept(Arc::new(bytes)))
             }
         };
         self.claim.end(got.map_err(Arc::new))
     }
 
-    async fn in_memory(&self, mirrors: &Mirrors, class: Class) -> Result<Vec<u8>, Failure> {
+    async fn in_memory(
+        &self,
+        mirrors: &Mirrors,
+        bases: &dyn Bases,
+        class: Class,
+    ) -> Result<Vec<u8>, Failure> {
         let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
-        fetched(mirrors, piece, class).await
+        fetched(mirrors, bases, piece, class).await
     }
 
     /// Fetches the piece into the file.
-    async fn fetch(&self, mirrors: &Mirrors, class: Class) -> Result<(), Failure> {
-        if !self.claim.may_arrive() {
-            let bytes = self.in_memory(mirrors, class).await?;
+    async fn fetch(&self, mirrors: &Mirrors, bases: &dyn Bases, class: Class) -> Result<(), Failure> {
+        let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
+        if let Some(bytes) = bases.copy(piece) {
             return self.claim.keep(&bytes).map_err(Failure::Local);
         }
-        let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
+        if !self.claim.may_arrive() {
+            let bytes = self.in_memory(mirrors, bases, class).await?;
+            return self.claim.keep(&bytes).map_err(Failure::Local);
+        }
         for place in mirrors.places(TRIES) {
             let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
             let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };

@@ -6,6 +6,7 @@
 //!         blob/<32 hex>.map    its map, with digests
 //!         manifest/<64 hex>    a manifest, by its digest
 //!         log/<64 hex>         a piece of a log as it is stored, by its BLAKE3
+//!         base/<64 hex>        the same of a piece that differences are from
 //! ```
 //!
 //! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
@@ -45,6 +46,7 @@ use rustix::fs::{FlockOperation, statvfs};
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::read::cache::blob::{Blob, allocated};
+use crate::remote::read::cache::copies::Index;
 use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::cache::root::{BLOBS, Root, is_draft, is_hexadecimal, unlinked};
 use crate::remote::read::cache::verify::{Verified, verify};
@@ -54,6 +56,7 @@ use crate::store::pieces::layout::Layout;
 use crate::store::pieces::map_of;
 
 pub mod blob;
+mod copies;
 pub mod object_cache;
 mod root;
 pub mod verify;
@@ -103,6 +106,8 @@ pub struct Cache {
     root: Arc<Root>,
     size: Size,
     files: Arc<Mutex<Files>>,
+    /// Of idle files, once a base was looked for in them.
+    index: Mutex<Option<Index>>,
     /// When the disk failed last.
     failed: Mutex<Option<Instant>>,
     /// Ends the thread that saves maps when it is dropped.
@@ -183,6 +188,7 @@ impl Cache {
             root: Arc::new(root),
             size,
             files,
+            index: Mutex::new(None),
             failed: Mutex::new(None),
             saver: Some(saver),
             _lock: lock,
@@ -205,7 +211,10 @@ impl Cache {
         let unused = self.files.lock().unused();
         for blob in unused {
             match blob.save() {
-                Ok(()) => self.files.lock().close(blob),
+                Ok(()) => {
+                    self.note_idle(&blob);
+                    self.files.lock().close(blob);
+                }
                 Err(error) => log::warn!("the cache could not be saved: {error}"),
             }
         }

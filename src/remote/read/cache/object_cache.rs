@@ -1,5 +1,5 @@
-//! Small objects that are kept whole, each under a name that verifies its bytes: manifests, and pieces of logs as
-//! they are stored.
+//! Objects that are kept whole, each under a name that verifies its bytes: manifests, and pieces of logs and bases of
+//! differences as they are stored.
 //!
 //! Invariants: (1) Bytes are given to nobody before they were compared with their name. (2) A file gets its name
 //! once all bytes are written, so that a killed process leaves drafts only.
@@ -24,6 +24,8 @@ pub enum Kind {
     Manifest,
     /// Pieces of logs, by the BLAKE3 of their stored bytes.
     Log,
+    /// Pieces that differences are taken from, by the same.
+    Base,
 }
 
 /// Hexadecimal digits of the name of such an object.
@@ -33,13 +35,14 @@ const NAME_DIGITS: usize = 2 * DIGEST_BYTES;
 static DRAFTS: AtomicU64 = AtomicU64::new(0);
 
 impl Kind {
-    pub(super) const ALL: [Kind; 2] = [Kind::Manifest, Kind::Log];
+    pub(super) const ALL: [Kind; 3] = [Kind::Manifest, Kind::Log, Kind::Base];
 
     /// The directory of these objects in a cache.
     pub(super) fn directory(self) -> &'static str {
         match self {
             Kind::Manifest => "manifest",
             Kind::Log => "log",
+            Kind::Base => "base",
         }
     }
 
@@ -62,7 +65,7 @@ impl Kind {
                 let (hashed, _) = bytes.split_last_chunk::<DIGEST_BYTES>()?;
                 (*blake3::hash(hashed).as_bytes() == name).then_some(name)
             }
-            Kind::Log => Some(*blake3::hash(bytes).as_bytes()),
+            Kind::Log | Kind::Base => Some(*blake3::hash(bytes).as_bytes()),
         }
     }
 }
