@@ -71,12 +71,12 @@ impl ClonePieces {
             return failed(client, piece, failure);
         }
         let CloneSource { tenant, collection, number, .. } = source;
-        match client.get_range(&keys::snapshot(tenant, collection, *number), 0..1) {
-            Ok(None) => {
+        match client.exists(&keys::snapshot(tenant, collection, *number)) {
+            Ok(false) => {
                 let text = format!("snapshot {number} of {tenant}/{collection} was collected as garbage");
                 Error::new(ErrorKind::Gone, text)
             }
-            Ok(Some(_)) => {
+            Ok(true) => {
                 let text = format!("{} has lost {:?} of snapshot {number}", client.place(), piece.name);
                 Error::new(ErrorKind::Io, text)
             }

@@ -298,7 +298,7 @@ fn claimed(remote: &Remote, plan: &ObjectListed, forgotten: i64) -> Result<Optio
         }
         client.put(&claim, Bytes::new())?;
     }
-    if client.get_range(&plan.key, 0..1)?.is_some() {
+    if client.exists(&plan.key)? {
         return Ok(Some(claim));
     }
     client.delete(&[claim])?;

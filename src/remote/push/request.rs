@@ -192,6 +192,7 @@ impl PushRequest {
         }
         let collection = store.collection(&self.collection.tenant, &self.collection.name)?;
         let client = Client::open(&self.url)?;
+        let client = if self.single_writer { client.for_single_writer() } else { client };
         let now = now_nanoseconds();
         let remote = if self.create {
             Remote::open_or_create(client, random()?, now / 1_000_000_000)?

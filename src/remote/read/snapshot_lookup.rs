@@ -82,7 +82,7 @@ impl Source {
         loop {
             let (number, is_open) = (at.number, opened == Some(at.number));
             let next = keys::snapshot(tenant, collection, number.saturating_add(1));
-            let mut wanted = vec![(next, Wanted { range: Some(0..1), len_max: MANIFEST_BYTES_MAX })];
+            let mut wanted = Vec::new();
             let (key, part) = (keys::snapshot(tenant, collection, number), self.part_of(at));
             if !is_open {
                 wanted.push((key.clone(), part.clone()));
@@ -90,9 +90,10 @@ impl Source {
             if asks_head {
                 wanted.push(head());
             }
-            let mut answers = client.get_each(&wanted)?.into_iter();
+            let (has_next, answers) =
+                runtime::wait(async { join(client.has(&next), client.got_each(&wanted)).await })?;
+            let (has_next, mut answers) = (has_next?, answers.into_iter());
             let mut answer = || answers.next().unwrap_or(Ok(None));
-            let has_next = answer()?.is_some();
             // It matters only if it is the newest.
             let found = if is_open { Ok(None) } else { answer() };
             let hint = if std::mem::take(&mut asks_head) { number_of(answer()?) } else { None };
