@@ -19,6 +19,10 @@ use crate::control::PUSH;
 use crate::engine::variant;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Client;
+use crate::remote::place::at::At;
+use crate::remote::place::remote::Remote;
+use crate::remote::place::tags::{Move, check_unused, set_tag};
+use crate::remote::push::history::{Writers, revert};
 use crate::remote::push::parameters::JOBS;
 use crate::remote::push::request::{PushRequest, parse_place, parse_variants};
 use crate::store::{Access, Store};
@@ -31,13 +35,23 @@ use crate::store::{Access, Store};
 /// AWS_ENDPOINT), for a mounted store from that of its daemon.
 ///
 /// Example: tierfs push /srv/tensors acme/llama s3://models/prefix --create
+///
+/// Example: tierfs push s3://models/prefix acme/llama --revert 3
 #[derive(clap::Args)]
 pub(super) struct Args {
+    /// The store; with --revert, the remote
     store: PathBuf,
     /// TENANT/COLLECTION; with =TENANT/COLLECTION its names in the remote
     collection: String,
     /// The remote: s3://BUCKET/PREFIX or file:///DIRECTORY
-    remote: String,
+    #[arg(required_unless_present = "revert")]
+    remote: Option<String>,
+    /// Publish an older snapshot of the remote again, under the next number: its number, a tag or its BLAKE3
+    #[arg(
+        long, value_name = "N|TAG|BLAKE3",
+        conflicts_with_all = ["remote", "create", "variants", "force", "dedup_with"]
+    )]
+    revert: Option<String>,
     /// Create the remote if it does not exist
     #[arg(long)]
     create: bool,
@@ -91,6 +105,9 @@ impl Progress for Shown {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        if let Some(at) = &self.revert {
+            return self.revert_to(&At::parse(at));
+        }
         let (local, named) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
         let request = PushRequest {
             named: parse_place(named)?,
@@ -102,7 +119,7 @@ impl Args {
             variants: self.variants.as_deref().map(parse_variants).transpose()?,
             force: self.force,
             jobs: usize::from(self.jobs),
-            ..PushRequest::new(parse_place(local)?, &self.remote)
+            ..PushRequest::new(parse_place(local)?, self.remote.as_deref().unwrap_or_default())
         };
         // A URL with credentials in it goes no further.
         Client::open(&request.url)?;
@@ -120,6 +137,40 @@ impl Args {
             Err(error) => return Err(error),
         };
         if self.json { print_json(&value) } else { print(&format!("{text}\n")) }?;
+        Ok(Outcome::Succeeded)
+    }
+}
+
+impl Args {
+    /// Publishes an older snapshot again.
+    fn revert_to(&self, at: &At) -> Result<Outcome> {
+        let url = remote::url(&self.store).ok_or_else(|| {
+            let text = format!(
+                "{} is not the URL of a remote; write tierfs push URL TENANT/COLLECTION --revert N",
+                self.store.display()
+            );
+            Error::invalid(text)
+        })?;
+        let place = parse_place(&self.collection)?;
+        let place = place.borrowed();
+        let client = Client::open(url)?;
+        let (client, writers) = match self.single_writer {
+            true => (client.for_single_writer(), Writers::One),
+            false => (client, Writers::Many),
+        };
+        let published = Remote::open(client)?;
+        if let Some(tag) = &self.tag {
+            check_unused(&published, place, tag)?;
+        }
+        let pushed = revert(&published, place, at, &self.message, writers)?;
+        if let Some(tag) = &self.tag {
+            set_tag(&published, place, tag, pushed.number, Move::Refused)?;
+        }
+        if self.json {
+            print_json(&pushed.to_json(place))
+        } else {
+            print(&format!("{}\n", pushed.text(place)))
+        }?;
         Ok(Outcome::Succeeded)
     }
 }

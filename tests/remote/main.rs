@@ -14,6 +14,7 @@ mod cluster;
 mod failing_disk;
 mod faulty;
 mod garbage;
+mod history;
 mod imitation;
 mod kept;
 mod mistakes;

@@ -46,7 +46,7 @@ pub(in crate::cli) fn fetch_clones(_store: &Store) {}
 /// Options of a mounted remote.
 #[derive(clap::Args)]
 pub(in crate::cli) struct RemoteArgs {
-    /// Show this snapshot of a collection of a remote: its number, or a tag
+    /// Show this snapshot of a collection of a remote: its number, a tag, or the BLAKE3 that tierfs log shows
     #[arg(long, value_name = "TENANT/COLLECTION=N")]
     pub at: Vec<String>,
     /// Show collections of a remote in this tier, if tierfs push --variants has published that
@@ -208,17 +208,16 @@ pub(in crate::cli) fn cache_size(text: &str) -> Result<crate::remote::read::cach
 
 /// A collection and the snapshot of it that is wanted.
 #[cfg(feature = "remote")]
-fn wanted(text: &str) -> Result<(OwnedCollectionName, crate::remote::read::published_collections::At)> {
-    use crate::remote::read::published_collections::At;
+fn wanted(text: &str) -> Result<(OwnedCollectionName, crate::remote::place::at::At)> {
+    use crate::remote::place::at::At;
 
     let parts = text.split_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
     let Some(((tenant, collection), at)) = parts.filter(|(_, at)| !at.is_empty()) else {
         return Err(Error::invalid(format!(
-            "{text:?} is not of the form TENANT/COLLECTION=N, where N is the number or the tag of a snapshot"
+            "{text:?} is not of the form TENANT/COLLECTION=N, where N is the number, the tag or the BLAKE3 of a snapshot"
         )));
     };
-    let at = at.parse().map_or_else(|_| At::Tag(at.to_owned()), At::Number);
-    Ok((OwnedCollectionName::new(tenant, collection), at))
+    Ok((OwnedCollectionName::new(tenant, collection), At::parse(at)))
 }
 
 #[cfg(not(feature = "remote"))]

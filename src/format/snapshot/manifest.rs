@@ -285,6 +285,17 @@ pub fn digest(bytes: &[u8]) -> Option<[u8; 32]> {
 }
 
 impl Manifest {
+    /// Whether the snapshot says that the collection was removed: it has no files, and refers to nothing.
+    pub fn is_removal(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The most bytes of the manifest of a removal without a message. Few others are as short.
+    pub fn removal_bytes_max(tenant: &str, collection: &str) -> u64 {
+        const OTHERS: usize = 270;
+        (OTHERS + tenant.len() + collection.len()) as u64
+    }
+
     /// Reads a manifest. `Corrupt`, or `Unsupported` for one of a newer program. Work and memory follow from the bytes of
     /// the body, each of which is looked at once, so they need no budget.
     pub fn parse(bytes: &[u8]) -> Result<Manifest> {
@@ -451,6 +462,10 @@ impl Manifest {
                 "it lists {} variants; at most {VARIANTS_MAX} are allowed",
                 self.variants.len()
             ));
+        }
+        if self.is_removal() {
+            let is_empty = self.pieces.is_empty() && self.variants.is_empty() && self.needs.is_empty();
+            return if is_empty { Ok(()) } else { Err("it has no files, and refers to others".to_owned()) };
         }
         if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {
             return Err("the first file is not a log".to_owned());

@@ -24,7 +24,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -39,11 +38,13 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload};
 
 use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::deadlines::Pauses;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
 use crate::remote::client::window::{Class, Permit, Window};
 
 mod credentials;
+mod deadlines;
 pub mod failure;
 mod http_status;
 mod rate;
@@ -52,37 +53,7 @@ pub mod runtime;
 pub mod url;
 pub mod window;
 
-/// Times after which a request is repeated, doubled or given up.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadlines {
-    /// Without a byte for this long, a second request is made, and the first one to answer wins.
-    pub stall: Duration,
-    /// Without a byte for this long, a request is given up.
-    pub silence: Duration,
-    /// An upload, or a deletion, takes no longer than this.
-    pub upload: Duration,
-    /// Without progress for this long, an operation fails, with all that belongs to it: the wait for its turn,
-    /// repetitions, and second requests.
-    pub total: Duration,
-    /// The pause before the first repetition. Each further one is three times as long, up to
-    /// [`Deadlines::pause_max`].
-    pub pause: Duration,
-    /// The longest pause.
-    pub pause_max: Duration,
-}
-
-impl Default for Deadlines {
-    fn default() -> Deadlines {
-        Deadlines {
-            stall: Duration::from_secs(5),
-            silence: Duration::from_secs(10),
-            upload: Duration::from_secs(120),
-            total: Duration::from_secs(60),
-            pause: Duration::from_millis(200),
-            pause_max: Duration::from_secs(10),
-        }
-    }
-}
+pub use deadlines::Deadlines;
 
 /// Counts since the client was made.
 #[derive(Default, Debug)]
@@ -109,8 +80,6 @@ const REQUESTS_A_HEDGE: u64 = 20;
 const EXPECTED_MAX: u64 = 16 << 20;
 /// A listing that gives this many keys again that it has given, and no other between them, has no end.
 const REPEATED_MAX: u32 = 1000;
-/// The last part of the time of an operation, in which nothing is repeated: one in so many.
-const LAST: u32 = 20;
 /// An upload is not repeated after so many attempts that were not answered in time.
 const TIMEOUTS_MAX: u32 = 4;
 
@@ -748,34 +717,6 @@ impl Reading {
     }
 }
 
-/// The pauses before repetitions, and the deadline of an operation without progress.
-struct Pauses {
-    since: Instant,
-    total: Duration,
-    next: Duration,
-    longest: Duration,
-}
-
-impl Pauses {
-    fn new(deadlines: Deadlines) -> Pauses {
-        let (total, next, longest) = (deadlines.total, deadlines.pause, deadlines.pause_max);
-        Pauses { since: Instant::now(), total, next, longest }
-    }
-
-    /// The time until the deadline.
-    fn left(&self) -> Duration {
-        self.total.saturating_sub(self.since.elapsed())
-    }
-
-    /// The next pause, half to all of its length at random, and less before the deadline; `None` if that has come.
-    fn next(&mut self) -> Option<Duration> {
-        let pause = self.next;
-        self.next = pause.saturating_mul(3).min(self.longest);
-        let (left, pause) = (self.left(), pause.mul_f64(0.5 + 0.5 * random()));
-        (left > self.total / LAST).then(|| pause.min(left.mul_f64(0.75)))
-    }
-}
-
 /// The outcome of a request. A panic, also of a crate, is a failure of this request alone.
 async fn caught<T>(
     request: impl Future<Output = std::result::Result<T, Failure>>,
@@ -797,10 +738,4 @@ fn unending(failure: Failure) -> Failure {
         }
         other => other,
     }
-}
-
-/// A number from 0 to 1 that differs from call to call.
-fn random() -> f64 {
-    let hash = RandomState::new().build_hasher().finish();
-    hash as f64 / u64::MAX as f64
 }

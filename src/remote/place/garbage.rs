@@ -3,6 +3,9 @@
 //! A plan is a text: the line `tierfs garbage 1`, then a line for each snapshot (`snap/...`) and each piece
 //! (`piece/...`) that the sweep may remove. The sweep is a later run, once the plan is older than the grace.
 //!
+//! Of a collection that was removed, the manifest of the removal stays, so that numbers go on after it; older snapshots
+//! go, whatever their age, unless they have a tag.
+//!
 //! Invariants: (1) A push that began before a plan has committed, or has given up, before the sweep: it
 //! lasts at most half the grace. (2) A push that began after a plan names none of its pieces: it stores
 //! them again under the next generation, which no earlier plan can name. (3) The sweep removes a piece only
@@ -213,18 +216,16 @@ fn tagged(remote: &Remote) -> Result<HashSet<String>> {
     Ok(found)
 }
 
-/// Adds the pieces of manifests. Fails if one cannot be read: its pieces would be lost.
-fn mark<'a>(remote: &Remote, manifests: impl Iterator<Item = &'a str>) -> Result<HashSet<PieceName>> {
-    let mut marked = HashSet::new();
-    for key in manifests {
-        let Some(bytes) = remote.client().get(key, MANIFEST_BYTES_MAX)? else {
-            let text = format!("{}/{key} was removed meanwhile; run it again", remote.place());
-            return Err(Error::new(ErrorKind::Busy, text));
-        };
-        let manifest = Manifest::parse(&bytes).map_err(|error| error.at(key))?;
-        marked.extend(manifest.pieces.iter().map(|piece| piece.name));
-    }
-    Ok(marked)
+/// Adds the pieces of a manifest. Returns whether it is that of a removal. Fails if it cannot be read: its pieces would be
+/// lost.
+fn mark(remote: &Remote, key: &str, marked: &mut HashSet<PieceName>) -> Result<bool> {
+    let Some(bytes) = remote.client().get(key, MANIFEST_BYTES_MAX)? else {
+        let text = format!("{}/{key} was removed meanwhile; run it again", remote.place());
+        return Err(Error::new(ErrorKind::Busy, text));
+    };
+    let manifest = Manifest::parse(&bytes).map_err(|error| error.at(key))?;
+    marked.extend(manifest.pieces.iter().map(|piece| piece.name));
+    Ok(manifest.is_removal())
 }
 
 /// Makes a plan, if there is something to collect.
@@ -240,18 +241,19 @@ fn plan(
     let is_younger = |listed: &ObjectListed, age: Duration| {
         listed.modified > now.saturating_sub(i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
     };
-    let (mut doomed, mut kept) = (HashSet::new(), Vec::new());
+    let (mut doomed, mut marked) = (HashSet::new(), HashSet::new());
     for listed in all.values() {
         let old = listed.len().saturating_sub(keep.last.max(1));
-        for (place, manifest) in listed.iter().enumerate() {
-            if place >= old || is_younger(manifest, keep.younger) || tagged.contains(&manifest.key) {
-                kept.push(manifest.key.as_str());
+        let mut was_removed = false;
+        for (place, manifest) in listed.iter().enumerate().rev() {
+            let is_wanted = !was_removed && (place >= old || is_younger(manifest, keep.younger));
+            if is_wanted || tagged.contains(&manifest.key) {
+                was_removed |= mark(remote, &manifest.key, &mut marked)?;
             } else {
                 doomed.insert(manifest.key.clone());
             }
         }
     }
-    let marked = mark(remote, kept.into_iter())?;
     let mut candidates = Vec::new();
     let mut generation = generation;
     for first in 0..=u8::MAX {
@@ -309,16 +311,15 @@ fn claimed(remote: &Remote, plan: &ObjectListed, forgotten: i64) -> Result<Optio
 fn sweep(remote: &Remote, listed: &ObjectListed, plan: &Plan, collected: &mut Collected) -> Result<()> {
     let (all, tagged) = (manifests(remote)?, tagged(remote)?);
     let newest: HashSet<&str> = all.values().filter_map(|listed| Some(listed.last()?.key.as_str())).collect();
-    let (mut doomed, mut kept) = (Vec::new(), Vec::new());
+    let (mut doomed, mut marked) = (Vec::new(), HashSet::new());
     for manifest in all.values().flatten() {
         let key = manifest.key.as_str();
         if plan.is_doomed(key) && !tagged.contains(key) && !newest.contains(key) {
             doomed.push(key.to_owned());
         } else {
-            kept.push(key);
+            mark(remote, key, &mut marked)?;
         }
     }
-    let marked = mark(remote, kept.into_iter())?;
     for keys in doomed.chunks(REMOVED_AT_ONCE) {
         remote.client().delete(keys)?;
         collected.snapshots_removed += keys.len();

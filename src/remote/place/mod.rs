@@ -1,5 +1,6 @@
 //! One remote: its identity, the manifests in it, tags, and collections of its garbage.
 
+pub mod at;
 pub mod disk_speed;
 pub mod garbage;
 pub mod listing;

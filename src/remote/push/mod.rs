@@ -12,6 +12,7 @@
 
 mod clone_push;
 mod contents;
+pub mod history;
 pub mod outcome;
 pub mod parameters;
 pub mod publish;

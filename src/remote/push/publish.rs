@@ -29,6 +29,9 @@ use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
+/// The program that makes manifests.
+pub(super) const TOOL: &str = concat!("tierfs ", env!("CARGO_PKG_VERSION"));
+
 /// The time since a push began.
 pub type Elapsed<'a> = dyn Fn() -> Duration + Sync + 'a;
 
@@ -89,7 +92,7 @@ pub fn push_within(
     let ended = |manifest: &Manifest, clone: Option<PushedClone>| {
         // The hint may be missing since a push was killed.
         if hint != Some(manifest.number) {
-            set_head(remote, parameters, manifest.number);
+            set_head(remote, named, manifest.number);
         }
         // The snapshot may be that of another store with the same state.
         if let Err(error) = canonical.note_push(place, manifest.push) {
@@ -130,7 +133,7 @@ pub fn push_within(
         clone.begin(&canonical, parameters.push)?;
     }
     canonical.note_push(place, parameters.push)?;
-    create_manifest(remote, parameters, &manifest, elapsed)?;
+    create_manifest(remote, &manifest, elapsed)?;
     ended(&manifest, clone);
     let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
     Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
@@ -152,6 +155,10 @@ fn check_own(
         return Ok(());
     }
     let (at, named, number) = (remote.place(), place.named, newest.number);
+    if newest.is_removal() {
+        let text = format!("{at}: snapshot {number} removed {named}; --force publishes it again");
+        return Err(Error::new(ErrorKind::Exists, text));
+    }
     let text = format!(
         "{at} has snapshot {number} of {named}, which this collection has not pushed; tierfs clone gets it, push under \
          another name ({named}={}/OTHER), or put this state over it with --force",
@@ -193,7 +200,9 @@ fn note_pieces(known: &mut HashMap<[u8; 32], PieceName>, manifest: &Manifest, do
 fn needed(remote: &Remote, parameters: &Parameters, canonical: &Canonical) -> Result<Vec<Needed>> {
     let mut needs = Vec::new();
     for OwnedCollectionName { tenant, name: collection } in canonical.needs() {
-        let Some(number) = remote.newest(tenant, collection)? else {
+        let newest =
+            remote.newest_manifest(tenant, collection)?.0.filter(|found| !found.manifest.is_removal());
+        let Some(number) = newest.map(|found| found.manifest.number) else {
             let text = format!(
                 "{}/{} has blocks that are differences from {tenant}/{collection}, which {} does not have; push that first",
                 parameters.tenant,
@@ -228,8 +237,8 @@ fn is_published(manifest: &Manifest, described: &Described, needs: &[Needed], ch
 }
 
 /// Notes the newest number. Readers find the snapshot without.
-fn set_head(remote: &Remote, parameters: &Parameters, number: u64) {
-    let key = keys::head(&parameters.tenant, &parameters.collection);
+pub(super) fn set_head(remote: &Remote, place: CollectionName<'_>, number: u64) {
+    let key = keys::head(place.tenant, place.name);
     if let Err(error) = remote.client().put(&key, Bytes::from(format!("{number:016x}"))) {
         log::warn!("the hint of the newest snapshot was not written: {error}");
     }
@@ -254,7 +263,7 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
         created_at: parameters.created_at,
         collection,
         message: parameters.message.clone(),
-        tool: concat!("tierfs ", env!("CARGO_PKG_VERSION")).to_owned(),
+        tool: TOOL.to_owned(),
         needs,
         pieces,
         files,
@@ -263,12 +272,7 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
 }
 
 /// Creates the manifest: the snapshot exists from then on.
-fn create_manifest(
-    remote: &Remote,
-    parameters: &Parameters,
-    manifest: &Manifest,
-    elapsed: &Elapsed,
-) -> Result<()> {
+pub(super) fn create_manifest(remote: &Remote, manifest: &Manifest, elapsed: &Elapsed) -> Result<()> {
     let grace = remote.grace();
     if elapsed() >= grace / 2 {
         let hours = grace.as_secs() / 7200;
@@ -278,14 +282,14 @@ fn create_manifest(
         );
         return Err(Error::new(ErrorKind::Gone, text));
     }
-    let (tenant, collection) = (&parameters.tenant, &parameters.collection);
+    let (tenant, collection) = (&manifest.collection.tenant, &manifest.collection.name);
     let key = keys::snapshot(tenant, collection, manifest.number);
     if remote.client().create(&key, Bytes::from(manifest.to_bytes()?))? == Put::Created {
         return Ok(());
     }
     // A first try may have created it although its answer was lost.
     match remote.manifest(tenant, collection, manifest.number)? {
-        Some(found) if found.manifest.push == parameters.push => Ok(()),
+        Some(found) if found.manifest.push == manifest.push => Ok(()),
         _ => {
             let text = format!(
                 "{}: another machine has pushed snapshot {} of {tenant}/{collection} meanwhile; look at that snapshot, then push under another name, or over it with --force",

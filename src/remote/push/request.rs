@@ -8,7 +8,7 @@ use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{Error, MoveTo, OwnedCollectionName, Owner, Progress, Result, StoreId, check_label};
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
-use crate::remote::place::tags::{check_tag, set_tag};
+use crate::remote::place::tags::{Move, check_tag, check_unused, set_tag};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::{JOBS, Parameters, Variants};
 use crate::remote::push::publish::push;
@@ -199,6 +199,9 @@ impl PushRequest {
         } else {
             Remote::open(client)?
         };
+        if let Some(tag) = &self.tag {
+            check_unused(&remote, self.named.borrowed(), tag)?;
+        }
         let entry = store.tenant(&self.collection.tenant).entry();
         let Owner { uid, gid } = entry.owner.unwrap_or(owner);
         let parameters = Parameters {
@@ -216,7 +219,7 @@ impl PushRequest {
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
-            set_tag(&remote, self.named.borrowed(), tag, pushed.number)?;
+            set_tag(&remote, self.named.borrowed(), tag, pushed.number, Move::Refused)?;
         }
         Ok(pushed)
     }

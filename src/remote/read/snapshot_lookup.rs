@@ -12,13 +12,11 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::client::{Wanted, runtime};
+use crate::remote::place::at::DIGEST_BYTES;
 use crate::remote::place::listing::{LISTED_MAX, Listed};
-use crate::remote::place::remote::NUMBER_BYTES_MAX;
+use crate::remote::place::remote::{Found, NUMBER_BYTES_MAX};
 use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::files::Source;
-
-/// A manifest ends with a digest of this length, which names it.
-const DIGEST_BYTES: u64 = 32;
 
 /// Knowledge of the snapshots of a collection before a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +104,8 @@ impl Source {
                 let is_whole = part.range.is_none();
                 let bytes = if is_whole { Some(found) } else { self.named_by(&found, &key, at)? };
                 if let Some(bytes) = bytes {
-                    return self.keep(tenant, collection, number, bytes).map(Newest::Manifest);
+                    let found = self.keep(tenant, collection, number, bytes)?;
+                    return Ok(Newest::Manifest(found.manifest));
                 }
             } else if was_listed {
                 return Err(self.lacks(tenant, collection, number));
@@ -121,8 +120,8 @@ impl Source {
         }
     }
 
-    /// The manifest of a number.
-    pub fn numbered(&self, tenant: &str, collection: &str, number: u64) -> Result<Arc<Manifest>> {
+    /// The manifest of a number, and its digest.
+    pub fn numbered(&self, tenant: &str, collection: &str, number: u64) -> Result<Found> {
         let (client, key) = (self.remote().client(), keys::snapshot(tenant, collection, number));
         let mut at = Candidate::new(number);
         if self.cache().is_some_and(|cache| cache.keeps_any_of(Kind::Manifest)) {
@@ -164,13 +163,13 @@ impl Source {
     }
 
     /// Reads a manifest and keeps it in the cache.
-    fn keep(&self, tenant: &str, collection: &str, number: u64, bytes: Vec<u8>) -> Result<Arc<Manifest>> {
+    fn keep(&self, tenant: &str, collection: &str, number: u64, bytes: Vec<u8>) -> Result<Found> {
         let found = self.remote().read(tenant, collection, number, bytes)?;
         let kept = self.cache().map(|cache| cache.keep(Kind::Manifest, &found.digest, &found.bytes));
         if let Some(Err(error)) = kept {
             self.disk_failed(&error);
         }
-        Ok(found.manifest)
+        Ok(found)
     }
 
     fn lacks(&self, tenant: &str, collection: &str, number: u64) -> Error {

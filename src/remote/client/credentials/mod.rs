@@ -5,7 +5,7 @@
 //! reader of one page, and `credential_process` reaches the rest: SSO, roles and MFA by the program `aws`.
 
 mod profile;
-mod served;
+mod services;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use object_store::aws::{AwsCredential, AwsCredentialProvider};
 
 use crate::model::{Error, Result};
 use crate::remote::client::credentials::profile::{Profile, Source as InProfile};
-use crate::remote::client::credentials::served::{Clients, Container, Instance, WebIdentity};
+use crate::remote::client::credentials::services::{Clients, Container, Instance, WebIdentity};
 use crate::remote::client::failure::Recognized;
 use crate::remote::client::http_status::Observed;
 
@@ -239,7 +239,7 @@ impl CredentialProvider for Credentials {
                 Ok(credential)
             }
             Err(error) => {
-                let text = served::innermost(&*error);
+                let text = services::innermost(&*error);
                 match &kept.credential {
                     Some(credential) if kept.end.is_none_or(|end| now < end) => {
                         log::warn!("the credentials could not be renewed: {text}");

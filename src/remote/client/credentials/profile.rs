@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use object_store::aws::AwsCredential;
 
 use crate::model::{Error, Result};
-use crate::remote::client::credentials::served::{WebIdentity, of_json};
+use crate::remote::client::credentials::services::{WebIdentity, of_json};
 use crate::remote::client::credentials::{Failed, Fetched, Variables};
 
 /// A program that prints credentials may take so long.
