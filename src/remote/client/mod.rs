@@ -377,6 +377,12 @@ impl Client {
         runtime::wait(self.listed(below, after, usize::MAX))?
     }
 
+    /// The same of several directories, all listed at the same time, each whole.
+    pub(in crate::remote) fn list_each(&self, below: &[String]) -> Result<Vec<Vec<ObjectListed>>> {
+        let listed = below.iter().map(|below| self.listed(below, None, usize::MAX));
+        runtime::wait(join_all(listed))?.into_iter().collect()
+    }
+
     /// The same, and no further than to this number of objects. A server answers a listing a thousand at a time.
     pub(in crate::remote) async fn listed(
         &self,

@@ -15,6 +15,8 @@ use crate::store::now_nanoseconds;
 
 /// Requests at the same time in the measurements.
 const STREAMS: [usize; 3] = [1, 8, 32];
+/// Directories of pieces that are listed at a time.
+const LISTED_AT_ONCE: usize = 32;
 /// Requests with keys are refused from about this difference on, in seconds.
 const CLOCK_MAX: i64 = 300;
 
@@ -163,8 +165,10 @@ fn bandwidth(client: &Client) -> Examined {
 /// The first pieces of the remote, the largest first.
 fn pieces(client: &Client, most: usize) -> Result<Vec<ObjectListed>> {
     let mut found = Vec::new();
-    for first in 0..=u8::MAX {
-        found.extend(client.list(&format!("{}{first:02x}", keys::PIECES), None)?);
+    let directories: Vec<String> =
+        (0..=u8::MAX).map(|first| format!("{}{first:02x}", keys::PIECES)).collect();
+    for some in directories.chunks(LISTED_AT_ONCE) {
+        found.extend(client.list_each(some)?.into_iter().flatten());
         if found.len() >= most {
             break;
         }
