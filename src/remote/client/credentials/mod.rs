@@ -29,16 +29,24 @@ const READ_AGAIN: Duration = Duration::from_secs(60);
 /// Requests that wait for credentials while they are looked for get the same error.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
-/// The variables of the environment that are set and not empty, by name.
-#[derive(Clone, Debug, Default)]
+/// The variables of AWS and `HOME`, where they are set and not empty, by name.
+#[derive(Clone, Default)]
 pub(super) struct Variables(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Some of the values are secret.
+        out.debug_set().entries(self.0.keys()).finish()
+    }
+}
 
 impl Variables {
     /// Those of this process.
     pub fn of_process() -> Variables {
         let all = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        Variables(all.filter(|(_, value)| !value.is_empty()).collect())
+        let is_wanted = |name: &str| name == "HOME" || name.starts_with("AWS_");
+        Variables(all.filter(|(name, value)| is_wanted(name) && !value.is_empty()).collect())
     }
 
     /// The value of a variable.

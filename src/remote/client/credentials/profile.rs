@@ -51,7 +51,16 @@ impl Profile {
         let mut found = false;
         let mut settings = HashMap::new();
         for (path, section) in [(&config, in_config.as_deref().unwrap_or(name)), (&credentials, name)] {
-            let Some(text) = path.as_deref().map(text_of).transpose()?.flatten() else { continue };
+            let text = match path.as_deref().map(text_of).transpose() {
+                Ok(text) => text.flatten(),
+                Err(error) if named.is_some() => return Err(error),
+                // The file of somebody else, for whom this process does not speak.
+                Err(error) => {
+                    log::debug!("{error}");
+                    None
+                }
+            };
+            let Some(text) = text else { continue };
             if let Some(of_file) = section_of(&text, section) {
                 found = true;
                 settings.extend(of_file);
