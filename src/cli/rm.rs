@@ -40,6 +40,9 @@ pub(super) struct Args {
     #[cfg(feature = "remote")]
     #[arg(long)]
     single_writer: bool,
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    signs: crate::cli::common::remote::SignArgs,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -50,9 +53,13 @@ impl Args {
         #[cfg(feature = "remote")]
         match crate::cli::common::remote::url(&self.store) {
             Some(url) => return self.remove_published(url),
-            None if self.force || self.single_writer => {
+            None if self.force
+                || self.single_writer
+                || self.signs.sign.is_some()
+                || self.signs.sign_with.is_some() =>
+            {
                 return Err(Error::invalid(
-                    "--force and --single-writer are options of a remote, such as s3://BUCKET/PREFIX",
+                    "--force, --single-writer, --sign and --sign-with are options of a remote, such as s3://BUCKET/PREFIX",
                 ));
             }
             None => {}
@@ -90,7 +97,7 @@ impl Args {
     fn remove_published(&self, url: &str) -> Result<Outcome> {
         use crate::remote::client::Client;
         use crate::remote::place::remote::Remote;
-        use crate::remote::push::history::{Writers, remove};
+        use crate::remote::push::history::{How, Writers, remove};
 
         let client = Client::open(url)?;
         let (client, writers) = match self.single_writer {
@@ -98,8 +105,9 @@ impl Args {
             false => (client, Writers::Many),
         };
         let remote = Remote::open(client)?;
-        let (path, number) =
-            (&self.collection, remove(&remote, self.collection.borrowed(), self.force, writers)?);
+        let (path, signer) = (&self.collection, self.signs.signer()?);
+        let how = How { writers, signer: signer.as_ref() };
+        let number = remove(&remote, path.borrowed(), self.force, how)?;
         if self.json {
             print_json(&json!({ "collection": path.to_string(), "snapshot": number }))?;
         } else {

@@ -14,11 +14,12 @@ use tierfs::model::CollectionName;
 use tierfs::remote::place::garbage::{Keep, collect};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::place::tags::{Move, set_tag};
-use tierfs::remote::push::history::{Writers, remove};
+use tierfs::remote::push::history::{How, Writers, remove};
 
 use crate::faulty::{Clock, Fault, Faulty};
 use crate::garbage::{HOUR, missing, named, push_from, stores};
 
+const MANY: How = How { writers: Writers::Many, signer: None };
 /// Young snapshots stay, and the last three.
 const KEEP: Keep =
     Keep { last: 3, younger: Duration::from_secs(700 * HOUR), grace: Duration::from_secs(24 * HOUR) };
@@ -242,8 +243,8 @@ fn garbage_of_a_removed_collection_goes_whatever_its_age_and_the_removal_stays()
     let remote = Remote::open(bucket.client()).unwrap();
     let place = CollectionName::new("acme", "m");
     set_tag(&remote, place, "v1", 1, Move::Refused).unwrap();
-    assert!(remove(&remote, place, false, Writers::Many).is_err());
-    assert_eq!(remove(&remote, place, true, Writers::Many).unwrap(), 3);
+    assert!(remove(&remote, place, false, MANY).is_err());
+    assert_eq!(remove(&remote, place, true, MANY).unwrap(), 3);
     // The pieces are old enough, the snapshots are not.
     clock.advance(25 * HOUR);
     let planned = collect(&remote, &KEEP, false).unwrap();
@@ -257,7 +258,7 @@ fn garbage_of_a_removed_collection_goes_whatever_its_age_and_the_removal_stays()
     // Numbers go on, and what came before a second removal goes too.
     push_from(two, &bucket, &named("m", 5), &clock).unwrap();
     assert_eq!(remote.newest("acme", "m").unwrap(), Some(4));
-    assert_eq!(remove(&remote, place, false, Writers::Many).unwrap(), 5);
+    assert_eq!(remove(&remote, place, false, MANY).unwrap(), 5);
     clock.advance(25 * HOUR);
     assert_eq!(collect(&remote, &KEEP, false).unwrap().snapshots_planned, 2);
     clock.advance(25 * HOUR);

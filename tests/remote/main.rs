@@ -27,6 +27,7 @@ mod reading;
 mod rounds;
 mod seaweed;
 mod server;
+mod signed;
 mod snapshots;
 mod through_http;
 mod variants;

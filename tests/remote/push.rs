@@ -50,6 +50,7 @@ pub fn request(push: u128) -> Parameters {
         dedup_with: Vec::new(),
         variants: Variants::These(Vec::new()),
         is_forced: false,
+        signer: None,
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `TFSN` |
 //! | 4 | 2 | version 1 |
-//! | 6 | 2 | flags 0 |
+//! | 6 | 2 | flags: 1 if it is signed |
 //! | 8 | 16 | uuid of the remote |
 //! | 24 | 8 | number, from 1 |
 //! | 32 | 8 | number of the parent, 0 for none |
@@ -13,6 +13,7 @@
 //! | 88 | 8 | created, nanoseconds since 1970 |
 //! | 96 | 8 | bytes of the body |
 //! | 104 | .. | body, a Zstandard frame |
+//! | .. | 96 | if it is signed, its [signature](super::signature) |
 //! | .. | 32 | BLAKE3 of everything before |
 //!
 //! `wire` has the body.
@@ -23,16 +24,20 @@ use std::ops::Range;
 use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::pieces::PIECE_BYTES_MAX;
+use crate::format::snapshot::signature::SIGNATURE_BYTES;
 use crate::format::snapshot::wire::{read_body, write_body};
 use crate::format::zstandard::{self, Undecoded};
 use crate::model::{Error, Result, StoreId, check_label};
 
 const MAGIC: [u8; 4] = *b"TFSN";
 const VERSION: u16 = 1;
+/// The offset of the flags, and the flag of a signed manifest.
+pub(super) const FLAGS_AT: usize = 6;
+pub(super) const SIGNED: u16 = 1;
 /// Bytes before the body.
 const HEAD_BYTES: usize = 104;
 /// Bytes of the digest at the end.
-const DIGEST_BYTES: usize = 32;
+pub(super) const DIGEST_BYTES: usize = 32;
 /// Largest body, in bytes.
 pub const BODY_BYTES_MAX: u64 = 256 << 20;
 /// Largest manifest, in bytes.
@@ -293,7 +298,7 @@ impl Manifest {
     /// The most bytes of the manifest of a removal without a message. Few others are as short.
     pub fn removal_bytes_max(tenant: &str, collection: &str) -> u64 {
         const OTHERS: usize = 270;
-        (OTHERS + tenant.len() + collection.len()) as u64
+        (OTHERS + SIGNATURE_BYTES + tenant.len() + collection.len()) as u64
     }
 
     /// Reads a manifest. `Corrupt`, or `Unsupported` for one of a newer program. Work and memory follow from the bytes of
@@ -308,7 +313,7 @@ impl Manifest {
             return Err(Error::corrupt("it does not begin with TFSN"));
         }
         let (version, flags) = (head.u16()?, head.u16()?);
-        if (version, flags) != (VERSION, 0) {
+        if version != VERSION || flags & !SIGNED != 0 {
             let text = format!("version {version} with flags {flags:#x}, which a newer tierfs may know");
             return Err(Error::unsupported(text));
         }
@@ -325,7 +330,9 @@ impl Manifest {
         if body_bytes > BODY_BYTES_MAX {
             return Err(Error::corrupt(format!("a body of {body_bytes} bytes")));
         }
-        let frame = hashed.get(HEAD_BYTES..).unwrap_or_default();
+        let signature = if flags == SIGNED { SIGNATURE_BYTES } else { 0 };
+        let end = hashed.len().saturating_sub(signature);
+        let frame = hashed.get(HEAD_BYTES..end).unwrap_or_default();
         let body = zstandard::decode(frame, body_bytes as usize).map_err(|undecoded| match undecoded {
             Undecoded::Damaged => Error::corrupt("its body is not a Zstandard frame"),
             Undecoded::TooLong => Error::corrupt("its body is longer than it says"),

@@ -26,6 +26,8 @@ pub struct Listed {
 pub struct Listing {
     /// Their newest manifests, by tenant and name.
     pub newest: HashMap<OwnedCollectionName, Listed>,
+    /// The manifests of removals, likewise.
+    pub removed: HashMap<OwnedCollectionName, Listed>,
     /// When it was made.
     pub when: Instant,
 }
@@ -52,12 +54,16 @@ pub(in crate::remote) async fn listing(client: &Client) -> Result<Option<Listing
             None => log::warn!("{}: {} was not made by tierfs", client.place(), object.key),
         }
     }
-    forget_removed(client, &mut newest).await?;
-    Ok(Some(Listing { newest, when }))
+    let removed = take_removed(client, &mut newest).await?;
+    Ok(Some(Listing { newest, removed, when }))
 }
 
-/// Leaves out collections that were removed. Only manifests that are as short as that of a removal are read.
-async fn forget_removed(client: &Client, newest: &mut HashMap<OwnedCollectionName, Listed>) -> Result<()> {
+/// Takes out collections that were removed. Only manifests that are as short as that of a removal are read.
+async fn take_removed(
+    client: &Client,
+    newest: &mut HashMap<OwnedCollectionName, Listed>,
+) -> Result<HashMap<OwnedCollectionName, Listed>> {
+    let mut removed = HashMap::new();
     let is_short = |name: &OwnedCollectionName, listed: &Listed| {
         listed.len <= Manifest::removal_bytes_max(&name.tenant, &name.name)
     };
@@ -72,8 +78,8 @@ async fn forget_removed(client: &Client, newest: &mut HashMap<OwnedCollectionNam
         // Others are read, and refused, when they are opened.
         let manifest = answer?.map(|bytes| Manifest::parse(&bytes));
         if manifest.is_some_and(|parsed| parsed.is_ok_and(|manifest| manifest.is_removal())) {
-            newest.remove(name);
+            removed.extend(newest.remove_entry(name));
         }
     }
-    Ok(())
+    Ok(removed)
 }

@@ -6,5 +6,6 @@ pub mod garbage;
 pub mod listing;
 pub mod probe;
 pub mod remote;
+pub mod signatures;
 pub mod stored_bytes;
 pub mod tags;

@@ -11,6 +11,7 @@ use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::at::{At, number_of};
 use crate::remote::place::garbage::plans;
 use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::{remove_tag, tags};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::publish::{TOOL, create_manifest, set_head};
@@ -29,6 +30,14 @@ pub enum Writers {
     One,
 }
 
+/// How a manifest is made.
+#[derive(Clone, Copy)]
+pub struct How<'a> {
+    pub writers: Writers,
+    /// Signs the snapshot.
+    pub signer: Option<&'a Signer>,
+}
+
 /// Publishes an older snapshot of a collection again, under the next number. `Gone` if a collection of garbage is about to
 /// remove it, or pieces of it.
 pub fn revert(
@@ -36,7 +45,7 @@ pub fn revert(
     place: CollectionName<'_>,
     at: &At,
     message: &str,
-    writers: Writers,
+    how: How<'_>,
 ) -> Result<Pushed> {
     let newest = newest(remote, place)?;
     let number = number_of(remote, place, at)?;
@@ -66,14 +75,14 @@ pub fn revert(
     let message =
         if message.is_empty() { format!("revert to snapshot {number}") } else { message.to_owned() };
     let next = Manifest { message, ..(*found).clone() };
-    let made = created(remote, place, &newest, next, writers)?;
+    let made = created(remote, place, &newest, next, how)?;
     Ok(Pushed::of(&made))
 }
 
 /// Removes a collection: readers find no snapshot any more, and `tierfs gc` removes those that were there. `Exists` if one
 /// has a tag, unless tags are removed too, and `Invalid` if blocks of another collection are differences from it. Returns the
 /// number of the snapshot that says so.
-pub fn remove(remote: &Remote, place: CollectionName<'_>, with_tags: bool, writers: Writers) -> Result<u64> {
+pub fn remove(remote: &Remote, place: CollectionName<'_>, with_tags: bool, how: How<'_>) -> Result<u64> {
     let newest = newest(remote, place)?;
     if newest.manifest.is_removal() {
         let text = format!("{}: snapshot {} has removed {place}", remote.place(), newest.manifest.number);
@@ -97,7 +106,7 @@ pub fn remove(remote: &Remote, place: CollectionName<'_>, with_tags: bool, write
         variants: Vec::new(),
         ..(*newest.manifest).clone()
     };
-    let made = created(remote, place, &newest, empty, writers)?;
+    let made = created(remote, place, &newest, empty, how)?;
     tags.iter().try_for_each(|tag| remove_tag(remote, place, tag))?;
     Ok(made.number)
 }
@@ -114,9 +123,9 @@ fn created(
     place: CollectionName<'_>,
     newest: &Found,
     next: Manifest,
-    writers: Writers,
+    how: How<'_>,
 ) -> Result<Manifest> {
-    if writers == Writers::Many {
+    if how.writers == Writers::Many {
         remote.check_conditions()?;
     }
     let number = newest.manifest.number;
@@ -130,7 +139,7 @@ fn created(
         tool: TOOL.to_owned(),
         ..next
     };
-    create_manifest(remote, &made, &|| Duration::ZERO)?;
+    create_manifest(remote, &made, how.signer, &|| Duration::ZERO)?;
     set_head(remote, place, next_number);
     Ok(made)
 }

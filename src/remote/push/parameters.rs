@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{OwnedCollectionName, Result};
+use crate::remote::place::signatures::Signer;
 use crate::store::Recode;
 
 /// Pieces that are sent at the same time, unless a request says otherwise.
@@ -33,6 +34,8 @@ pub struct Parameters {
     pub variants: Variants,
     /// Whether to put the state over a snapshot that somebody else has pushed.
     pub is_forced: bool,
+    /// Signs the snapshot.
+    pub signer: Option<Arc<Signer>>,
 }
 
 /// The variants to publish beside the collection.

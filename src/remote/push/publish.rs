@@ -14,10 +14,12 @@ use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Variant};
+use crate::format::snapshot::signature;
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::garbage::{Plan, plans};
-use crate::remote::place::remote::Remote;
+use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::signatures::Signer;
 use crate::remote::push::clone_push::PushedClone;
 use crate::remote::push::contents::{Contents, has_log};
 use crate::remote::push::outcome::Pushed;
@@ -102,7 +104,13 @@ pub fn push_within(
             clone.end(&canonical, manifest);
         }
     };
-    if let Some(found) = base.filter(|found| is_published(&found.manifest, &described, &needs, &choices)) {
+    let is_signed = |found: &Found| {
+        let signer = parameters.signer.as_deref();
+        signer.is_none_or(|signer| is_signed_by(signer, &found.bytes))
+    };
+    let published =
+        |found: &&Found| is_published(&found.manifest, &described, &needs, &choices) && is_signed(found);
+    if let Some(found) = base.filter(published) {
         ended(&found.manifest, clone);
         return Ok(Pushed { is_unchanged: true, ..Pushed::of(&found.manifest) });
     }
@@ -133,7 +141,7 @@ pub fn push_within(
         clone.begin(&canonical, parameters.push)?;
     }
     canonical.note_push(place, parameters.push)?;
-    create_manifest(remote, &manifest, elapsed)?;
+    create_manifest(remote, &manifest, parameters.signer.as_deref(), elapsed)?;
     ended(&manifest, clone);
     let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
     Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
@@ -165,6 +173,12 @@ fn check_own(
         place.named.tenant
     );
     Err(Error::new(ErrorKind::Exists, text))
+}
+
+/// Whether a manifest has a signature of this signer. A command signs again: it does not say by which key.
+fn is_signed_by(signer: &Signer, manifest: &[u8]) -> bool {
+    let key = signature::signed(manifest).and_then(|(_, signature)| signature.key);
+    key.is_some() && key == signer.public()
 }
 
 /// The variants of the new snapshot.
@@ -272,7 +286,12 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
 }
 
 /// Creates the manifest: the snapshot exists from then on.
-pub(super) fn create_manifest(remote: &Remote, manifest: &Manifest, elapsed: &Elapsed) -> Result<()> {
+pub(super) fn create_manifest(
+    remote: &Remote,
+    manifest: &Manifest,
+    signer: Option<&Signer>,
+    elapsed: &Elapsed,
+) -> Result<()> {
     let grace = remote.grace();
     if elapsed() >= grace / 2 {
         let hours = grace.as_secs() / 7200;
@@ -284,7 +303,9 @@ pub(super) fn create_manifest(remote: &Remote, manifest: &Manifest, elapsed: &El
     }
     let (tenant, collection) = (&manifest.collection.tenant, &manifest.collection.name);
     let key = keys::snapshot(tenant, collection, manifest.number);
-    if remote.client().create(&key, Bytes::from(manifest.to_bytes()?))? == Put::Created {
+    let bytes = manifest.to_bytes()?;
+    let bytes = signer.map_or(Ok(bytes.clone()), |signer| signer.sign(&bytes))?;
+    if remote.client().create(&key, Bytes::from(bytes))? == Put::Created {
         return Ok(());
     }
     // A first try may have created it although its answer was lost.

@@ -1,5 +1,6 @@
 //! A push as a user asks for it: a command carries it out, or has the daemon of a mounted store do it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -8,6 +9,7 @@ use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{Error, MoveTo, OwnedCollectionName, Owner, Progress, Result, StoreId, check_label};
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
+use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::{Move, check_tag, check_unused, set_tag};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::{JOBS, Parameters, Variants};
@@ -27,24 +29,33 @@ pub struct PushRequest {
     pub named: OwnedCollectionName,
     /// The URL of the remote. It holds no credentials.
     pub url: String,
-    /// Whether to create the remote if it does not exist.
-    pub create: bool,
     /// A message for those who list snapshots.
     pub message: String,
     /// A tag for the snapshot.
     pub tag: Option<String>,
-    /// Whether nobody else pushes.
-    pub single_writer: bool,
     /// Other collections of the remote whose pieces are named again.
     pub dedup_with: Vec<OwnedCollectionName>,
     /// The variants to publish beside the collection; without, those that the newest snapshot has.
     pub variants: Option<Vec<MoveTo>>,
-    /// Whether to put the state over a snapshot that somebody else has pushed.
-    pub force: bool,
+    /// Its liberties.
+    pub may: May,
+    /// The file of the key that signs the snapshot.
+    pub sign: Option<PathBuf>,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// Tells the job of this request from others.
     pub label: Option<String>,
+}
+
+/// The liberties of a push.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct May {
+    /// Create the remote if it does not exist.
+    pub create: bool,
+    /// Write without conditions: nobody else pushes.
+    pub single_writer: bool,
+    /// Put the state over a snapshot that somebody else has pushed.
+    pub force: bool,
 }
 
 /// The tenant and the name of `TENANT/COLLECTION`.
@@ -77,6 +88,12 @@ pub fn parse_variants(names: &[impl AsRef<str>]) -> Result<Vec<MoveTo>> {
 /// Makes the variant of a move, for a store with these settings. The layer above knows how.
 pub type MakeVariant = fn(MoveTo, &Settings) -> Arc<dyn Recode>;
 
+/// Makes parts of a snapshot.
+pub struct Makers {
+    pub variant: MakeVariant,
+    pub signer: Option<Arc<Signer>>,
+}
+
 impl PushRequest {
     /// Pushes a collection under its own name.
     pub fn new(collection: OwnedCollectionName, url: &str) -> PushRequest {
@@ -84,13 +101,12 @@ impl PushRequest {
             named: collection.clone(),
             collection,
             url: url.to_owned(),
-            create: false,
             message: String::new(),
             tag: None,
-            single_writer: false,
             dedup_with: Vec::new(),
             variants: None,
-            force: false,
+            may: May::default(),
+            sign: None,
             jobs: JOBS,
             label: None,
         }
@@ -102,13 +118,14 @@ impl PushRequest {
             "collection": self.collection.to_string(),
             "named": self.named.to_string(),
             "url": self.url,
-            "create": self.create,
+            "create": self.may.create,
             "message": self.message,
             "tag": self.tag,
-            "single_writer": self.single_writer,
+            "single_writer": self.may.single_writer,
             "dedup_with": self.dedup_with.iter().map(OwnedCollectionName::to_string).collect::<Vec<_>>(),
             "variants": self.variants.as_ref().map(|all| all.iter().map(|to| to.variant_name()).collect::<Vec<_>>()),
-            "force": self.force,
+            "force": self.may.force,
+            "sign": self.sign,
             "jobs": self.jobs,
             "label": self.label,
         });
@@ -140,12 +157,12 @@ impl PushRequest {
             let switch = || value.as_bool().ok_or_else(wrong);
             match key.as_str() {
                 "collection" | "url" => {}
-                "tag" | "label" | "variants" if value.is_null() => {}
+                "tag" | "label" | "variants" | "sign" if value.is_null() => {}
                 "named" => self.named = parse_place(text()?)?,
-                "create" => self.create = switch()?,
+                "create" => self.may.create = switch()?,
                 "message" => self.message = text()?.to_owned(),
                 "tag" => self.tag = Some(text()?.to_owned()),
-                "single_writer" => self.single_writer = switch()?,
+                "single_writer" => self.may.single_writer = switch()?,
                 "dedup_with" => {
                     let places = value.as_array().ok_or_else(wrong)?.iter();
                     let places = places.map(|place| parse_place(place.as_str().ok_or_else(wrong)?));
@@ -156,7 +173,8 @@ impl PushRequest {
                     let names = names.map(|name| name.as_str().ok_or_else(wrong));
                     self.variants = Some(parse_variants(&names.collect::<Result<Vec<_>>>()?)?);
                 }
-                "force" => self.force = switch()?,
+                "force" => self.may.force = switch()?,
+                "sign" => self.sign = Some(PathBuf::from(text()?)),
                 "jobs" => {
                     let jobs = value.as_u64().and_then(|jobs| usize::try_from(jobs).ok());
                     let jobs = jobs.filter(|jobs| (1..=JOBS_MAX).contains(jobs));
@@ -179,7 +197,8 @@ impl PushRequest {
         }
     }
 
-    /// Pushes from `store`. `owner` has the tenants without an owner.
+    /// Pushes from `store`. `owner` has the tenants without an owner. The snapshot is signed by
+    /// the key of the request.
     pub fn run(
         &self,
         store: &Store,
@@ -187,14 +206,26 @@ impl PushRequest {
         variant: MakeVariant,
         progress: &dyn Progress,
     ) -> Result<Pushed> {
+        let signer = self.sign.as_deref().map(Signer::read).transpose()?.map(Arc::new);
+        self.run_by(store, owner, Makers { variant, signer }, progress)
+    }
+
+    /// The same, signed by a signer of the caller.
+    pub fn run_by(
+        &self,
+        store: &Store,
+        owner: Owner,
+        Makers { variant, signer }: Makers,
+        progress: &dyn Progress,
+    ) -> Result<Pushed> {
         if let Some(tag) = &self.tag {
             check_tag(tag)?;
         }
         let collection = store.collection(&self.collection.tenant, &self.collection.name)?;
         let client = Client::open(&self.url)?;
-        let client = if self.single_writer { client.for_single_writer() } else { client };
+        let client = if self.may.single_writer { client.for_single_writer() } else { client };
         let now = now_nanoseconds();
-        let remote = if self.create {
+        let remote = if self.may.create {
             Remote::open_or_create(client, random()?, now / 1_000_000_000)?
         } else {
             Remote::open(client)?
@@ -212,10 +243,11 @@ impl PushRequest {
             jobs: self.jobs,
             push: random()?.0,
             created_at: u64::try_from(now).unwrap_or(0),
-            is_single_writer: self.single_writer,
+            is_single_writer: self.may.single_writer,
             dedup_with: self.dedup_with.clone(),
             variants: self.variants(variant, store.settings()),
-            is_forced: self.force,
+            is_forced: self.may.force,
+            signer,
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
@@ -231,7 +263,7 @@ fn random() -> Result<StoreId> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PushRequest, parse_variants};
+    use super::{May, PushRequest, parse_variants};
     use crate::model::OwnedCollectionName;
 
     #[test]
@@ -240,13 +272,12 @@ mod tests {
         let plain = PushRequest::new(place("m"), "s3://models/demo");
         let full = PushRequest {
             named: place("other"),
-            create: true,
             message: "a \"message\"".to_owned(),
             tag: Some("v1".to_owned()),
-            single_writer: true,
             dedup_with: vec![place("base")],
             variants: Some(parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap()),
-            force: true,
+            may: May { create: true, single_writer: true, force: true },
+            sign: Some("/etc/tierfs/key.pem".into()),
             jobs: 3,
             label: Some("7-8".to_owned()),
             ..plain.clone()

@@ -59,6 +59,7 @@ impl Published {
 
     /// The same, of whose collections this listing was just made.
     pub fn with_listing(self, listing: Option<Listing>) -> Published {
+        let listing = listing.map(|listing| seen_by(&self.source, listing));
         if let Some(listing) = &listing {
             self.names.know(names_in(listing));
         }
@@ -162,6 +163,7 @@ impl Published {
             let remote = source.remote();
             if listed.lock().is_some() {
                 let found = runtime::wait(listing(remote.client()))??;
+                let found = found.map(|found| seen_by(&source, found));
                 listed.lock().clone_from(&found);
                 if let Some(found) = found {
                     return Ok(Answer::All(names_in(&found)));
@@ -259,6 +261,14 @@ impl Snapshots for Published {
             _ => opened.into_iter().collect(),
         }
     }
+}
+
+/// A listing as a mount sees it: where signatures are wanted, a removal counts only once its signature was compared.
+fn seen_by(source: &Source, mut listing: Listing) -> Listing {
+    if source.trust().is_some() {
+        listing.newest.extend(std::mem::take(&mut listing.removed));
+    }
+    listing
 }
 
 /// The names in a listing, as [`Published::names`] has them.

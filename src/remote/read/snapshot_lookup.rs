@@ -105,6 +105,7 @@ impl Source {
                 let bytes = if is_whole { Some(found) } else { self.named_by(&found, &key, at)? };
                 if let Some(bytes) = bytes {
                     let found = self.keep(tenant, collection, number, bytes)?;
+                    self.check_newer(CollectionName::new(tenant, collection), number)?;
                     return Ok(Newest::Manifest(found.manifest));
                 }
             } else if was_listed {
@@ -165,11 +166,33 @@ impl Source {
     /// Reads a manifest and keeps it in the cache.
     fn keep(&self, tenant: &str, collection: &str, number: u64, bytes: Vec<u8>) -> Result<Found> {
         let found = self.remote().read(tenant, collection, number, bytes)?;
+        if let Some(trust) = self.trust() {
+            let place = CollectionName::new(tenant, collection);
+            if let Err(error) = trust.check(place, number, &found.bytes) {
+                self.tell(&place.to_string(), &error.to_string());
+                return Err(error);
+            }
+        }
         let kept = self.cache().map(|cache| cache.keep(Kind::Manifest, &found.digest, &found.bytes));
         if let Some(Err(error)) = kept {
             self.disk_failed(&error);
         }
         Ok(found)
+    }
+
+    /// Fails, where signatures are wanted, with `Forbidden` for a newest snapshot that is older than one that this cache has seen: somebody has removed the
+    /// newer ones, or put an old listing in their place.
+    fn check_newer(&self, place: CollectionName<'_>, number: u64) -> Result<()> {
+        let Some(cache) = self.cache().filter(|_| self.trust().is_some()) else { return Ok(()) };
+        let seen = cache.seen(self.remote().id(), place, number)?;
+        if seen <= number {
+            return Ok(());
+        }
+        let text = format!(
+            "snapshot {number} of {place} is older than {seen}, which was shown before; --at shows it, if it is wanted"
+        );
+        self.tell(&place.to_string(), &text);
+        Err(Error::new(ErrorKind::Forbidden, text))
     }
 
     fn lacks(&self, tenant: &str, collection: &str, number: u64) -> Error {

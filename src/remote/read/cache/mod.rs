@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! CACHE/  cache.toml   lock
+//!         seen                 the newest snapshots that were shown with `--trust`
 //!         blob/<32 hex>        a file of a snapshot: a piece file
 //!         blob/<32 hex>.map    its map, with digests
 //!         manifest/<64 hex>    a manifest, by its digest
@@ -54,6 +55,7 @@ use crate::store::pieces::layout::Layout;
 use crate::store::pieces::map_of;
 
 pub mod blob;
+mod newest;
 pub mod object_cache;
 mod root;
 pub mod verify;
@@ -105,6 +107,8 @@ pub struct Cache {
     files: Arc<Mutex<Files>>,
     /// When the disk failed last.
     failed: Mutex<Option<Instant>>,
+    /// Held while the file of seen snapshots is read and written.
+    seen: Mutex<()>,
     /// Ends the thread that saves maps when it is dropped.
     saver: Option<(Sender<()>, JoinHandle<()>)>,
     _lock: fs::File,
@@ -184,6 +188,7 @@ impl Cache {
             size,
             files,
             failed: Mutex::new(None),
+            seen: Mutex::default(),
             saver: Some(saver),
             _lock: lock,
         })
