@@ -10,9 +10,9 @@ use crate::cli::common::process::own_owner;
 use crate::model::{CollectionName, Error, Result};
 use crate::remote::client::Client;
 use crate::remote::clone::{Changes, ClonedFrom, Made, clone, pull};
+use crate::remote::place::at::At;
 use crate::remote::place::remote::Remote;
 use crate::remote::push::request::parse_place;
-use crate::remote::read::published_collections::At;
 use crate::store::{Access, Store};
 
 /// Make a collection of a store from a snapshot of a remote; its bytes are fetched when they are read.
@@ -29,8 +29,8 @@ pub(super) struct Clone {
     /// TENANT/COLLECTION in the remote; with =TENANT/COLLECTION its names in the store
     collection: String,
     store: PathBuf,
-    /// Clone this snapshot instead of the newest: its number, or a tag
-    #[arg(long, value_name = "N|TAG")]
+    /// Clone this snapshot instead of the newest: its number, a tag, or the BLAKE3 of its manifest
+    #[arg(long, value_name = "N|TAG|BLAKE3")]
     at: Option<String>,
     /// Print a JSON object
     #[arg(long)]
@@ -48,8 +48,8 @@ pub(super) struct Clone {
 pub(super) struct Pull {
     store: PathBuf,
     collection: String,
-    /// Get this snapshot instead of the newest: its number, or a tag
-    #[arg(long, value_name = "N|TAG")]
+    /// Get this snapshot instead of the newest: its number, a tag, or the BLAKE3 of its manifest
+    #[arg(long, value_name = "N|TAG|BLAKE3")]
     at: Option<String>,
     /// Discard all changes of the clone
     #[arg(long)]
@@ -94,11 +94,7 @@ fn open(path: &std::path::Path) -> Result<Store> {
 }
 
 fn wanted(at: Option<&str>) -> At {
-    match at.map(|at| (at, at.parse())) {
-        None => At::Newest,
-        Some((_, Ok(number))) => At::Number(number),
-        Some((tag, Err(_))) => At::Tag(tag.to_owned()),
-    }
+    at.map_or(At::Newest, At::parse)
 }
 
 /// The URL, for processes with other working directories.

@@ -132,7 +132,7 @@ impl Args {
             for finding in findings {
                 let Finding { what, verdict, found, advice } = finding;
                 print(&format!("{:<5} {what:<18} {found}\n", word(*verdict)))?;
-                if *verdict != Verdict::Good {
+                if *verdict != Verdict::Good && !advice.is_empty() {
                     print(&format!("{:24} {advice}\n", ""))?;
                 }
             }

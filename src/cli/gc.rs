@@ -31,6 +31,9 @@ pub(super) struct Args {
     /// Keep pieces that are younger than this, and plans too, for example 24h or 3d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_grace)]
     grace: Duration,
+    /// Collect without conditional PUT, where the object storage lacks it. No other run may be there meanwhile
+    #[arg(long)]
+    single_writer: bool,
     /// Print what the first run would plan, and change nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -53,7 +56,8 @@ fn parse_grace(text: &str) -> Result<Duration> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let remote = Remote::open(Client::open(&self.remote)?)?;
+        let client = Client::open(&self.remote)?;
+        let remote = Remote::open(if self.single_writer { client.for_single_writer() } else { client })?;
         let keep = Keep {
             last: self.keep_last as usize,
             younger: Duration::from_secs(u64::from(self.keep_days) * DAY),

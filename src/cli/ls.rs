@@ -23,10 +23,6 @@ pub(super) struct Args {
     /// List the tensors of a container, or of the containers in a directory
     #[arg(long)]
     tensors: bool,
-    /// List the snapshots of a collection of a remote: number, age, bytes, variants, tags, message
-    #[cfg(feature = "remote")]
-    #[arg(long, conflicts_with = "tensors")]
-    snapshots: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -34,10 +30,6 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        #[cfg(feature = "remote")]
-        if self.snapshots {
-            return self.list_snapshots();
-        }
         let mut tree = Tree::open(&self.path, self.below.as_deref())?;
         if self.tensors {
             tree.enter_tensors()?;
@@ -62,52 +54,6 @@ impl Args {
             lines.push((row, attributes));
         }
         if self.json { json(&lines) } else { table(&lines) }?;
-        Ok(Outcome::Succeeded)
-    }
-}
-
-#[cfg(feature = "remote")]
-impl Args {
-    fn list_snapshots(&self) -> Result<Outcome> {
-        use crate::cli::common::remote::url;
-        use crate::model::Error;
-        use crate::remote::client::Client;
-        use crate::remote::place::remote::Remote;
-        use crate::remote::place::tags::tags;
-        use crate::remote::push::request::parse_place;
-        use crate::store::now_nanoseconds;
-
-        let wrong = || Error::invalid("--snapshots lists a collection of a remote: URL TENANT/COLLECTION");
-        let (url, below) = url(&self.path).zip(self.below.as_deref()).ok_or_else(wrong)?;
-        let place = parse_place(below.trim_matches('/'))?;
-        let remote = Remote::open(Client::open(url)?)?;
-        let tags = tags(&remote, place.borrowed())?;
-        let now = u64::try_from(now_nanoseconds()).unwrap_or(0);
-        let (mut rows, mut text) = (Vec::new(), String::new());
-        for number in remote.numbers(&place.tenant, &place.name)? {
-            // It may be removed meanwhile.
-            let Some(found) = remote.manifest(&place.tenant, &place.name, number)? else { continue };
-            let manifest = &found.manifest;
-            let bytes: u64 = manifest.pieces.iter().map(|piece| u64::from(piece.stored)).sum();
-            let of_it = tags.iter().filter(|(_, tagged)| *tagged == number).map(|(tag, _)| tag.as_str());
-            let of_it: Vec<&str> = of_it.collect();
-            let hours = now.saturating_sub(manifest.created_at) / 3_600_000_000_000;
-            let message = manifest.message.replace(char::is_control, " ");
-            let variants: Vec<&str> = manifest.variants.iter().map(|variant| variant.name.as_str()).collect();
-            let (size, shown, listed) = (human(bytes), of_it.join(","), variants.join(","));
-            text.push_str(&format!(
-                "{number:>6} {hours:>6} h {size:>12}  {listed:<8} {shown:<12} {message}\n"
-            ));
-            rows.push(serde_json::json!({
-                "snapshot": number,
-                "created": manifest.created_at / 1_000_000_000,
-                "bytes": bytes,
-                "variants": variants,
-                "tags": of_it,
-                "message": manifest.message,
-            }));
-        }
-        if self.json { print_json(&rows.into()) } else { print(&text) }?;
         Ok(Outcome::Succeeded)
     }
 }

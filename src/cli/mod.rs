@@ -41,6 +41,8 @@ mod import;
 mod init;
 mod jobs;
 mod join;
+#[cfg(feature = "remote")]
+mod log;
 mod ls;
 mod man;
 mod mount;
@@ -91,6 +93,8 @@ enum Command {
     Clone(clone::Clone),
     #[cfg(feature = "remote")]
     Pull(clone::Pull),
+    #[cfg(feature = "remote")]
+    Log(log::Args),
     #[cfg(feature = "remote")]
     Tag(tag::Args),
     #[cfg(feature = "remote")]
@@ -190,6 +194,8 @@ pub fn main() -> ExitCode {
         Command::Clone(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Pull(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Log(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Tag(args) => args.run(),
         #[cfg(feature = "remote")]

@@ -1,6 +1,7 @@
 //! `tierfs push`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -14,13 +15,18 @@ use crate::cli::common::open_store::open_store;
 use crate::cli::common::output::{print, print_json};
 use crate::cli::common::process::own_owner;
 use crate::cli::common::refusal::{self, Refusal, Typed};
-use crate::cli::common::remote;
+use crate::cli::common::remote::{self, SignArgs};
 use crate::control::PUSH;
 use crate::engine::variant;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Client;
-use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS};
-use crate::remote::push::request::{PushRequest, parse_place, parse_variants};
+use crate::remote::place::at::At;
+use crate::remote::place::remote::Remote;
+use crate::remote::place::signatures::Signer;
+use crate::remote::place::tags::{Move, check_unused, set_tag};
+use crate::remote::push::history::{How, Writers, revert};
+use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Keyframes, May};
+use crate::remote::push::request::{Makers, PushRequest, parse_place, parse_variants};
 use crate::store::{Access, Store};
 
 /// Publish a collection in an object storage, where other machines can mount it.
@@ -32,13 +38,23 @@ use crate::store::{Access, Store};
 /// AWS_ENDPOINT), for a mounted store from that of its daemon.
 ///
 /// Example: tierfs push /srv/tensors acme/llama s3://models/prefix --create
+///
+/// Example: tierfs push s3://models/prefix acme/llama --revert 3
 #[derive(clap::Args)]
 pub(super) struct Args {
+    /// The store; with --revert, the remote
     store: PathBuf,
     /// TENANT/COLLECTION; with =TENANT/COLLECTION its names in the remote
     collection: String,
     /// The remote: s3://BUCKET/PREFIX or file:///DIRECTORY
-    remote: String,
+    #[arg(required_unless_present = "revert")]
+    remote: Option<String>,
+    /// Publish an older snapshot of the remote again, under the next number: its number, a tag or its BLAKE3
+    #[arg(
+        long, value_name = "N|TAG|BLAKE3",
+        conflicts_with_all = ["remote", "create", "variants", "force", "dedup_with"]
+    )]
+    revert: Option<String>,
     /// Create the remote if it does not exist
     #[arg(long)]
     create: bool,
@@ -75,6 +91,8 @@ pub(super) struct Args {
     /// Pieces sent at the same time; each takes up to 32 MiB of memory
     #[arg(long, value_name = "N", default_value_t = JOBS as u16, value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
+    #[command(flatten)]
+    signs: SignArgs,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -102,27 +120,37 @@ impl Progress for Shown {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        if let Some(at) = &self.revert {
+            return self.revert_to(&At::parse(at));
+        }
         let (local, named) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
         let request = PushRequest {
             named: parse_place(named)?,
-            create: self.create,
             message: self.message,
             tag: self.tag,
-            single_writer: self.single_writer,
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
             variants: self.variants.as_deref().map(parse_variants).transpose()?,
-            force: self.force,
-            cache: self
-                .cache
+            keyframes: Keyframes {
+                limits: DifferenceLimits {
+                    pushes_max: self.keyframe_after,
+                    percent_max: self.difference_max,
+                },
+                cache: self
+                    .cache
+                    .map(std::path::absolute)
+                    .transpose()
+                    .map_err(|error| Error::io("--cache", error))?,
+            },
+            may: May { create: self.create, single_writer: self.single_writer, force: self.force },
+            sign: self
+                .signs
+                .sign
+                .as_ref()
                 .map(std::path::absolute)
                 .transpose()
-                .map_err(|error| Error::io("--cache", error))?,
-            differences: DifferenceLimits {
-                pushes_max: self.keyframe_after,
-                percent_max: self.difference_max,
-            },
+                .map_err(|error| Error::io("--sign", error))?,
             jobs: usize::from(self.jobs),
-            ..PushRequest::new(parse_place(local)?, &self.remote)
+            ..PushRequest::new(parse_place(local)?, self.remote.as_deref().unwrap_or_default())
         };
         // A URL with credentials in it goes no further.
         Client::open(&request.url)?;
@@ -131,9 +159,13 @@ impl Args {
         let (text, value) = match open_store(&self.store, Access::Write, &note) {
             Ok(store) => {
                 remote::fetch_clones(&store);
-                push_from(&store, &request)?
+                push_from(&store, &request, self.signs.signer()?)?
             }
             Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&self.store)? {
+                Some(_) if self.signs.sign_with.is_some() => {
+                    let text = "the daemon of the mounted store would run the command of --sign-with; unmount the store, or use --sign";
+                    return Err(Error::invalid(text));
+                }
                 Some(mounted) => push_through_daemon(&mounted, request, &error)?,
                 None => return Err(error),
             },
@@ -144,11 +176,48 @@ impl Args {
     }
 }
 
+impl Args {
+    /// Publishes an older snapshot again.
+    fn revert_to(&self, at: &At) -> Result<Outcome> {
+        let url = remote::url(&self.store).ok_or_else(|| {
+            let text = format!(
+                "{} is not the URL of a remote; write tierfs push URL TENANT/COLLECTION --revert N",
+                self.store.display()
+            );
+            Error::invalid(text)
+        })?;
+        let place = parse_place(&self.collection)?;
+        let place = place.borrowed();
+        let client = Client::open(url)?;
+        let (client, writers) = match self.single_writer {
+            true => (client.for_single_writer(), Writers::One),
+            false => (client, Writers::Many),
+        };
+        let published = Remote::open(client)?;
+        if let Some(tag) = &self.tag {
+            check_unused(&published, place, tag)?;
+        }
+        let signer = self.signs.signer()?;
+        let how = How { writers, signer: signer.as_ref() };
+        let pushed = revert(&published, place, at, &self.message, how)?;
+        if let Some(tag) = &self.tag {
+            set_tag(&published, place, tag, pushed.number, Move::Refused)?;
+        }
+        if self.json {
+            print_json(&pushed.to_json(place))
+        } else {
+            print(&format!("{}\n", pushed.text(place)))
+        }?;
+        Ok(Outcome::Succeeded)
+    }
+}
+
 /// Pushes from a store that this process has opened.
-fn push_from(store: &Store, request: &PushRequest) -> Result<(String, Value)> {
+fn push_from(store: &Store, request: &PushRequest, signer: Option<Signer>) -> Result<(String, Value)> {
     let owner = own_owner();
     let shown = Shown { interrupt: Interrupt::listen()?, bar: new_bar() };
-    let pushed = request.run(store, owner, variant, &shown);
+    let makers = Makers { variant, signer: signer.map(Arc::new) };
+    let pushed = request.run_by(store, owner, makers, &shown);
     shown.bar.finish_and_clear();
     let pushed = pushed?;
     Ok((pushed.text(request.named.borrowed()), pushed.to_json(request.named.borrowed())))

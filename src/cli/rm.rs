@@ -14,19 +14,35 @@ use crate::cli::common::refusal::{self, Refusal, Typed};
 use crate::ingest::parse_collection;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 
-/// Remove a collection with everything in it.
+/// Remove a collection with everything in it, from a store or a remote.
+///
+/// In a remote, a new snapshot says that the collection was removed: mounts that look for newer snapshots stop showing it, and
+/// tierfs gc removes the older ones after its grace. Until then tierfs push --revert brings one back.
 ///
 /// Source files that were imported in place stay. The daemon removes from a mounted store, while nobody
 /// has a file of the collection open. Refuses a collection to which others are stored as
 /// differences.
 ///
 /// Example: tierfs rm /srv/tensors acme/llama
+///
+/// Example: tierfs rm s3://models/prefix acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store, or its mount point
+    /// The store, its mount point, or a remote
     store: PathBuf,
     #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
     collection: OwnedCollectionName,
+    /// Remove the tags of a collection of a remote too, which keep its snapshots
+    #[cfg(feature = "remote")]
+    #[arg(long)]
+    force: bool,
+    /// Write to a remote without conditional PUT, while nobody else pushes to it
+    #[cfg(feature = "remote")]
+    #[arg(long)]
+    single_writer: bool,
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    signs: crate::cli::common::remote::SignArgs,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -34,6 +50,20 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        #[cfg(feature = "remote")]
+        match crate::cli::common::remote::url(&self.store) {
+            Some(url) => return self.remove_published(url),
+            None if self.force
+                || self.single_writer
+                || self.signs.sign.is_some()
+                || self.signs.sign_with.is_some() =>
+            {
+                return Err(Error::invalid(
+                    "--force, --single-writer, --sign and --sign-with are options of a remote, such as s3://BUCKET/PREFIX",
+                ));
+            }
+            None => {}
+        }
         let OwnedCollectionName { tenant, name } = &self.collection;
         let path = self.collection.to_string();
         let (files, stored) = match mount_for(&self.store)? {
@@ -57,6 +87,33 @@ impl Args {
         } else {
             let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
             print(&format!("{path}: removed, {files}, {} stored\n", human(stored)))?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+}
+
+#[cfg(feature = "remote")]
+impl Args {
+    fn remove_published(&self, url: &str) -> Result<Outcome> {
+        use crate::remote::client::Client;
+        use crate::remote::place::remote::Remote;
+        use crate::remote::push::history::{How, Writers, remove};
+
+        let client = Client::open(url)?;
+        let (client, writers) = match self.single_writer {
+            true => (client.for_single_writer(), Writers::One),
+            false => (client, Writers::Many),
+        };
+        let remote = Remote::open(client)?;
+        let (path, signer) = (&self.collection, self.signs.signer()?);
+        let how = How { writers, signer: signer.as_ref() };
+        let number = remove(&remote, path.borrowed(), self.force, how)?;
+        if self.json {
+            print_json(&json!({ "collection": path.to_string(), "snapshot": number }))?;
+        } else {
+            print(&format!(
+                "{path}: removed by snapshot {number}; tierfs gc gives back the bytes after its grace\n"
+            ))?;
         }
         Ok(Outcome::Succeeded)
     }

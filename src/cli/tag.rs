@@ -7,12 +7,12 @@ use crate::cli::common::output::{print, print_json};
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
-use crate::remote::place::tags::{remove_tag, set_tag, tags};
+use crate::remote::place::tags::{Move, remove_tag, set_tag, tags};
 use crate::remote::push::request::parse_place;
 
 /// Give a snapshot of a remote a name, which keeps it from being collected as garbage.
 ///
-/// Without NAME, lists the tags of the collection. A tag that exists is moved.
+/// Without NAME, lists the tags of the collection.
 ///
 /// Example: tierfs tag s3://models/prefix acme/llama=3 v1.0
 #[derive(clap::Args)]
@@ -22,6 +22,9 @@ pub(super) struct Args {
     collection: String,
     /// The tag to set
     name: Option<String>,
+    /// Move a tag that another snapshot has
+    #[arg(long, requires = "name", conflicts_with = "remove")]
+    force: bool,
     /// Remove the tag
     #[arg(long, requires = "name")]
     remove: bool,
@@ -35,7 +38,7 @@ impl Args {
             Some((place, number)) => {
                 let wrong = |_| {
                     Error::invalid(format!(
-                        "{number:?} is not the number of a snapshot; tierfs ls --snapshots lists them"
+                        "{number:?} is not the number of a snapshot; tierfs log lists them"
                     ))
                 };
                 (place, Some(number.parse::<u64>().map_err(wrong)?))
@@ -65,7 +68,8 @@ impl Args {
             remote.newest(place.tenant, place.name)?.ok_or_else(none)
         };
         let number = number.map_or_else(newest, Ok)?;
-        set_tag(&remote, place, name, number)?;
+        let moves = if self.force { Move::Allowed } else { Move::Refused };
+        set_tag(&remote, place, name, number, moves)?;
         self.report(Some(number), &format!("{name} is snapshot {number} of {shown}"))
     }
 

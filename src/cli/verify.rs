@@ -6,20 +6,29 @@ use std::path::{Path, PathBuf};
 use crate::cli::Outcome;
 use crate::cli::common::mounts::mount_of;
 use crate::cli::common::output::{complain, print, print_json};
+#[cfg(feature = "remote")]
+use crate::cli::common::remote::url;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::visit_files;
 
-/// Verify the stored checksums of files on a mount.
+/// Verify the stored checksums of files on a mount, or the signatures of the snapshots of a remote.
 ///
-/// Prints the corrupt byte ranges of each file, and goes on with the others. Exits with 3 if corruption
-/// was found.
+/// Prints the corrupt byte ranges of each file, and goes on with the others. Exits with 3 if corruption or a forged signature
+/// was found. Of a remote, prints who signed each snapshot, and with --trust exits with 1 if the newest snapshot of a collection
+/// is not signed by one of the keys.
 ///
 /// Example: tierfs verify /mnt/acme/llama
+///
+/// Example: tierfs verify s3://models/prefix --trust release.pem
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Files or directories on a mount
+    /// Files or directories on a mount, or a remote
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    /// A public ed25519 key in PEM; again for further keys
+    #[cfg(feature = "remote")]
+    #[arg(long, value_name = "KEYFILE")]
+    trust: Vec<PathBuf>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -27,6 +36,15 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        #[cfg(feature = "remote")]
+        match (self.paths.as_slice(), self.paths.iter().find_map(|path| url(path))) {
+            ([_], Some(remote)) => return self.verify_signatures(remote),
+            (_, Some(_)) => return Err(Error::invalid("a remote is verified alone, without other paths")),
+            (_, None) if !self.trust.is_empty() => {
+                return Err(Error::invalid("--trust is an option of a remote, such as s3://BUCKET/PREFIX"));
+            }
+            (_, None) => {}
+        }
         let mut done = Outcome::Succeeded;
         let mut rows = Vec::new();
         for path in &self.paths {
@@ -63,6 +81,49 @@ impl Args {
         if self.json {
             print_json(&serde_json::Value::Array(rows))?;
         }
+        Ok(done)
+    }
+}
+
+#[cfg(feature = "remote")]
+impl Args {
+    /// Prints who signed each snapshot of a remote.
+    fn verify_signatures(&self, url: &str) -> Result<Outcome> {
+        use crate::remote::client::Client;
+        use crate::remote::place::remote::Remote;
+        use crate::remote::place::signatures::{SignedBy, Trust};
+
+        let (remote, trust) = (Remote::open(Client::open(url)?)?, Trust::read(&self.trust)?);
+        let (mut rows, mut text, mut done) = (Vec::new(), String::new(), Outcome::Succeeded);
+        for tenant in remote.tenants()? {
+            for name in remote.collections(&tenant)? {
+                for (place, number) in remote.numbers(&tenant, &name)?.into_iter().rev().enumerate() {
+                    // It may be collected meanwhile.
+                    let Some(found) = remote.manifest(&tenant, &name, number)? else { continue };
+                    let by = trust.signer_of(&found.bytes);
+                    let is_trusted = matches!(by, SignedBy::Trusted(_));
+                    done = match by {
+                        SignedBy::Forged => Outcome::Corrupt,
+                        _ if place == 0
+                            && !is_trusted
+                            && !self.trust.is_empty()
+                            && done == Outcome::Succeeded =>
+                        {
+                            Outcome::Failed
+                        }
+                        _ => done,
+                    };
+                    let collection = format!("{tenant}/{name}");
+                    text.push_str(&format!("{collection} snapshot {number}: {}\n", by.text()));
+                    let blake3 = crate::model::hex(&found.digest);
+                    rows.push(serde_json::json!({
+                        "collection": collection, "snapshot": number, "blake3": blake3, "trusted": is_trusted,
+                        "text": by.text(),
+                    }));
+                }
+            }
+        }
+        if self.json { print_json(&serde_json::Value::Array(rows)) } else { print(&text) }?;
         Ok(done)
     }
 }

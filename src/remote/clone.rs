@@ -17,12 +17,12 @@ use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
+use crate::remote::place::at::{At, number_of};
 use crate::remote::place::remote::{Found, Remote};
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{failed, fetched, read_log, to_io};
-use crate::remote::read::published_collections::At;
 use crate::store::{CloneSource, Cloned, PieceSource, RemoteError, Store};
 
 /// Opens the client of a URL.
@@ -68,12 +68,12 @@ impl ClonePieces {
             return failed(client, piece, failure);
         }
         let CloneSource { tenant, collection, number, .. } = source;
-        match client.get_range(&keys::snapshot(tenant, collection, *number), 0..1) {
-            Ok(None) => {
+        match client.exists(&keys::snapshot(tenant, collection, *number)) {
+            Ok(false) => {
                 let text = format!("snapshot {number} of {tenant}/{collection} was collected as garbage");
                 Error::new(ErrorKind::Gone, text)
             }
-            Ok(Some(_)) => {
+            Ok(true) => {
                 let text = format!("{} has lost {:?} of snapshot {number}", client.place(), piece.name);
                 Error::new(ErrorKind::Io, text)
             }
@@ -250,21 +250,19 @@ fn source_of(remote: &Remote, url: &str, found: &Found) -> CloneSource {
 }
 
 /// The manifest of the snapshot that is wanted.
-fn wanted(
-    remote: &Remote,
-    CollectionName { tenant, name: collection }: CollectionName<'_>,
-    at: &At,
-) -> Result<Found> {
-    let lacks = |what: String| {
-        Error::new(ErrorKind::NotFound, format!("{}: {tenant}/{collection} has no {what}", remote.place()))
-    };
-    let number = match at {
-        At::Newest => remote.newest(tenant, collection)?.ok_or_else(|| lacks("snapshot".to_owned()))?,
-        At::Number(number) => *number,
-        At::Tag(tag) => {
-            let found = remote.number_at(&keys::tag(tenant, collection, tag))?;
-            found.ok_or_else(|| lacks(format!("tag {tag:?}")))?
-        }
-    };
-    remote.manifest(tenant, collection, number)?.ok_or_else(|| lacks(format!("snapshot {number}")))
+fn wanted(remote: &Remote, place: CollectionName<'_>, at: &At) -> Result<Found> {
+    let number = number_of(remote, place, at)?;
+    let found = remote.manifest(place.tenant, place.name, number)?;
+    let lacks =
+        |reason: &str| Error::new(ErrorKind::NotFound, format!("{}: {place} {reason}", remote.place()));
+    let found = found.ok_or_else(|| lacks(&format!("has no snapshot {number}")))?;
+    if found.manifest.is_removal() {
+        return Err(lacks(&format!(
+            "was removed by snapshot {number}; --at gets an older one while it is kept"
+        )));
+    }
+    if matches!(at, At::Digest(digest) if *digest != found.digest) {
+        return Err(lacks(&format!("has another snapshot {number} meanwhile")));
+    }
+    Ok(found)
 }

@@ -7,6 +7,7 @@ use tierfs::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, ParentSnapshot, Piece,
     PieceDifference, PieceEncoding, Variant, digest,
 };
+use tierfs::format::snapshot::signature::{Signature, sign, signed};
 use tierfs::format::zstandard;
 use tierfs::model::{Dtype, ErrorKind, StoreId};
 use tierfs::store::pieces::difference::Difference;
@@ -181,7 +182,7 @@ fn manifests_of_newer_programs_are_told_from_damaged_ones() {
         head
     };
     assert_eq!(kind(&with(4, 2), &body), ErrorKind::Unsupported);
-    assert_eq!(kind(&with(6, 1), &body), ErrorKind::Unsupported);
+    assert_eq!(kind(&with(6, 2), &body), ErrorKind::Unsupported);
     assert_eq!(kind(&with(0, b'X'), &body), ErrorKind::Corrupt);
     // The encoding of the first piece, 44 bytes after the piece's name begins.
     let name = body.windows(32).position(|bytes| bytes == [0x10; 32]).unwrap();
@@ -192,6 +193,61 @@ fn manifests_of_newer_programs_are_told_from_damaged_ones() {
     longer.push(0);
     assert_eq!(kind(&golden, &longer), ErrorKind::Corrupt);
     assert_eq!(kind(&golden, &body[..body.len() - 1]), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_signature_stands_before_the_digest_and_covers_all_before_it() {
+    let plain = described().to_bytes().unwrap();
+    for key in [Some([7; 32]), None] {
+        let made = Signature { key, bytes: std::array::from_fn(|at| at as u8) };
+        let message = std::cell::RefCell::new(Vec::new());
+        let bytes = sign(&plain, &|given| {
+            message.borrow_mut().extend_from_slice(given);
+            Ok(made)
+        });
+        let bytes = bytes.unwrap();
+        assert_eq!(bytes.len(), plain.len() + 96);
+        assert_eq!(Manifest::parse(&bytes).unwrap(), described());
+        let mut content = plain[..plain.len() - 32].to_vec();
+        content[6] = 1;
+        let text = format!("tierfs snapshot {}\n", blake3::hash(&content).to_hex());
+        assert_eq!(message.into_inner(), text.as_bytes());
+        assert_eq!(signed(&bytes).unwrap(), (text.into_bytes(), made));
+        let end = bytes.len() - 32;
+        assert_eq!(bytes[end - 96..end - 64], key.unwrap_or_default());
+        assert_eq!(digest(&bytes).unwrap(), *blake3::hash(&bytes[..end]).as_bytes());
+        assert!(sign(&bytes, &|_| Ok(made)).is_err(), "it is signed already");
+        // The flag without a signature: the frame is cut.
+        let mut cut = content;
+        let digest = *blake3::hash(&cut).as_bytes();
+        cut.extend(digest);
+        assert_eq!(Manifest::parse(&cut).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    assert_eq!(signed(&plain), None);
+}
+
+#[test]
+fn a_manifest_without_files_is_a_removal_and_short() {
+    let named = |tenant: &str, name: &str| {
+        let collection =
+            Described { tenant: tenant.to_owned(), name: name.to_owned(), ..described().collection };
+        let tool = "tierfs 100.200.300".to_owned();
+        let empty =
+            Manifest { message: String::new(), needs: Vec::new(), pieces: Vec::new(), tool, ..described() };
+        Manifest { collection, files: Vec::new(), variants: Vec::new(), ..empty }
+    };
+    let long: String = (0..255).map(|at| char::from(b'a' + (at * at % 26) as u8)).collect();
+    for (tenant, name) in [("a", "b"), ("acme", "llama"), (&long, &long)] {
+        let removal = named(tenant, name);
+        let bytes = removal.to_bytes().unwrap();
+        let bytes = sign(&bytes, &|_| Ok(Signature { key: None, bytes: [9; 64] })).unwrap();
+        assert!(bytes.len() as u64 <= Manifest::removal_bytes_max(tenant, name), "{} bytes", bytes.len());
+        let read = Manifest::parse(&bytes).unwrap();
+        assert!(read.is_removal() && read == removal);
+    }
+    assert!(!described().is_removal());
+    let with_piece = Manifest { pieces: described().pieces, ..named("a", "b") };
+    assert_eq!(with_piece.to_bytes().unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -100,9 +100,11 @@ tierfs push store t/c file://$PWD/bucket --create
 tierfs push store t/c file://$PWD/bucket --json
 tierfs push store t/c file://$PWD/bucket-@
 tierfs ls file://$PWD/bucket t/c
-tierfs ls file://$PWD/bucket t/c --snapshots
+tierfs log file://$PWD/bucket t/c
+tierfs log file://$PWD/bucket
 tierfs tag file://$PWD/bucket t/c @
 tierfs tag file://$PWD/bucket t/c
+tierfs push file://$PWD/bucket t/c --revert @
 tierfs clone file://$PWD/bucket t/c other
 tierfs clone file://$PWD/bucket t/@ other
 tierfs pull other t/c

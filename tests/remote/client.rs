@@ -72,6 +72,24 @@ fn a_server_that_never_answers_is_an_error_after_the_deadline_and_not_a_hang() {
 }
 
 #[test]
+fn a_panic_of_a_request_is_an_error_of_that_request_alone() {
+    for call in [Call::Get, Call::Put, Call::List] {
+        let (_, client) = bucket(call, Fault::Panics, 1);
+        let done = || match call {
+            Call::Get => client.get("piece/one", 1 << 20).map(drop),
+            Call::Put => client.put("piece/two", Bytes::from_static(b"new")),
+            _ => client.list("piece", None).map(drop),
+        };
+        let error = done().unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Io && error.to_string().contains("panicked: a planned panic"),
+            "{error}"
+        );
+        done().unwrap();
+    }
+}
+
+#[test]
 fn a_listing_without_an_end_is_an_error() {
     let (_, client) = bucket(Call::List, Fault::Unending, u64::MAX);
     let error = client.list("piece", None).unwrap_err();

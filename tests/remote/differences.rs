@@ -15,14 +15,15 @@ use tempfile::TempDir;
 use tierfs::format::snapshot::manifest::{Manifest, OwnerAndMode, Piece, PieceEncoding};
 use tierfs::model::{CollectionName, OwnedCollectionName, Owner, Silent};
 use tierfs::remote::clone::{ClonePieces, ClonedFrom, clone};
+use tierfs::remote::place::at::At;
 use tierfs::remote::place::garbage::{Keep, collect};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
-use tierfs::remote::push::parameters::{DifferenceLimits, Parameters};
+use tierfs::remote::push::parameters::{DifferenceLimits, Keyframes, Parameters};
 use tierfs::remote::push::publish::push;
 use tierfs::remote::read::cache::{Cache, Size};
 use tierfs::remote::read::files::Source;
-use tierfs::remote::read::published_collections::{At, Published};
+use tierfs::remote::read::published_collections::Published;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, SnapshotDisk, Store};
 
@@ -148,6 +149,11 @@ fn counting(objects: &Arc<InMemory>) -> (Arc<Faulty>, Arc<Mutex<Vec<String>>>) {
     (bucket, read)
 }
 
+/// A push with other limits.
+fn limited(limits: DifferenceLimits) -> Parameters {
+    Parameters { keyframes: Keyframes { limits, ..Keyframes::default() }, ..request(0) }
+}
+
 #[test]
 fn a_push_of_weights_that_moved_a_little_sends_little_and_every_snapshot_reads_as_it_was() {
     let mut trained = Trained::new(11_340_000);
@@ -232,7 +238,7 @@ fn a_keyframe_serves_a_number_of_pushes_and_a_tensor_that_changed_much_is_one_it
     let pushed = |trained: &mut Trained, text: &str, pushes_max| {
         let limits = DifferenceLimits { pushes_max, percent_max: 25 };
         let file = trained.import(text);
-        let parameters = Parameters { differences: limits, ..request(0) };
+        let parameters = limited(limits);
         let done = trained.push_as(&quiet(&trained.objects), parameters).unwrap();
         assert!(seen(&trained.objects).unwrap().1[FILE] == file, "{text}");
         (done.bytes_sent > MIB as u64, trained.differences().0 > 0)
@@ -255,7 +261,7 @@ fn a_keyframe_serves_a_number_of_pushes_and_a_tensor_that_changed_much_is_one_it
     trained.weights.step(100);
     trained.import("7");
     let none = DifferenceLimits { pushes_max: 0, percent_max: 25 };
-    trained.push_as(&quiet(&trained.objects), Parameters { differences: none, ..request(0) }).unwrap();
+    trained.push_as(&quiet(&trained.objects), limited(none)).unwrap();
     assert_eq!(trained.differences().0, 0);
 }
 
@@ -271,7 +277,7 @@ fn an_unchanged_tensor_is_not_sent_again_when_its_keyframe_is_old() {
         trained.place.write("in/config.json", format!("{{\"step\": {step}}}"));
         trained.import("1");
         let limits = DifferenceLimits { pushes_max: 1, percent_max: 25 };
-        let parameters = Parameters { differences: limits, ..request(0) };
+        let parameters = limited(limits);
         let pushed = trained.push_as(&quiet(&trained.objects), parameters).unwrap();
         assert!(!pushed.is_unchanged && pushed.bytes_sent < 20_000, "{pushed:?}");
     }
@@ -582,7 +588,12 @@ fn a_push_that_keeps_keyframes_reads_none_of_them_from_the_remote() {
         let file = trained.import(&step.to_string());
         let (bucket, read) = counting(&trained.objects);
         let cache = Some(Arc::new(Cache::open(folder.path(), Size::Bytes(1 << 30)).unwrap()));
-        let pushed = trained.push_as(&bucket, Parameters { cache, ..request(0) }).unwrap();
+        let pushed = trained
+            .push_as(
+                &bucket,
+                Parameters { keyframes: Keyframes { cache, ..Keyframes::default() }, ..request(0) },
+            )
+            .unwrap();
         assert_eq!(pushed.bytes_sent < 300_000, step > 0, "{pushed:?}");
         let of_weights = trained.newest().pieces.iter().filter(|piece| piece.raw > MIB as u32).count();
         // The log of the newest snapshot is read.

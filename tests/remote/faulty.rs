@@ -44,6 +44,8 @@ pub enum Fault {
     AnswerLost,
     /// There is never an answer.
     Hangs,
+    /// The client library has a bug.
+    Panics,
     /// The body ends after half of its bytes.
     CutShort,
     /// A bit of the body differs.
@@ -151,6 +153,7 @@ impl Faulty {
         match fault {
             Fault::Fails => Err(failed("a planned failure")),
             Fault::Hangs => std::future::pending().await,
+            Fault::Panics => panic!("a planned panic"),
             Fault::NotFound => Err(Error::NotFound { path, source: "planned".into() }),
             Fault::Exists => Err(Error::AlreadyExists { path, source: "planned".into() }),
             Fault::Denied => Err(Error::PermissionDenied { path, source: "planned".into() }),
@@ -160,7 +163,7 @@ impl Faulty {
 }
 
 fn failed(text: &'static str) -> Error {
-    Error::Generic { store: "Faulty", source: text.into() }
+    Error::Generic { store: "Faulty", source: Box::new(std::io::Error::other(text)) }
 }
 
 #[async_trait]
@@ -237,6 +240,7 @@ impl ObjectStore for Faulty {
                 self.objects.list(prefix).map(move |listed| listed.map(&timed)).boxed()
             }
             Fault::Hangs => stream::pending().boxed(),
+            Fault::Panics => stream::poll_fn(|_| panic!("a planned panic")).boxed(),
             Fault::Empty => stream::empty().boxed(),
             Fault::Unending => {
                 let (objects, prefix) = (self.objects.clone(), prefix.cloned());

@@ -14,9 +14,9 @@ use tierfs::format::snapshot::keys;
 use tierfs::model::{CollectionName, ErrorKind, Result, Silent};
 use tierfs::remote::place::garbage::{Collected, Keep, collect};
 use tierfs::remote::place::remote::Remote;
-use tierfs::remote::place::tags::{remove_tag, set_tag, tags};
+use tierfs::remote::place::tags::{Move, remove_tag, set_tag, tags};
 use tierfs::remote::push::outcome::Pushed;
-use tierfs::remote::push::parameters::Parameters;
+use tierfs::remote::push::parameters::{May, Parameters};
 use tierfs::remote::push::publish::{Elapsed, push_within};
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
@@ -24,7 +24,7 @@ use tierfs::store::{Access, Store};
 use crate::faulty::{Call, Clock, Fault, Faulty};
 use crate::push::{quiet, remote};
 
-const HOUR: u64 = 3600;
+pub const HOUR: u64 = 3600;
 const KEEP: Keep = Keep { last: 1, younger: Duration::ZERO, grace: Duration::from_secs(24 * HOUR) };
 
 /// A store with the collection `acme/m`, which has one file with this text.
@@ -37,11 +37,11 @@ fn store_with(text: &str) -> Place {
 }
 
 /// Stores with the texts of the first, the second and the third snapshot.
-fn stores() -> [Arc<Place>; 3] {
+pub fn stores() -> [Arc<Place>; 3] {
     ["one", "two", "three"].map(|text| Arc::new(store_with(&text.repeat(100))))
 }
 
-fn push_from(place: &Place, bucket: &Arc<Faulty>, request: &Parameters, clock: &Clock) -> Result<Pushed> {
+pub fn push_from(place: &Place, bucket: &Arc<Faulty>, request: &Parameters, clock: &Clock) -> Result<Pushed> {
     let begun = clock.now();
     push_timed(place, bucket, request, &|| Duration::from_secs(clock.now() - begun))
 }
@@ -59,15 +59,15 @@ fn push_timed(
 
 /// A push, over that of anybody else.
 fn request(push: u128) -> Parameters {
-    Parameters { is_forced: true, ..crate::push::request(push) }
+    Parameters { may: May { force: true, ..May::default() }, ..crate::push::request(push) }
 }
 
-fn named(collection: &str, push: u128) -> Parameters {
+pub fn named(collection: &str, push: u128) -> Parameters {
     Parameters { collection: collection.to_owned(), ..request(push) }
 }
 
 /// The snapshots of a bucket, and the pieces that they name and that are not there.
-fn missing(objects: &Arc<InMemory>) -> (Vec<String>, Vec<String>) {
+pub fn missing(objects: &Arc<InMemory>) -> (Vec<String>, Vec<String>) {
     let client = quiet(objects).client();
     let keys = |below| -> BTreeSet<String> {
         client.list(below, None).unwrap().into_iter().map(|listed| listed.key).collect()
@@ -277,14 +277,14 @@ fn old_snapshots_go_in_two_runs_and_those_with_a_tag_stay() {
     }
     let remote = Remote::open(bucket.client()).unwrap();
     let place = CollectionName::new("acme", "m");
-    set_tag(&remote, place, "best", 2).unwrap();
+    set_tag(&remote, place, "best", 2, Move::Refused).unwrap();
     assert_eq!(tags(&remote, place).unwrap(), [("best".to_owned(), 2)]);
     clock.advance(48 * HOUR);
     let dry = collect(&remote, &KEEP, true).unwrap();
     let planned = collect(&remote, &KEEP, false).unwrap();
     assert_eq!((dry.snapshots_planned, dry.pieces_planned), (2, planned.pieces_planned));
     assert_eq!((planned.snapshots_planned, planned.snapshots_removed), (2, 0));
-    let error = set_tag(&remote, place, "late", 3).unwrap_err();
+    let error = set_tag(&remote, place, "late", 3, Move::Refused).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
     assert!(collect(&remote, &KEEP, false).unwrap().waits.is_some());
     assert_eq!(missing(&objects).0, ["m=1", "m=2", "m=3", "m=4"]);
@@ -343,7 +343,11 @@ fn tags_that_look_like_numbers_or_paths_are_refused() {
     let remote = remote(&quiet(&objects)).unwrap();
     let place = CollectionName::new("acme", "m");
     for tag in ["", "12", "a/b", "..", "ü", &"x".repeat(101)] {
-        assert_eq!(set_tag(&remote, place, tag, 1).unwrap_err().kind(), ErrorKind::Invalid, "{tag}");
+        assert_eq!(
+            set_tag(&remote, place, tag, 1, Move::Refused).unwrap_err().kind(),
+            ErrorKind::Invalid,
+            "{tag}"
+        );
     }
-    assert_eq!(set_tag(&remote, place, "v1", 1).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(set_tag(&remote, place, "v1", 1, Move::Refused).unwrap_err().kind(), ErrorKind::NotFound);
 }

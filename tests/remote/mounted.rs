@@ -256,8 +256,8 @@ fn another_snapshot_is_shown_by_the_next_mount_and_an_old_one_on_request() {
     let point = remote.place.path("absent");
     fs::create_dir(&point).unwrap();
     for (at, text) in [
-        ("acme/m=9", "acme/m has no snapshot 9; tierfs ls --snapshots "),
-        ("acme/m=v9", "acme/m has no tag \"v9\"; tierfs ls --snapshots "),
+        ("acme/m=9", "acme/m has no snapshot 9; tierfs log "),
+        ("acme/m=v9", "acme/m has no tag \"v9\"; tierfs log "),
         ("acme/none=1", "acme/none has no snapshot 1"),
     ] {
         run(["mount", "--at", at, &remote.url, point.to_str().unwrap()]).failed(1, &[text]);
@@ -342,9 +342,9 @@ fn snapshots_are_tagged_listed_and_collected_by_commands() {
     let added = remote.place.write("added.json", b"{}");
     remote.place.import("acme/m", &[&added], &[]);
     remote.push(&["--message", "with more"]);
-    let rows = answer(tierfs().args(["ls", &remote.url, "acme/m", "--snapshots", "--json"])).json();
-    assert_eq!((&rows[0]["tags"][0], &rows[1]["message"]), (&"v1".into(), &"with more".into()));
-    assert!(remote.run("ls", &["acme/m", "--snapshots"]).contains("with more"));
+    let rows = answer(tierfs().args(["log", &remote.url, "acme/m", "--json"])).json();
+    assert_eq!((&rows[1]["tags"][0], &rows[0]["message"]), (&"v1".into(), &"with more".into()));
+    assert!(remote.run("log", &["acme/m"]).contains("with more"));
     assert_eq!(
         remote.run("gc", &["--keep-last", "1", "--keep-days", "0", "--dry-run"]),
         "nothing to collect\n"
@@ -398,15 +398,17 @@ fn doctor_examines_a_remote() {
         found,
         [
             ("remote", "ok"),
+            ("ranges", "ok"),
             ("listing", "ok"),
             ("push", "ok"),
+            ("If-Match", "ok"),
             ("clock", "ok"),
             ("bandwidth", "ok"),
             ("cache", "ok")
         ]
     );
-    assert!(rows[4]["found"].as_str().unwrap().contains(" MB/s by 32"), "{rows}");
-    assert!(rows[5]["found"].as_str().unwrap().contains("/cache takes "), "{rows}");
+    assert!(rows[6]["found"].as_str().unwrap().contains(" MB/s by 32"), "{rows}");
+    assert!(rows[7]["found"].as_str().unwrap().contains("/cache takes "), "{rows}");
     let device = answer(tierfs().args(["doctor", &remote.url, "--cache", "/proc/none"])).ok();
     assert!(device.contains("warn  cache"), "{device}");
     let absent = format!("file://{}", remote.place.path("in").display());

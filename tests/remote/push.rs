@@ -11,7 +11,7 @@ use tierfs::format::snapshot::manifest::OwnerAndMode;
 use tierfs::model::{ErrorKind, Result, Silent, StoreId};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
-use tierfs::remote::push::parameters::{DifferenceLimits, Parameters, Variants};
+use tierfs::remote::push::parameters::{Keyframes, May, Parameters, Variants};
 use tierfs::remote::push::publish::push;
 use tierfs::remote::read::files::Source;
 use tierfs::remote::read::published_collections::Published;
@@ -46,12 +46,11 @@ pub fn request(push: u128) -> Parameters {
         jobs: 1,
         push,
         created_at: CREATED,
-        is_single_writer: false,
+        may: May::default(),
         dedup_with: Vec::new(),
         variants: Variants::These(Vec::new()),
-        differences: DifferenceLimits::default(),
-        cache: None,
-        is_forced: false,
+        keyframes: Keyframes::default(),
+        signer: None,
     }
 }
 
@@ -240,7 +239,7 @@ fn one_of_two_pushers_wins_and_the_other_is_told() {
     assert_eq!(seen(&objects).unwrap().1.keys().collect::<Vec<_>>(), ["note.txt"]);
     assert_eq!(pushed(&place, &quiet(&objects), 10).unwrap_err().kind(), ErrorKind::Exists);
     // The next push of the loser finds the pieces that it has sent.
-    let forced = Parameters { is_forced: true, ..request(11) };
+    let forced = Parameters { may: May { force: true, ..May::default() }, ..request(11) };
     assert_eq!(pushed_as(&place, &quiet(&objects), &forced).unwrap().number, 2);
 }
 
@@ -254,7 +253,7 @@ fn a_bucket_that_ignores_conditions_is_refused_unless_nobody_else_writes() {
     assert_eq!(error.kind(), ErrorKind::NotSupported);
     assert!(error.to_string().contains("--single-writer"), "{error}");
     let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "test").unwrap();
-    let alone = Parameters { is_single_writer: true, ..request(2) };
+    let alone = Parameters { may: May { single_writer: true, ..May::default() }, ..request(2) };
     let bucket = careless();
     let done = push(&remote(&bucket).unwrap(), &store.collection("acme", "m").unwrap(), &alone, &Silent);
     assert_eq!(done.unwrap().number, 1);

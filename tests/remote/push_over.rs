@@ -89,7 +89,7 @@ fn a_push_keeps_the_variants_of_the_newest_snapshot_until_none_are_asked_for() {
     let url = remote(&place);
     let one = store(&place, "one", 4);
     let variants = || {
-        let listed = answer(tierfs().args(["ls", &url, "acme/m", "--snapshots", "--json"])).ok();
+        let listed = answer(tierfs().args(["log", &url, "acme/m", "--json"])).ok();
         let rows: serde_json::Value = serde_json::from_str(&listed).unwrap();
         rows.as_array().unwrap().iter().map(|row| row["variants"].to_string()).collect::<Vec<_>>()
     };

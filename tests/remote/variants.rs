@@ -258,7 +258,7 @@ fn mounts_show_the_published_bytes_of_a_tier_and_say_where_they_are_computed() {
     published.push(&["--create"]);
     published.push(&["--variants", "q5"]);
     let place = &published.place;
-    let listed = answer(tierfs().args(["ls", &published.url, "acme/m", "--snapshots"])).ok();
+    let listed = answer(tierfs().args(["log", &published.url, "acme/m"])).ok();
     assert!(listed.lines().any(|line| line.contains(" q5 ")), "{listed}");
     let checked = answer(tierfs().args(["fsck", &published.url])).ok();
     assert!(checked.starts_with("1 collections with 1 variants, "), "{checked}");

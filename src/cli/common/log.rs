@@ -18,7 +18,7 @@ pub(in crate::cli) const SOCKET_VARIABLE: &str = "TIERFS_SYSLOG";
 /// The environment variable that selects which messages are logged.
 pub(in crate::cli) const LEVEL_VARIABLE: &str = "TIERFS_LOG";
 /// The default filter of messages.
-const LEVEL: &str = "warn,fuser=error";
+const LEVEL: &str = "warn,fuser=error,rustls_platform_verifier=off";
 
 /// The facility `daemon` of syslog(3), shifted to its place in a priority.
 const DAEMON: u8 = 3 << 3;

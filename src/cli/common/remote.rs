@@ -81,12 +81,40 @@ impl Followed {
     }
 }
 
+/// The signer of a snapshot.
+#[cfg(feature = "remote")]
+#[derive(clap::Args)]
+pub(in crate::cli) struct SignArgs {
+    /// Sign the snapshot with this key: a private ed25519 key in PEM
+    #[arg(long, value_name = "KEY", conflicts_with = "sign_with")]
+    pub sign: Option<PathBuf>,
+    /// Sign by a command, which reads a message and prints its ed25519 signature, raw or in base64
+    #[arg(long, value_name = "COMMAND")]
+    pub sign_with: Option<String>,
+}
+
+#[cfg(feature = "remote")]
+impl SignArgs {
+    /// The signer; `None` for no signature.
+    pub fn signer(&self) -> Result<Option<crate::remote::place::signatures::Signer>> {
+        use crate::remote::place::signatures::Signer;
+
+        match (&self.sign, &self.sign_with) {
+            (Some(path), _) => Signer::read(path).map(Some),
+            (None, command) => Ok(command.clone().map(Signer::Command)),
+        }
+    }
+}
+
 /// Options of a mounted remote.
 #[derive(clap::Args)]
 pub(in crate::cli) struct RemoteArgs {
-    /// Show this snapshot of a collection of a remote: its number, or a tag
+    /// Show this snapshot of a collection of a remote: its number, a tag, or the BLAKE3 that tierfs log shows
     #[arg(long, value_name = "TENANT/COLLECTION=N")]
     pub at: Vec<String>,
+    /// Show only snapshots of a remote that this key has signed: a public ed25519 key in PEM; again for further keys
+    #[arg(long, value_name = "KEYFILE")]
+    pub trust: Vec<PathBuf>,
     /// Show collections of a remote in this tier, if tierfs push --variants has published that
     #[arg(long, value_name = "TIER", value_parser = parse_tier)]
     pub tier: Option<String>,
@@ -116,10 +144,11 @@ impl RemoteArgs {
             || self.cache_size.is_some()
             || self.timeout.is_some()
             || !self.mirror.is_empty()
+            || !self.trust.is_empty()
             || self.follow.is_some();
         if is_given && !is_remote {
             return Err(Error::invalid(
-                "--at, --tier, --cache, --cache-size, --mirror, --timeout and --follow are options of a remote, such as s3://BUCKET/PREFIX",
+                "--at, --trust, --tier, --cache, --cache-size, --mirror, --timeout and --follow are options of a remote, such as s3://BUCKET/PREFIX",
             ));
         }
         Ok(())
@@ -165,6 +194,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
 
     use crate::remote::client::{Client, Deadlines};
     use crate::remote::place::remote::Remote;
+    use crate::remote::place::signatures::Trust;
     use crate::remote::read::cache::Cache;
     use crate::remote::read::files::Source;
     use crate::remote::read::mirrors::Mirrors;
@@ -203,7 +233,9 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     let tier = mounted.and_then(|options| options.tier.clone());
     let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
     let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
-    let source = Source::new(remote, cache, tell).with_mirrors(mirrors);
+    let trust = mounted.map(|options| &options.trust).filter(|keys| !keys.is_empty());
+    let trust = trust.map(|keys| Trust::read(keys)).transpose()?;
+    let source = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
     let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
     published.check_wanted()?;
     let disk = SnapshotDisk::new(Arc::new(published));
@@ -255,17 +287,16 @@ pub(in crate::cli) fn cache_size(text: &str) -> Result<crate::remote::read::cach
 
 /// A collection and the snapshot of it that is wanted.
 #[cfg(feature = "remote")]
-fn wanted(text: &str) -> Result<(OwnedCollectionName, crate::remote::read::published_collections::At)> {
-    use crate::remote::read::published_collections::At;
+fn wanted(text: &str) -> Result<(OwnedCollectionName, crate::remote::place::at::At)> {
+    use crate::remote::place::at::At;
 
     let parts = text.split_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
     let Some(((tenant, collection), at)) = parts.filter(|(_, at)| !at.is_empty()) else {
         return Err(Error::invalid(format!(
-            "{text:?} is not of the form TENANT/COLLECTION=N, where N is the number or the tag of a snapshot"
+            "{text:?} is not of the form TENANT/COLLECTION=N, where N is the number, the tag or the BLAKE3 of a snapshot"
         )));
     };
-    let at = at.parse().map_or_else(|_| At::Tag(at.to_owned()), At::Number);
-    Ok((OwnedCollectionName::new(tenant, collection), at))
+    Ok((OwnedCollectionName::new(tenant, collection), At::parse(at)))
 }
 
 #[cfg(not(feature = "remote"))]

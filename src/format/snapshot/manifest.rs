@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `TFSN` |
 //! | 4 | 2 | version 1 |
-//! | 6 | 2 | flags 0 |
+//! | 6 | 2 | flags: 1 if it is signed |
 //! | 8 | 16 | uuid of the remote |
 //! | 24 | 8 | number, from 1 |
 //! | 32 | 8 | number of the parent, 0 for none |
@@ -13,6 +13,7 @@
 //! | 88 | 8 | created, nanoseconds since 1970 |
 //! | 96 | 8 | bytes of the body |
 //! | 104 | .. | body, a Zstandard frame |
+//! | .. | 96 | if it is signed, its [signature](super::signature) |
 //! | .. | 32 | BLAKE3 of everything before |
 //!
 //! `wire` has the body.
@@ -24,16 +25,20 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::difference::{BASES_MAX, BaseStretch, check_stretches};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::pieces::PIECE_BYTES_MAX;
+use crate::format::snapshot::signature::SIGNATURE_BYTES;
 use crate::format::snapshot::wire::{read_body, write_body};
 use crate::format::zstandard::{self, Undecoded};
 use crate::model::{Error, Result, StoreId, check_label};
 
 const MAGIC: [u8; 4] = *b"TFSN";
 const VERSION: u16 = 1;
+/// The offset of the flags, and the flag of a signed manifest.
+pub(super) const FLAGS_AT: usize = 6;
+pub(super) const SIGNED: u16 = 1;
 /// Bytes before the body.
 const HEAD_BYTES: usize = 104;
 /// Bytes of the digest at the end.
-const DIGEST_BYTES: usize = 32;
+pub(super) const DIGEST_BYTES: usize = 32;
 /// Largest body, in bytes.
 pub const BODY_BYTES_MAX: u64 = 256 << 20;
 /// Largest manifest, in bytes.
@@ -310,6 +315,17 @@ pub fn digest(bytes: &[u8]) -> Option<[u8; 32]> {
 }
 
 impl Manifest {
+    /// Whether the snapshot says that the collection was removed: it has no files, and refers to nothing.
+    pub fn is_removal(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The most bytes of the manifest of a removal without a message. Few others are as short.
+    pub fn removal_bytes_max(tenant: &str, collection: &str) -> u64 {
+        const OTHERS: usize = 270;
+        (OTHERS + SIGNATURE_BYTES + tenant.len() + collection.len()) as u64
+    }
+
     /// Reads a manifest. `Corrupt`, or `Unsupported` for one of a newer program. Work and memory follow from the bytes of
     /// the body, each of which is looked at once, so they need no budget.
     pub fn parse(bytes: &[u8]) -> Result<Manifest> {
@@ -322,7 +338,7 @@ impl Manifest {
             return Err(Error::corrupt("it does not begin with TFSN"));
         }
         let (version, flags) = (head.u16()?, head.u16()?);
-        if (version, flags) != (VERSION, 0) {
+        if version != VERSION || flags & !SIGNED != 0 {
             let text = format!("version {version} with flags {flags:#x}, which a newer tierfs may know");
             return Err(Error::unsupported(text));
         }
@@ -339,7 +355,9 @@ impl Manifest {
         if body_bytes > BODY_BYTES_MAX {
             return Err(Error::corrupt(format!("a body of {body_bytes} bytes")));
         }
-        let frame = hashed.get(HEAD_BYTES..).unwrap_or_default();
+        let signature = if flags == SIGNED { SIGNATURE_BYTES } else { 0 };
+        let end = hashed.len().saturating_sub(signature);
+        let frame = hashed.get(HEAD_BYTES..end).unwrap_or_default();
         let body = zstandard::decode(frame, body_bytes as usize).map_err(|undecoded| match undecoded {
             Undecoded::Damaged => Error::corrupt("its body is not a Zstandard frame"),
             Undecoded::TooLong => Error::corrupt("its body is longer than it says"),
@@ -508,6 +526,10 @@ impl Manifest {
                 "it lists {} variants; at most {VARIANTS_MAX} are allowed",
                 self.variants.len()
             ));
+        }
+        if self.is_removal() {
+            let is_empty = self.pieces.is_empty() && self.variants.is_empty() && self.needs.is_empty();
+            return if is_empty { Ok(()) } else { Err("it has no files, and refers to others".to_owned()) };
         }
         if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {
             return Err("the first file is not a log".to_owned());

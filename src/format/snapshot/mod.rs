@@ -5,4 +5,5 @@ pub mod keys;
 pub mod manifest;
 pub mod piece_map;
 pub mod pieces;
+pub mod signature;
 mod wire;

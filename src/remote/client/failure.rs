@@ -1,20 +1,28 @@
 //! Failures of requests, by what is to be done about them.
 
+use std::any::Any;
 use std::fmt;
 
 use object_store::Error;
+use object_store::client::HttpError;
 
 /// A failed request.
 #[derive(Debug)]
 pub enum Failure {
     /// There is no object with the key.
     NotFound,
+    /// There is no such bucket.
+    NoBucket(String),
     /// An object that must not exist exists.
     Exists,
     /// The credentials are wrong, or do not permit it.
     Denied(String),
+    /// There are no credentials, or they have expired. The text says what to do.
+    NoCredentials(String),
     /// It would fail again.
     Refused(String),
+    /// The server, or its client, does not know this kind of request.
+    Unsupported(String),
     /// The object has this many bytes, which is not what it should have.
     WrongLength(u64),
     /// The bytes are not those that the key names.
@@ -27,13 +35,22 @@ pub enum Failure {
     Overload(String),
 }
 
-/// The answer of an HTTP server that is not a success. Only the code of its body is kept, since the rest may
-/// quote the signature and the key of the request.
-#[derive(Debug)]
+/// The answer of an HTTP server that is not a success. Only the code of its body and a region are kept, since the
+/// rest may quote the signature and the key of the request.
+#[derive(Debug, Default)]
 pub(super) struct Answer {
     pub status: u16,
     /// The code in the body, such as `SlowDown`.
     pub code: String,
+    /// The region of the bucket, if the answer names one.
+    pub region: Option<String>,
+}
+
+/// A failure that was recognized where a request is made. It passes through `object_store` as the cause of an error.
+#[derive(Debug)]
+pub(super) enum Recognized {
+    NoCredentials(String),
+    Refused(String),
 }
 
 const FORBIDDEN: [u16; 2] = [401, 403];
@@ -41,6 +58,13 @@ const FORBIDDEN: [u16; 2] = [401, 403];
 const OVERLOADED: [u16; 2] = [429, 503];
 /// Further answers that may change by themselves: timeouts, conflicts of concurrent requests.
 const TEMPORARY: [u16; 5] = [408, 409, 425, 500, 502];
+/// Answers that send the client elsewhere, and the one to a signature for another region.
+const ELSEWHERE: [u16; 5] = [301, 302, 307, 308, 400];
+const NOT_IMPLEMENTED: u16 = 501;
+/// Codes for a bucket that does not exist, of S3 and Google, and of Azure.
+const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+/// Codes for a session token that is no longer valid.
+const EXPIRED: [&str; 4] = ["ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"];
 
 impl fmt::Display for Answer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,19 +74,75 @@ impl fmt::Display for Answer {
 
 impl std::error::Error for Answer {}
 
+impl fmt::Display for Recognized {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Recognized::NoCredentials(text) | Recognized::Refused(text) => out.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Recognized {}
+
+impl Recognized {
+    fn failure(&self) -> Failure {
+        match self {
+            Recognized::NoCredentials(text) => Failure::NoCredentials(text.clone()),
+            Recognized::Refused(text) => Failure::Refused(text.clone()),
+        }
+    }
+}
+
 impl Answer {
+    /// Whether the answer says that there is no such bucket.
+    pub(super) fn is_about_bucket(&self) -> bool {
+        NO_BUCKET.contains(&self.code.as_str())
+    }
+
     fn failure(&self) -> Failure {
         let text = self.to_string().trim_end().to_owned();
-        match self.status {
-            status if FORBIDDEN.contains(&status) => Failure::Denied(text),
-            status if OVERLOADED.contains(&status) => Failure::Overload(text),
-            status if TEMPORARY.contains(&status) || status > 503 => Failure::Transient(text),
+        if self.is_about_bucket() {
+            return Failure::no_bucket();
+        }
+        if EXPIRED.contains(&self.code.as_str()) {
+            let advice = "the session token has expired: get new credentials and mount again, or use a profile or \
+                          a role, whose credentials are renewed";
+            return Failure::NoCredentials(format!("{text}: {advice}"));
+        }
+        match (self.status, &self.region) {
+            (status, Some(region)) if ELSEWHERE.contains(&status) => {
+                let advice = format!("the bucket is in the region {region}: set AWS_REGION={region}");
+                Failure::Refused(format!("{text}: {advice}"))
+            }
+            (301 | 302 | 307 | 308, None) => {
+                let advice = "the bucket has another address: check AWS_REGION and AWS_ENDPOINT";
+                Failure::Refused(format!("{text}: {advice}"))
+            }
+            (status, _) if FORBIDDEN.contains(&status) => Failure::Denied(text),
+            (status, _) if OVERLOADED.contains(&status) => Failure::Overload(text),
+            (NOT_IMPLEMENTED, _) => Failure::Unsupported(text),
+            (status, _) if TEMPORARY.contains(&status) || status > 503 => Failure::Transient(text),
             _ => Failure::Refused(text),
         }
     }
 }
 
 impl Failure {
+    /// There is no such bucket.
+    pub(super) fn no_bucket() -> Failure {
+        let text = "there is no such bucket; create it, or check its name, AWS_REGION and AWS_ENDPOINT";
+        Failure::NoBucket(text.to_owned())
+    }
+
+    /// A bug in this program or in a crate ended a request.
+    pub(super) fn panicked(payload: &(dyn Any + Send)) -> Failure {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
+        // The line of the panic is in the log; its other lines may quote a request.
+        let first = text.lines().next().unwrap_or_default();
+        Failure::Refused(format!("a bug in tierfs: the request panicked: {first}"))
+    }
+
     /// The server does not answer in time.
     pub(super) fn slow(text: &str) -> Failure {
         Failure::Overload(text.to_owned())
@@ -81,12 +161,22 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-        while let Some(cause) = source {
+        let mut may_change = false;
+        for cause in causes(&error) {
             if let Some(answer) = cause.downcast_ref::<Answer>() {
                 return answer.failure();
             }
-            source = cause.source();
+            if let Some(recognized) = cause.downcast_ref::<Recognized>() {
+                return recognized.failure();
+            }
+            if let Some(failure) = cause.downcast_ref::<rustls::Error>().and_then(of_tls) {
+                return failure;
+            }
+            if cause.downcast_ref::<reqwest::Error>().is_some_and(|error| error.is_builder()) {
+                let text = format!("{}; check AWS_ENDPOINT and AWS_PROXY_URL", innermost(&error));
+                return Failure::Refused(text);
+            }
+            may_change |= cause.is::<std::io::Error>() || cause.is::<HttpError>();
         }
         match &error {
             Error::NotFound { .. } => Failure::NotFound,
@@ -94,19 +184,48 @@ impl From<Error> for Failure {
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
                 Failure::Denied("the server refused the credentials".to_owned())
             }
-            Error::Generic { .. } | Error::JoinError { .. } => Failure::Transient(innermost(&error)),
+            Error::NotSupported { .. } | Error::NotImplemented { .. } => {
+                Failure::Unsupported(innermost(&error))
+            }
+            Error::JoinError { .. } => Failure::Transient(innermost(&error)),
+            // A connection or a disk fails; anything else is an answer that makes no sense.
+            Error::Generic { .. } if may_change => Failure::Transient(innermost(&error)),
             _ => Failure::Refused(innermost(&error)),
         }
     }
 }
 
+/// The failure of a connection whose other end is not, or does not look like, the server that is wanted.
+fn of_tls(error: &rustls::Error) -> Option<Failure> {
+    use rustls::Error as Tls;
+    let advice = match error {
+        Tls::InvalidCertificate(_) | Tls::NoCertificatesPresented | Tls::General(_) => {
+            "for an authority of your own, name the file with its certificate in AWS_CA_BUNDLE"
+        }
+        Tls::InvalidMessage(_) => {
+            "the server does not speak TLS there: check AWS_ENDPOINT; for plain HTTP write http:// and set \
+             AWS_ALLOW_HTTP=true"
+        }
+        Tls::PeerIncompatible(_) => "the server has no version of TLS that this program knows",
+        // Connections also end in the middle of a handshake.
+        _ => return None,
+    };
+    Some(Failure::Refused(format!("{error}; {advice}")))
+}
+
+/// An error and its causes. An I/O error may hold another error, which is not its source.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |cause| {
+        let held = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        held.map(|held| held as &(dyn std::error::Error + 'static)).or_else(|| cause.source())
+    })
+}
+
 /// The text of the first cause. Outer ones quote requests.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
 impl fmt::Display for Failure {
@@ -114,8 +233,11 @@ impl fmt::Display for Failure {
         match self {
             Failure::NotFound => out.write_str("the object does not exist"),
             Failure::Exists => out.write_str("the object exists already"),
-            Failure::Denied(text)
+            Failure::NoBucket(text)
+            | Failure::Denied(text)
+            | Failure::NoCredentials(text)
             | Failure::Refused(text)
+            | Failure::Unsupported(text)
             | Failure::Transient(text)
             | Failure::Overload(text) => out.write_str(text),
             Failure::WrongLength(len) => write!(out, "the object has {len} bytes, which is wrong"),
@@ -129,14 +251,34 @@ impl fmt::Display for Failure {
 mod tests {
     use super::{Answer, Failure};
 
+    fn failure(status: u16, code: &str, region: Option<&str>) -> Failure {
+        Answer { status, code: code.to_owned(), region: region.map(str::to_owned) }.failure()
+    }
+
     #[test]
     fn answers_that_may_change_are_repeated_and_others_are_not() {
-        let failure = |status| Answer { status, code: String::new() }.failure();
         // S3 answers 409 while another request creates the object, which may still fail.
         for status in [408, 409, 425, 429, 500, 502, 503, 504] {
-            assert!(failure(status).is_transient(), "{status}");
+            assert!(failure(status, "", None).is_transient(), "{status}");
         }
-        assert!([400, 405, 416, 501].iter().all(|status| matches!(failure(*status), Failure::Refused(_))));
-        assert!([401, 403].iter().all(|status| matches!(failure(*status), Failure::Denied(_))));
+        for status in [400, 405, 416] {
+            assert!(matches!(failure(status, "", None), Failure::Refused(_)), "{status}");
+        }
+        assert!([401, 403].iter().all(|status| matches!(failure(*status, "", None), Failure::Denied(_))));
+        assert!(matches!(failure(501, "NotImplemented", None), Failure::Unsupported(_)));
+    }
+
+    #[test]
+    fn answers_about_the_bucket_its_region_and_tokens_say_what_to_do() {
+        assert!(matches!(failure(404, "NoSuchBucket", None), Failure::NoBucket(_)));
+        let Failure::NoCredentials(text) = failure(400, "ExpiredToken", None) else { panic!("a wrong kind") };
+        assert!(text.contains("has expired"), "{text}");
+        for (status, code) in [(301, "PermanentRedirect"), (400, "AuthorizationHeaderMalformed"), (307, "")] {
+            let text = failure(status, code, Some("eu-west-1")).to_string();
+            assert!(text.contains("AWS_REGION=eu-west-1"), "{text}");
+        }
+        assert!(failure(301, "PermanentRedirect", None).to_string().contains("AWS_ENDPOINT"));
+        // A region is no reason for another answer.
+        assert!(failure(503, "SlowDown", Some("eu-west-1")).is_overload());
     }
 }

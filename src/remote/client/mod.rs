@@ -24,8 +24,8 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,53 +33,27 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload};
 
 use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::deadlines::Pauses;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
 use crate::remote::client::window::{Class, Permit, Window};
 
+mod credentials;
+mod deadlines;
 pub mod failure;
 mod http_status;
 mod rate;
+mod resolver;
 pub mod runtime;
 pub mod url;
 pub mod window;
 
-/// Times after which a request is repeated, doubled or given up.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadlines {
-    /// Without a byte for this long, a second request is made, and the first one to answer wins.
-    pub stall: Duration,
-    /// Without a byte for this long, a request is given up.
-    pub silence: Duration,
-    /// An upload, or a deletion, takes no longer than this.
-    pub upload: Duration,
-    /// Without progress for this long, an operation fails, with all that belongs to it: the wait for its turn,
-    /// repetitions, and second requests.
-    pub total: Duration,
-    /// The pause before the first repetition. Each further one is three times as long, up to
-    /// [`Deadlines::pause_max`].
-    pub pause: Duration,
-    /// The longest pause.
-    pub pause_max: Duration,
-}
-
-impl Default for Deadlines {
-    fn default() -> Deadlines {
-        Deadlines {
-            stall: Duration::from_secs(5),
-            silence: Duration::from_secs(10),
-            upload: Duration::from_secs(120),
-            total: Duration::from_secs(60),
-            pause: Duration::from_millis(200),
-            pause_max: Duration::from_secs(10),
-        }
-    }
-}
+pub use deadlines::Deadlines;
 
 /// Counts since the client was made.
 #[derive(Default, Debug)]
@@ -129,10 +103,20 @@ pub enum Put {
     Exists,
 }
 
+/// How objects are created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Creation {
+    /// The server refuses the second creation of an object.
+    Conditional,
+    /// The client looks first, and nobody else writes meanwhile.
+    Plain,
+}
+
 /// Objects below a prefix of a bucket. Clones share the limits and the counts.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    creation: Creation,
 }
 
 struct Shared {
@@ -191,7 +175,12 @@ impl Client {
         };
         let place = place.trim_end_matches('/').to_owned();
         let shared = Shared { objects, prefix, place, deadlines, window, counts: Counts::default() };
-        Client { shared: Arc::new(shared) }
+        Client { shared: Arc::new(shared), creation: Creation::Conditional }
+    }
+
+    /// The same, for a server without conditional PUT, while nobody else writes: objects are created by plain PUTs.
+    pub fn for_single_writer(&self) -> Client {
+        Client { shared: self.shared.clone(), creation: Creation::Plain }
     }
 
     /// The remote's URL, for messages.
@@ -219,17 +208,64 @@ impl Client {
         self.get_wanted(key, Wanted { len_max: range.end, range: Some(range) })
     }
 
+    /// Whether an object has this key.
+    pub fn exists(&self, key: &str) -> Result<bool> {
+        runtime::wait(self.has(key))?
+    }
+
+    /// As [`Client::exists`], among other requests.
+    pub(in crate::remote) async fn has(&self, key: &str) -> Result<bool> {
+        let asked = self.head(key, None).await;
+        match asked {
+            Ok(_) => Ok(true),
+            Err(Failure::NotFound) => Ok(false),
+            Err(failure) => Err(self.error("looking for", key, &failure)),
+        }
+    }
+
+    /// The ETag of an object, if it has one. `Failure::Exists` if it is not the one that is given.
+    async fn head(&self, key: &str, e_tag: Option<&str>) -> std::result::Result<Option<String>, Failure> {
+        let head = |patience| {
+            let (shared, path) = (self.shared.clone(), self.path(key));
+            let options = GetOptions {
+                head: e_tag.is_none(),
+                if_match: e_tag.map(str::to_owned),
+                ..GetOptions::default()
+            };
+            async move {
+                let path = path?;
+                let answer = shared.soon(shared.objects.get_opts(&path, options), patience).await?;
+                Ok(answer.map_err(Failure::from)?.meta.e_tag)
+            }
+        };
+        let mut pauses = Pauses::new(self.shared.deadlines);
+        let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+        self.repeated(head, pauses).await
+    }
+
+    /// Whether the server compares the ETag of an object with the one that a request names. `None` if objects have none.
+    pub(in crate::remote) fn compares_e_tags(&self, key: &str) -> Result<Option<bool>> {
+        let failed = |failure: Failure| self.error("looking for", key, &failure);
+        let Some(e_tag) = runtime::wait(self.head(key, None))?.map_err(failed)? else { return Ok(None) };
+        let right = runtime::wait(self.head(key, Some(&e_tag)))?;
+        let wrong = runtime::wait(self.head(key, Some("\"00000000000000000000000000000000\"")))?;
+        match (right, wrong) {
+            (Ok(_), Err(Failure::Exists)) => Ok(Some(true)),
+            (Ok(_) | Err(Failure::Exists | Failure::Unsupported(_)), _) => Ok(Some(false)),
+            (Err(failure), _) => Err(failed(failure)),
+        }
+    }
+
     fn get_wanted(&self, key: &str, wanted: Wanted) -> Result<Option<Vec<u8>>> {
         runtime::wait(self.got(key, wanted))?
     }
 
     /// Objects or ranges of them, all asked for at the same time. An answer is `None` if no object has its key.
-    pub(in crate::remote) fn get_each(&self, wanted: &[(String, Wanted)]) -> Result<Vec<Answered>> {
-        let asked = wanted.iter().map(|(key, wanted)| self.got(key, wanted.clone()));
-        runtime::wait(join_all(asked))
+    pub(in crate::remote) async fn got_each(&self, wanted: &[(String, Wanted)]) -> Vec<Answered> {
+        join_all(wanted.iter().map(|(key, wanted)| self.got(key, wanted.clone()))).await
     }
 
-    /// As [`Client::get_each`], for one object.
+    /// As [`Client::got_each`], for one object.
     pub(in crate::remote) async fn got(&self, key: &str, wanted: Wanted) -> Answered {
         let mut bytes = Vec::new();
         let fetched = self.fetch(key, wanted, Class::Demand, |chunk| {
@@ -246,7 +282,12 @@ impl Client {
     /// Creates an object, which must not exist yet. A creation that is repeated after a lost answer says
     /// `Exists`.
     pub fn create(&self, key: &str, bytes: Bytes) -> Result<Put> {
-        match self.upload(key, bytes, PutMode::Create)? {
+        let mode = match self.creation {
+            Creation::Conditional => PutMode::Create,
+            Creation::Plain if self.exists(key)? => return Ok(Put::Exists),
+            Creation::Plain => PutMode::Overwrite,
+        };
+        match self.upload(key, bytes, mode)? {
             Ok(()) => Ok(Put::Created),
             Err(Failure::Exists) => Ok(Put::Exists),
             Err(failure) => Err(self.error("creating", key, &failure)),
@@ -336,6 +377,12 @@ impl Client {
         runtime::wait(self.listed(below, after, usize::MAX))?
     }
 
+    /// The same of several directories, all listed at the same time, each whole.
+    pub(in crate::remote) fn list_each(&self, below: &[String]) -> Result<Vec<Vec<ObjectListed>>> {
+        let listed = below.iter().map(|below| self.listed(below, None, usize::MAX));
+        runtime::wait(join_all(listed))?.into_iter().collect()
+    }
+
     /// The same, and no further than to this number of objects. A server answers a listing a thousand at a time.
     pub(in crate::remote) async fn listed(
         &self,
@@ -352,7 +399,7 @@ impl Client {
                     Some(after) => shared.objects.list_with_offset(Some(&path), &after),
                     None => shared.objects.list(Some(&path)),
                 };
-                let (mut found, mut again) = (BTreeMap::new(), 0);
+                let (mut found, mut again, mut grown) = (BTreeMap::new(), 0, Instant::now());
                 while found.len() < most
                     && let Some(object) = shared.soon(listed.next(), left).await.map_err(unending)?
                 {
@@ -361,8 +408,12 @@ impl Client {
                     let Some(key) = key.map(str::to_owned) else { continue };
                     let (len, modified) = (object.size, object.last_modified.timestamp());
                     let known = found.insert(key.clone(), ObjectListed { key, len, modified });
-                    again = if known.is_some() { again + 1 } else { 0 };
-                    if again > REPEATED_MAX {
+                    if known.is_none() {
+                        (again, grown) = (0, Instant::now());
+                        continue;
+                    }
+                    again += 1;
+                    if again > REPEATED_MAX || grown.elapsed() > shared.deadlines.total {
                         let text = "the server lists the same keys again and again: its listing never ends";
                         return Err(Failure::Refused(text.to_owned()));
                     }
@@ -375,7 +426,7 @@ impl Client {
             let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
             self.repeated(list, pauses).await
         };
-        let found = asked.await.map_err(|failure| self.error("listing", below, &failure))?;
+        let found = asked.await.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
         Ok(found.into_values().collect())
     }
 
@@ -396,7 +447,7 @@ impl Client {
             let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
             self.repeated(list, pauses).await
         })?;
-        let mut found = done.map_err(|failure| self.error("listing", below, &failure))?;
+        let mut found = done.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
         found.sort_unstable();
         Ok(found)
     }
@@ -420,7 +471,8 @@ impl Client {
                 permit = Some(self.shared.enter(class, expected, &mut pauses).await?);
             }
             let before = reading.at;
-            let failure = match self.read_on(key, &mut reading, &mut permit, &pauses, &mut sink).await {
+            let read = caught(self.read_on(key, &mut reading, &mut permit, &pauses, &mut sink));
+            let failure = match read.await {
                 Ok(()) => {
                     self.shared.window.succeeded();
                     return Ok(());
@@ -521,7 +573,7 @@ impl Client {
     {
         loop {
             self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
-            match request(pauses.left().min(self.shared.deadlines.silence)).await {
+            match caught(request(pauses.left().min(self.shared.deadlines.silence))).await {
                 Ok(done) => {
                     self.shared.window.succeeded();
                     return Ok(done);
@@ -558,7 +610,9 @@ impl Client {
     pub(in crate::remote) fn error(&self, doing: &str, key: &str, failure: &Failure) -> Error {
         let text = format!("{doing} {}/{key}: {failure}", self.shared.place);
         match failure {
-            Failure::NotFound => Error::new(ErrorKind::NotFound, text),
+            Failure::NotFound | Failure::NoBucket(_) => Error::new(ErrorKind::NotFound, text),
+            Failure::NoCredentials(_) => Error::new(ErrorKind::Forbidden, text),
+            Failure::Unsupported(_) => Error::new(ErrorKind::NotSupported, text),
             Failure::Exists => Error::new(ErrorKind::Exists, text),
             Failure::Denied(_) => Error::new(
                 ErrorKind::Forbidden,
@@ -669,32 +723,17 @@ impl Reading {
     }
 }
 
-/// The pauses before repetitions, and the deadline of an operation without progress.
-struct Pauses {
-    since: Instant,
-    total: Duration,
-    next: Duration,
-    longest: Duration,
+/// The outcome of a request. A panic, also of a crate, is a failure of this request alone.
+async fn caught<T>(
+    request: impl Future<Output = std::result::Result<T, Failure>>,
+) -> std::result::Result<T, Failure> {
+    let done = AssertUnwindSafe(request).catch_unwind().await;
+    done.unwrap_or_else(|payload| Err(Failure::panicked(&*payload)))
 }
 
-impl Pauses {
-    fn new(deadlines: Deadlines) -> Pauses {
-        let (total, next, longest) = (deadlines.total, deadlines.pause, deadlines.pause_max);
-        Pauses { since: Instant::now(), total, next, longest }
-    }
-
-    /// The time until the deadline.
-    fn left(&self) -> Duration {
-        self.total.saturating_sub(self.since.elapsed())
-    }
-
-    /// The next pause, half to all of its length at random; `None` if the deadline comes first.
-    fn next(&mut self) -> Option<Duration> {
-        let pause = self.next;
-        self.next = pause.saturating_mul(3).min(self.longest);
-        let pause = pause.mul_f64(0.5 + 0.5 * random());
-        (pause < self.left()).then_some(pause)
-    }
+/// The failure of a listing: a bucket without keys lists none.
+fn of_listing(failure: Failure) -> Failure {
+    if matches!(failure, Failure::NotFound) { Failure::no_bucket() } else { failure }
 }
 
 /// The failure of a listing that gives no key in time. The server may answer with pages that hold none.
@@ -705,10 +744,4 @@ fn unending(failure: Failure) -> Failure {
         }
         other => other,
     }
-}
-
-/// A number from 0 to 1 that differs from call to call.
-fn random() -> f64 {
-    let hash = RandomState::new().build_hasher().finish();
-    hash as f64 / u64::MAX as f64
 }

@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::client::Certificate;
 use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::credentials::{self, Variables, profile};
 use crate::remote::client::http_status::Observed;
 
 /// Whether `text` names a remote, and not a path.
@@ -57,15 +59,10 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
     if bucket.is_empty() {
         return Err(wrong());
     }
+    #[cfg(any(feature = "gcp", feature = "azure"))]
     let failed = |error: object_store::Error| Error::invalid(format!("{url}: {error}"));
     let objects: Arc<dyn ObjectStore> = match scheme {
-        "s3" => {
-            let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-            for (key, value) in CLIENT {
-                builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
-            }
-            Arc::new(builder.with_retry(no_retries()).with_http_connector(Observed).build().map_err(failed)?)
-        }
+        "s3" => s3(bucket).map_err(|error| error.at(url))?,
         #[cfg(feature = "gcp")]
         "gs" => {
             use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -73,7 +70,13 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
             for (key, value) in CLIENT {
                 builder = builder.with_config(GoogleConfigKey::Client(key), value);
             }
-            Arc::new(builder.with_retry(no_retries()).with_http_connector(Observed).build().map_err(failed)?)
+            Arc::new(
+                builder
+                    .with_retry(no_retries())
+                    .with_http_connector(Observed::default())
+                    .build()
+                    .map_err(failed)?,
+            )
         }
         #[cfg(feature = "azure")]
         "az" => {
@@ -82,7 +85,13 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
             for (key, value) in CLIENT {
                 builder = builder.with_config(AzureConfigKey::Client(key), value);
             }
-            Arc::new(builder.with_retry(no_retries()).with_http_connector(Observed).build().map_err(failed)?)
+            Arc::new(
+                builder
+                    .with_retry(no_retries())
+                    .with_http_connector(Observed::default())
+                    .build()
+                    .map_err(failed)?,
+            )
         }
         #[cfg(not(all(feature = "gcp", feature = "azure")))]
         "gs" | "az" => {
@@ -95,4 +104,97 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
         _ => return Err(wrong()),
     };
     Ok((objects, prefix.trim_end_matches('/').to_owned()))
+}
+
+/// The client of a bucket of S3, by the variables of the environment and the profile of `~/.aws`.
+fn s3(bucket: &str) -> Result<Arc<dyn ObjectStore>> {
+    let variables = Variables::of_process();
+    let profile = profile(&variables)?;
+    let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+    for (name, value) in &variables.0 {
+        let key = name.starts_with("AWS_").then(|| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>());
+        if let Some(Ok(key)) = key {
+            builder = builder.with_config(key, value);
+        }
+    }
+    for (key, value) in CLIENT {
+        builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+    }
+    let region = variables.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).or_else(|| profile.get("region"));
+    let region = region.unwrap_or("us-east-1");
+    builder = builder.with_region(region);
+    let endpoint = variables.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AWS_ENDPOINT_URL"]);
+    if let Some(endpoint) = endpoint.or_else(|| profile.get("endpoint_url")) {
+        let is_virtual = variables.is_on("AWS_VIRTUAL_HOSTED_STYLE_REQUEST");
+        let endpoint = checked(endpoint, variables.is_on("AWS_ALLOW_HTTP"))?;
+        let endpoint = if is_virtual { with_bucket(&endpoint, bucket) } else { endpoint };
+        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
+    }
+    let bundle = variables.get("AWS_CA_BUNDLE").or_else(|| profile.get("ca_bundle"));
+    let connector = Observed { authorities: bundle.map(authorities).transpose()?.unwrap_or_default() };
+    if let Some(provider) = credentials::provider(&variables, &profile, region, &connector)? {
+        builder = builder.with_credentials(provider);
+    }
+    let objects = builder.with_retry(no_retries()).with_http_connector(connector).build();
+    Ok(Arc::new(objects.map_err(|error| Error::invalid(error.to_string()))?))
+}
+
+/// An endpoint that requests can be sent to.
+fn checked(endpoint: &str, allows_http: bool) -> Result<String> {
+    let endpoint = endpoint.trim_end_matches('/');
+    match endpoint.split_once("://") {
+        Some(("https", _)) => {}
+        Some(("http", _)) if allows_http => {}
+        Some(("http", _)) => {
+            let text = format!(
+                "the endpoint {endpoint} is plain HTTP, where others can read along: use https://, or set AWS_ALLOW_HTTP=true"
+            );
+            return Err(Error::invalid(text));
+        }
+        _ => {
+            let text =
+                format!("the endpoint {endpoint:?} must begin with https:// or http://; check AWS_ENDPOINT");
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(endpoint.to_owned())
+}
+
+/// The endpoint of a bucket that is a part of the host's name.
+fn with_bucket(endpoint: &str, bucket: &str) -> String {
+    match endpoint.split_once("://") {
+        Some((scheme, host)) if !host.starts_with(&format!("{bucket}.")) => {
+            format!("{scheme}://{bucket}.{host}")
+        }
+        _ => endpoint.to_owned(),
+    }
+}
+
+/// The certificates in a file.
+fn authorities(path: &str) -> Result<Vec<Certificate>> {
+    let wrong = |reason: String| Error::invalid(format!("the file {path} of AWS_CA_BUNDLE: {reason}"));
+    let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let found = Certificate::from_pem_bundle(&bytes).map_err(|error| wrong(error.to_string()))?;
+    if found.is_empty() { Err(wrong("it has no certificate".to_owned())) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{checked, with_bucket};
+
+    #[test]
+    fn an_endpoint_has_a_scheme_and_plain_http_must_be_allowed() {
+        assert_eq!(checked("https://s3.local/", false).unwrap(), "https://s3.local");
+        assert_eq!(checked("http://s3.local", true).unwrap(), "http://s3.local");
+        assert!(checked("http://s3.local", false).unwrap_err().to_string().contains("AWS_ALLOW_HTTP=true"));
+        assert!(
+            checked("localhost:9000", true).unwrap_err().to_string().contains("must begin with https://")
+        );
+    }
+
+    #[test]
+    fn a_bucket_becomes_a_part_of_the_host_once() {
+        assert_eq!(with_bucket("http://s3.local:9000", "models"), "http://models.s3.local:9000");
+        assert_eq!(with_bucket("https://models.s3.local", "models"), "https://models.s3.local");
+    }
 }

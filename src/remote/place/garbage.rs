@@ -3,6 +3,9 @@
 //! A plan is a text: the line `tierfs garbage 1`, then a line for each snapshot (`snap/...`) and each piece
 //! (`piece/...`) that the sweep may remove. The sweep is a later run, once the plan is older than the grace.
 //!
+//! Of a collection that was removed, the manifest of the removal stays, so that numbers go on after it; older snapshots
+//! go, whatever their age, unless they have a tag.
+//!
 //! Invariants: (1) A push that began before a plan has committed, or has given up, before the sweep: it
 //! lasts at most half the grace. (2) A push that began after a plan names none of its pieces: it stores
 //! them again under the next generation, which no earlier plan can name. (3) The sweep removes a piece only
@@ -19,7 +22,7 @@ use bytes::Bytes;
 use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::model::{Error, ErrorKind, Result};
-use crate::remote::client::{ObjectListed, Put};
+use crate::remote::client::{ObjectListed, Put, Wanted, runtime};
 use crate::remote::place::remote::Remote;
 
 const FIRST_LINE: &str = "tierfs garbage 1";
@@ -27,6 +30,8 @@ const FIRST_LINE: &str = "tierfs garbage 1";
 const PLAN_BYTES_MAX: u64 = 256 << 20;
 /// The pieces that one plan names. Others wait for the next.
 const CANDIDATES_MAX: usize = 2_000_000;
+/// Manifests, and directories of pieces, that are asked for at a time.
+const READ_AT_ONCE: usize = 64;
 /// Objects removed by one request.
 const REMOVED_AT_ONCE: usize = 1000;
 /// An object that is written to learn the time of the server.
@@ -213,18 +218,43 @@ fn tagged(remote: &Remote) -> Result<HashSet<String>> {
     Ok(found)
 }
 
-/// Adds the pieces of manifests. Fails if one cannot be read: its pieces would be lost.
-fn mark<'a>(remote: &Remote, manifests: impl Iterator<Item = &'a str>) -> Result<HashSet<PieceName>> {
-    let mut marked = HashSet::new();
-    for key in manifests {
-        let Some(bytes) = remote.client().get(key, MANIFEST_BYTES_MAX)? else {
-            let text = format!("{}/{key} was removed meanwhile; run it again", remote.place());
-            return Err(Error::new(ErrorKind::Busy, text));
-        };
-        let manifest = Manifest::parse(&bytes).map_err(|error| error.at(key))?;
-        marked.extend(manifest.pieces.iter().map(|piece| piece.name));
+/// Passes manifests to `look`. Fails if one cannot be read: its pieces would be lost.
+fn read_each(remote: &Remote, keys: &[&str], look: &mut dyn FnMut(&str, &Manifest)) -> Result<()> {
+    let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+    for some in keys.chunks(READ_AT_ONCE) {
+        let wanted: Vec<_> = some.iter().map(|key| ((*key).to_owned(), whole.clone())).collect();
+        for (key, answer) in some.iter().zip(runtime::wait(remote.client().got_each(&wanted))?) {
+            let Some(bytes) = answer? else {
+                let text = format!("{}/{key} was removed meanwhile; run it again", remote.place());
+                return Err(Error::new(ErrorKind::Busy, text));
+            };
+            look(key, &Manifest::parse(&bytes).map_err(|error| error.at(key))?);
+        }
     }
+    Ok(())
+}
+
+/// The pieces of manifests.
+fn marked(remote: &Remote, kept: &[&str]) -> Result<HashSet<PieceName>> {
+    let mut marked = HashSet::new();
+    read_each(remote, kept, &mut |_, manifest| {
+        marked.extend(manifest.pieces.iter().map(|piece| piece.name))
+    })?;
     Ok(marked)
+}
+
+/// The keys of the manifests of removals, which are short.
+fn removals(remote: &Remote, all: &BTreeMap<String, Vec<ObjectListed>>) -> Result<HashSet<String>> {
+    let is_short = |listed: &&ObjectListed| listed.len <= Manifest::removal_bytes_max(&listed.key, "");
+    let short: Vec<&str> =
+        all.values().flatten().filter(is_short).map(|listed| listed.key.as_str()).collect();
+    let mut found = HashSet::new();
+    read_each(remote, &short, &mut |key, manifest| {
+        if manifest.is_removal() {
+            found.insert(key.to_owned());
+        }
+    })?;
+    Ok(found)
 }
 
 /// Makes a plan, if there is something to collect.
@@ -240,22 +270,28 @@ fn plan(
     let is_younger = |listed: &ObjectListed, age: Duration| {
         listed.modified > now.saturating_sub(i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
     };
+    let removals = removals(remote, &all)?;
     let (mut doomed, mut kept) = (HashSet::new(), Vec::new());
     for listed in all.values() {
         let old = listed.len().saturating_sub(keep.last.max(1));
-        for (place, manifest) in listed.iter().enumerate() {
-            if place >= old || is_younger(manifest, keep.younger) || tagged.contains(&manifest.key) {
+        let mut was_removed = false;
+        for (place, manifest) in listed.iter().enumerate().rev() {
+            let is_wanted = !was_removed && (place >= old || is_younger(manifest, keep.younger));
+            if is_wanted || tagged.contains(&manifest.key) {
+                was_removed |= removals.contains(&manifest.key);
                 kept.push(manifest.key.as_str());
             } else {
                 doomed.insert(manifest.key.clone());
             }
         }
     }
-    let marked = mark(remote, kept.into_iter())?;
+    let marked = marked(remote, &kept)?;
     let mut candidates = Vec::new();
     let mut generation = generation;
-    for first in 0..=u8::MAX {
-        for listed in remote.client().list(&format!("{}{first:02x}", keys::PIECES), None)? {
+    let directories: Vec<String> =
+        (0..=u8::MAX).map(|first| format!("{}{first:02x}", keys::PIECES)).collect();
+    for some in directories.chunks(READ_AT_ONCE) {
+        for listed in remote.client().list_each(some)?.into_iter().flatten() {
             let Some(name) = keys::parse_piece(&listed.key) else { continue };
             generation = generation.max(name.generation);
             let is_garbage = !marked.contains(&name) && !is_younger(&listed, keep.grace);
@@ -298,7 +334,7 @@ fn claimed(remote: &Remote, plan: &ObjectListed, forgotten: i64) -> Result<Optio
         }
         client.put(&claim, Bytes::new())?;
     }
-    if client.get_range(&plan.key, 0..1)?.is_some() {
+    if client.exists(&plan.key)? {
         return Ok(Some(claim));
     }
     client.delete(&[claim])?;
@@ -318,7 +354,7 @@ fn sweep(remote: &Remote, listed: &ObjectListed, plan: &Plan, collected: &mut Co
             kept.push(key);
         }
     }
-    let marked = mark(remote, kept.into_iter())?;
+    let marked = marked(remote, &kept)?;
     for keys in doomed.chunks(REMOVED_AT_ONCE) {
         remote.client().delete(keys)?;
         collected.snapshots_removed += keys.len();

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::format::snapshot::keys::{self, KeyName};
+use crate::format::snapshot::manifest::Manifest;
 use crate::model::{OwnedCollectionName, Result};
-use crate::remote::client::Client;
+use crate::remote::client::{Client, Wanted};
 
 /// A server answers a listing this many keys at a time. The names of a remote with more are listed one directory at
 /// a time.
@@ -25,6 +26,8 @@ pub struct Listed {
 pub struct Listing {
     /// Their newest manifests, by tenant and name.
     pub newest: HashMap<OwnedCollectionName, Listed>,
+    /// The manifests of removals, likewise.
+    pub removed: HashMap<OwnedCollectionName, Listed>,
     /// When it was made.
     pub when: Instant,
 }
@@ -51,5 +54,32 @@ pub(in crate::remote) async fn listing(client: &Client) -> Result<Option<Listing
             None => log::warn!("{}: {} was not made by tierfs", client.place(), object.key),
         }
     }
-    Ok(Some(Listing { newest, when }))
+    let removed = take_removed(client, &mut newest).await?;
+    Ok(Some(Listing { newest, removed, when }))
+}
+
+/// Takes out collections that were removed. Only manifests that are as short as that of a removal are read.
+async fn take_removed(
+    client: &Client,
+    newest: &mut HashMap<OwnedCollectionName, Listed>,
+) -> Result<HashMap<OwnedCollectionName, Listed>> {
+    let mut removed = HashMap::new();
+    let is_short = |name: &OwnedCollectionName, listed: &Listed| {
+        listed.len <= Manifest::removal_bytes_max(&name.tenant, &name.name)
+    };
+    let short = newest.iter().filter(|(name, listed)| is_short(name, listed));
+    let short: Vec<_> = short.map(|(name, listed)| (name.clone(), *listed)).collect();
+    let wanted = |(name, listed): &(OwnedCollectionName, Listed)| {
+        let key = keys::snapshot(&name.tenant, &name.name, listed.number);
+        (key, Wanted { range: None, len_max: listed.len })
+    };
+    let wanted: Vec<_> = short.iter().map(wanted).collect();
+    for ((name, _), answer) in short.iter().zip(client.got_each(&wanted).await) {
+        // Others are read, and refused, when they are opened.
+        let manifest = answer?.map(|bytes| Manifest::parse(&bytes));
+        if manifest.is_some_and(|parsed| parsed.is_ok_and(|manifest| manifest.is_removal())) {
+            removed.extend(newest.remove_entry(name));
+        }
+    }
+    Ok(removed)
 }

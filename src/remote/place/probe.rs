@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::format::snapshot::keys;
-use crate::model::{ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::{Client, ObjectListed};
 use crate::remote::place::disk_speed::write_speed;
 use crate::remote::place::garbage::server_time;
-use crate::remote::place::remote::Remote;
+use crate::remote::place::remote::{NO_IF_MATCH, Remote};
 use crate::store::now_nanoseconds;
 
 /// Requests at the same time in the measurements.
 const STREAMS: [usize; 3] = [1, 8, 32];
+/// Directories of pieces that are listed at a time.
+const LISTED_AT_ONCE: usize = 32;
 /// Requests with keys are refused from about this difference on, in seconds.
 const CLOCK_MAX: i64 = 300;
 
@@ -59,28 +61,25 @@ pub fn examine(url: &str, cache: &Path) -> Vec<Examined> {
             remote
         }
         Err(error) => {
-            found.push(Examined {
-                what: "remote",
-                grade: Grade::Bad,
-                found: error.to_string(),
-                advice: KEYS,
-            });
+            found.push(bad("remote", &error));
             return found;
         }
     };
+    if let Err(error) = remote.check_ranges() {
+        let advice = "nothing can be read from a mount: use a server or gateway with range requests";
+        found.push(Examined { what: "ranges", grade: Grade::Bad, found: error.to_string(), advice });
+        return found;
+    }
+    found.push(good("ranges", "parts of objects can be read".to_owned()));
     match remote.tenants() {
         Ok(tenants) => found.push(good("listing", format!("{} tenants", tenants.len()))),
         Err(error) => {
-            found.push(Examined {
-                what: "listing",
-                grade: Grade::Bad,
-                found: error.to_string(),
-                advice: KEYS,
-            });
+            found.push(bad("listing", &error));
             return found;
         }
     }
     found.push(conditions(&remote));
+    found.push(e_tags(&remote));
     found.extend(clock(&remote));
     found.push(bandwidth(remote.client()));
     found.push(disk(cache));
@@ -89,6 +88,24 @@ pub fn examine(url: &str, cache: &Path) -> Vec<Examined> {
 
 fn good(what: &'static str, found: String) -> Examined {
     Examined { what, grade: Grade::Good, found, advice: "" }
+}
+
+/// A finding without which nothing works. Errors other than a refusal of the keys say themselves what to do.
+fn bad(what: &'static str, error: &Error) -> Examined {
+    let advice = if error.kind() == ErrorKind::Forbidden { KEYS } else { "" };
+    Examined { what, grade: Grade::Bad, found: error.to_string(), advice }
+}
+
+/// Whether a reader can say which version of an object it wants. Remotes do not need that.
+fn e_tags(remote: &Remote) -> Examined {
+    match remote.compares_e_tags() {
+        Ok(Some(true)) => good("If-Match", "ETags are compared".to_owned()),
+        Ok(Some(false)) => good("If-Match", NO_IF_MATCH.to_owned()),
+        Ok(None) => good("If-Match", "objects have no ETags; pushes and mounts do not need them".to_owned()),
+        Err(error) => {
+            Examined { what: "If-Match", grade: Grade::Limited, found: error.to_string(), advice: "" }
+        }
+    }
 }
 
 fn conditions(remote: &Remote) -> Examined {
@@ -141,17 +158,17 @@ fn bandwidth(client: &Client) -> Examined {
             let rates = rates.iter().map(|(streams, rate)| format!("{rate} MB/s by {streams}"));
             good("bandwidth", rates.collect::<Vec<_>>().join(", "))
         }
-        Err(error) => {
-            Examined { what: "bandwidth", grade: Grade::Bad, found: error.to_string(), advice: KEYS }
-        }
+        Err(error) => bad("bandwidth", &error),
     }
 }
 
 /// The first pieces of the remote, the largest first.
 fn pieces(client: &Client, most: usize) -> Result<Vec<ObjectListed>> {
     let mut found = Vec::new();
-    for first in 0..=u8::MAX {
-        found.extend(client.list(&format!("{}{first:02x}", keys::PIECES), None)?);
+    let directories: Vec<String> =
+        (0..=u8::MAX).map(|first| format!("{}{first:02x}", keys::PIECES)).collect();
+    for some in directories.chunks(LISTED_AT_ONCE) {
+        found.extend(client.list_each(some)?.into_iter().flatten());
         if found.len() >= most {
             break;
         }

@@ -22,6 +22,10 @@ const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// A commit may take minutes, which must be short beside half the grace.
 const GRACE_MIN: Duration = Duration::from_secs(3600);
 
+/// The finding where a server ignores or refuses the ETag of a request.
+pub(in crate::remote) const NO_IF_MATCH: &str =
+    "the server does not compare ETags (If-Match); pushes and mounts do not need that";
+
 /// A remote.
 #[derive(Clone)]
 pub struct Remote {
@@ -89,23 +93,50 @@ impl Remote {
         let text =
             format!("format = {FORMAT}\nuuid = \"{id}\"\ncreated = {created}\ngrace_seconds = {grace}\n");
         // Another may have made it meanwhile: then that one counts.
-        client.create(keys::REMOTE, Bytes::from(text))?;
-        Remote::open(client)
+        let lacks = |error| lacks_conditions(client.place(), error);
+        let made = client.create(keys::REMOTE, Bytes::from(text)).map_err(lacks)?;
+        let remote = Remote::open(client)?;
+        let tried = remote.check_ranges().and_then(|()| remote.check_conditions());
+        if let Err(error) = tried {
+            if made == Put::Created
+                && let Err(left) = remote.client.delete(&[keys::REMOTE.to_owned()])
+            {
+                log::warn!("{left}; remove that object by hand");
+            }
+            return Err(error);
+        }
+        if let Ok(Some(false)) = remote.compares_e_tags() {
+            log::warn!("{}: {NO_IF_MATCH}", remote.place());
+        }
+        Ok(remote)
     }
 
-    /// Fails if the object storage replaces objects that it was told to create: two pushes could then
-    /// destroy each other's snapshot.
+    /// Fails with `NotSupported` if the object storage replaces objects that it was told to create: two pushes could then
+    /// destroy each other's snapshot. A single writer needs no conditions.
     pub fn check_conditions(&self) -> Result<()> {
-        match self.client.create(keys::REMOTE, self.said.clone())? {
-            Put::Exists => Ok(()),
-            Put::Created => Err(Error::new(
-                ErrorKind::NotSupported,
-                format!(
-                    "{} does not support conditional PUT (If-None-Match); if nobody else pushes, use --single-writer",
-                    self.place()
-                ),
-            )),
+        match self.client.create(keys::REMOTE, self.said.clone()) {
+            Ok(Put::Exists) => Ok(()),
+            Ok(Put::Created) => {
+                let text = "it replaces an object that it was told to create";
+                Err(lacks_conditions(self.place(), Error::new(ErrorKind::NotSupported, text)))
+            }
+            Err(error) => Err(lacks_conditions(self.place(), error)),
         }
+    }
+
+    /// Fails if the object storage does not answer ranges: nothing could be read from a mount.
+    pub fn check_ranges(&self) -> Result<()> {
+        let part = self.client.get_range(keys::REMOTE, 1..3)?;
+        if part.as_deref() == self.said.get(1..3) {
+            return Ok(());
+        }
+        let text = format!("{} answers a range with other bytes", self.place());
+        Err(Error::new(ErrorKind::NotSupported, text))
+    }
+
+    /// Whether the object storage compares ETags (`If-Match`). `None` if its objects have none.
+    pub fn compares_e_tags(&self) -> Result<Option<bool>> {
+        self.client.compares_e_tags(keys::REMOTE)
     }
 
     /// Its URL, for messages.
@@ -189,7 +220,7 @@ impl Remote {
 
     /// Whether there is a snapshot of this number.
     pub fn has(&self, tenant: &str, collection: &str, number: u64) -> Result<bool> {
-        Ok(self.client.get_range(&keys::snapshot(tenant, collection, number), 0..1)?.is_some())
+        self.client.exists(&keys::snapshot(tenant, collection, number))
     }
 
     /// The manifest of a snapshot, with the digest that names it; `None` if the snapshot does not exist.
@@ -264,6 +295,17 @@ impl Remote {
         names.sort_unstable();
         Ok(names)
     }
+}
+
+/// The error of a creation where the server does not know the condition.
+fn lacks_conditions(place: &str, error: Error) -> Error {
+    if error.kind() != ErrorKind::NotSupported {
+        return error;
+    }
+    let text = format!(
+        "{place} does not support conditional PUT (If-None-Match): {error}; if nobody else pushes, use --single-writer"
+    );
+    Error::new(ErrorKind::NotSupported, text)
 }
 
 /// The numbers of the snapshots among listed objects.

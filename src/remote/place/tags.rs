@@ -4,6 +4,8 @@ use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::model::{CollectionName, Error, ErrorKind, Result};
+use crate::remote::client::Put;
+use crate::remote::place::at;
 use crate::remote::place::garbage::plans;
 use crate::remote::place::remote::Remote;
 
@@ -16,22 +18,54 @@ pub fn check_tag(tag: &str) -> Result<()> {
     let is_valid = (1..=TAG_BYTES_MAX).contains(&tag.len())
         && tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
         && !tag.bytes().all(|byte| byte.is_ascii_digit())
-        && !matches!(tag, "." | "..");
+        && !matches!(tag, "." | "..")
+        && at::digest(tag).is_none();
     let text = || {
         format!(
             "{tag:?} cannot be a tag; use up to {TAG_BYTES_MAX} letters, digits, dots, underscores and hyphens, \
-             and not digits alone"
+             and not digits alone or a digest"
         )
     };
     if is_valid { Ok(()) } else { Err(Error::invalid(text())) }
 }
 
+/// Whether a tag that another snapshot has may be moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Move {
+    /// It is refused: `Exists`.
+    Refused,
+    Allowed,
+}
+
+/// Fails with `Exists` if a tag names another snapshot than the newest: a push could not set it.
+pub fn check_unused(remote: &Remote, place: CollectionName<'_>, tag: &str) -> Result<()> {
+    check_tag(tag)?;
+    let Some(number) = remote.number_at(&keys::tag(place.tenant, place.name, tag))? else { return Ok(()) };
+    if remote.newest(place.tenant, place.name)? == Some(number) {
+        Ok(())
+    } else {
+        Err(is_used(place, tag, number))
+    }
+}
+
+fn is_used(place: CollectionName<'_>, tag: &str, number: u64) -> Error {
+    let text = format!("the tag {tag} of {place} is snapshot {number}; tierfs tag --force moves it");
+    Error::new(ErrorKind::Exists, text)
+}
+
 /// Gives a snapshot a tag, or moves the tag to it. A snapshot that a collection of garbage will remove is
 /// refused: `Gone`.
-pub fn set_tag(remote: &Remote, place: CollectionName<'_>, tag: &str, number: u64) -> Result<()> {
+pub fn set_tag(
+    remote: &Remote,
+    place: CollectionName<'_>,
+    tag: &str,
+    number: u64,
+    moves: Move,
+) -> Result<()> {
     check_tag(tag)?;
     let CollectionName { tenant, name: collection } = place;
-    if !remote.has(tenant, collection, number)? {
+    let found = remote.manifest(tenant, collection, number)?;
+    if found.is_none_or(|found| found.manifest.is_removal()) {
         let text = format!("{}: {tenant}/{collection} has no snapshot {number}", remote.place());
         return Err(Error::new(ErrorKind::NotFound, text));
     }
@@ -41,7 +75,24 @@ pub fn set_tag(remote: &Remote, place: CollectionName<'_>, tag: &str, number: u6
         let text = format!("snapshot {number} of {tenant}/{collection} is being collected as garbage");
         return Err(Error::new(ErrorKind::Gone, text));
     }
-    remote.client().put(&keys::tag(tenant, collection, tag), Bytes::from(format!("{number:016x}")))
+    let (tag_key, bytes) = (keys::tag(tenant, collection, tag), Bytes::from(format!("{number:016x}")));
+    if moves == Move::Allowed {
+        return remote.client().put(&tag_key, bytes);
+    }
+    match remote.number_at(&tag_key)? {
+        Some(before) if before == number => return Ok(()),
+        Some(before) => return Err(is_used(place, tag, before)),
+        None => {}
+    }
+    match remote.client().create(&tag_key, bytes) {
+        Ok(Put::Created) => Ok(()),
+        Ok(Put::Exists) => Err(is_used(place, tag, remote.number_at(&tag_key)?.unwrap_or(0))),
+        // A server without conditional PUT: the look before has to do.
+        Err(error) if error.kind() == ErrorKind::NotSupported => {
+            remote.client().put(&tag_key, Bytes::from(format!("{number:016x}")))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes a tag. `NotFound` if the tag does not exist.

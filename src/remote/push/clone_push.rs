@@ -36,6 +36,11 @@ impl PushedClone {
         };
         if let Some(newest) = newest.filter(|newest| newest.number > source.number) {
             if source.push != Some(newest.push) && !is_forced {
+                if newest.is_removal() {
+                    let (at, number) = (remote.place(), newest.number);
+                    let text = format!("{at}: snapshot {number} removed {named}; --force publishes it again");
+                    return Err(Error::new(ErrorKind::Exists, text));
+                }
                 let text = format!(
                     "{} has snapshot {} of {named}, and this is a clone of snapshot {}; tierfs pull gets it, \
                      push under another name, or put this state over it with --force",

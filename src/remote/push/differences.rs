@@ -19,7 +19,7 @@ use crate::model::{Dtype, Result};
 use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
 use crate::remote::place::remote::Remote;
-use crate::remote::push::parameters::DifferenceLimits;
+use crate::remote::push::parameters::{self, DifferenceLimits};
 use crate::remote::read::cache::Cache;
 use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::mirrors::Mirrors;
@@ -125,10 +125,9 @@ impl Previous {
         remote: &Remote,
         manifest: &Arc<Manifest>,
         canonical: &Canonical,
-        limits: DifferenceLimits,
-        cache: Option<Arc<Cache>>,
+        parameters::Keyframes { limits, cache }: &parameters::Keyframes<Arc<Cache>>,
     ) -> Option<Previous> {
-        if limits.pushes_max == 0 {
+        if limits.pushes_max == 0 || manifest.is_removal() {
             return None;
         }
         let objects = read_log(remote, manifest).and_then(|log| StoredObjects::of_log(&log, remote.id()));
@@ -139,8 +138,8 @@ impl Previous {
             manifest,
             objects,
             names,
-            bases: Keyframes { recent: PieceBuffer::default(), cache },
-            limits,
+            bases: Keyframes { recent: PieceBuffer::default(), cache: cache.clone() },
+            limits: *limits,
         })
     }
 

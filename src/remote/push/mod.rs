@@ -16,6 +16,7 @@
 mod clone_push;
 mod contents;
 mod differences;
+pub mod history;
 pub mod outcome;
 pub mod parameters;
 pub mod publish;

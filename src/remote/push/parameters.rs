@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{OwnedCollectionName, Result};
+use crate::remote::place::signatures::Signer;
 use crate::remote::read::cache::Cache;
 use crate::store::Recode;
 
@@ -30,17 +31,38 @@ pub struct Parameters {
     pub push: u128,
     /// The present time, in nanoseconds since 1970.
     pub created_at: u64,
-    /// Whether nobody else pushes: then the remote need not support conditional PUT.
-    pub is_single_writer: bool,
+    pub may: May,
     /// Other collections of the remote whose pieces are named again instead of being sent.
     pub dedup_with: Vec<OwnedCollectionName>,
     pub variants: Variants,
-    /// Which pieces are sent as differences.
-    pub differences: DifferenceLimits,
-    /// Keeps keyframes on this machine.
-    pub cache: Option<Arc<Cache>>,
-    /// Whether to put the state over a snapshot that somebody else has pushed.
-    pub is_forced: bool,
+    pub keyframes: Keyframes<Arc<Cache>>,
+    /// Signs the snapshot.
+    pub signer: Option<Arc<Signer>>,
+}
+
+/// The liberties of a push.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct May {
+    /// Create the remote if it does not exist.
+    pub create: bool,
+    /// Write without conditions: nobody else pushes, and the remote need not support them.
+    pub single_writer: bool,
+    /// Put the state over a snapshot that somebody else has pushed.
+    pub force: bool,
+}
+
+/// The differences that a push sends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Keyframes<C> {
+    pub limits: DifferenceLimits,
+    /// Keeps keyframes on this machine: a cache, or its directory.
+    pub cache: Option<C>,
+}
+
+impl<C> Default for Keyframes<C> {
+    fn default() -> Keyframes<C> {
+        Keyframes { limits: DifferenceLimits::default(), cache: None }
+    }
 }
 
 /// When a piece that has changed is sent as its difference from an earlier snapshot, the keyframe.

@@ -14,10 +14,12 @@ use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Piece, Variant};
+use crate::format::snapshot::signature;
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::garbage::{Plan, plans};
-use crate::remote::place::remote::Remote;
+use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::signatures::Signer;
 use crate::remote::push::clone_push::PushedClone;
 use crate::remote::push::contents::{Contents, has_log};
 use crate::remote::push::differences::{DifferenceOf, Previous};
@@ -29,6 +31,9 @@ use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The program that makes manifests.
+pub(super) const TOOL: &str = concat!("tierfs ", env!("CARGO_PKG_VERSION"));
 
 /// The time since a push began.
 pub type Elapsed<'a> = dyn Fn() -> Duration + Sync + 'a;
@@ -74,7 +79,7 @@ pub fn push_within(
     let frozen = frozen(collection)?;
     let canonical = frozen.canonical(remote.id())?;
     let named = CollectionName::new(&parameters.tenant, &parameters.collection);
-    let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref(), parameters.is_forced)?;
+    let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref(), parameters.may.force)?;
     let place = PushPlace { remote: remote.id(), named };
     if let Some(found) =
         newest.as_ref().filter(|_| clone.as_ref().is_none_or(|clone| !clone.is_under_its_name))
@@ -90,7 +95,7 @@ pub fn push_within(
     let ended = |manifest: &Manifest, clone: Option<PushedClone>| {
         // The hint may be missing since a push was killed.
         if hint != Some(manifest.number) {
-            set_head(remote, parameters, manifest.number);
+            set_head(remote, named, &manifest);
         }
         // The snapshot may be that of another store with the same state.
         if let Err(error) = canonical.note_push(place, manifest.push) {
@@ -100,11 +105,17 @@ pub fn push_within(
             clone.end(&canonical, manifest);
         }
     };
-    if let Some(found) = base.filter(|found| is_published(&found.manifest, &described, &needs, &choices)) {
+    let is_signed = |found: &Found| {
+        let signer = parameters.signer.as_deref();
+        signer.is_none_or(|signer| is_signed_by(signer, &found.bytes))
+    };
+    let published =
+        |found: &&Found| is_published(&found.manifest, &described, &needs, &choices) && is_signed(found);
+    if let Some(found) = base.filter(published) {
         ended(&found.manifest, clone);
         return Ok(Pushed { is_unchanged: true, ..Pushed::of(&found.manifest) });
     }
-    if !parameters.is_single_writer {
+    if !parameters.may.single_writer {
         remote.check_conditions()?;
     }
     let plans = plans(remote)?;
@@ -123,9 +134,8 @@ pub fn push_within(
         note_pieces(&mut known, &found.manifest, &doomed);
     }
     let previous = newest.as_ref().filter(|_| base.is_none());
-    let previous = previous.and_then(|found| {
-        Previous::of(remote, &found.manifest, &canonical, parameters.differences, parameters.cache.clone())
-    });
+    let previous =
+        previous.and_then(|found| Previous::of(remote, &found.manifest, &canonical, &parameters.keyframes));
     let sender =
         Sender { remote, canonical: &canonical, parameters, known, previous, doomed, generation, choices };
     let base = base.map(|found| &*found.manifest);
@@ -136,7 +146,7 @@ pub fn push_within(
         clone.begin(&canonical, parameters.push)?;
     }
     canonical.note_push(place, parameters.push)?;
-    create_manifest(remote, parameters, &manifest, elapsed)?;
+    create_manifest(remote, &manifest, parameters.signer.as_deref(), elapsed)?;
     ended(&manifest, clone);
     let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
     Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
@@ -151,19 +161,29 @@ fn check_own(
     place: PushPlace<'_>,
     newest: &Manifest,
 ) -> Result<()> {
-    let is_own = parameters.is_forced
+    let is_own = parameters.may.force
         || has_log(newest, canonical.log())
         || canonical.pushes(place)?.contains(&newest.push);
     if is_own {
         return Ok(());
     }
     let (at, named, number) = (remote.place(), place.named, newest.number);
+    if newest.is_removal() {
+        let text = format!("{at}: snapshot {number} removed {named}; --force publishes it again");
+        return Err(Error::new(ErrorKind::Exists, text));
+    }
     let text = format!(
         "{at} has snapshot {number} of {named}, which this collection has not pushed; tierfs clone gets it, push under \
          another name ({named}={}/OTHER), or put this state over it with --force",
         place.named.tenant
     );
     Err(Error::new(ErrorKind::Exists, text))
+}
+
+/// Whether a manifest has a signature of this signer. A command signs again: it does not say by which key.
+fn is_signed_by(signer: &Signer, manifest: &[u8]) -> bool {
+    let key = signature::signed(manifest).and_then(|(_, signature)| signature.key);
+    key.is_some() && key == signer.public()
 }
 
 /// The variants of the new snapshot.
@@ -206,7 +226,9 @@ fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<Pi
 fn needed(remote: &Remote, parameters: &Parameters, canonical: &Canonical) -> Result<Vec<Needed>> {
     let mut needs = Vec::new();
     for OwnedCollectionName { tenant, name: collection } in canonical.needs() {
-        let Some(number) = remote.newest(tenant, collection)? else {
+        let newest =
+            remote.newest_manifest(tenant, collection)?.0.filter(|found| !found.manifest.is_removal());
+        let Some(number) = newest.map(|found| found.manifest.number) else {
             let text = format!(
                 "{}/{} has blocks that are differences from {tenant}/{collection}, which {} does not have; push that first",
                 parameters.tenant,
@@ -241,10 +263,10 @@ fn is_published(manifest: &Manifest, described: &Described, needs: &[Needed], ch
 }
 
 /// Notes the newest number, and then that something was pushed. Readers find the snapshot without.
-fn set_head(remote: &Remote, parameters: &Parameters, number: u64) {
-    let head = keys::head(&parameters.tenant, &parameters.collection);
+pub(super) fn set_head(remote: &Remote, place: CollectionName<'_>, made: &Manifest) {
+    let head = keys::head(place.tenant, place.name);
     let hints =
-        [(head.as_str(), format!("{number:016x}")), (keys::PUSHED, format!("{:032x}", parameters.push))];
+        [(head.as_str(), format!("{:016x}", made.number)), (keys::PUSHED, format!("{:032x}", made.push))];
     for (key, text) in hints {
         if let Err(error) = remote.client().put(key, Bytes::from(text)) {
             log::warn!("a hint of the newest snapshot was not written: {error}");
@@ -272,7 +294,7 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
         created_at: parameters.created_at,
         collection,
         message: parameters.message.clone(),
-        tool: concat!("tierfs ", env!("CARGO_PKG_VERSION")).to_owned(),
+        tool: TOOL.to_owned(),
         needs,
         pieces,
         differences,
@@ -282,10 +304,10 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
 }
 
 /// Creates the manifest: the snapshot exists from then on.
-fn create_manifest(
+pub(super) fn create_manifest(
     remote: &Remote,
-    parameters: &Parameters,
     manifest: &Manifest,
+    signer: Option<&Signer>,
     elapsed: &Elapsed,
 ) -> Result<()> {
     let grace = remote.grace();
@@ -297,14 +319,16 @@ fn create_manifest(
         );
         return Err(Error::new(ErrorKind::Gone, text));
     }
-    let (tenant, collection) = (&parameters.tenant, &parameters.collection);
+    let (tenant, collection) = (&manifest.collection.tenant, &manifest.collection.name);
     let key = keys::snapshot(tenant, collection, manifest.number);
-    if remote.client().create(&key, Bytes::from(manifest.to_bytes()?))? == Put::Created {
+    let bytes = manifest.to_bytes()?;
+    let bytes = signer.map_or(Ok(bytes.clone()), |signer| signer.sign(&bytes))?;
+    if remote.client().create(&key, Bytes::from(bytes))? == Put::Created {
         return Ok(());
     }
     // A first try may have created it although its answer was lost.
     match remote.manifest(tenant, collection, manifest.number)? {
-        Some(found) if found.manifest.push == parameters.push => Ok(()),
+        Some(found) if found.manifest.push == manifest.push => Ok(()),
         _ => {
             let text = format!(
                 "{}: another machine has pushed snapshot {} of {tenant}/{collection} meanwhile; look at that snapshot, then push under another name, or over it with --force",

@@ -9,9 +9,10 @@ use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{Error, MoveTo, OwnedCollectionName, Owner, Progress, Result, StoreId, check_label};
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
-use crate::remote::place::tags::{check_tag, set_tag};
+use crate::remote::place::signatures::Signer;
+use crate::remote::place::tags::{Move, check_tag, check_unused, set_tag};
 use crate::remote::push::outcome::Pushed;
-use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Parameters, Variants};
+use crate::remote::push::parameters::{DIFFERENCE_PERCENT, JOBS, Keyframes, May, Parameters, Variants};
 use crate::remote::push::publish::push;
 use crate::remote::read::cache::{Cache, Size};
 use crate::store::disk::files::random_id;
@@ -29,24 +30,18 @@ pub struct PushRequest {
     pub named: OwnedCollectionName,
     /// The URL of the remote. It holds no credentials.
     pub url: String,
-    /// Whether to create the remote if it does not exist.
-    pub create: bool,
     /// A message for those who list snapshots.
     pub message: String,
     /// A tag for the snapshot.
     pub tag: Option<String>,
-    /// Whether nobody else pushes.
-    pub single_writer: bool,
     /// Other collections of the remote whose pieces are named again.
     pub dedup_with: Vec<OwnedCollectionName>,
     /// The variants to publish beside the collection; without, those that the newest snapshot has.
     pub variants: Option<Vec<MoveTo>>,
-    /// Whether to put the state over a snapshot that somebody else has pushed.
-    pub force: bool,
-    /// Which pieces are sent as differences.
-    pub differences: DifferenceLimits,
-    /// A directory that keeps keyframes on this machine.
-    pub cache: Option<PathBuf>,
+    pub keyframes: Keyframes<PathBuf>,
+    pub may: May,
+    /// The file of the key that signs the snapshot.
+    pub sign: Option<PathBuf>,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// Tells the job of this request from others.
@@ -83,6 +78,12 @@ pub fn parse_variants(names: &[impl AsRef<str>]) -> Result<Vec<MoveTo>> {
 /// Makes the variant of a move, for a store with these settings. The layer above knows how.
 pub type MakeVariant = fn(MoveTo, &Settings) -> Arc<dyn Recode>;
 
+/// Makes parts of a snapshot.
+pub struct Makers {
+    pub variant: MakeVariant,
+    pub signer: Option<Arc<Signer>>,
+}
+
 impl PushRequest {
     /// Pushes a collection under its own name.
     pub fn new(collection: OwnedCollectionName, url: &str) -> PushRequest {
@@ -90,15 +91,13 @@ impl PushRequest {
             named: collection.clone(),
             collection,
             url: url.to_owned(),
-            create: false,
             message: String::new(),
             tag: None,
-            single_writer: false,
             dedup_with: Vec::new(),
             variants: None,
-            force: false,
-            differences: DifferenceLimits::default(),
-            cache: None,
+            keyframes: Keyframes::default(),
+            may: May::default(),
+            sign: None,
             jobs: JOBS,
             label: None,
         }
@@ -110,16 +109,17 @@ impl PushRequest {
             "collection": self.collection.to_string(),
             "named": self.named.to_string(),
             "url": self.url,
-            "create": self.create,
+            "create": self.may.create,
             "message": self.message,
             "tag": self.tag,
-            "single_writer": self.single_writer,
+            "single_writer": self.may.single_writer,
             "dedup_with": self.dedup_with.iter().map(OwnedCollectionName::to_string).collect::<Vec<_>>(),
             "variants": self.variants.as_ref().map(|all| all.iter().map(|to| to.variant_name()).collect::<Vec<_>>()),
-            "force": self.force,
-            "keyframe_after": self.differences.pushes_max,
-            "difference_max": self.differences.percent_max,
-            "cache": self.cache.as_ref().map(|cache| cache.to_string_lossy()),
+            "keyframe_after": self.keyframes.limits.pushes_max,
+            "difference_max": self.keyframes.limits.percent_max,
+            "cache": self.keyframes.cache.as_ref().map(|cache| cache.to_string_lossy()),
+            "force": self.may.force,
+            "sign": self.sign,
             "jobs": self.jobs,
             "label": self.label,
         });
@@ -151,12 +151,12 @@ impl PushRequest {
             let switch = || value.as_bool().ok_or_else(wrong);
             match key.as_str() {
                 "collection" | "url" => {}
-                "tag" | "label" | "variants" | "cache" if value.is_null() => {}
+                "tag" | "label" | "variants" | "cache" | "sign" if value.is_null() => {}
                 "named" => self.named = parse_place(text()?)?,
-                "create" => self.create = switch()?,
+                "create" => self.may.create = switch()?,
                 "message" => self.message = text()?.to_owned(),
                 "tag" => self.tag = Some(text()?.to_owned()),
-                "single_writer" => self.single_writer = switch()?,
+                "single_writer" => self.may.single_writer = switch()?,
                 "dedup_with" => {
                     let places = value.as_array().ok_or_else(wrong)?.iter();
                     let places = places.map(|place| parse_place(place.as_str().ok_or_else(wrong)?));
@@ -167,17 +167,18 @@ impl PushRequest {
                     let names = names.map(|name| name.as_str().ok_or_else(wrong));
                     self.variants = Some(parse_variants(&names.collect::<Result<Vec<_>>>()?)?);
                 }
-                "force" => self.force = switch()?,
                 "cache" => {
                     let cache = Some(PathBuf::from(text()?)).filter(|cache| cache.is_absolute());
-                    self.cache = Some(cache.ok_or_else(wrong)?);
+                    self.keyframes.cache = Some(cache.ok_or_else(wrong)?);
                 }
-                "keyframe_after" => self.differences.pushes_max = value.as_u64().ok_or_else(wrong)?,
+                "keyframe_after" => self.keyframes.limits.pushes_max = value.as_u64().ok_or_else(wrong)?,
                 "difference_max" => {
                     let percent = value.as_u64().and_then(|percent| u8::try_from(percent).ok());
                     let percent = percent.filter(|percent| DIFFERENCE_PERCENT.contains(percent));
-                    self.differences.percent_max = percent.ok_or_else(wrong)?;
+                    self.keyframes.limits.percent_max = percent.ok_or_else(wrong)?;
                 }
+                "force" => self.may.force = switch()?,
+                "sign" => self.sign = Some(PathBuf::from(text()?)),
                 "jobs" => {
                     let jobs = value.as_u64().and_then(|jobs| usize::try_from(jobs).ok());
                     let jobs = jobs.filter(|jobs| (1..=JOBS_MAX).contains(jobs));
@@ -200,7 +201,8 @@ impl PushRequest {
         }
     }
 
-    /// Pushes from `store`. `owner` has the tenants without an owner.
+    /// Pushes from `store`. `owner` has the tenants without an owner. The snapshot is signed by
+    /// the key of the request.
     pub fn run(
         &self,
         store: &Store,
@@ -208,18 +210,35 @@ impl PushRequest {
         variant: MakeVariant,
         progress: &dyn Progress,
     ) -> Result<Pushed> {
+        let signer = self.sign.as_deref().map(Signer::read).transpose()?.map(Arc::new);
+        self.run_by(store, owner, Makers { variant, signer }, progress)
+    }
+
+    /// The same, signed by a signer of the caller.
+    pub fn run_by(
+        &self,
+        store: &Store,
+        owner: Owner,
+        Makers { variant, signer }: Makers,
+        progress: &dyn Progress,
+    ) -> Result<Pushed> {
         if let Some(tag) = &self.tag {
             check_tag(tag)?;
         }
         let collection = store.collection(&self.collection.tenant, &self.collection.name)?;
         let client = Client::open(&self.url)?;
+        let client = if self.may.single_writer { client.for_single_writer() } else { client };
         let now = now_nanoseconds();
-        let remote = if self.create {
+        let remote = if self.may.create {
             Remote::open_or_create(client, random()?, now / 1_000_000_000)?
         } else {
             Remote::open(client)?
         };
-        let cache = self.cache.as_deref().map(|cache| Cache::open(cache, Size::default())).transpose()?;
+        let cache =
+            self.keyframes.cache.as_deref().map(|cache| Cache::open(cache, Size::default())).transpose()?;
+        if let Some(tag) = &self.tag {
+            check_unused(&remote, self.named.borrowed(), tag)?;
+        }
         let entry = store.tenant(&self.collection.tenant).entry();
         let Owner { uid, gid } = entry.owner.unwrap_or(owner);
         let parameters = Parameters {
@@ -230,16 +249,15 @@ impl PushRequest {
             jobs: self.jobs,
             push: random()?.0,
             created_at: u64::try_from(now).unwrap_or(0),
-            is_single_writer: self.single_writer,
+            may: self.may,
             dedup_with: self.dedup_with.clone(),
             variants: self.variants(variant, store.settings()),
-            is_forced: self.force,
-            differences: self.differences,
-            cache: cache.map(Arc::new),
+            keyframes: Keyframes { limits: self.keyframes.limits, cache: cache.map(Arc::new) },
+            signer,
         };
         let pushed = push(&remote, &collection, &parameters, progress)?;
         if let Some(tag) = &self.tag {
-            set_tag(&remote, self.named.borrowed(), tag, pushed.number)?;
+            set_tag(&remote, self.named.borrowed(), tag, pushed.number, Move::Refused)?;
         }
         Ok(pushed)
     }
@@ -251,8 +269,9 @@ fn random() -> Result<StoreId> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DifferenceLimits, PushRequest, parse_variants};
+    use super::{Keyframes, May, PushRequest, parse_variants};
     use crate::model::OwnedCollectionName;
+    use crate::remote::push::parameters::DifferenceLimits;
 
     #[test]
     fn an_order_is_read_as_it_was_written() {
@@ -260,15 +279,16 @@ mod tests {
         let plain = PushRequest::new(place("m"), "s3://models/demo");
         let full = PushRequest {
             named: place("other"),
-            create: true,
             message: "a \"message\"".to_owned(),
             tag: Some("v1".to_owned()),
-            single_writer: true,
             dedup_with: vec![place("base")],
             variants: Some(parse_variants(&["q8", "q5:all", "warm5", "q8"]).unwrap()),
-            force: true,
-            differences: DifferenceLimits { pushes_max: 0, percent_max: 90 },
-            cache: Some("/srv/keyframes".into()),
+            keyframes: Keyframes {
+                limits: DifferenceLimits { pushes_max: 0, percent_max: 90 },
+                cache: Some("/srv/keyframes".into()),
+            },
+            may: May { create: true, single_writer: true, force: true },
+            sign: Some("/etc/tierfs/key.pem".into()),
             jobs: 3,
             label: Some("7-8".to_owned()),
             ..plain.clone()

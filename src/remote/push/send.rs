@@ -274,7 +274,7 @@ impl Sender<'_> {
             }
         }
         if matches!(job.source, Origin::Own(_)) {
-            keep(self.parameters.cache.as_ref(), &piece, &stored);
+            keep(self.parameters.keyframes.cache.as_ref(), &piece, &stored);
         }
         Ok((self.put(piece, stored, sent)?, None))
     }
@@ -286,7 +286,7 @@ impl Sender<'_> {
         }
         let (len, key, client) = (stored.len(), keys::piece(&piece.name), self.remote.client());
         // A push that failed may have stored many: asking costs less than sending them again.
-        if sent.were_found.load(Ordering::Relaxed) && client.get_range(&key, 0..1)?.is_some() {
+        if sent.were_found.load(Ordering::Relaxed) && client.exists(&key)? {
             return Ok(piece);
         }
         match client.create(&key, Bytes::from(stored))? {

@@ -42,7 +42,9 @@ impl FailureReports {
     pub fn failure(&self, remote: &str, path: &str, failure: &Failure, text: &str) {
         match failure {
             failure if failure.is_transient() => self.about(&format!("{AWAY} {remote}"), "", text),
-            Failure::Denied(_) => self.about(&format!("{DENIED} {remote}"), "", text),
+            Failure::Denied(_) | Failure::NoCredentials(_) | Failure::NoBucket(_) => {
+                self.about(&format!("{DENIED} {remote}"), "", text)
+            }
             // Of a snapshot that was collected, or a remote that has lost data, the first piece is told of.
             Failure::NotFound => self.about(&format!("{path} is gone"), path, text),
             _ => self.text(path, text),

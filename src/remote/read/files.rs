@@ -14,6 +14,7 @@ use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::remote::Remote;
+use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
 use crate::remote::read::cache::blob::{Blob, Fetching};
 use crate::remote::read::cache::object_cache::Kind;
@@ -46,6 +47,8 @@ pub struct Source {
     reads_ahead: bool,
     piece_buffer: PieceBuffer,
     told: FailureReports,
+    /// Keys that must have signed a snapshot.
+    trust: Option<Trust>,
     /// Reads that found their bytes in the cache.
     hits: AtomicU64,
     /// Reads that waited for the remote.
@@ -63,6 +66,7 @@ impl Source {
             reads_ahead,
             piece_buffer: PieceBuffer::default(),
             told: FailureReports::new(tell),
+            trust: None,
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -76,6 +80,16 @@ impl Source {
     /// The same, but these mirrors are asked for pieces first.
     pub fn with_mirrors(self, mirrors: Vec<Client>) -> Source {
         Source { mirrors: self.mirrors.with_mirrors(mirrors), ..self }
+    }
+
+    /// The same, but only snapshots that one of these keys has signed are read.
+    pub fn trusting(self, trust: Option<Trust>) -> Source {
+        Source { trust, ..self }
+    }
+
+    /// The keys that must have signed a snapshot.
+    pub(in crate::remote) fn trust(&self) -> Option<&Trust> {
+        self.trust.as_ref()
     }
 
     /// The remote.
@@ -394,7 +408,12 @@ impl Files {
         offset: u64,
         len: u64,
     ) -> io::Result<Option<Vec<u8>>> {
-        if !self.source.reads_ahead || !file.ahead.is_unread() || blob.pieces().has(place) {
+        // A checksum of a block is no proof of who wrote it.
+        if self.source.trust.is_some()
+            || !self.source.reads_ahead
+            || !file.ahead.is_unread()
+            || blob.pieces().has(place)
+        {
             return Ok(None);
         }
         let Some((piece, range)) = file.layout.verbatim(offset, len) else { return Ok(None) };

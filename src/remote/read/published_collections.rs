@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::Manifest;
-use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, StoreId};
+use crate::model::{Error, ErrorKind, OwnedCollectionName, Result, StoreId};
 use crate::remote::client::runtime;
+use crate::remote::place::at::{At, number_of};
 use crate::remote::place::listing::{Listed, Listing, listing};
 use crate::remote::read::files::{Files, Source};
 use crate::remote::read::names::{Answer, KEPT, Names};
@@ -25,17 +26,6 @@ const BESIDE_BYTES_MAX: u64 = 256 << 10;
 
 /// The object that names the last push has 32 hexadecimal digits.
 const LAST_PUSH_BYTES_MAX: u64 = 64;
-
-/// The snapshot of a collection that a user wants.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum At {
-    /// The newest.
-    Newest,
-    /// This number.
-    Number(u64),
-    /// The one with this tag.
-    Tag(String),
-}
 
 /// The snapshots of a remote.
 pub struct Published {
@@ -73,6 +63,7 @@ impl Published {
 
     /// The same, of whose collections this listing was just made.
     pub fn with_listing(self, listing: Option<Listing>) -> Published {
+        let listing = listing.map(|listing| seen_by(&self.source, listing));
         if let Some(listing) = &listing {
             self.names.know(names_in(listing));
         }
@@ -84,7 +75,7 @@ impl Published {
     pub fn check_wanted(&self) -> Result<()> {
         for name in self.wanted.keys() {
             let place = self.source.remote().place();
-            let advice = format!("tierfs ls --snapshots {place} {name} lists the snapshots");
+            let advice = format!("tierfs log {place} {name} lists the snapshots");
             match self.snapshot(&name.tenant, &name.name) {
                 Ok(Some(_)) => {}
                 Ok(None) => {
@@ -108,7 +99,10 @@ impl Published {
     fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
         let key = OwnedCollectionName::new(tenant, collection);
         let opened = self.opened.lock().get(&key).cloned();
-        let Some(manifest) = self.manifest(&key, opened.as_ref())? else { return Ok(None) };
+        let Some(manifest) = self.manifest(&key, opened.as_ref())?.filter(|found| !found.is_removal()) else {
+            self.opened.lock().remove(&key);
+            return Ok(None);
+        };
         if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
             return Ok(opened);
         }
@@ -125,9 +119,7 @@ impl Published {
         key: &OwnedCollectionName,
         opened: Option<&Snapshot>,
     ) -> Result<Option<Arc<Manifest>>> {
-        let CollectionName { tenant, name: collection } = key.borrowed();
-        let remote = self.source.remote();
-        let number = match self.wanted.get(key) {
+        let at = match self.wanted.get(key) {
             None | Some(At::Newest) => {
                 let known = match opened {
                     Some(opened) => Known::Opened(opened.manifest.number),
@@ -139,18 +131,22 @@ impl Published {
                     Newest::Manifest(manifest) => Some(manifest),
                 });
             }
-            Some(At::Number(number)) => *number,
-            Some(At::Tag(tag)) => {
-                remote.number_at(&keys::tag(tenant, collection, tag))?.ok_or_else(|| {
-                    let text = format!("{tenant}/{collection} has no tag {tag:?}");
-                    Error::new(ErrorKind::NotFound, text)
-                })?
-            }
+            Some(at) => at,
         };
+        // A digest never names another snapshot.
+        if let (Some(opened), At::Digest(_)) = (opened, at) {
+            return Ok(Some(opened.manifest.clone()));
+        }
+        let number = number_of(self.source.remote(), key.borrowed(), at)?;
         if let Some(opened) = opened.filter(|opened| opened.manifest.number == number) {
             return Ok(Some(opened.manifest.clone()));
         }
-        self.source.numbered(tenant, collection, number).map(Some)
+        let found = self.source.numbered(&key.tenant, &key.name, number)?;
+        if matches!(at, At::Digest(digest) if *digest != found.digest) {
+            let text = format!("{}: snapshot {number} of {key} was replaced", self.source.remote().place());
+            return Err(Error::corrupt(text));
+        }
+        Ok(Some(found.manifest))
     }
 
     /// The listed manifest of a collection.
@@ -171,6 +167,7 @@ impl Published {
             let remote = source.remote();
             if listed.lock().is_some() {
                 let found = runtime::wait(listing(remote.client()))??;
+                let found = found.map(|found| seen_by(&source, found));
                 listed.lock().clone_from(&found);
                 if let Some(found) = found {
                     return Ok(Answer::All(names_in(&found)));
@@ -261,13 +258,25 @@ impl Snapshots for Published {
             let done = opening.into_iter().map(|opened| opened.join().ok().flatten());
             done.flatten().collect()
         });
-        let (opened, failed): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+        let (mut opened, failed): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+        // All of them may have been removed.
+        if opened.is_empty() && failed.is_empty() {
+            opened.extend(names.iter().find_map(open));
+        }
         // Each of them says what the owner of the tenant is.
         match failed.into_iter().next() {
             Some(error) if opened.is_empty() => error.map(|_| Vec::new()),
             _ => opened.into_iter().collect(),
         }
     }
+}
+
+/// A listing as a mount sees it: where signatures are wanted, a removal counts only once its signature was compared.
+fn seen_by(source: &Source, mut listing: Listing) -> Listing {
+    if source.trust().is_some() {
+        listing.newest.extend(std::mem::take(&mut listing.removed));
+    }
+    listing
 }
 
 /// The names in a listing, as [`Published::names`] has them.

@@ -12,13 +12,11 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::client::{Wanted, runtime};
+use crate::remote::place::at::DIGEST_BYTES;
 use crate::remote::place::listing::{LISTED_MAX, Listed};
-use crate::remote::place::remote::NUMBER_BYTES_MAX;
+use crate::remote::place::remote::{Found, NUMBER_BYTES_MAX};
 use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::files::Source;
-
-/// A manifest ends with a digest of this length, which names it.
-const DIGEST_BYTES: u64 = 32;
 
 /// Knowledge of the snapshots of a collection before a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +80,7 @@ impl Source {
         loop {
             let (number, is_open) = (at.number, opened == Some(at.number));
             let next = keys::snapshot(tenant, collection, number.saturating_add(1));
-            let mut wanted = vec![(next, Wanted { range: Some(0..1), len_max: MANIFEST_BYTES_MAX })];
+            let mut wanted = Vec::new();
             let (key, part) = (keys::snapshot(tenant, collection, number), self.part_of(at));
             if !is_open {
                 wanted.push((key.clone(), part.clone()));
@@ -90,9 +88,10 @@ impl Source {
             if asks_head {
                 wanted.push(head());
             }
-            let mut answers = client.get_each(&wanted)?.into_iter();
+            let (has_next, answers) =
+                runtime::wait(async { join(client.has(&next), client.got_each(&wanted)).await })?;
+            let (has_next, mut answers) = (has_next?, answers.into_iter());
             let mut answer = || answers.next().unwrap_or(Ok(None));
-            let has_next = answer()?.is_some();
             // It matters only if it is the newest.
             let found = if is_open { Ok(None) } else { answer() };
             let hint = if std::mem::take(&mut asks_head) { number_of(answer()?) } else { None };
@@ -105,7 +104,9 @@ impl Source {
                 let is_whole = part.range.is_none();
                 let bytes = if is_whole { Some(found) } else { self.named_by(&found, &key, at)? };
                 if let Some(bytes) = bytes {
-                    return self.keep(tenant, collection, number, bytes).map(Newest::Manifest);
+                    let found = self.keep(tenant, collection, number, bytes)?;
+                    self.check_newer(CollectionName::new(tenant, collection), number)?;
+                    return Ok(Newest::Manifest(found.manifest));
                 }
             } else if was_listed {
                 return Err(self.lacks(tenant, collection, number));
@@ -120,8 +121,8 @@ impl Source {
         }
     }
 
-    /// The manifest of a number.
-    pub fn numbered(&self, tenant: &str, collection: &str, number: u64) -> Result<Arc<Manifest>> {
+    /// The manifest of a number, and its digest.
+    pub fn numbered(&self, tenant: &str, collection: &str, number: u64) -> Result<Found> {
         let (client, key) = (self.remote().client(), keys::snapshot(tenant, collection, number));
         let mut at = Candidate::new(number);
         if self.cache().is_some_and(|cache| cache.keeps_any_of(Kind::Manifest)) {
@@ -163,13 +164,35 @@ impl Source {
     }
 
     /// Reads a manifest and keeps it in the cache.
-    fn keep(&self, tenant: &str, collection: &str, number: u64, bytes: Vec<u8>) -> Result<Arc<Manifest>> {
+    fn keep(&self, tenant: &str, collection: &str, number: u64, bytes: Vec<u8>) -> Result<Found> {
         let found = self.remote().read(tenant, collection, number, bytes)?;
+        if let Some(trust) = self.trust() {
+            let place = CollectionName::new(tenant, collection);
+            if let Err(error) = trust.check(place, number, &found.bytes) {
+                self.tell(&place.to_string(), &error.to_string());
+                return Err(error);
+            }
+        }
         let kept = self.cache().map(|cache| cache.keep(Kind::Manifest, &found.digest, &found.bytes));
         if let Some(Err(error)) = kept {
             self.disk_failed(&error);
         }
-        Ok(found.manifest)
+        Ok(found)
+    }
+
+    /// Fails, where signatures are wanted, with `Forbidden` for a newest snapshot that is older than one that this cache has seen: somebody has removed the
+    /// newer ones, or put an old listing in their place.
+    fn check_newer(&self, place: CollectionName<'_>, number: u64) -> Result<()> {
+        let Some(cache) = self.cache().filter(|_| self.trust().is_some()) else { return Ok(()) };
+        let seen = cache.seen(self.remote().id(), place, number)?;
+        if seen <= number {
+            return Ok(());
+        }
+        let text = format!(
+            "snapshot {number} of {place} is older than {seen}, which was shown before; --at shows it, if it is wanted"
+        );
+        self.tell(&place.to_string(), &text);
+        Err(Error::new(ErrorKind::Forbidden, text))
     }
 
     fn lacks(&self, tenant: &str, collection: &str, number: u64) -> Error {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! CACHE/  cache.toml   lock
+//!         seen                 the newest snapshots that were shown with `--trust`
 //!         blob/<32 hex>        a file of a snapshot: a piece file
 //!         blob/<32 hex>.map    its map, with digests
 //!         manifest/<64 hex>    a manifest, by its digest
@@ -57,6 +58,7 @@ use crate::store::pieces::map_of;
 
 pub mod blob;
 mod copies;
+mod newest;
 pub mod object_cache;
 mod root;
 pub mod verify;
@@ -110,6 +112,8 @@ pub struct Cache {
     index: Mutex<Option<Index>>,
     /// When the disk failed last.
     failed: Mutex<Option<Instant>>,
+    /// Held while the file of seen snapshots is read and written.
+    seen: Mutex<()>,
     /// Ends the thread that saves maps when it is dropped.
     saver: Option<(Sender<()>, JoinHandle<()>)>,
     _lock: fs::File,
@@ -190,6 +194,7 @@ impl Cache {
             files,
             index: Mutex::new(None),
             failed: Mutex::new(None),
+            seen: Mutex::default(),
             saver: Some(saver),
             _lock: lock,
         })
