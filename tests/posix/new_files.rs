@@ -65,7 +65,7 @@ fn files_of_many_writers_have_their_bytes_by_each_way_of_reading() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     for directory in 0..8 {
-        fs::create_dir_all(mounted.path(&format!("t/c/{directory:02x}"))).unwrap();
+        fs::create_dir_all(mounted.path(format!("t/c/{directory:02x}"))).unwrap();
     }
     let name = |number: usize| format!("t/c/{:02x}/{number}.bin", number % 8);
     let next = AtomicUsize::new(0);
@@ -73,7 +73,7 @@ fn files_of_many_writers_have_their_bytes_by_each_way_of_reading() {
         for _ in 0..16 {
             scope.spawn(|| {
                 while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|it| *it < FILES) {
-                    let path = mounted.path(&name(number));
+                    let path = mounted.path(name(number));
                     let draft = path.with_extension("tmp");
                     let mut options = OpenOptions::new();
                     let options = options.write(true).create_new(true);

@@ -76,7 +76,7 @@ pub fn rows() -> Vec<Row> {
     for through in [Through::Cache, Through::Direct] {
         for writers in [1, 4, 16] {
             let name = format!("mount-kv.store-{writers}-{}", through.name());
-            let what = format!("new files of 2 MiB, {} {}", count(writers, "writer"), how(through));
+            let what = format!("new files of 2 MiB, {}, {}", count(writers, "writer"), how(through));
             let reference = format!("the store's file system, {}", how(through));
             rows.push(Row::new(name, what, reference, "GB/s", Target::RatioAtLeast(0.6), move |place| {
                 stored(place, writers, through)
