@@ -79,11 +79,12 @@ pub use job::mounted_file::{
 };
 #[cfg(feature = "mount")]
 pub use job::request::{Request, parse_collection, parse_encoder};
-pub use job::share::{MountedFile, share};
+pub use job::share::{MountedFile, Same};
 #[cfg(feature = "mount")]
 pub use job::sum::{Action, Listed, Sum};
 pub use publish::commit::{Rename, Replaced};
 pub use publish::join::{Join, Joined, join};
+pub use recognize::archives::is_ordinary;
 pub use recognize::batch::check_batch;
 pub use recognize::block_size::Blocking;
 pub use recognize::content::{recognize, recognize_at, recognize_within};

@@ -27,6 +27,7 @@ mod power_cuts;
 mod repair;
 mod shared_files;
 mod stores;
+mod sync_beside_appends;
 mod trace;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]

@@ -103,6 +103,45 @@ fn step(
 }
 
 #[test]
+fn a_power_cut_while_a_closed_file_comes_to_share_leaves_both_files_as_they_are() {
+    let mut points = 0;
+    for seed in 0..4 * u64::from(scale()) {
+        let recorder = Recorder::new(CutDisk::default());
+        let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
+        Store::create(&*disk, StoreId(7)).unwrap();
+        let (mut random, mut chance) = (Random(seed), Random(seed + 50));
+        let source = random.bytes(BYTES);
+        let store = opened(&disk);
+        import(&store, "a", &source);
+        let second = collection(&store, "b");
+        let node = open::create(&second, ROOT, b"f", 0o644, Owner { uid: 0, gid: 0 }).unwrap();
+        let table = OpenFiles::default();
+        let file = table.open(&second, node, Verify::First).unwrap();
+        file.write(0, &source).unwrap();
+        file.flush_closed(&mut open::Changes::default()).unwrap();
+        second.sync().unwrap();
+        let entry = || second.state().node(node).unwrap().entry.clone();
+        let (from, before) = (recorder.count(), entry());
+        assert!(file.takes_comparison() && file.share_later().unwrap(), "it is not shared");
+        second.sync().unwrap();
+        let after = entry();
+        assert_eq!((after.ctime, after.mtime, after.mode), (before.ctime, before.mtime, before.mode));
+        assert_eq!(second.shared_bytes().files, 1);
+        let known: Known = COLLECTIONS.into_iter().map(|name| (name, vec![Some(source.clone())])).collect();
+        check(&store, &known, None, &format!("seed {seed}"));
+        for count in from..=recorder.count() {
+            let kept = chance.below(5);
+            let cut = recorder.again(CutDisk::default(), count).cut(&mut chance, kept);
+            let context = format!("seed {seed}, change {count}, {kept} of 4 kept");
+            let store = opened(&(Arc::new(cut) as Arc<dyn Disk>));
+            check(&store, &known, None, &context);
+            points += 1;
+        }
+    }
+    assert!(points > 20, "{points} points");
+}
+
+#[test]
 fn a_power_cut_at_any_change_leaves_both_files_as_they_were_or_became() {
     let mut points = 0;
     for seed in 0..6 * u64::from(scale()) {

@@ -106,6 +106,43 @@ fn files_that_are_copied_into_a_mount_share_what_is_there() {
 }
 
 #[test]
+fn closed_files_come_to_share_while_nobody_has_them_open_and_nothing_else_of_them_changes() {
+    let (place, plain) = (Place::new(), Random(97).bytes(300_000));
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/a")).unwrap();
+    fs::create_dir_all(mounted.path("t/b")).unwrap();
+    let other: Vec<u8> = plain.iter().map(|byte| byte ^ 1).collect();
+    for (name, bytes) in [("a/one", &plain), ("a/two", &plain), ("b/held", &other), ("b/too", &other)] {
+        fs::write(mounted.path("t").join(name), bytes).unwrap();
+    }
+    let held = ["t/b/held", "t/b/too"].map(|path| fs::File::open(mounted.path(path)).unwrap());
+    let two = mounted.path("t/a/two");
+    set(&two, "lossy", "allow").unwrap();
+    let times = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.ctime(), found.ctime_nsec(), found.mtime_nsec(), found.ino())
+    };
+    let before = times(&two);
+    assert_eq!(names(&place.store(), "t/a"), [1, 1]);
+    support::wait_until("two files share", || names(&place.store(), "t/a") == [2, 2]);
+    assert_eq!((times(&two), get(&two, "lossy")), (before, "allow".to_owned()));
+    assert_eq!(names(&place.store(), "t/b"), [1, 1]);
+    drop(held);
+    support::wait_until("the others share too", || names(&place.store(), "t/b") == [2, 2]);
+    // A change of one leaves the others.
+    let file = fs::OpenOptions::new().write(true).open(&two).unwrap();
+    file.write_all_at(b"changed", 100_000).unwrap();
+    drop(file);
+    let mut changed = plain.clone();
+    changed[100_000..100_007].copy_from_slice(b"changed");
+    for (path, wanted) in [("t/a/one", &plain), ("t/a/two", &changed), ("t/b/held", &other)] {
+        assert_same(&read(&mounted, path), wanted, path);
+    }
+    mounted.unmount();
+    fsck(&place.store());
+}
+
+#[test]
 fn files_share_beside_a_directory_with_settings_for_what_arrives() {
     let (place, plain) = (Place::new(), Random(96).bytes(300_000));
     let mounted = place.mount(&["--create"]);

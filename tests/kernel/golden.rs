@@ -84,7 +84,7 @@ fn described(operation: &Operation) -> (&'static str, Value) {
         Operation::Read { handle, offset, size, flags } => {
             ("Read", json!({"handle": handle, "offset": offset, "size": size, "flags": flags.0}))
         }
-        Operation::Write { handle, offset, data, kills_setid } => (
+        Operation::Write { handle, offset, data, kills_setid, .. } => (
             "Write",
             json!({"handle": handle, "offset": offset, "data": hexed(data), "kills_setid": kills_setid}),
         ),

@@ -17,6 +17,7 @@ mod long_run;
 mod many_readers;
 mod model;
 mod names;
+mod new_files;
 mod page_cache;
 mod permissions;
 mod program_attributes;

@@ -265,6 +265,11 @@ impl Dispatcher {
         });
         let opened = made.and_then(|(ino, located)| {
             let (handle, open_flags) = self.open_handle(ino, flags)?;
+            let is_uncached = flags.writes_only() && handle.is_alone();
+            if is_uncached {
+                handle.write_uncached();
+            }
+            let open_flags = if is_uncached { open_flags | OpenedFlags::DIRECT } else { open_flags };
             Ok((self.vfs.attr(ino, &located), handle, open_flags))
         });
         match opened {
@@ -367,13 +372,18 @@ impl Dispatcher {
             }
             let flags = if reads { OpenedFlags::NO_FLUSH } else { OpenedFlags::NONE };
             let mode = CacheMode::of(&open_file.collection().state(), open_file.node());
+            let is_uncached = open_file.is_written_uncached();
             let keeps = match mode {
                 CacheMode::None if reads => OpenedFlags::DIRECT,
+                _ if is_uncached => OpenedFlags::DIRECT,
                 // The hash in an index may have changed since the last read.
                 _ if open_file.is_index() || self.invalidator.is_stale(ino) => OpenedFlags::NONE,
                 _ => OpenedFlags::KEEPS_CACHE,
             };
             let handle = if reads { Handle::file(open_file) } else { Handle::written(open_file) };
+            if is_uncached {
+                handle.write_uncached();
+            }
             Ok((handle, keeps | flags))
         };
         if let Some(open_file) = open {

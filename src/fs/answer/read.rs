@@ -7,6 +7,7 @@ use crate::fs::kernel::errno;
 use crate::fs::kernel::{OpenFlags, Reply};
 use crate::fs::state::handles::Handle;
 use crate::model::Result;
+use crate::store::disk::files::past_cache;
 use crate::trace;
 use crate::vfs::Ino;
 
@@ -14,7 +15,8 @@ impl Dispatcher {
     /// Replies with bytes of an open file.
     pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, mut reply: Reply) {
         let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
-        let count = match self.read_into(open, offset, place) {
+        let mut read = || self.read_into(open, offset, place);
+        let count = match if flags.is_direct() { past_cache(read) } else { read() } {
             Ok(count) => count,
             Err(error) => return reply.error(self.failed("read", &error)),
         };

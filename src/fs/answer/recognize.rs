@@ -63,7 +63,8 @@ impl Dispatcher {
             let collection = self.vfs.arrives_by_rename(from, to);
             collection.map(|collection| collection.tenant().to_owned())
         };
-        self.recognized_by_names(from.parent, &[from.name, to.name]).or_else(arrives)
+        let by_names = || self.recognized_by_names(from.parent, &[from.name, to.name]);
+        if self.vfs.renames_ordinary(from, to) { arrives() } else { by_names().or_else(arrives) }
     }
 
     /// The tenant of a directory, if a change of these names in it may recognize a file.

@@ -15,6 +15,7 @@ use crate::fs::kernel::{
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
 use crate::model::{Error, ErrorKind, NAME_BYTES_MAX, Result};
+use crate::store::disk::files::past_cache;
 use crate::store::is_program_attribute;
 use crate::store::now_nanoseconds;
 use crate::trace;
@@ -31,6 +32,7 @@ struct Write<'a> {
     offset: u64,
     data: &'a [u8],
     kills_setid: bool,
+    flags: OpenFlags,
 }
 
 impl Service for Dispatcher {
@@ -100,9 +102,9 @@ impl Service for Dispatcher {
             Operation::Read { handle, offset, size, flags } => {
                 self.measured(Counted::Read, node, || self.read(handle, flags, offset, size, reply));
             }
-            Operation::Write { handle, offset, data, kills_setid } => {
+            Operation::Write { handle, offset, data, kills_setid, flags } => {
                 self.measured(Counted::Write, node, || {
-                    self.write(user, node, Write { handle, offset, data, kills_setid }, reply);
+                    self.write(user, node, Write { handle, offset, data, kills_setid, flags }, reply);
                 });
             }
             Operation::Flush { handle } => {
@@ -336,12 +338,13 @@ impl Dispatcher {
         &self,
         user: u32,
         node: Ino,
-        Write { handle, offset, data, kills_setid }: Write<'_>,
+        Write { handle, offset, data, kills_setid, flags }: Write<'_>,
         reply: Reply,
     ) {
         let Some(open_file) = self.file(handle) else { return self.act(user, handle, data, reply) };
         self.handles.get(handle).iter().for_each(|open| open.writes());
-        match self.write_from(&open_file, node, offset, data, kills_setid) {
+        let write = || self.write_from(&open_file, node, offset, data, kills_setid);
+        match if flags.is_direct() { past_cache(write) } else { write() } {
             Ok(()) => {
                 trace::note_bytes(data.len() as u64);
                 reply.written(data.len() as u32);

@@ -1,4 +1,5 @@
-//! Requests that arrive by the device: threads that read it, each by a descriptor and with a buffer of its own.
+//! Requests that arrive by the device: threads that read it, each by a descriptor and with a buffer of its own. Long ones go
+//! on to other threads (`long_requests.rs`).
 
 use std::fs::OpenOptions;
 use std::io;
@@ -10,15 +11,14 @@ use std::thread::JoinHandle;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
-use super::sender::{Route, TRANSFER_BYTES_MAX, ToDevice};
+use super::long_requests::{LONG_BYTES, LongRequests, RequestBuffer};
+use super::sender::{Route, ToDevice};
 use super::service::Service;
 
 /// The group of the ioctls of the device.
 pub(super) const IOCTL_GROUP: u8 = 229;
 /// FUSE_DEV_IOC_CLONE, which takes the number of a descriptor.
 const CLONE: Opcode = opcode::read::<u32>(IOCTL_GROUP, 0);
-/// A buffer for the longest write with its header and arguments. The kernel refuses a shorter one.
-const BUFFER_BYTES: usize = TRANSFER_BYTES_MAX + 4096;
 
 /// The threads that answer the requests of a mount.
 pub(in crate::fs) struct DeviceThreads {
@@ -52,15 +52,21 @@ impl DeviceThreads {
         for _ in 1..count {
             descriptors.push(Arc::new(cloned(device)?));
         }
+        let long = LongRequests::new(service.clone());
+        let answered = long.clone();
+        let ended = move || {
+            answered.end();
+            ended();
+        };
         let (running, ended) = (Arc::new(AtomicUsize::new(descriptors.len())), Arc::new(ended));
         let mut threads = Vec::new();
         for (place, descriptor) in descriptors.into_iter().enumerate() {
-            let (service, running) =
-                (service.clone(), Running { count: running.clone(), ended: ended.clone() });
+            let (service, long) = (service.clone(), long.clone());
+            let running = Running { count: running.clone(), ended: ended.clone() };
             let thread = std::thread::Builder::new().name(format!("device-{place}"));
             threads.push(thread.spawn(move || {
                 let _running = running;
-                serve(&descriptor, &*service)
+                serve(&descriptor, &*service, &long)
             })?);
         }
         Ok(DeviceThreads { threads })
@@ -85,18 +91,22 @@ fn cloned(device: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Answers requests until the mount ends.
-fn serve(device: &Arc<OwnedFd>, service: &impl Service) -> io::Result<()> {
-    // The system gives pages of it at their first use.
-    let mut buffer = vec![0; BUFFER_BYTES];
+fn serve<S: Service>(device: &Arc<OwnedFd>, service: &S, long: &Arc<LongRequests<S>>) -> io::Result<()> {
+    let mut buffer = RequestBuffer::new();
     loop {
-        let request = match rustix::io::read(device, &mut *buffer) {
+        let len = match rustix::io::read(device, buffer.room()) {
             Ok(0) | Err(Errno::NODEV) => return Ok(()),
-            Ok(len) => buffer.split_at(len.min(buffer.len())).0,
+            Ok(len) => len,
             // A signal, or a request whose program was killed meanwhile.
             Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => continue,
             Err(error) => return Err(error.into()),
         };
-        service.receive(request, Route::Device(ToDevice::new(device.clone())));
+        let route = Route::Device(ToDevice::new(device.clone()));
+        if len < LONG_BYTES {
+            service.receive(buffer.first(len), route);
+        } else {
+            buffer = long.answer(buffer, len, route);
+        }
     }
 }
 
@@ -109,7 +119,7 @@ mod tests {
 
     use parking_lot::Mutex;
 
-    use super::serve;
+    use super::{LongRequests, serve};
     use crate::fs::kernel::errno;
     use crate::fs::kernel::{Operation, Reply, Request, Service};
 
@@ -154,7 +164,8 @@ mod tests {
         let end = device.try_clone().unwrap();
         let (device, toy) = (Arc::new(OwnedFd::from(device)), Arc::new(Toy::default()));
         let service = toy.clone();
-        let thread = std::thread::spawn(move || serve(&device, &*service));
+        let long = LongRequests::new(service.clone());
+        let thread = std::thread::spawn(move || serve(&device, &*service, &long));
         let reading = [&[0; 16][..], &9000_u32.to_ne_bytes(), &[0; 20]].concat();
         let requests = [
             request(15, 1, &reading),

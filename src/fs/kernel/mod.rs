@@ -12,7 +12,7 @@
 //! compares replies. The mount, the handshake and most notifications are those of the crate `fuser` (`session.rs`).
 //!
 //! 1. A thread of `device.rs` reads a request with one system call into a buffer that it keeps; a reply is one
-//!    `writev`. Neither allocates memory.
+//!    `writev`. Neither allocates memory. Long requests, all of them writes, go on with their buffer to other threads.
 //! 2. `Reply::place` gives the memory that a read or a listing fills: a buffer of the thread, or the entry of a ring.
 //!    `Reply::placed` sends it from there.
 //! 3. A `Reply` is sent once. Dropped unsent it answers EIO, so a panic in a request leaves no program waiting.
@@ -28,6 +28,7 @@
 pub(super) mod backing;
 pub(super) mod device;
 pub mod errno;
+mod long_requests;
 pub(super) mod notify;
 mod opcode;
 mod reply;

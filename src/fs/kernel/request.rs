@@ -104,6 +104,7 @@ pub enum Operation<'a> {
         offset: u64,
         data: &'a [u8],
         kills_setid: bool,
+        flags: OpenFlags,
     },
     Flush {
         handle: u64,
@@ -405,9 +406,12 @@ impl<'a> Arguments<'a> {
     fn write(&mut self) -> Result<Operation<'a>, Wrong> {
         const KILLS_SETID: u32 = 1 << 2;
         let (handle, offset, size, flags) = (self.u64()?, in_a_file(self.u64()?)?, self.u32()?, self.u32()?);
-        // The owner of locks, the flags of the file, padding.
-        self.skip(8 + 4 + 4)?;
-        Ok(Operation::Write { handle, offset, data: self.rest(size)?, kills_setid: flags & KILLS_SETID != 0 })
+        let kills_setid = flags & KILLS_SETID != 0;
+        // The owner of locks.
+        self.skip(8)?;
+        let flags = self.flags()?;
+        self.skip(4)?;
+        Ok(Operation::Write { handle, offset, data: self.rest(size)?, kills_setid, flags })
     }
 
     /// `struct fuse_batch_forget_in`, and the inodes.

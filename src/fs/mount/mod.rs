@@ -259,7 +259,7 @@ impl Mount {
     /// All writes are durable when this returns, except those that it returns as lost.
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<MountEnd> {
         let (mut synced, mut trimmed) = (Instant::now(), 0);
-        let [heals, tends, follows, empties] = [(); 4].map(|()| Arc::new(AtomicBool::new(false)));
+        let [heals, tends, follows, empties, compares] = [(); 5].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
         let (mut looked, mut pressed) = (Instant::now(), Instant::now());
         let is_futile = Arc::new(AtomicBool::new(false));
@@ -286,6 +286,7 @@ impl Mount {
             self.heal(&heals);
             self.tend_pins(&tends);
             self.empty_caches(&empties);
+            self.compare(&compares);
             let is_pressed = pressed.elapsed() >= PRESSED_EVERY && !is_futile.load(Ordering::Acquire) && {
                 pressed = Instant::now();
                 self.vfs.is_short_of_space()
@@ -335,6 +336,15 @@ impl Mount {
         let (vfs, invalidator) = (self.vfs.clone(), self.invalidator.clone());
         self.start_one("caches", empties, vfs.has_full_caches(), move |_| {
             Ok(vfs.empty_full_caches(&mut |forget| invalidator.forget(forget, || ())))
+        });
+    }
+
+    /// Queues a job that compares closed files with others, so that equal ones share a data file.
+    fn compare(&self, compares: &Arc<AtomicBool>) {
+        let vfs = self.vfs.clone();
+        self.start_one("share", compares, vfs.has_files_to_compare(), move |progress| {
+            let shared = vfs.compare_closed(progress)?;
+            Ok(if shared == 0 { String::new() } else { format!("{shared} files share bytes with others") })
         });
     }
 

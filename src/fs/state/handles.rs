@@ -49,6 +49,18 @@ impl Handle {
         }
     }
 
+    /// Whether nobody else has the file open.
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Handle::File(_, _, Some(writer)) if writer.is_alone())
+    }
+
+    /// Notes that its writes, if it may write, go past the kernel's page cache.
+    pub fn write_uncached(&self) {
+        if let Handle::File(_, _, Some(writer)) = self {
+            writer.write_uncached();
+        }
+    }
+
     /// How it is read.
     pub fn pattern(&self) -> Option<&ReadPattern> {
         match self {

@@ -6,15 +6,19 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread without work ends after this time: a program that closes files one by one pays for one thread.
+const REST: Duration = Duration::from_secs(2);
 
 /// Runs jobs on threads that end when nothing is left to do.
 #[derive(Clone)]
 pub(in crate::fs) struct Recognition {
-    queue: Arc<Mutex<Queue>>,
+    shared: Arc<(Mutex<Queue>, Condvar)>,
     threads_max: usize,
 }
 
@@ -31,15 +35,16 @@ struct Queue {
 impl Recognition {
     pub fn new() -> Recognition {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Recognition { queue: Arc::default(), threads_max: cores.max(2) }
+        Recognition { shared: Arc::default(), threads_max: cores.max(2) }
     }
 
     /// Runs a job of a tenant as soon as the tenant may have a thread.
     pub fn run(&self, tenant: &str, job: Job) {
         {
-            let mut queue = self.queue.lock();
+            let (queue, arrived) = &*self.shared;
+            let mut queue = queue.lock();
             queue.waiting.push_back((tenant.to_owned(), job));
-            if queue.threads == self.threads_max {
+            if arrived.notify_one() || queue.threads == self.threads_max {
                 return;
             }
             queue.threads += 1;
@@ -54,30 +59,36 @@ impl Recognition {
 
     fn work(&self) {
         let share = (self.threads_max / 2).max(1);
+        let (queue, arrived) = &*self.shared;
+        let mut queue = queue.lock();
         loop {
-            let (tenant, job) = {
-                let mut queue = self.queue.lock();
-                match queue.next(share) {
-                    Some(next) => next,
-                    // A thread that runs a job of their tenant takes those that still wait.
-                    None => {
-                        queue.threads -= 1;
-                        return;
-                    }
-                }
-            };
-            job();
-            self.queue.lock().ended(&tenant);
+            if let Some((tenant, job)) = queue.next(share) {
+                drop(queue);
+                job();
+                queue = self.shared.0.lock();
+                queue.ended(&tenant);
+                continue;
+            }
+            // Jobs that still wait are those of a tenant that has its share of threads, which take them.
+            let is_over = arrived.wait_for(&mut queue, REST).timed_out();
+            if is_over && queue.next_place(share).is_none() {
+                queue.threads -= 1;
+                return;
+            }
         }
     }
 }
 
 impl Queue {
-    /// The first job of a tenant with fewer than `share` running.
-    fn next(&mut self, share: usize) -> Option<(String, Job)> {
+    /// The place of the first job of a tenant with fewer than `share` running.
+    fn next_place(&self, share: usize) -> Option<usize> {
         let has_room =
             |(tenant, _): &(String, Job)| self.running.get(tenant).is_none_or(|count| *count < share);
-        let place = self.waiting.iter().position(has_room)?;
+        self.waiting.iter().position(has_room)
+    }
+
+    fn next(&mut self, share: usize) -> Option<(String, Job)> {
+        let place = self.next_place(share)?;
         let (tenant, job) = self.waiting.remove(place)?;
         *self.running.entry(tenant.clone()).or_default() += 1;
         Some((tenant, job))

@@ -23,9 +23,9 @@ pub struct Written<'a> {
     pub file: &'a Arc<dyn File>,
     /// Where it lies, in order and without gaps.
     pub stretches: Vec<Stretch>,
-    /// The draft that the bytes were written as, if it is the only object; its known checksums are reused.
-    /// Nobody writes to it meanwhile.
-    pub draft: Option<Arc<Object>>,
+    /// The object that has these bytes, if it is the only one; its known checksums are reused. Nobody writes to it
+    /// meanwhile.
+    pub object: Option<Arc<Object>>,
 }
 
 /// How a file is cut.
@@ -144,12 +144,12 @@ impl<'a> Cutting<'a> {
         Ok(stored)
     }
 
-    /// The checksums of the blocks of a step. Blocks that agree with blocks of the draft take theirs from
+    /// The checksums of the blocks of a step. Blocks that agree with blocks of the object take theirs from
     /// it; the others are read.
     fn checksums(&self, step: &Step, block_bytes: u32) -> Result<Vec<u32>> {
         let mut checksums = Vec::with_capacity(step.blocks(block_bytes) as usize);
         let end_of = |at: u64| (at + u64::from(block_bytes)).min(step.bytes.end);
-        let known = |at: u64| self.written.draft.as_ref()?.known_checksum(at, (end_of(at) - at) as usize);
+        let known = |at: u64| self.written.object.as_ref()?.known_checksum(at, (end_of(at) - at) as usize);
         let mut chunk = Vec::new();
         let mut at = step.bytes.start;
         while at < step.bytes.end {

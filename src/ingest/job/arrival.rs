@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::ingest::job::import_file::has_codes;
 use crate::ingest::job::mounted_file::may_be_recognized;
+use crate::ingest::recognize::archives::COMMON_SUFFIX;
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::{PartTensor, Recognized, WholeTensor};
 use crate::model::{
@@ -37,9 +38,6 @@ const TEMPORARY: [&[u8]; 11] = [
     b".swp",
     b".aria2",
 ];
-/// A suffix of containers that many other files have too.
-const COMMON_SUFFIX: &[u8] = b".bin";
-
 /// How files arrive at a place.
 #[derive(Default)]
 pub struct Arrival {

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Content, Extent, FileEntry};
-use crate::ingest::bytes::cut::Written;
+use crate::format::log::catalog::{Content, Extent, FileEntry, NodeEntry, NodeType};
+use crate::format::log::record::Record;
+use crate::ingest::bytes::cut::{Cutting, Written};
 use crate::ingest::bytes::pending_parts::Uncommitted;
+use crate::ingest::bytes::store_parts::StoredParts;
 use crate::ingest::job::mounted_file::{Bytes, arrive_as, is_recorded};
 use crate::ingest::publish::commit::Replaced;
+use crate::ingest::publish::drafts::{Draft, objects};
+use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::content::{plain, recognize};
-use crate::model::{EntryId, Error, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result, Shape};
 use crate::store::disk::File;
-use crate::store::{Collection, GATHERED_BYTES_MAX, Parts, Place, Stretch};
+use crate::store::{Batch, Collection, GATHERED_BYTES_MAX, Object, Parts, Place, State, Stretch};
 
 /// Bytes that are compared at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -27,43 +31,103 @@ pub struct MountedFile<'a> {
     pub mtime: i64,
 }
 
-/// Moves a new file of `bytes` bytes from its own data file `number`, which has exactly its bytes, to another
-/// name of an older data file. Returns its new parts; `None` without such a data file, and the file
-/// stays.
-pub fn share(
-    collection: &Arc<Collection>,
-    MountedFile { node, name, entry, mtime }: MountedFile<'_>,
+/// Another name of a data file with the same bytes as a file has. Dropping it removes the name.
+pub struct Same<'a> {
+    uncommitted: Uncommitted<'a>,
     number: u64,
+    file: Arc<dyn File>,
     bytes: u64,
-) -> Result<Option<Parts>> {
-    let own = collection.data_file(number)?;
-    let attributes = own.attributes();
-    let links = attributes.map_err(|error| Error::io("asking for the names of a data file", error))?.links;
-    if bytes <= GATHERED_BYTES_MAX || links > 1 || collection.state().outside(number).is_some() {
-        return Ok(None);
-    }
-    for alike in collection.alike(&*own, bytes, Some(number)) {
-        let mut uncommitted = Uncommitted::new(collection);
-        let Some((shared, file)) = uncommitted.link_data_file(&alike, bytes)? else { continue };
-        if !has_same_bytes(&own, &file, bytes)? {
-            continue;
+}
+
+impl Same<'_> {
+    /// Compares a file of `bytes` bytes, whose data file `number` has exactly these, with older data files. `None` without
+    /// one of the same bytes: the file is then one that later files are compared with. No lock is needed, but the
+    /// result holds only as long as the file stays as it was.
+    pub fn find(collection: &Arc<Collection>, number: u64, bytes: u64) -> Result<Option<Same<'_>>> {
+        let own = collection.data_file(number)?;
+        let attributes = own.attributes();
+        let attributes =
+            attributes.map_err(|error| Error::io("asking for the names of a data file", error))?;
+        if bytes <= GATHERED_BYTES_MAX || attributes.links > 1 || collection.state().outside(number).is_some()
+        {
+            return Ok(None);
         }
+        for alike in collection.alike(&*own, bytes, Some(number)) {
+            let mut uncommitted = Uncommitted::new(collection);
+            let Some((number, file)) = uncommitted.link_data_file(&alike, bytes)? else { continue };
+            if has_same_bytes(&own, &file, bytes)? {
+                return Ok(Some(Same { uncommitted, number, file, bytes }));
+            }
+        }
+        collection.offer_data_file(number, bytes);
+        Ok(None)
+    }
+
+    /// Moves a file there whose tensors nobody has seen yet. Returns the new parts of the file; `None` if it stays,
+    /// because its content is recognized differently by now.
+    pub fn share_new(
+        self,
+        collection: &Arc<Collection>,
+        MountedFile { node, name, entry, mtime }: MountedFile<'_>,
+    ) -> Result<Option<Parts>> {
+        let Same { uncommitted, number, file, bytes } = self;
         let name = if entry.content == Content::Plain { b"" } else { name };
         let recognized = if name.is_empty() { plain(&file) } else { recognize(&file, name) }?;
         if !is_recorded(&collection.state(), entry, &recognized) {
             return Ok(None);
         }
-        let stretches = stretches_of(shared, &file, bytes)?;
-        let came_in = Bytes::Written(Written { file: &file, stretches, draft: None });
+        let stretches = stretches_of(number, &file, bytes)?;
+        let came_in = Bytes::Written(Written { file: &file, stretches, object: None });
         let replaced = Replaced { node, rename: None, is_arrival: false };
         let (digests, why) = (entry.digests.clone(), entry.why.to_string());
         let parts = arrive_as(collection, replaced, recognized, came_in, digests, mtime, why)?;
         uncommitted.named();
-        collection.offer_data_file(shared, bytes);
-        return Ok(Some(parts));
+        collection.offer_data_file(number, bytes);
+        Ok(Some(parts))
     }
-    collection.offer_data_file(number, bytes);
-    Ok(None)
+
+    /// Moves a plain file there that consists of one object. Nothing that a program sees changes: not the times of the
+    /// file either. Returns the new parts of the file. Fails with `Gone` where it has another object by now.
+    pub fn share_plain(
+        self,
+        collection: &Arc<Collection>,
+        node: EntryId,
+        object: &Arc<Object>,
+    ) -> Result<Parts> {
+        let Same { mut uncommitted, number, file, bytes } = self;
+        let recognized = plain(&file)?;
+        let stretches = stretches_of(number, &file, bytes)?;
+        let written = Written { file: &file, stretches, object: Some(object.clone()) };
+        let blocking = Blocking::Bytes(object.entry.block_bytes);
+        let StoredParts { objects: stored, touched, .. } =
+            Cutting::new(&written, &recognized, blocking).store(collection)?;
+        let of_file = |stored| Draft {
+            object: stored,
+            tensor: object.entry.tensor,
+            seed: object.entry.seed,
+            shape: Shape::new(&[bytes]).unwrap_or_default(),
+            parent: None,
+        };
+        let drafts: Vec<Draft<'_>> = stored.iter().map(of_file).collect();
+        let ids = objects(&mut uncommitted, collection, &drafts)?;
+        let fill = |batch: &mut Batch, state: &State| {
+            let gone = || Error::new(ErrorKind::Gone, "it has other bytes by now");
+            let before = &state.node(node).ok_or_else(gone)?.entry;
+            let NodeType::File(entry) = &before.node_type else { return Err(gone()) };
+            if entry.content != Content::Plain || *entry.objects != [object.entry.id] {
+                return Err(gone());
+            }
+            state.check_unshared(object.entry.id, Some(node))?;
+            let entry = FileEntry { objects: ids.as_slice().into(), ..(**entry).clone() };
+            batch.node(NodeEntry { node_type: NodeType::File(Box::new(entry)), ..before.clone() });
+            batch.record(Record::Delete { object: object.entry.id });
+            Ok(())
+        };
+        let parts = collection.record_then(touched, fill, |state, ()| collection.parts_in(state, node))?;
+        uncommitted.named();
+        collection.offer_data_file(number, bytes);
+        parts
+    }
 }
 
 /// The bytes and the holes of a data file.

@@ -56,12 +56,18 @@ pub(in crate::ingest) fn objects(
     Ok(kept)
 }
 
-/// Whether this is a single object of one block, as that of a small file: the batch that names it adds it too.
+/// The most blocks of an object that comes to the log with its name: a file of a cache has 4 MiB or less.
+const NAMED_BLOCKS_MAX: u64 = 256;
+
+/// Whether this is a single object of few blocks, as that of a small file: the batch that names it adds it too.
 pub(in crate::ingest) fn is_small(drafts: &[Draft<'_>]) -> bool {
-    matches!(drafts, [draft] if draft.object.bytes <= u64::from(draft.object.block_bytes))
+    let is_small = |draft: &Draft<'_>| {
+        draft.object.bytes <= NAMED_BLOCKS_MAX.saturating_mul(u64::from(draft.object.block_bytes))
+    };
+    matches!(drafts, [draft] if is_small(draft))
 }
 
-/// Adds an object of one block.
+/// Adds an object of few blocks.
 pub(in crate::ingest) fn add_draft(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
     let id = add_object(batch, draft);
     let rest = add_blocks(batch, id, draft, 0);

@@ -26,6 +26,9 @@ pub(in crate::ingest) struct Found {
 /// The suffixes of PyTorch checkpoints. Many programs write files with the last one.
 const CHECKPOINTS: [&str; 4] = [".pt", ".pth", ".ckpt", ".bin"];
 
+/// The suffix that ordinary files have too.
+pub(in crate::ingest) const COMMON_SUFFIX: &[u8] = b".bin";
+
 /// The suffixes of HDF5 files, which Keras writes.
 const HDF5: [&str; 2] = [".h5", ".hdf5"];
 
@@ -46,6 +49,15 @@ pub(in crate::ingest) fn begins_with(name: &[u8], magic: &[u8]) -> bool {
         magic if magic == HDF5_MAGIC => HDF5.iter().any(is_of),
         _ => false,
     }
+}
+
+/// Whether a file of this name and with these first bytes is an ordinary one, although containers can have the name too.
+pub fn is_ordinary(name: &[u8], head: [u8; 8]) -> bool {
+    name.ends_with(COMMON_SUFFIX) && !is_checkpoint(head)
+}
+
+fn is_checkpoint(head: [u8; 8]) -> bool {
+    head.starts_with(&zip::MAGIC) || head == torch::LEGACY_MAGIC
 }
 
 /// Recognizes a file by its suffix. `None` if it has another one, or is an ordinary file with a suffix
@@ -73,10 +85,10 @@ pub(in crate::ingest) fn recognize(
             || Error::unsupported("an HDF5 file; save its tensors as safetensors to have them as files");
         return if magic == HDF5_MAGIC { Err(refused()) } else { Ok(None) };
     }
-    if magic.starts_with(&zip::MAGIC) || magic == torch::LEGACY_MAGIC {
+    if is_checkpoint(magic) {
         return Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes, budget)?, bytes)));
     }
-    if name.ends_with(b".bin") {
+    if name.ends_with(COMMON_SUFFIX) {
         return Ok(None);
     }
     Err(Error::unsupported(

@@ -1,7 +1,8 @@
 //! Appends batches to the log, and syncs them.
 //!
 //! Payloads are written first, then the batch that names them is appended; a sync makes the payloads
-//! durable before the log. Space that a batch freed is reused only once the batch is durable, a later
+//! durable before the log. Others append during a sync (`Collection::sync_unmarked`), which notes the last batch that it
+//! covers; a sync that holds the writer waits for it. Space that a batch freed is reused only once the batch is durable, a later
 //! Commit says so, and every earlier read has ended. So the bytes that a log with a torn or damaged end
 //! leads back to still exist.
 
@@ -142,15 +143,36 @@ impl Collection {
         if self.has_orphans() {
             self.remove_orphans()?;
         }
+        self.sync_unmarked()?;
         let mut writer = self.writer()?;
         self.mark_all(&mut writer)
     }
 
     /// Makes all records durable at half the cost of [`sync`](Self::sync). The next batch or the next
-    /// sync records that in the log.
+    /// sync records that in the log. Others append batches meanwhile, which need not be durable then.
     pub fn sync_unmarked(&self) -> Result<()> {
-        let mut writer = self.writer()?;
-        self.sync_all(&mut writer)
+        let _span = trace::sync(|| self.path());
+        let _turn = self.journal.turn();
+        let (synced, result) = {
+            let mut writer = self.writer()?;
+            let syncing = self.journal.syncing();
+            let (touched, log) = (std::mem::take(&mut writer.unsynced), writer.log.unsynced());
+            drop(writer);
+            let result = self.files.sync(&touched).and_then(|()| log.sync());
+            // Before others may take the files for durable.
+            let result = result.map_err(|error| self.poison(error));
+            drop(syncing);
+            (log, result)
+        };
+        result.inspect_err(|error| trace::note_failure(error))?;
+        let writer = &mut *self.writer()?;
+        writer.log.was_synced(&synced);
+        if writer.is_checkpoint_due(&self.state.read_as_writer()) {
+            // Of what came since.
+            return self.sync_all(writer);
+        }
+        self.reclaim(writer);
+        Ok(())
     }
 
     /// [`sync`](Self::sync) if nothing was recorded since the last one. Otherwise
@@ -159,8 +181,12 @@ impl Collection {
         if self.has_orphans() {
             self.remove_orphans()?;
         }
-        let writer = &mut *self.writer()?;
-        if writer.log.is_synced() { self.mark_all(writer) } else { self.sync_all(writer) }
+        let is_synced = self.writer()?.log.is_synced();
+        if !is_synced {
+            return self.sync_unmarked();
+        }
+        let mut writer = self.writer()?;
+        self.mark_all(&mut writer)
     }
 
     pub(in crate::store) fn mark_all(&self, writer: &mut Writer) -> Result<()> {
@@ -184,6 +210,11 @@ impl Collection {
 
     pub(in crate::store) fn sync_all(&self, writer: &mut Writer) -> Result<()> {
         let _span = trace::sync(|| self.path());
+        // Another sync may have files that this one then finds durable.
+        drop(self.journal.syncing());
+        if let Some(reason) = self.poisoned() {
+            return Err(self.read_only(reason));
+        }
         let touched = std::mem::take(&mut writer.unsynced);
         let synced = self.files.sync(&touched).and_then(|()| writer.log.sync());
         synced.map_err(|error| self.poison(error)).inspect_err(|error| trace::note_failure(error))?;

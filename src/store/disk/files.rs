@@ -1,6 +1,7 @@
 //! A disk that is a directory of the operating system.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -36,6 +37,27 @@ const LEASE_TRIES: u32 = 500;
 const LEASE_PAUSE: Duration = Duration::from_micros(100);
 /// Bytes of a lock's note that are shown, because the file could contain anything.
 const NOTE_LIMIT: u64 = 4096;
+
+/// Calls past the page cache concern whole pages, and at least so many bytes.
+const DIRECT_ALIGN: usize = 4096;
+const DIRECT_BYTES_MIN: usize = 64 << 10;
+
+thread_local! {
+    static PAST_CACHE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does work in which this thread writes and reads whole pages of files past the page cache, where the file system can:
+/// a program that opened a file with O_DIRECT caches its bytes itself. Bytes that are in the page cache are read there.
+pub fn past_cache<T>(work: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            PAST_CACHE.set(self.0);
+        }
+    }
+    let _before = Before(PAST_CACHE.replace(true));
+    work()
+}
 
 /// A directory of the operating system.
 #[derive(Clone, Debug)]
@@ -162,9 +184,60 @@ impl SystemFile {
     }
 }
 
+impl SystemFile {
+    /// Another descriptor of the file that goes past the page cache, for one call: a file that has two is one that
+    /// somebody else has (`Held`). `None` where the file system has no such descriptors.
+    fn direct(&self, flags: OFlags) -> Option<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        rustix::fs::open(path, flags | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    /// Writes whole pages past the page cache. Returns how many bytes were written; the caller writes the rest.
+    fn write_direct(&self, bytes: &[u8], offset: u64) -> usize {
+        let Some(direct) = self.direct(OFlags::WRONLY) else { return 0 };
+        let mut done = 0;
+        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pwrite(&direct, rest, offset + done as u64) {
+                Ok(count) if count > 0 && count % DIRECT_ALIGN == 0 => done += count,
+                Err(Errno::INTR) => {}
+                // The other way reports what is wrong.
+                _ => break,
+            }
+        }
+        done
+    }
+
+    /// Reads whole pages past the page cache, unless they are in it. Returns how many bytes were read.
+    fn read_direct(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = self.read_in_memory(buffer, offset)? / DIRECT_ALIGN * DIRECT_ALIGN;
+        if done == buffer.len() {
+            return Ok(done);
+        }
+        let Some(direct) = self.direct(OFlags::RDONLY) else { return Ok(done) };
+        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(&direct, rest, offset + done as u64) {
+                Ok(count) if count > 0 && count % DIRECT_ALIGN == 0 => done += count,
+                Err(Errno::INTR) => {}
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Whether a call of this thread goes past the page cache.
+fn is_direct(bytes: &[u8], offset: u64) -> bool {
+    let is_aligned = |number: usize| number.is_multiple_of(DIRECT_ALIGN);
+    PAST_CACHE.get()
+        && bytes.len() >= DIRECT_BYTES_MIN
+        && is_aligned(bytes.len())
+        && is_aligned(bytes.as_ptr().addr())
+        && offset.is_multiple_of(DIRECT_ALIGN as u64)
+}
+
 impl ReadAt for SystemFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
+        let mut done = if is_direct(buffer, offset) { self.read_direct(buffer, offset)? } else { 0 };
         while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.file.read_at(rest, offset + done as u64) {
                 Ok(0) => break,
@@ -193,7 +266,8 @@ impl ReadAt for SystemFile {
 
 impl File for SystemFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)
+        let done = if is_direct(bytes, offset) { self.write_direct(bytes, offset) } else { 0 };
+        self.file.write_all_at(bytes.get(done..).unwrap_or_default(), offset + done as u64)
     }
 
     fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {

@@ -9,7 +9,7 @@ use crate::model::Result;
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::{File, FileAttributes, Open};
-use crate::store::link_candidates::{SharedName, is_shared};
+use crate::store::link_candidates::{Sample, SharedName, is_shared};
 use crate::store::object::Object;
 use crate::store::upstream::cloned_file;
 
@@ -18,26 +18,49 @@ const SAMPLES: u64 = 16;
 const SAMPLE_BYTES: u64 = 4096;
 /// Number of candidates that are compared as a whole.
 const ALIKE_MAX: usize = 3;
+/// Number of files of one length and sample that are opened. Files of mostly zeros may have many.
+const LOOKED_AT_MAX: usize = 64;
 
 impl Collection {
     /// Data files that may be shared by a file with the first `bytes` bytes of `source`: those of that
     /// length, with the same bytes at some places. `own` is the data file of `source` in this collection.
     pub fn alike(&self, source: &dyn File, bytes: u64, own: Option<u64>) -> Vec<SharedName> {
-        let path = self.path();
-        let mut known = self.services.sharing().of_length(self.tenant(), bytes);
-        known.retain(|name| own.is_none_or(|own| !name.is_of(&path, own)));
+        let (path, tenant, sharing) = (self.path(), self.tenant(), self.services.sharing());
+        let is_own = |name: &SharedName| own.is_some_and(|own| name.is_of(&path, own));
+        for name in sharing.take_unsampled(tenant, bytes) {
+            // A file that is gone or has grown is no candidate any more.
+            if let Some(sample) = self.candidate(&name, bytes).and_then(|file| sample_of(&*file, bytes)) {
+                sharing.sampled(tenant, name, bytes, sample);
+            }
+        }
+        let Some(sample) = sample_of(source, bytes) else { return Vec::new() };
+        let mut known = sharing.like(tenant, bytes, sample);
+        known.retain(|name| !is_own(name));
+        // The newest are the most likely ones.
+        let skipped = known.len().saturating_sub(LOOKED_AT_MAX);
+        known.drain(..skipped);
         known.retain(|name| {
-            // The files of clones have one name, and samples would be fetched.
-            let is_cloned = !matches!(cloned_file(self.files.upstream(), &name.path()), Ok(None));
-            let file = self.files.disk().open(&name.path(), Open::Read).ok().filter(|_| !is_cloned);
-            let Some(file) = file.filter(|file| file.len().is_ok_and(|len| len == bytes)) else {
-                self.services.sharing().forget(self.tenant(), name, bytes);
+            let Some(file) = self.candidate(name, bytes) else {
+                sharing.forget(tenant, name, bytes, sample);
                 return false;
             };
             has_same_samples(source, &*file, bytes)
         });
         known.truncate(ALIKE_MAX);
         known
+    }
+
+    /// A data file of this length that other files may share.
+    fn candidate(&self, name: &SharedName, bytes: u64) -> Option<Arc<dyn File>> {
+        // The files of clones have one name, and samples would be fetched.
+        let is_cloned = !matches!(cloned_file(self.files.upstream(), &name.path()), Ok(None));
+        let file = self.files.disk().open(&name.path(), Open::Read).ok().filter(|_| !is_cloned)?;
+        Some(file).filter(|file| file.len().is_ok_and(|len| len == bytes))
+    }
+
+    /// Whether files of this store share data files.
+    pub fn shares_files(&self) -> bool {
+        self.services.sharing().is_on()
     }
 
     /// Makes a data file that is another name of `name`. `None` if that is not possible, or if the file
@@ -124,6 +147,15 @@ impl OpenObject {
         let Some(Ok(file)) = &self.extent else { return false };
         is_shared(&**file)
     }
+}
+
+/// The sample of a file by which [`Sharing`](crate::store::link_candidates::Sharing) finds it. `None` if it cannot be read.
+fn sample_of(file: &dyn File, bytes: u64) -> Option<Sample> {
+    let mut buffer = [0; SAMPLE_BYTES as usize];
+    let at = bytes.saturating_sub(SAMPLE_BYTES) / 2;
+    let (sample, _) = buffer.split_at_mut((bytes - at).min(SAMPLE_BYTES) as usize);
+    file.read_exact_at(sample, at).ok()?;
+    blake3::hash(sample).as_bytes().first_chunk().map(|first| u64::from_le_bytes(*first))
 }
 
 fn has_same_samples(one: &dyn File, other: &dyn File, bytes: u64) -> bool {

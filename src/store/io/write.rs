@@ -68,11 +68,64 @@ impl OpenObject {
         while !rest.is_empty() {
             let index = layout.index(at);
             let inside = (at - layout.start(index)) as usize;
-            let (here, after) = rest.split_at(rest.len().min(layout.len(index) - inside));
-            self.write_block(&mut writing, layout, index, inside, here)?;
+            let fresh = if inside == 0 { self.fresh_bytes(&writing, layout, index, rest) } else { 0 };
+            let len = if fresh > 0 { fresh } else { rest.len().min(layout.len(index) - inside) };
+            let (here, after) = rest.split_at(len);
+            if fresh > 0 {
+                self.place_fresh(&mut writing, layout, index, here)?;
+            } else {
+                self.write_block(&mut writing, layout, index, inside, here)?;
+            }
             at += here.len() as u64;
             rest = after;
         }
+        Ok(())
+    }
+
+    /// How many of `bytes` are whole blocks from `index` on that nobody has written yet, and whose place is at the end of
+    /// the data file: one call writes all of them.
+    fn fresh_bytes(&self, writing: &Writing, layout: BlockLayout, index: u32, bytes: &[u8]) -> usize {
+        if bytes.len() < layout.len(index) || index < self.object.described() {
+            return 0;
+        }
+        let written = self.object.write_state().dirty.read();
+        let may_skip = layout.bytes >= ZEROS_SKIPPED_FROM_BYTES;
+        let mut fresh = 0;
+        for index in index..layout.blocks() {
+            let block = bytes.get(fresh..fresh + layout.len(index));
+            let Some(block) = block.filter(|_| !written.contains_key(&index)) else { break };
+            if may_skip && block.iter().all(|byte| *byte == 0) {
+                break;
+            }
+            fresh += block.len();
+        }
+        drop(written);
+        if fresh > 0 && self.fits_data(writing, layout, index) { fresh } else { 0 }
+    }
+
+    /// Writes whole blocks that [`fresh_bytes`](Self::fresh_bytes) has counted.
+    fn place_fresh(
+        &self,
+        writing: &mut Writing,
+        layout: BlockLayout,
+        index: u32,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let first = self.in_data(layout, index)?;
+        let end = layout.start(index) + bytes.len() as u64;
+        writing.used = writing.used.max(end);
+        self.put(&first, 0, bytes).inspect_err(|_| {
+            writing.stale = writing.stale.max(end);
+            self.object.checked.clear_range(&(0..layout.blocks()));
+        })?;
+        let mut offset = first.offset;
+        let placed = (index..).zip(bytes.chunks(layout.block_bytes as usize)).map(|(index, block)| {
+            let stored = Stored::in_extent(offset).after_write(0, block);
+            offset += block.len() as u64;
+            (index, stored)
+        });
+        let placed: Vec<(u32, Stored)> = placed.collect();
+        self.object.write_state().dirty.write().extend(placed);
         Ok(())
     }
 

@@ -37,6 +37,7 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use crate::codec::{self, ladder};
+use crate::format::checksum;
 use crate::format::log::catalog::{Extent, ObjectEntry};
 use crate::format::log::record::Stored;
 use crate::model::{Dtype, EntryId, Error, Result, Tier};
@@ -532,16 +533,35 @@ impl Object {
         Ok(())
     }
 
-    /// The CRC32C of the `len` bytes at `at`, if they are one dirty block in the data file whose
-    /// checksum covers all of it. It stays valid while nobody writes to the object.
+    /// The CRC32C of the `len` bytes at `at`, if they are whole exact blocks in the data file with checksums that cover
+    /// them. It stays valid while nobody writes to the object.
     pub fn known_checksum(&self, at: u64, len: usize) -> Option<u32> {
         let layout = self.layout();
-        let index = layout.index(at);
-        if layout.start(index) != at || layout.len(index) != len {
+        let (first, end) = (layout.index(at), at.checked_add(len as u64)?);
+        if layout.start(first) != at {
             return None;
         }
-        let written = self.existing_write_state()?.dirty.read().get(&index).copied();
-        written.filter(|stored| stored.in_data && stored.len as usize == len).map(|stored| stored.checksum)
+        let (mut found, mut at) = (0, at);
+        for index in first..layout.blocks() {
+            let len = layout.len(index);
+            // Of a dirty block a lookup shows the place, and not the bytes that the checksum covers.
+            let dirty = || self.existing_write_state()?.dirty.read().get(&index).copied();
+            let stored = dirty().or_else(|| Some(self.block(index, layout)?.stored))?;
+            if at + len as u64 > end
+                || !stored.in_data
+                || stored.tier != Tier::Exact
+                || stored.len as usize != len
+            {
+                return None;
+            }
+            found =
+                if index == first { stored.checksum } else { checksum::joined(found, stored.checksum, len) };
+            at += len as u64;
+            if at == end {
+                return Some(found);
+            }
+        }
+        None
     }
 
     /// Its blocks that cannot be read, as far as that was found since the store was opened.

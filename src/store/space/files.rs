@@ -11,7 +11,7 @@ use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::clones::{Clones, SharedFile};
 use crate::store::disk::change::Change;
-use crate::store::disk::{Disk, File, Open, remove_if_present};
+use crate::store::disk::{Advice, Disk, File, Open, remove_if_present};
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
@@ -64,6 +64,21 @@ struct OpenDataFiles {
     /// The one that was asked for last, kept open: the next tensor that a program opens is often in the same file.
     /// None outside the store, whose name may come to lead to another file.
     last: Option<(u64, Arc<dyn File>)>,
+}
+
+impl OpenDataFiles {
+    fn note(&mut self, id: u64, file: &Arc<dyn File>) {
+        if self.known.len() > DATA_FILES_KNOWN {
+            self.known.retain(|_, file| file.strong_count() > 0);
+        }
+        self.known.insert(id, Arc::downgrade(file));
+    }
+
+    fn keep(&mut self, id: u64, file: &Arc<dyn File>) {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != id) {
+            self.last = Some((id, file.clone()));
+        }
+    }
 }
 
 /// The files of a collection. Each is opened at its first use.
@@ -217,15 +232,12 @@ impl Files {
                         opened.map_err(|error| Error::io(format!("opening {path}"), error))?
                     }
                 };
-                if open.known.len() > DATA_FILES_KNOWN {
-                    open.known.retain(|_, file| file.strong_count() > 0);
-                }
-                open.known.insert(id, Arc::downgrade(&file));
+                open.note(id, &file);
                 file
             }
         };
-        if outside.is_none() && open.last.as_ref().is_none_or(|(last, _)| *last != id) {
-            open.last = Some((id, file.clone()));
+        if outside.is_none() {
+            open.keep(id, &file);
         }
         Ok(file)
     }
@@ -242,7 +254,12 @@ impl Files {
     /// Creates a data file.
     pub fn create_data_file(&self, id: u64) -> Result<Arc<dyn File>> {
         let path = self.data_path(id);
-        self.disk.open(&path, Open::Create).map_err(|error| Error::io(format!("making {path}"), error))
+        let made = self.disk.open(&path, Open::Create);
+        let file = made.map_err(|error| Error::io(format!("making {path}"), error))?;
+        let mut open = self.data_files.lock();
+        open.note(id, &file);
+        open.keep(id, &file);
+        Ok(file)
     }
 
     /// Removes a data file without objects. If that fails, the file is found when the collection is
@@ -286,6 +303,13 @@ impl Files {
 
     /// Makes the files of `touched` and their names durable.
     pub fn sync(&self, touched: &Touched) -> Result<()> {
+        if touched.files.len() > 1 {
+            // The disk gets all of it before the first wait.
+            for file in &touched.files {
+                let begun = file.len().and_then(|len| file.advise(Advice::WillSync, 0, len));
+                begun.unwrap_or_else(|error| log::debug!("syncing {}: {error}", self.path));
+            }
+        }
         for file in &touched.files {
             file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path), error))?;
         }

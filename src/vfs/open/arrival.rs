@@ -192,18 +192,34 @@ fn has_blocks(object: &Object, is_such: impl Fn(Tier) -> bool) -> bool {
     object.stored_blocks(0..layout.blocks(), layout).any(|(_, block)| is_such(block.stored.tier))
 }
 
+/// References to an open file that only one handle has: its own, and that of its writer.
+const ALONE: usize = 2;
+
 /// A handle that may write to a file. The file arrives when the last of these is closed. The kernel tells of each close
 /// of a descriptor, and not whether the handle has others, so the first one counts until the handle writes again.
 pub struct Writer {
     file: Arc<OpenFile>,
     is_counted: AtomicBool,
+    is_uncached: AtomicBool,
 }
 
 impl Writer {
     pub fn of(file: Arc<OpenFile>) -> Writer {
         file.flags.writers.fetch_add(1, Ordering::AcqRel);
         file.flags.write_handles.fetch_add(1, Ordering::AcqRel);
-        Writer { file, is_counted: AtomicBool::new(true) }
+        Writer { file, is_counted: AtomicBool::new(true), is_uncached: AtomicBool::new(false) }
+    }
+
+    /// Whether nobody else has the file open, so that the kernel can have no page of it.
+    pub fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.file) <= ALONE
+    }
+
+    /// Notes that its writes go past the kernel's page cache.
+    pub fn write_uncached(&self) {
+        if !self.is_uncached.swap(true, Ordering::AcqRel) {
+            self.file.written.uncached.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Notes that a program has closed it, perhaps one of several descriptors.
@@ -224,11 +240,25 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.closed();
+        if self.is_uncached.load(Ordering::Acquire) {
+            self.file.written.uncached.fetch_sub(1, Ordering::AcqRel);
+        }
         self.file.flags.write_handles.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl OpenFile {
+    /// Whether a program writes to it past the kernel's page cache. Others then read it past the cache too: a page that is
+    /// read while a write is on its way would stay as it was before. A file that is opened meanwhile may be
+    /// mapped, so its pages are dropped when it is flushed.
+    pub fn is_written_uncached(&self) -> bool {
+        let is_written = self.written.uncached.load(Ordering::Acquire) > 0;
+        if is_written {
+            self.note_forgotten();
+        }
+        is_written
+    }
+
     /// Whether a handle that may write to it is open.
     pub fn has_writers(&self) -> bool {
         self.flags.writers.load(Ordering::Acquire) > 0

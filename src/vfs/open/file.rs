@@ -49,6 +49,8 @@ pub(super) struct Flags {
     pub forgotten: AtomicBool,
     /// Whether the other names of its unflushed writes were invalidated since the last of these.
     pub told: AtomicBool,
+    /// Whether it was closed complete, and not compared with other files since.
+    pub may_share: AtomicBool,
 }
 
 /// A node that programs have open, one however often they open it.
@@ -89,6 +91,32 @@ pub(super) struct Written {
     pub from: AtomicU64,
     /// End of the furthest write that has finished.
     end: AtomicU64,
+    /// Number of handles whose writes go past the kernel's page cache.
+    pub uncached: AtomicUsize,
+    /// The first bytes, once a write had all of them and as long as no other write touches them.
+    head: Mutex<Option<Head>>,
+}
+
+/// The first bytes of a file, by which some formats are told from ordinary files.
+pub(super) type Head = [u8; 8];
+
+impl Written {
+    /// The first bytes as programs have written them, if that is known.
+    pub fn head(&self) -> Option<Head> {
+        *self.head.lock()
+    }
+
+    /// Notes the first bytes of a file that was opened again, if they are known.
+    pub fn begins_with(&self, head: Option<Head>) {
+        *self.head.lock() = head;
+    }
+
+    /// Notes a write to a file, or another change of bytes from `offset` on.
+    fn note_head(&self, offset: u64, bytes: &[u8]) {
+        if offset < size_of::<Head>() as u64 {
+            *self.head.lock() = bytes.first_chunk().copied().filter(|_| offset == 0);
+        }
+    }
 }
 
 /// Where the bytes of a draft are.
@@ -140,6 +168,7 @@ impl OpenFile {
             ending: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
             told: AtomicBool::new(false),
+            may_share: AtomicBool::new(false),
         };
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(OpenFile {
@@ -153,7 +182,12 @@ impl OpenFile {
             flags,
             made: Mutex::default(),
             invalidation_order: Mutex::default(),
-            written: Written { from: AtomicU64::new(u64::MAX), end: AtomicU64::new(0) },
+            written: Written {
+                from: AtomicU64::new(u64::MAX),
+                end: AtomicU64::new(0),
+                uncached: AtomicUsize::new(0),
+                head: Mutex::default(),
+            },
             page_cache: PageCache::default(),
         })
     }
@@ -278,8 +312,10 @@ impl OpenFile {
         self.written.from.fetch_min(offset.min(before), Ordering::AcqRel);
         let write = |layout: &Layout| {
             self.flags.changed.store(true, Ordering::Release);
+            self.written.note_head(offset, &[]);
             let written = write_pieces(layout, offset..end, bytes);
             if written.is_ok() {
+                self.written.note_head(offset, bytes);
                 self.written.end.fetch_max(end, Ordering::AcqRel);
             }
             written
@@ -344,6 +380,7 @@ impl OpenFile {
         layout.check()?;
         let before = layout.bytes();
         self.written.from.fetch_min(bytes.min(before), Ordering::AcqRel);
+        self.written.note_head(bytes.min(before), &[]);
         if bytes != before && bytes > 0 {
             self.refuse_assembled(&layout)?;
         }
@@ -479,7 +516,8 @@ impl OpenFile {
             creation: 0,
             dtype: Dtype::U8,
             bytes: 0,
-            block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
+            // Checksums of short blocks give those of longer ones.
+            block_bytes: Blocking::default().block_bytes(Dtype::U8, 0),
             extent: Some(crate::format::log::catalog::Extent { file: number, offset: 0 }),
             parent: None,
         };

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
-use crate::ingest::{MountedFile, Recognized, is_scanned, recognize_at, share};
+use crate::ingest::{Recognized, is_scanned, recognize_at};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::Batch;
 use crate::store::OpenObject;
@@ -15,7 +15,7 @@ use crate::store::State;
 use crate::store::Writes;
 use crate::store::Written;
 use crate::store::disk::File;
-use crate::store::{Parts, Place, Touched, now_nanoseconds};
+use crate::store::{Parts, Touched, now_nanoseconds};
 use crate::vfs::open::Changes;
 use crate::vfs::open::file::OpenFile;
 use crate::vfs::open::layout::Layout;
@@ -108,7 +108,7 @@ impl OpenFile {
             return if has_arrived { self.cool_arrived(changes) } else { self.arrive_closed(changes) };
         }
         // The file is complete without sharing.
-        match self.share() {
+        match self.share_closed() {
             Ok(shared) => changes.merge(shared),
             Err(error) => log::warn!("{}: a file shares no data file: {error}", self.collection.path()),
         }
@@ -144,29 +144,6 @@ impl OpenFile {
             }
             Ok(())
         })
-    }
-
-    /// Lets a new file share the data file of another with the same bytes, if there is one.
-    fn share(&self) -> Result<Changes> {
-        let mut layout = self.layout.write();
-        let named = self.named().filter(|_| self.flags.is_new.load(Ordering::Acquire));
-        let Some((node, name)) = named else { return Ok(Changes::default()) };
-        let Some(file) = node.file().filter(|file| !matches!(file.content, Content::Part | Content::Tensor))
-        else {
-            return Ok(Changes::default());
-        };
-        if self.flags.changed.load(Ordering::Acquire) || layout.drafts > 0 || layout.check().is_err() {
-            return Ok(Changes::default());
-        }
-        let Some(number) = self.data_file_of(&layout, &layout.objects)? else {
-            return Ok(Changes::default());
-        };
-        let (before, bytes) = (self.related(&node), layout.bytes());
-        let written = MountedFile { node: self.node, name: &name, entry: file, mtime: node.entry.mtime };
-        match share(&self.collection, written, number, bytes)? {
-            Some(parts) => self.reload(&mut layout, Ok(parts), before),
-            None => Ok(Changes::default()),
-        }
     }
 
     /// Flushes under the layout lock, which the caller holds.
@@ -213,6 +190,8 @@ impl OpenFile {
         let is_other = layout.is_other || cut.is_some();
         let must_be_recognized = is_new || self.must_be_recognized_again(layout, is_other, file, &name);
         let name = if must_be_recognized { self.fitting_name(name, &source) } else { name };
+        // Its first bytes need not be read for that.
+        let name = if self.is_ordinary(&name) { Vec::new() } else { name };
         let recognized = if must_be_recognized {
             let found = recognize_at(&self.collection, &self.path(), &source, &name);
             // Many programs use the suffix of a checkpoint; their files stay plain. A container whose parts
@@ -317,19 +296,6 @@ impl OpenFile {
         let state = self.collection.state();
         let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
         engine::writes(&self.collection, &state, node)
-    }
-
-    /// The data file that begins with exactly the bytes of these objects.
-    fn data_file_of(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<u64>> {
-        let stretches = self.stretches(layout, objects)?.unwrap_or_default();
-        let mut places = stretches.iter().map(|stretch| match stretch.place {
-            Place::Data(extent) | Place::Hole(extent) if extent.offset == stretch.bytes.start => {
-                Some(extent.file)
-            }
-            _ => None,
-        });
-        let first = places.next().flatten();
-        Ok(first.filter(|_| places.all(|place| place == first)))
     }
 
     /// The state of the digests after a write.
@@ -451,7 +417,12 @@ impl OpenFile {
     }
 
     /// Reloads the layout from the log: the parts of the file as the batch left them.
-    fn reload(&self, layout: &mut Layout, parts: Result<Parts>, related: Vec<EntryId>) -> Result<Changes> {
+    pub(super) fn reload(
+        &self,
+        layout: &mut Layout,
+        parts: Result<Parts>,
+        related: Vec<EntryId>,
+    ) -> Result<Changes> {
         layout.replace(&self.collection, parts, self.verify)?;
         Ok(Changes { nodes: related })
     }

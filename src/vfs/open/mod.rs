@@ -17,13 +17,16 @@
 //!    the release (late stores into mappings), fsync, changes of time, mode, owner or size, and the sync every 5 s.
 //! 4. A file is taken apart (`ingest/mod.rs`) if all its objects are drafts, if it is a container whose size changed or
 //!    that was written outside of its tensors, or if it is a plain file with the suffix of a container. Blocks are read
-//!    back for their CRC32C unless the draft cut them alike and knows it. A container whose parts stay the same keeps
+//!    back for their CRC32C unless the draft knows it, as it does where whole blocks of it make one. A container whose parts stay the same keeps
 //!    them. A container that does not parse any more becomes a plain file, and its `why` says so.
 //!    The close of a new file also stores it as its directory says for what arrives (`arrival.rs`).
 //! 5. Any other file is recorded in one batch: sizes of objects, records of the written blocks, a Delete for each
 //!    object that was cut off, new nodes with the mtime for the file and those that share its bytes. Dirty blocks are
 //!    read back if their CRC32C is unknown or they may become patches.
-//! 6. The batch is appended without a sync. After fsync `Collection::sync` makes it durable; `fs/mount/mod.rs` syncs every
+//!    A plain file that was new is noted in `ClosedFiles`: seconds later, while nobody has it open, it is compared with
+//!    others (`share.rs`). Its first bytes are noted too, so that a rename to a suffix that ordinary files have too need
+//!    not read them.
+//! 6. The batch is appended without a sync. After fsync `Collection::sync_unmarked` makes it durable, while others append; `fs/mount/mod.rs` syncs every
 //!    open file and collection every 5 s, and at unmount.
 //!
 //! Names, modes, owners and times (`names.rs`, `attributes.rs`) are one batch each. A rename to another directory,
@@ -56,6 +59,7 @@ mod names;
 mod page_cache;
 mod program_attributes;
 mod recognition;
+mod share;
 mod source;
 mod table;
 
@@ -66,7 +70,8 @@ pub use file::OpenFile;
 pub use hub::blob_of_link;
 pub use names::{
     Above, create, finish_renames, has_other_suffix, inherited, link, make_directory, may_become_container,
-    remove_directory, rename, symlink, unlink,
+    remove_directory, rename, rename_ordinary, symlink, unlink,
 };
 pub use program_attributes::{SetHow, remove_program_attribute, set_program_attribute, set_tags};
+pub use share::{ClosedFile, ClosedFiles};
 pub use table::OpenFiles;

@@ -164,9 +164,35 @@ pub fn rename(
     to: NameIn<'_>,
     keep: bool,
 ) -> Result<(EntryId, Changes)> {
+    rename_then(collection, from, to, keep, |_, _, _| ())
+}
+
+/// As [`rename`], of a file whose first bytes say that it is none of the containers that its new name allows: its content
+/// need not be recognized again.
+pub fn rename_ordinary(
+    collection: &Collection,
+    from: NameIn<'_>,
+    to: NameIn<'_>,
+    keep: bool,
+) -> Result<(EntryId, Changes)> {
+    rename_then(collection, from, to, keep, |batch, state, id| {
+        if !state.must_be_recognized_again(id) {
+            batch.was_recognized_again(id);
+        }
+    })
+}
+
+fn rename_then(
+    collection: &Collection,
+    from: NameIn<'_>,
+    to: NameIn<'_>,
+    keep: bool,
+    then: impl FnOnce(&mut Batch, &State, EntryId),
+) -> Result<(EntryId, Changes)> {
     let renamed = collection.record(Touched::default(), |batch, state| {
         let entry = EntryId(state.last_entry() + 1);
         let (id, changes) = add_rename(collection, batch, state, from, to, keep, entry)?;
+        then(batch, state, id);
         Ok((id, changes, plain_names_ended(batch, state, to)))
     });
     renamed.map(|(id, changes, ended)| {

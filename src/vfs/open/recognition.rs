@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use crate::engine;
 use crate::format::log::catalog::{Content, FileEntry};
 use crate::ingest::{
-    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_recorded, is_scanned,
-    may_be_recognized, recognize, recognize_at,
+    Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_ordinary, is_recorded,
+    is_scanned, may_be_recognized, recognize, recognize_at,
 };
 use crate::model::{EntryId, Result};
 use crate::store::disk::File;
@@ -85,7 +85,7 @@ impl OpenFile {
             Content::Part | Content::Tensor => false,
             Content::Plain => {
                 let is_index = self.collection.state().is_shard_index(self.node);
-                may_be_recognized(name) || is_index || self.is_data_file()
+                may_be_recognized(name) && !self.is_ordinary(name) || is_index || self.is_data_file()
             }
             Content::Safetensors
             | Content::Npy
@@ -96,6 +96,11 @@ impl OpenFile {
             | Content::Onnx
             | Content::OnnxData => true,
         }
+    }
+
+    /// Whether its first bytes, as they were written, say that it is none of the containers that its name allows.
+    pub(super) fn is_ordinary(&self, name: &[u8]) -> bool {
+        self.written.head().is_some_and(|head| is_ordinary(name, head))
     }
 
     /// Records the containers that the file names, if it is the index of a sharded model under its present name.
@@ -136,7 +141,7 @@ impl OpenFile {
                 let draft =
                     layout.objects.first().filter(|_| layout.drafts == 1 && layout.objects.len() == 1);
                 let draft = draft.map(|draft| draft.object().clone());
-                Bytes::Written(WrittenFile { file: source, stretches, draft })
+                Bytes::Written(WrittenFile { file: source, stretches, object: draft })
             }
             None => Bytes::Other(source),
         })

@@ -6,13 +6,14 @@ use std::sync::{Arc, Weak};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
-use crate::ingest::{Join, Joined, join};
+use crate::ingest::{Join, Joined, is_ordinary, join};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::disk::File;
 use crate::store::{Collection, Verify};
 use crate::stream::Stream;
-use crate::vfs::open::file::OpenFile;
+use crate::vfs::open::file::{Head, OpenFile};
 use crate::vfs::open::layout::Layout;
+use crate::vfs::open::share::ClosedFiles;
 use crate::vfs::open::source::StreamFile;
 
 /// The open files, by collection and node.
@@ -20,7 +21,15 @@ use crate::vfs::open::source::StreamFile;
 pub struct OpenFiles {
     // The keys are numbers that this program assigns, never chosen by a user.
     open: Mutex<HashMap<(u32, EntryId), Weak<OpenFile>, RandomState>>,
+    /// Those that were closed, and are to be compared with others.
+    pub closed: ClosedFiles,
+    /// The first bytes of files that were closed lately, as programs have written them. Held briefly; no other lock is
+    /// taken with it.
+    heads: Mutex<HashMap<(u32, EntryId), Head, RandomState>>,
 }
+
+/// Most files whose first bytes are known. A full table is emptied.
+const HEADS_MAX: usize = 4096;
 
 impl OpenFiles {
     /// The open file of a node; opens it if needed.
@@ -31,6 +40,8 @@ impl OpenFiles {
             return Ok(open_file);
         }
         let open_file = Arc::new(OpenFile::open(collection, node, verify)?);
+        // From now on the open file knows them.
+        open_file.written.begins_with(self.heads.lock().remove(&key));
         if open.len() > 1024 && open.len().is_power_of_two() {
             open.retain(|_, open_file| open_file.strong_count() > 0);
         }
@@ -41,6 +52,31 @@ impl OpenFiles {
     /// The open file of a node, if it is open.
     pub fn get(&self, number: u32, node: EntryId) -> Option<Arc<OpenFile>> {
         self.open.lock().get(&(number, node)).and_then(Weak::upgrade)
+    }
+
+    /// Notes the first bytes of a file that was closed.
+    pub fn note_head(&self, open_file: &OpenFile) {
+        let key = (open_file.collection.state().number(), open_file.node);
+        let mut heads = self.heads.lock();
+        match open_file.written.head() {
+            Some(head) => {
+                if heads.len() >= HEADS_MAX {
+                    heads.clear();
+                }
+                heads.insert(key, head);
+            }
+            None => drop(heads.remove(&key)),
+        }
+    }
+
+    /// Whether the first bytes of a file, as programs have written them lately, say that it is none of the containers that
+    /// a name allows.
+    pub fn is_ordinary(&self, number: u32, node: EntryId, name: &[u8]) -> bool {
+        let head = match self.get(number, node) {
+            Some(open_file) => open_file.written.head(),
+            None => self.heads.lock().get(&(number, node)).copied(),
+        };
+        head.is_some_and(|head| is_ordinary(name, head))
     }
 
     pub fn all(&self) -> Vec<Arc<OpenFile>> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::format::log::catalog::Content;
+use crate::ingest::has_models;
 use crate::model::{CollectionName, EntryId, Error, ErrorKind, Instant, NameIn, OWNER_WRITES, Owner, Result};
 use crate::store::SaveUsage;
 use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
@@ -377,12 +378,14 @@ impl Vfs {
         let to = NameIn { directory: target.node, name: to.name };
         let last = self.file_to_unlink(collection, to.directory, to.name);
         let mut changes = Changes::default();
+        let rename = match self.ordinary_file(collection, from, to) {
+            Some(_) => open::rename_ordinary,
+            None => open::rename,
+        };
         let arrived = self.rename_as_container(collection, from, to, keep, &mut changes);
         let renamed = match arrived {
             Some(node) => Ok((node, Changes::default())),
-            None => {
-                self.removing(collection, to, || self.with_room(|| open::rename(collection, from, to, keep)))
-            }
+            None => self.removing(collection, to, || self.with_room(|| rename(collection, from, to, keep))),
         };
         let (node, more) = match renamed {
             Ok(renamed) => renamed,
@@ -397,7 +400,11 @@ impl Vfs {
             (is_file, state.must_be_recognized_again(node))
         };
         let mut finish = || {
-            if is_marked || is_file && arrived.is_none() && open::has_other_suffix(from.name, to.name) {
+            // Written to meanwhile, it may not be ordinary any more.
+            let number = collection.state().number();
+            let is_ordinary = || self.open_files.is_ordinary(number, node, to.name);
+            let has_changed = is_file && arrived.is_none() && open::has_other_suffix(from.name, to.name);
+            if is_marked || has_changed && !is_ordinary() {
                 let open_file = self.open_files.open(collection, node, self.verify);
                 // The kernel must learn that its names are out of date.
                 let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
@@ -441,6 +448,32 @@ impl Vfs {
         arrives.then_some(collection)
     }
 
+    /// The file with a name, if a rename to another, which is free, leaves it an ordinary file: its first bytes say so.
+    fn ordinary_file(&self, collection: &Collection, from: NameIn<'_>, to: NameIn<'_>) -> Option<EntryId> {
+        let (number, node) = {
+            let state = collection.state();
+            let node = state.directory(from.directory)?.get(from.name)?;
+            let is_plain = state.node(node)?.file()?.content == Content::Plain;
+            let is_free = state.directory(to.directory)?.get(to.name).is_none();
+            let is_alone = state.links(node).len() == 1 && !state.is_shard_index(node) && !has_models(&state);
+            Some((state.number(), node)).filter(|_| is_plain && is_free && is_alone)?
+        };
+        Some(node).filter(|_| self.open_files.is_ordinary(number, node, to.name))
+    }
+
+    /// Whether a rename leaves an ordinary file as it is, so that it takes no time.
+    pub fn renames_ordinary(&self, from: ChildName<'_>, to: ChildName<'_>) -> bool {
+        let (Ok(Located::Node(source)), Ok(Located::Node(target))) =
+            (self.locate(from.parent), self.locate(to.parent))
+        else {
+            return false;
+        };
+        let named = |view: &FileView, name| NameIn { directory: view.node.entry.id, name };
+        let (old, new) = (named(&source, from.name), named(&target, to.name));
+        Arc::ptr_eq(&source.collection, &target.collection)
+            && self.ordinary_file(&source.collection, old, new).is_some()
+    }
+
     /// Renames a file that its new name makes a container, together with the names of its tensors. `None` where the
     /// name does not, or that fails: nothing is renamed then.
     fn rename_as_container(
@@ -457,6 +490,9 @@ impl Vfs {
             let is_plain = node.file()?.content == Content::Plain;
             Some(node.entry.id).filter(|_| is_plain && open::may_become_container(&state, from.name, to))?
         };
+        if self.ordinary_file(collection, from, to).is_some() {
+            return None;
+        }
         let open_file = self.open_files.open(collection, node, self.verify).ok()?;
         let renamed = open_file.rename_as_container(from, to, keep, changes);
         let is_renamed = renamed.inspect_err(|error| log::debug!("renaming a file in two steps: {error}"));

@@ -32,7 +32,10 @@ impl Vfs {
 
     /// Flushes a file that a program has closed. After a failure the invalidation for its changes is pending.
     pub fn flush_closed(&self, open_file: &OpenFile) -> Result<Invalidation> {
-        self.flushed(open_file, OpenFile::flush_closed)
+        let flushed = self.flushed(open_file, OpenFile::flush_closed);
+        self.open_files.closed.note(open_file);
+        self.open_files.note_head(open_file);
+        flushed
     }
 
     fn flushed(
@@ -217,6 +220,7 @@ impl Vfs {
     /// other error.
     pub fn flush_at_end(&self) -> (Vec<(String, String)>, Result<()>) {
         self.release_unlinked();
+        self.compare_at_end();
         let mut synced = self.sync(&mut |_| ());
         let kept = self.unflushed.lock().clone();
         if kept.iter().any(|open_file| open_file.is_changed()) {

@@ -31,6 +31,7 @@ pub(in crate::vfs) mod opened_forms;
 pub(in crate::vfs) mod relocation;
 mod row_orders;
 mod rows;
+mod share;
 pub(in crate::vfs) mod tag_places;
 pub(in crate::vfs) mod tags;
 pub(in crate::vfs) mod tenant;

@@ -6,6 +6,7 @@ mod cost;
 mod decoded;
 mod exact;
 mod forms;
+mod kv;
 mod others;
 mod packed;
 mod readers;
@@ -39,6 +40,7 @@ pub fn rows() -> Vec<Row> {
     rows.extend(small::rows());
     rows.extend(transport::rows());
     rows.extend(changes::rows());
+    rows.extend(kv::rows());
     rows.extend(others::rows());
     rows.extend(cost::rows());
     rows.extend(remote::rows());

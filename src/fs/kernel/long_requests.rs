@@ -1,0 +1,171 @@
+//! Long requests of the device, which other threads answer: a create or a rename does not wait for the writes before it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::sender::{Route, TRANSFER_BYTES_MAX};
+use super::service::Service;
+
+/// A request of as many bytes is long. Only writes are.
+pub(super) const LONG_BYTES: usize = 64 << 10;
+/// Threads at a time. They mostly wait for the disk, or copy.
+const THREADS_MAX: usize = 16;
+/// Requests that wait for a thread. More are answered by the thread that has read them.
+const WAITING_MAX: usize = THREADS_MAX;
+/// A thread without work ends after this time.
+const REST: Duration = Duration::from_secs(10);
+
+const PAGE_BYTES: usize = 4096;
+/// Bytes of a write before its data, which begins at a page: so it can go past the page cache.
+const BEFORE_DATA: usize = 80;
+/// A buffer for the longest write with its header and arguments. The kernel refuses a shorter one.
+const BUFFER_BYTES: usize = TRANSFER_BYTES_MAX + PAGE_BYTES;
+
+/// The memory of a request.
+pub(super) struct RequestBuffer {
+    bytes: Vec<u8>,
+    begin: usize,
+}
+
+impl RequestBuffer {
+    pub fn new() -> RequestBuffer {
+        // The system gives pages of it at their first use.
+        let bytes = vec![0; BUFFER_BYTES + PAGE_BYTES];
+        let begin = (bytes.as_ptr().align_offset(PAGE_BYTES) + PAGE_BYTES - BEFORE_DATA) % PAGE_BYTES;
+        RequestBuffer { bytes, begin }
+    }
+
+    /// All of it.
+    pub fn room(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.begin..self.begin + BUFFER_BYTES).unwrap_or_default()
+    }
+
+    /// The first bytes.
+    pub fn first(&self, len: usize) -> &[u8] {
+        self.bytes.get(self.begin..self.begin + len.min(BUFFER_BYTES)).unwrap_or_default()
+    }
+}
+
+struct Long {
+    buffer: RequestBuffer,
+    len: usize,
+    route: Route,
+}
+
+/// Held briefly; no other lock is taken with it.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Long>,
+    /// Buffers for the threads that read requests.
+    free: Vec<RequestBuffer>,
+    /// Threads that wait for work.
+    idle: usize,
+    threads: usize,
+    is_ending: bool,
+}
+
+/// The long requests, and the threads that answer them. These start when they are needed.
+pub(super) struct LongRequests<S> {
+    service: Arc<S>,
+    queue: Mutex<Queue>,
+    /// Notified of a request, and of the end.
+    arrived: Condvar,
+    /// Notified when the last thread ends.
+    ended: Condvar,
+}
+
+impl<S: Service> LongRequests<S> {
+    pub fn new(service: Arc<S>) -> Arc<LongRequests<S>> {
+        Arc::new(LongRequests {
+            service,
+            queue: Mutex::default(),
+            arrived: Condvar::new(),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// Answers the first `len` bytes of a buffer, now or later. Returns a buffer for the next request.
+    pub fn answer(self: &Arc<Self>, buffer: RequestBuffer, len: usize, route: Route) -> RequestBuffer {
+        let mut queue = self.queue.lock();
+        if queue.waiting.len() >= WAITING_MAX
+            || (queue.idle <= queue.waiting.len() && !self.start(&mut queue))
+        {
+            drop(queue);
+            self.service.receive(buffer.first(len), route);
+            return buffer;
+        }
+        queue.waiting.push_back(Long { buffer, len, route });
+        let next = queue.free.pop();
+        drop(queue);
+        self.arrived.notify_one();
+        next.unwrap_or_else(RequestBuffer::new)
+    }
+
+    /// Makes sure that a thread takes the next request. `false` if there is none, and none can be started.
+    fn start(self: &Arc<Self>, queue: &mut Queue) -> bool {
+        if queue.threads >= THREADS_MAX {
+            return true;
+        }
+        let long = self.clone();
+        let started = std::thread::Builder::new().name("long-request".to_owned()).spawn(move || long.work());
+        match started {
+            Ok(_) => queue.threads += 1,
+            Err(error) => log::warn!("a long request is answered by the thread that has read it: {error}"),
+        }
+        queue.threads > 0
+    }
+
+    fn work(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(Long { buffer, len, route }) = queue.waiting.pop_front() {
+                drop(queue);
+                self.service.receive(buffer.first(len), route);
+                queue = self.queue.lock();
+                queue.free.push(buffer);
+                continue;
+            }
+            if queue.is_ending {
+                break;
+            }
+            queue.idle += 1;
+            let is_over = self.arrived.wait_for(&mut queue, REST).timed_out();
+            queue.idle -= 1;
+            if is_over && queue.waiting.is_empty() {
+                // The buffers of a burst of writes go with its threads.
+                queue.free.pop();
+                break;
+            }
+        }
+        queue.threads -= 1;
+        if queue.threads == 0 {
+            self.ended.notify_all();
+        }
+    }
+
+    /// Waits until all are answered and the threads have ended. No more come.
+    pub fn end(&self) {
+        let mut queue = self.queue.lock();
+        queue.is_ending = true;
+        self.arrived.notify_all();
+        while queue.threads > 0 {
+            self.ended.wait(&mut queue);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BEFORE_DATA, BUFFER_BYTES, RequestBuffer};
+
+    #[test]
+    fn the_data_of_a_write_begins_at_a_page() {
+        let mut buffer = RequestBuffer::new();
+        assert_eq!(buffer.room().len(), BUFFER_BYTES);
+        assert!(buffer.first(BUFFER_BYTES)[BEFORE_DATA..].as_ptr().addr().is_multiple_of(4096));
+        assert_eq!(buffer.first(5).as_ptr(), buffer.first(BUFFER_BYTES).as_ptr());
+    }
+}
