@@ -304,7 +304,11 @@ impl Dispatcher {
             let from = ChildName { parent, name: &name };
             let to = ChildName { parent: new_parent, name: &new_name };
             dispatcher.name_gone("rename", reply, to, || {
-                let renamed = dispatcher.vfs.rename(from, to, flags.keeps());
+                let renamed = if flags.exchanges() {
+                    dispatcher.vfs.exchange(from, to)
+                } else {
+                    dispatcher.vfs.rename(from, to, flags.keeps())
+                };
                 if let Err(error) = &renamed {
                     let new_name = OsStr::from_bytes(to.name);
                     control::note_refused_rename(&dispatcher.mounted, user, from, new_name, error);

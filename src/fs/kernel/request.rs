@@ -235,15 +235,21 @@ pub struct RenameFlags(pub u32);
 
 impl RenameFlags {
     const NO_REPLACE: u32 = 1;
+    const EXCHANGE: u32 = 2;
 
     /// Whether the new name must not exist (`RENAME_NOREPLACE`).
     pub fn keeps(self) -> bool {
         self.0 & RenameFlags::NO_REPLACE != 0
     }
 
-    /// Whether it asks for more than that: an exchange of two names, or a whiteout.
+    /// Whether both names exist and change places (`RENAME_EXCHANGE`).
+    pub fn exchanges(self) -> bool {
+        self.0 == RenameFlags::EXCHANGE
+    }
+
+    /// Whether it asks for more than one of these: a whiteout, for example.
     pub fn has_others(self) -> bool {
-        self.0 & !RenameFlags::NO_REPLACE != 0
+        !matches!(self.0, 0 | RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE)
     }
 }
 
