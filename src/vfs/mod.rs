@@ -9,6 +9,7 @@ pub mod form;
 pub mod open;
 mod tree;
 
+pub use tree::allocate::Allocate;
 pub use tree::attr::{Attr, Kind};
 pub use tree::content::{CacheMode, Content, ContentVersion};
 pub use tree::ino::{ChildName, Ino, Owner, Place};

@@ -115,7 +115,7 @@ fn a_new_file_is_written_synced_renamed_cut_and_removed() {
     assert_eq!(kernel.find("t/c/new.bin"), Err(libc::ENOENT));
     let found = kernel.find("t/c/renamed.bin").unwrap();
     assert_eq!((found.node, found.bytes), (node, 300_000));
-    // Without replacing, and in exchange.
+    // Without replacing, and in exchange with a file of another suffix.
     let flagged = |flags: u32| {
         [long(folder), numbers(&[flags, 0]), name("renamed.bin"), name("m.safetensors")].concat()
     };

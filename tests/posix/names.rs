@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
-use support::{Fixture, SetOnDrop, errno, mkfifo, mknod, names, rename_with};
+use support::{Fixture, SetOnDrop, errno, mkfifo, mknod, names, npy_file, rename_with};
 
 #[test]
 fn directories_move_and_are_replaced_only_when_empty() {
@@ -47,11 +47,58 @@ fn rename_without_replacement_keeps_the_existing_file() {
     fs::write(&one, b"1").unwrap();
     fs::write(&other, b"2").unwrap();
     assert_eq!(errno(rename_with(&one, &other, libc::RENAME_NOREPLACE)), libc::EEXIST);
-    assert_eq!(errno(rename_with(&one, &other, libc::RENAME_EXCHANGE)), libc::EINVAL);
+    assert_eq!(errno(rename_with(&one, &other, libc::RENAME_WHITEOUT)), libc::EINVAL);
     assert_eq!((fs::read(&one).unwrap(), fs::read(&other).unwrap()), (b"1".to_vec(), b"2".to_vec()));
     rename_with(&one, &fixture.path("third"), libc::RENAME_NOREPLACE).unwrap();
     assert_eq!(names(&fixture.path("")), ["other", "third"]);
     fs::rename(&other, &other).unwrap();
+    fixture.check();
+}
+
+#[test]
+fn an_exchange_swaps_files_directories_and_containers_at_once() {
+    let mut fixture = Fixture::new();
+    let at = |name: &str| fixture.path(name);
+    let arrays = [1.5_f32, 2.5].map(|value| npy_file(&vec![value.to_le_bytes(); 3000].concat()));
+    fs::create_dir_all(at("blue/deep")).unwrap();
+    fs::create_dir(at("green")).unwrap();
+    fs::write(at("blue/deep/f"), b"blue").unwrap();
+    fs::write(at("green/f"), b"green").unwrap();
+    fs::write(at("blue/a.npy"), &arrays[0]).unwrap();
+    fs::write(at("green/b.npy"), &arrays[1]).unwrap();
+    let swap = |one: &str, other: &str| rename_with(&at(one), &at(other), libc::RENAME_EXCHANGE);
+    let open = fs::File::open(at("green/f")).unwrap();
+    let numbers = ["blue", "green"].map(|name| fs::metadata(at(name)).unwrap().ino());
+    swap("blue", "green").unwrap();
+    assert_eq!(["green", "blue"].map(|name| fs::metadata(at(name)).unwrap().ino()), numbers);
+    assert_eq!(names(&at("blue")), ["b.npy", "f"]);
+    assert_eq!(names(&at("green")), ["a.npy", "deep"]);
+    assert_eq!(fs::read(at("green/deep/f")).unwrap(), b"blue");
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "green");
+    // Files in two directories, one of them with tensors.
+    swap("green/a.npy", "blue/b.npy").unwrap();
+    assert_eq!(fs::read(at("green/a.npy")).unwrap(), arrays[1]);
+    assert_eq!(fs::read(at("green/.tensors/a")).unwrap()[..4], 2.5_f32.to_le_bytes());
+    assert_eq!(fs::read(at("blue/.tensors/b")).unwrap()[..4], 1.5_f32.to_le_bytes());
+    // A file and a directory.
+    swap("blue/f", "green/deep").unwrap();
+    assert_eq!(fs::read(at("green/deep")).unwrap(), b"green");
+    assert_eq!(names(&at("blue/f")), ["f"]);
+    swap("blue/f", "blue/f").unwrap();
+    for (one, other, error) in [
+        ("blue", "blue/f", libc::EINVAL),
+        ("blue/f/f", "blue", libc::EINVAL),
+        ("blue", "missing", libc::ENOENT),
+        ("missing", "blue", libc::ENOENT),
+        ("green/deep", "green/a.npy", libc::EINVAL),
+        ("green/.tensors/a", "green/a.npy", libc::EPERM),
+    ] {
+        assert_eq!(errno(swap(one, other)), error, "{one} {other}");
+    }
+    drop(open);
+    fixture.remount();
+    assert_eq!(fs::read(fixture.path("green/a.npy")).unwrap(), arrays[1]);
+    assert_eq!(fs::read(fixture.path("green/deep")).unwrap(), b"green");
     fixture.check();
 }
 

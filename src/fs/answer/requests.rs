@@ -9,8 +9,8 @@ use crate::fs::answer::caller::Caller;
 use crate::fs::answer::dispatcher::{About, Dispatcher, Durable, EntryTimes, LookupBegun};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{
-    Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation, RenameFlags, Reply,
-    Request, Service, SetAttributes, SetTime, Space,
+    AllocateFlags, Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation,
+    RenameFlags, Reply, Request, Service, SetAttributes, SetTime, Space,
 };
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
@@ -20,7 +20,7 @@ use crate::store::is_program_attribute;
 use crate::store::now_nanoseconds;
 use crate::trace;
 use crate::vfs::open::SetAttr;
-use crate::vfs::{ChildName, Ino, Kind, Listed, Located, Place};
+use crate::vfs::{Allocate, ChildName, Ino, Kind, Listed, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 /// The events for which files are always ready.
@@ -106,6 +106,9 @@ impl Service for Dispatcher {
                 self.measured(Counted::Write, node, || {
                     self.write(user, node, Write { handle, offset, data, kills_setid, flags }, reply);
                 });
+            }
+            Operation::Allocate { handle, offset, bytes, flags } => {
+                self.measured(Counted::Write, node, || self.allocate(handle, offset, bytes, flags, reply));
             }
             Operation::Flush { handle } => {
                 self.measured(Counted::Flush, node, || match self.file(handle) {
@@ -304,7 +307,11 @@ impl Dispatcher {
             let from = ChildName { parent, name: &name };
             let to = ChildName { parent: new_parent, name: &new_name };
             dispatcher.name_gone("rename", reply, to, || {
-                let renamed = dispatcher.vfs.rename(from, to, flags.keeps());
+                let renamed = if flags.exchanges() {
+                    dispatcher.vfs.exchange(from, to)
+                } else {
+                    dispatcher.vfs.rename(from, to, flags.keeps())
+                };
                 if let Err(error) = &renamed {
                     let new_name = OsStr::from_bytes(to.name);
                     control::note_refused_rename(&dispatcher.mounted, user, from, new_name, error);
@@ -349,6 +356,17 @@ impl Dispatcher {
                 trace::note_bytes(data.len() as u64);
                 reply.written(data.len() as u32);
             }
+            Err(error) => self.write_refused(&open_file, reply, &error),
+        }
+    }
+
+    fn allocate(&self, handle: u64, offset: u64, bytes: u64, flags: AllocateFlags, reply: Reply) {
+        let Some(open_file) = self.file(handle).filter(|_| !flags.has_others()) else {
+            return reply.error(errno::UNSUPPORTED);
+        };
+        self.handles.get(handle).iter().for_each(|open| open.writes());
+        match self.vfs.allocate(&open_file, offset, bytes, Allocate::of(flags.zeroes(), flags.keeps_size())) {
+            Ok(()) => reply.ok(),
             Err(error) => self.write_refused(&open_file, reply, &error),
         }
     }

@@ -21,6 +21,8 @@ pub(in crate::fs) const TOO_SHORT: Errno = Errno(libc::ERANGE);
 pub(in crate::fs) const BAD_HANDLE: Errno = Errno(libc::EBADF);
 /// The call has an unknown flag.
 pub(in crate::fs) const NO_SUCH_FLAG: Errno = Errno(libc::EINVAL);
+/// Files have no such operation.
+pub(in crate::fs) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 /// The path is a file where a directory is required.
 pub(in crate::fs) const NOT_DIRECTORY: Errno = Errno(libc::ENOTDIR);
 

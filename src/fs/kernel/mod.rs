@@ -40,8 +40,8 @@ pub(super) mod session;
 
 pub use reply::{Attributes, Entry, Listing, Opened, OpenedFlags, Reply, Space};
 pub use request::{
-    AttributeFlags, Forgotten, ForgottenInode, Malformed, OpenFlags, Operation, REQUEST_HEADER_BYTES,
-    RenameFlags, Request, SetAttributes, SetTime,
+    AllocateFlags, AttributeFlags, Forgotten, ForgottenInode, Malformed, OpenFlags, Operation,
+    REQUEST_HEADER_BYTES, RenameFlags, Request, SetAttributes, SetTime,
 };
 pub use sender::{REPLY_HEADER_BYTES, ReplyHeader, Route, Sender, TRANSFER_BYTES_MAX, ToDevice};
 pub use service::Service;

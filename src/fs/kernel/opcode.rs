@@ -33,6 +33,7 @@ pub(super) const INTERRUPT: u32 = 36;
 pub(super) const DESTROY: u32 = 38;
 pub(super) const POLL: u32 = 40;
 pub(super) const BATCH_FORGET: u32 = 42;
+pub(super) const FALLOCATE: u32 = 43;
 pub(super) const READDIRPLUS: u32 = 44;
 pub(super) const RENAME2: u32 = 45;
 

@@ -106,6 +106,12 @@ pub enum Operation<'a> {
         kills_setid: bool,
         flags: OpenFlags,
     },
+    Allocate {
+        handle: u64,
+        offset: u64,
+        bytes: u64,
+        flags: AllocateFlags,
+    },
     Flush {
         handle: u64,
     },
@@ -235,15 +241,47 @@ pub struct RenameFlags(pub u32);
 
 impl RenameFlags {
     const NO_REPLACE: u32 = 1;
+    const EXCHANGE: u32 = 2;
 
     /// Whether the new name must not exist (`RENAME_NOREPLACE`).
     pub fn keeps(self) -> bool {
         self.0 & RenameFlags::NO_REPLACE != 0
     }
 
-    /// Whether it asks for more than that: an exchange of two names, or a whiteout.
+    /// Whether both names exist and change places (`RENAME_EXCHANGE`).
+    pub fn exchanges(self) -> bool {
+        self.0 == RenameFlags::EXCHANGE
+    }
+
+    /// Whether it asks for more than one of these: a whiteout, for example.
     pub fn has_others(self) -> bool {
-        self.0 & !RenameFlags::NO_REPLACE != 0
+        !matches!(self.0, 0 | RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE)
+    }
+}
+
+/// The flags of fallocate(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AllocateFlags(pub u32);
+
+impl AllocateFlags {
+    const KEEP_SIZE: u32 = 1;
+    const PUNCH_HOLE: u32 = 2;
+    const ZERO_RANGE: u32 = 16;
+
+    /// Whether the size of the file stays (`FALLOC_FL_KEEP_SIZE`).
+    pub fn keeps_size(self) -> bool {
+        self.0 & AllocateFlags::KEEP_SIZE != 0
+    }
+
+    /// Whether the range becomes zeros (`FALLOC_FL_PUNCH_HOLE`, `FALLOC_FL_ZERO_RANGE`).
+    pub fn zeroes(self) -> bool {
+        self.0 & (AllocateFlags::PUNCH_HOLE | AllocateFlags::ZERO_RANGE) != 0
+    }
+
+    /// Whether it asks for more than that: a range that is cut out, for example.
+    pub fn has_others(self) -> bool {
+        let known = AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE | AllocateFlags::ZERO_RANGE;
+        self.0 & !known != 0
     }
 }
 
@@ -501,6 +539,13 @@ impl<'a> Operation<'a> {
                 Operation::Read { handle, offset: in_a_file(offset)?, size, flags }
             }
             opcode::WRITE => from.write()?,
+            opcode::FALLOCATE => {
+                let (handle, offset, bytes) = (from.u64()?, from.u64()?, from.u64()?);
+                let flags = AllocateFlags(from.u32()?);
+                // Padding.
+                from.skip(4)?;
+                Operation::Allocate { handle, offset: in_a_file(offset)?, bytes, flags }
+            }
             opcode::FLUSH => {
                 let handle = from.u64()?;
                 // Padding and the owner of locks.

@@ -274,6 +274,54 @@ fn add_rename(
     Ok((id, changes))
 }
 
+/// Exchanges two names (`RENAME_EXCHANGE`) of files, links or directories, in one batch. Returns the nodes that they led to.
+/// Fails with `Invalid` for a file that would get another suffix, by which it could be another kind of file, and for a
+/// directory and a name below it.
+pub fn exchange(collection: &Collection, one: NameIn<'_>, other: NameIn<'_>) -> Result<[EntryId; 2]> {
+    collection.record(Touched::default(), |batch, state| {
+        let nodes = [named(state, one.directory, one.name)?, named(state, other.directory, other.name)?];
+        let ids = [nodes[0].entry.id, nodes[1].entry.id];
+        if ids[0] == ids[1] {
+            return Ok(ids);
+        }
+        for (node, from, to) in [(&nodes[0], one, other), (&nodes[1], other, one)] {
+            let id = node.entry.id;
+            match &node.entry.node_type {
+                NodeType::File(_) if has_other_suffix(from.name, to.name) => {
+                    return Err(Error::invalid(
+                        "files of other suffixes cannot be exchanged; rename them one by one",
+                    ));
+                }
+                NodeType::File(file) => {
+                    file.objects.iter().try_for_each(|object| collection.check_no_parent(*object))?;
+                }
+                NodeType::Directory if to.directory == id || is_below(state, to.directory, id) => {
+                    return Err(Error::invalid("a directory cannot go into itself"));
+                }
+                _ => {}
+            }
+        }
+        // Both go before one comes: each takes the place of the other.
+        for NameIn { directory, name } in [one, other] {
+            batch.mark_requested_by_kernel(directory, name);
+            batch.entry(Entry::NameRemoved { parent: directory, name: name.into() });
+        }
+        let next = state.last_entry();
+        for (number, node, from, to) in [(1, &nodes[0], one, other), (2, &nodes[1], other, one)] {
+            put_name(batch, to.directory, to.name, EntryId(next + number), node.entry.id);
+            batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
+            mark(batch, state, node, from, to);
+            if let NodeType::Symlink(target) = &node.entry.node_type {
+                mark_blob(batch, state, to, target);
+            }
+        }
+        for parent in [one.directory, other.directory] {
+            touch_directory(batch, state, parent);
+        }
+        Ok(ids)
+    })
+}
+
 /// Plain names of tensors that a program ended.
 struct PlainNamesEnded {
     path: String,

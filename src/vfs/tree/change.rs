@@ -427,6 +427,44 @@ impl Vfs {
         self.forget_or_queue(collection, changes, None, finished)
     }
 
+    /// Exchanges two names of a collection (`RENAME_EXCHANGE`).
+    pub fn exchange(&self, from: ChildName<'_>, to: ChildName<'_>) -> Result<Invalidation> {
+        self.check_access()?;
+        let source = self.directory_for(from.parent, from.name)?;
+        let target = self.directory_for(to.parent, to.name)?;
+        let collection = &source.collection;
+        if !Arc::ptr_eq(collection, &target.collection) {
+            return Err(other_collection());
+        }
+        for (directory, name) in [(source.node, from.name), (target.node, to.name)] {
+            if collection.state().is_of_tensors(directory, name) {
+                return Err(of_container());
+            }
+        }
+        let from = NameIn { directory: source.node, name: from.name };
+        let to = NameIn { directory: target.node, name: to.name };
+        let nodes = self.with_room(|| open::exchange(collection, from, to))?;
+        self.moved_between(collection, from.directory, to.directory);
+        let mut changes = Changes::default();
+        let mut finish = || {
+            for node in nodes {
+                if collection.state().must_be_recognized_again(node) {
+                    let open_file = self.open_files.open(collection, node, self.verify);
+                    let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
+                    changes.merge(self.look_at_renamed(&open_file)?);
+                }
+                changes.merge(self.data_files_recognized(collection, node));
+                changes.merge(self.look_at_blob(collection, node)?);
+            }
+            Ok(())
+        };
+        let finished = finish();
+        for name in [from, to] {
+            self.queue_invalidation(self.forget_name(collection, name));
+        }
+        self.forget_or_queue(collection, changes, None, finished)
+    }
+
     /// The collection of a file, if a rename takes it to where settings for what arrives apply.
     pub fn arrives_by_rename(&self, from: ChildName<'_>, to: ChildName<'_>) -> Option<Arc<Collection>> {
         let Located::Node(source) = self.locate(from.parent).ok()? else { return None };

@@ -8,6 +8,7 @@
 //! afterwards (`docs/LOCKS.md`). `flush.rs` finds room on a full disk, `invalidate.rs` turns changes into inodes,
 //! `backing.rs` and `content.rs` say which files the kernel may read itself and which may be decoded as a whole.
 
+pub(in crate::vfs) mod allocate;
 pub(in crate::vfs) mod attr;
 pub(in crate::vfs) mod backing;
 pub(in crate::vfs) mod caches;
