@@ -142,6 +142,9 @@ def requests():
     for flags, kills in [(NUMBERS["FUSE_WRITE_KILL_SUIDGID"], True), (NUMBERS["FUSE_WRITE_CACHE"], False)]:
         body = asked("fuse_write_in", fh=8, offset=4096, size=len(data), write_flags=flags) + data
         request("FUSE_WRITE", body, "Write", handle=8, offset=4096, data=data.hex(), kills_setid=kills)
+    cut = {"offset": 7 << 33, "length": 3 << 34}
+    body = asked("fuse_fallocate_in", fh=12, mode=3, **cut)
+    request("FUSE_FALLOCATE", body, "Allocate", handle=12, offset=7 << 33, bytes=3 << 34, flags=3)
     request("FUSE_STATFS", b"", "Statfs")
     request("FUSE_RELEASE", asked("fuse_release_in", fh=9), "Release", handle=9)
     request("FUSE_FSYNC", asked("fuse_fsync_in", fh=10), "Fsync", handle=10)

@@ -88,6 +88,9 @@ fn described(operation: &Operation) -> (&'static str, Value) {
             "Write",
             json!({"handle": handle, "offset": offset, "data": hexed(data), "kills_setid": kills_setid}),
         ),
+        Operation::Allocate { handle, offset, bytes, flags } => {
+            ("Allocate", json!({"handle": handle, "offset": offset, "bytes": bytes, "flags": flags.0}))
+        }
         Operation::Flush { handle } => ("Flush", json!({"handle": handle})),
         Operation::Fsync { handle } => ("Fsync", json!({"handle": handle})),
         Operation::Release { handle } => ("Release", json!({"handle": handle})),
