@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -65,8 +65,11 @@ impl<'d> Pipe<'d> {
             events.push(&of_slot.copied);
             give.send(Buffer { bytes: of_slot.memory.bytes(), slot }).expect("its receiver is in scope");
         }
+        let failed = |error| Error::io(format!("reading {}", path.display()), error);
+        let number = fs::File::open(path).and_then(|file| number_of(&file)).map_err(failed)?;
         let work = Work {
             path,
+            number,
             offset,
             pieces: Mutex::new(pieces(offset, len)),
             free: Mutex::new(free),
@@ -76,7 +79,8 @@ impl<'d> Pipe<'d> {
             let (filled, full) = channel();
             for _ in 0..readers {
                 let (work, filled) = (&work, filled.clone());
-                scope.spawn(move || work.read(&filled));
+                let reader = thread::Builder::new().name("gpu-read".to_owned());
+                reader.spawn_scoped(scope, move || work.read(&filled)).map_err(failed)?;
             }
             drop(filled);
             // SAFETY: guaranteed by the caller.
@@ -121,9 +125,16 @@ unsafe fn copy_all<'b>(
     Ok(())
 }
 
+/// The numbers of the device and the inode of a file.
+fn number_of(file: &fs::File) -> std::io::Result<(u64, u64)> {
+    file.metadata().map(|found| (found.dev(), found.ino()))
+}
+
 /// The part of a file that several threads read.
 struct Work<'w, 'b, P> {
     path: &'w Path,
+    /// Of the file that all threads read.
+    number: (u64, u64),
     offset: u64,
     /// The pieces that no thread has taken yet.
     pieces: Mutex<P>,
@@ -144,6 +155,9 @@ impl<'b, P: Iterator<Item = Piece>> Work<'_, 'b, P> {
     fn read_pieces(&self, filled: &Sender<Result<(Piece, Buffer<'b>)>>) -> std::io::Result<()> {
         // A descriptor of its own gives each thread its own read-ahead.
         let file = fs::File::open(self.path)?;
+        if number_of(&file)? != self.number {
+            return Err(std::io::Error::other("the file was replaced while it was read"));
+        }
         while !self.is_over.load(Ordering::Relaxed) {
             let Some(piece) = self.pieces.lock().next() else { break };
             let Ok(buffer) = self.free.lock().recv() else { break };

@@ -38,8 +38,8 @@ fn a_policy_is_set_stored_and_refused_as_a_whole() {
     let bytes = fs::OpenOptions::new().write(true).open(&path).unwrap();
     refused(bytes.write_all_at(b"\xff\xfe", 0), libc::EINVAL);
     // Not at offset 0: each write is one command, whatever its offset.
-    bytes.write_all_at(b"cache", 1 << 40).unwrap();
-    assert_eq!(fs::read_to_string(&path).unwrap(), "cache\n");
+    bytes.write_all_at(b"cache:50%", 1 << 40).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "cache:50%\n");
     drop(bytes);
     as_nobody(&mounted.mountpoint, "echo auto > demo/model/.ctl/policy").failed(2, &["Permission denied"]);
     chown(mounted.path("demo/model"), Some(65534), None).unwrap();

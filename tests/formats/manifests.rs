@@ -234,6 +234,7 @@ fn a_manifest_without_files_is_a_removal_and_short() {
         let tool = "tierfs 100.200.300".to_owned();
         let empty =
             Manifest { message: String::new(), needs: Vec::new(), pieces: Vec::new(), tool, ..described() };
+        let empty = Manifest { differences: Vec::new(), ..empty };
         Manifest { collection, files: Vec::new(), variants: Vec::new(), ..empty }
     };
     let long: String = (0..255).map(|at| char::from(b'a' + (at * at % 26) as u8)).collect();

@@ -169,7 +169,7 @@ def requests():
     request("FUSE_DESTROY", b"", "Destroy")
     body = asked("fuse_poll_in", fh=12, kh=13, events=0x41)
     request("FUSE_POLL", body, "Poll", handle=12, kernel_handle=13, events=0x41)
-    for opcode in ("FUSE_INIT", "FUSE_ACCESS", "FUSE_IOCTL", "FUSE_FALLOCATE", "FUSE_LSEEK", "FUSE_COPY_FILE_RANGE"):
+    for opcode in ("FUSE_INIT", "FUSE_ACCESS", "FUSE_IOCTL", "FUSE_LSEEK", "FUSE_COPY_FILE_RANGE"):
         request(opcode, bytes(64), "Other", opcode=NUMBERS[opcode])
     request(9999, b"", "Other", opcode=9999)
 

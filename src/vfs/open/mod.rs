@@ -70,7 +70,7 @@ pub use file::OpenFile;
 pub use hub::blob_of_link;
 pub use names::{
     Above, create, exchange, finish_renames, has_other_suffix, inherited, link, make_directory,
-    may_become_container, remove_directory, rename, rename_ordinary, symlink, unlink,
+    may_become_container, remove_directory, rename, rename_ordinary, symlink, unlink, unlink_if,
 };
 pub use program_attributes::{SetHow, remove_program_attribute, set_program_attribute, set_tags};
 pub use share::{ClosedFile, ClosedFiles};

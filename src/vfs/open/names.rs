@@ -133,9 +133,28 @@ pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<C
         if node.entry.node_type == NodeType::Directory {
             return Err(Error::new(ErrorKind::IsDirectory, "a directory is removed with rmdir"));
         }
+        batch.mark_requested_by_kernel(parent, name);
         let changes = take_away(batch, state, parent, name, node);
         touch_directory(batch, state, parent);
         Ok(changes)
+    })
+}
+
+/// Removes the name of a file without a request of the kernel, which is told of it, if `may_go` still holds in the batch.
+/// `None` if it does not.
+pub fn unlink_if(
+    collection: &Collection,
+    NameIn { directory, name }: NameIn<'_>,
+    may_go: &dyn Fn(&State, &Node) -> bool,
+) -> Result<Option<Changes>> {
+    collection.record(Touched::default(), |batch, state| {
+        let node = state.directory(directory).and_then(|names| state.node(names.get(name)?));
+        let Some(node) = node.filter(|node| node.file().is_some() && may_go(state, node)) else {
+            return Ok(None);
+        };
+        let changes = take_away(batch, state, directory, name, node);
+        touch_directory(batch, state, directory);
+        Ok(Some(changes))
     })
 }
 
@@ -262,12 +281,7 @@ fn add_rename(
     if let NodeType::Symlink(target) = &node.entry.node_type {
         mark_blob(batch, state, to, target);
     }
-    if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
-        && *first == (from.directory, from.name.into())
-    {
-        let next = NameIn { directory: next.0, name: &next.1 };
-        mark(batch, state, node, from, next);
-    }
+    mark_next(batch, state, node, from);
     for parent in [from.directory, to.directory] {
         touch_directory(batch, state, parent);
     }
@@ -314,6 +328,7 @@ pub fn exchange(collection: &Collection, one: NameIn<'_>, other: NameIn<'_>) -> 
             if let NodeType::Symlink(target) = &node.entry.node_type {
                 mark_blob(batch, state, to, target);
             }
+            mark_next(batch, state, node, from);
         }
         for parent in [one.directory, other.directory] {
             touch_directory(batch, state, parent);
@@ -357,16 +372,10 @@ fn tell(collection: &Collection, ended: Option<PlainNamesEnded>) {
 fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
     let mut changes = Changes::default();
     let id = node.entry.id;
-    batch.mark_requested_by_kernel(parent, name);
     batch.entry(Entry::NameRemoved { parent, name: name.into() });
     match &node.entry.node_type {
         _ if state.links(id).len() > 1 => {
-            if let Some((first, next)) = state.links(id).first().zip(state.links(id).second())
-                && *first == (parent, name.into())
-            {
-                let next = NameIn { directory: next.0, name: &next.1 };
-                mark(batch, state, node, NameIn { directory: parent, name }, next);
-            }
+            mark_next(batch, state, node, NameIn { directory: parent, name });
             let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
             batch.node(entry);
             changes.nodes.push(id);
@@ -400,6 +409,16 @@ fn mark(batch: &mut Batch, state: &State, node: &Node, from: NameIn<'_>, to: Nam
         batch.recognize_again(node.entry.id);
     }
     mark_data_files(batch, state, node.entry.id, to.directory);
+}
+
+/// Marks a file that loses the first of its names: the next one may make it another kind of file.
+fn mark_next(batch: &mut Batch, state: &State, node: &Node, gone: NameIn<'_>) {
+    let links = state.links(node.entry.id);
+    if let Some((first, next)) = links.first().zip(links.second())
+        && *first == (gone.directory, gone.name.into())
+    {
+        mark(batch, state, node, gone, NameIn { directory: next.0, name: &next.1 });
+    }
 }
 
 fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {

@@ -40,9 +40,8 @@ impl Vfs {
         let end = end.ok_or_else(|| Error::new(ErrorKind::TooLarge, "a file past 2^63 - 1 bytes"))?;
         let size = open_file.bytes();
         let more = end.saturating_sub(size.max(offset));
-        if !matches!(change, Allocate::Zero { grows: false })
-            && more > self.free_bytes().saturating_add(self.removed_bytes())
-        {
+        let asks = more > 0 && !matches!(change, Allocate::Zero { grows: false });
+        if asks && more > self.free_bytes() && more > self.free_bytes().saturating_add(self.removed_bytes()) {
             return Err(Error::new(ErrorKind::Full, format!("the disk has no room for {more} bytes more")));
         }
         if let Allocate::Zero { .. } = change {

@@ -7,18 +7,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::engine::{CacheLimit, Heat, POLICY};
 use crate::format::log::catalog::NodeType;
-use crate::model::{EntryId, FREE_MIN, Progress, Result};
+use crate::model::{EntryId, FREE_MIN, Instant, NameIn, Progress, Result};
 use crate::store::Collection;
 use crate::store::EventKind;
-use crate::store::State;
 use crate::store::now_nanoseconds;
+use crate::store::{Node, State};
 use crate::vfs::open::OpenFile;
-use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::vfs::Vfs;
 
@@ -27,7 +27,24 @@ const LOOKED_AT_ONCE: usize = 512;
 /// A cache is emptied to this part below its limit, if that removes whole files, so that the next look is far.
 const SLACK_PART: u64 = 64;
 
-/// What a mount remembers of its cache directories, by the numbers of their collections and nodes.
+/// Files that one request removes at most, and one pass of the job.
+const FILES_A_REQUEST: u64 = 64;
+const FILES_A_JOB: u64 = 4096;
+/// How long a request waits for another thread that removes files.
+const REMOVING_WAIT: Duration = Duration::from_millis(50);
+/// How long a cache is left alone after a look that found nothing to remove.
+const FUTILE_FOR: Duration = Duration::from_secs(2);
+
+/// The work of a pass.
+#[derive(Clone, Copy)]
+struct Amount {
+    /// Bytes to free beyond the limit.
+    short: u64,
+    /// The most files to remove.
+    files: u64,
+}
+
+/// The memory of a mount of its cache directories, by the numbers of their collections and nodes.
 #[derive(Default)]
 pub(super) struct CacheUse {
     /// When files were last opened to be read, in nanoseconds since 1970. The log only has the tick.
@@ -48,6 +65,8 @@ struct Look {
 struct Found {
     held: u64,
     at: Moment,
+    /// Until when another look would find nothing to remove: files are open, pinned, or needed by others.
+    futile_until: Option<Instant>,
 }
 
 /// A moment in the history of a collection.
@@ -75,12 +94,16 @@ impl Found {
         let grown = now.grown.saturating_sub(self.at.grown);
         if self.at.policies == now.policies { self.held.saturating_add(grown) } else { u64::MAX }
     }
+
+    fn is_futile(&self) -> bool {
+        self.futile_until.is_some_and(|until| Instant::now() < until)
+    }
 }
 
 impl Look {
-    /// The most bytes that the directory can have. `u64::MAX` if a new look must tell.
-    fn most(&self, now: Moment) -> u64 {
-        self.found.lock().map_or(u64::MAX, |found| found.most(now))
+    /// Whether the directory can have more bytes than these, and a look may find files to remove.
+    fn is_over(&self, bytes: u64, now: Moment) -> bool {
+        self.found.lock().is_none_or(|found| found.most(now) > bytes && !found.is_futile())
     }
 }
 
@@ -167,16 +190,20 @@ impl Vfs {
 
     /// The cache directories of a collection.
     fn caches_of(&self, collection: &Collection) -> Vec<CacheDirectory> {
-        let state = collection.state();
+        let found: Vec<(EntryId, CacheLimit, u64)> = {
+            let state = collection.state();
+            let free_min = |node| collection.thresholds_of(&state, node).free_min as u64;
+            limits_of(&state).map(|(node, limit)| (node, limit, free_min(node))).collect()
+        };
         let mut total = None;
+        // The disk is asked once, with no lock held.
         let mut size =
             || *total.get_or_insert_with(|| self.store().space().map_or(u64::MAX, |space| space.total));
-        let directory = |(node, limit): (EntryId, CacheLimit)| CacheDirectory {
-            node,
-            limit: limit.bytes(size()),
-            free_min: collection.thresholds_of(&state, node).free_min as u64,
+        let directory = |(node, limit, free_min): (EntryId, CacheLimit, u64)| {
+            let bytes = limit.bytes(if matches!(limit, CacheLimit::Percent(_)) { size() } else { 0 });
+            CacheDirectory { node, limit: bytes, free_min }
         };
-        limits_of(&state).map(directory).collect()
+        found.into_iter().map(directory).collect()
     }
 
     fn look_at(&self, collection: &Collection, cache: CacheDirectory) -> Arc<Look> {
@@ -188,19 +215,34 @@ impl Vfs {
     pub fn opened_to_read(&self, open_file: &OpenFile) {
         open_file.opened_to_read();
         let state = open_file.collection().state();
-        if limits_of(&state).next().is_some() {
+        let policy = || state.inherited(open_file.node(), POLICY.name);
+        if limits_of(&state).next().is_some() && policy().and_then(CacheLimit::from_policy).is_some() {
             let now = u64::try_from(now_nanoseconds()).unwrap_or(0);
             self.cache_use.opened.lock().insert((state.number(), open_file.node()), now);
         }
     }
 
+    /// Forgets the looks at the caches of a collection, to which bytes may have come that were there already.
+    pub(super) fn forget_looks_at_caches(&self, collection: &Collection) {
+        let number = collection.state().number();
+        self.cache_use.looks.lock().retain(|(collection, _), _| *collection != number);
+    }
+
+    /// Forgets all that is known of a collection, which is removed.
+    pub(super) fn forget_caches(&self, number: u32) {
+        self.cache_use.looks.lock().retain(|(collection, _), _| *collection != number);
+        self.cache_use.opened.lock().retain(|(collection, _), _| *collection != number);
+    }
+
     /// Forgets the looks at the caches of a collection, where a rename moves bytes from one directory to another.
     pub(super) fn moved_between(&self, collection: &Collection, from: EntryId, to: EntryId) {
-        let state = collection.state();
-        let cache_of = |node| state.inherited_from(node, POLICY.name).map(|(cache, _)| cache);
-        if from != to && limits_of(&state).next().is_some() && cache_of(from) != cache_of(to) {
-            let number = state.number();
-            self.cache_use.looks.lock().retain(|(collection, _), _| *collection != number);
+        let has_moved = {
+            let state = collection.state();
+            let cache_of = |node| state.inherited_from(node, POLICY.name).map(|(cache, _)| cache);
+            from != to && limits_of(&state).next().is_some() && cache_of(from) != cache_of(to)
+        };
+        if has_moved {
+            self.forget_looks_at_caches(collection);
         }
     }
 
@@ -210,7 +252,7 @@ impl Vfs {
         open.iter().filter(|collection| collection.check_writable().is_ok()).any(|collection| {
             let now = Moment::now(&collection.state());
             let is_full =
-                |cache: CacheDirectory| self.look_at(collection, cache).most(now) > cache.comes_close_at();
+                |cache: CacheDirectory| self.look_at(collection, cache).is_over(cache.comes_close_at(), now);
             self.caches_of(collection).into_iter().any(is_full)
         })
     }
@@ -223,16 +265,21 @@ impl Vfs {
         }
     }
 
-    /// Makes room for a new file in the caches of a collection that are over their limits. One thread removes files while
-    /// others wait for it.
+    /// Makes room for a new file in the caches of a collection that are over their limits. A request waits a moment for
+    /// another thread that removes files, and removes a few: after a limit was lowered, a job does the rest.
     pub(super) fn make_room_in_caches(&self, collection: &Arc<Collection>) {
         for cache in self.caches_of(collection) {
             let look = self.look_at(collection, cache);
-            if look.most(Moment::now(&collection.state())) <= cache.limit {
+            if !look.is_over(cache.limit, Moment::now(&collection.state())) {
                 continue;
             }
+            let Some(_removing) = look.removing.try_lock_for(REMOVING_WAIT) else { continue };
+            if !look.is_over(cache.limit, Moment::now(&collection.state())) {
+                continue;
+            }
+            let amount = Amount { short: 0, files: FILES_A_REQUEST };
             let (gone, _) =
-                self.empty_cache(collection, cache, 0, &mut |forget| self.queue_invalidation(forget));
+                self.empty_cache(collection, cache, amount, &mut |forget| self.queue_invalidation(forget));
             if gone > 0 {
                 self.release_unlinked();
             }
@@ -241,7 +288,7 @@ impl Vfs {
 
     /// Unlinks the least recently used files of each cache that comes close to its limit until it is below, and more where
     /// fewer bytes than its `free_min` are `free`. It skips open files, and containers with an open tensor. Returns how
-    /// many files it unlinked and their bytes, and reports errors in the program log. It syncs nothing.
+    /// many files it unlinked and their bytes.
     pub(super) fn empty_caches(&self, free: u64, forget: &mut dyn FnMut(Invalidation)) -> (u64, u64) {
         let (mut gone, mut freed) = (0, 0);
         for collection in self.store().open_collections() {
@@ -250,9 +297,11 @@ impl Vfs {
             }
             for cache in self.caches_of(&collection) {
                 let short = cache.free_min.saturating_sub(free.saturating_add(freed));
-                let most = self.look_at(&collection, cache).most(Moment::now(&collection.state()));
-                if short > 0 || most > cache.comes_close_at() {
-                    let (files, bytes) = self.empty_cache(&collection, cache, short, forget);
+                let look = self.look_at(&collection, cache);
+                if short > 0 || look.is_over(cache.comes_close_at(), Moment::now(&collection.state())) {
+                    let _removing = look.removing.lock();
+                    let amount = Amount { short, files: FILES_A_JOB };
+                    let (files, bytes) = self.empty_cache(&collection, cache, amount, forget);
                     gone += files;
                     freed += bytes;
                 }
@@ -265,22 +314,23 @@ impl Vfs {
         (gone, freed)
     }
 
-    /// Unlinks files of a cache until it is below its limit, and `short` bytes more.
+    /// Unlinks files of a cache until it is below its limit, and `short` bytes more. The caller holds [`Look::removing`].
     fn empty_cache(
         &self,
         collection: &Arc<Collection>,
         cache: CacheDirectory,
-        short: u64,
+        Amount { short, files: most_files }: Amount,
         forget: &mut dyn FnMut(Invalidation),
     ) -> (u64, u64) {
         let look = self.look_at(collection, cache);
-        let _removing = look.removing.lock();
         let (number, at) = {
             let state = collection.state();
             (state.number(), Moment::now(&state))
         };
         let mut files = self.cached(collection, cache.node);
         files.sort_by_key(|file| (file.used, file.node, file.parent));
+        let mut names: HashMap<EntryId, u32> = HashMap::new();
+        files.iter().for_each(|file| *names.entry(file.node).or_default() += 1);
         let mut held = held_by(&files);
         let (mut gone, begun) = (0, held);
         let limit = if short > 0 { cache.limit.min(held.saturating_sub(short)) } else { cache.limit };
@@ -288,47 +338,63 @@ impl Vfs {
         let least = if is_close { limit - cache.slack() } else { limit };
         // Whole files go, so that small ones go together.
         let is_enough = |held: u64, file: &Cached| held <= limit && held.saturating_sub(file.bytes) < least;
+        let may_go = |file: &Cached, state: &State, node: &Node| {
+            let cache_now = state.inherited_from(file.parent, POLICY.name).map(|(cache, _)| cache);
+            node.entry.id == file.node && cache_now == Some(cache.node) && !is_pinned(state, node)
+        };
+        let mut has_stopped = false;
         for file in files.iter().filter(|file| !file.is_pinned) {
-            if is_enough(held, file) {
+            if is_enough(held, file) || gone >= most_files {
+                has_stopped = true;
                 break;
             }
-            let (is_there, related) = {
+            let related: Vec<EntryId> = {
                 let state = collection.state();
-                let names = state.directory(file.parent);
                 let entry = state.node(file.node).and_then(|node| node.file());
                 let parts = entry.into_iter().flat_map(|entry| state.parts(entry));
-                let related: Vec<EntryId> = parts.map(|part| part.entry.id).chain([file.node]).collect();
-                (names.and_then(|names| names.get(&file.name)) == Some(file.node), related)
+                parts.map(|part| part.entry.id).chain([file.node]).collect()
             };
-            let is_open = related.iter().any(|node| self.open_files.get(number, *node).is_some());
-            let parent = Ino::of(Place::Node { collection: number, node: file.parent });
-            let Some(parent) = parent.filter(|_| is_there && !is_open) else { continue };
+            if related.iter().any(|node| self.open_files.get(number, *node).is_some()) {
+                continue;
+            }
             let below = collection.state().path_of_name(file.parent, &file.name);
             let path = format!("{}/{}", collection.path(), String::from_utf8_lossy(&below));
-            match self.unlink(parent, &file.name) {
-                Ok(changed) => {
+            let name = NameIn { directory: file.parent, name: &file.name };
+            match self.unlink_cached(collection, name, &|state, node| may_go(file, state, node)) {
+                Ok(Some(changed)) => {
                     gone += 1;
-                    // A file with another name still uses its space.
-                    if collection.state().node(file.node).is_none() {
+                    let left = names.entry(file.node).or_default();
+                    *left = left.saturating_sub(1);
+                    if *left == 0 {
                         held = held.saturating_sub(file.bytes);
-                        self.cache_use.opened.lock().remove(&(number, file.node));
                     }
                     let text = format!("unlinked: {held} bytes are left of a limit of {}", cache.limit);
                     collection.event_log().tell(EventKind::Migration, &path, "policy=cache", &text);
                     forget(changed);
                 }
-                Err(error) => log::warn!("{path} stays in its cache: {error}"),
+                Ok(None) => {}
+                Err(error) => log::debug!("{path} stays in its cache: {error}"),
             }
         }
-        *look.found.lock() = Some(Found { held, at });
+        self.forget_removed(collection);
+        let futile_until = (held > limit && !has_stopped).then(|| Instant::now() + FUTILE_FOR);
+        *look.found.lock() = Some(Found { held, at, futile_until });
         (gone, begun - held)
+    }
+
+    /// Forgets opens of files that are gone.
+    fn forget_removed(&self, collection: &Collection) {
+        let state = collection.state();
+        let number = state.number();
+        let mut opened = self.cache_use.opened.lock();
+        opened.retain(|(collection, node), _| *collection != number || state.node(*node).is_some());
     }
 
     /// The files below a directory, except below directories that have a policy of their own. The state is locked for
     /// some names at a time.
     fn cached(&self, collection: &Collection, directory: EntryId) -> Vec<Cached> {
         let mut found = Vec::new();
-        let tick_seconds = u64::from(self.store().ticks().length());
+        let tick = u64::from(self.store().ticks().length()).saturating_mul(1_000_000_000);
         let (mut waiting, mut seen) = (vec![directory], HashSet::from([directory]));
         while let Some(directory) = waiting.pop() {
             let names: Vec<(Arc<[u8]>, EntryId)> = {
@@ -353,20 +419,20 @@ impl Vfs {
                             let objects =
                                 file.objects.iter().filter_map(|object| state.object(*object).cloned());
                             let objects: Vec<_> = objects.collect();
-                            // The last use may have been at any time of its tick.
-                            let tick_end = || match Heat::of(collection, &state, node, &objects).last_access {
-                                0 => 0,
-                                begin => begin.saturating_add(tick_seconds).saturating_mul(1_000_000_000),
-                            };
                             let changed = u64::try_from(node.entry.ctime).unwrap_or(0);
-                            let last_opened = related.iter().filter_map(|id| opened(*id)).max();
+                            let last_opened = related.iter().filter_map(|id| opened(*id)).max().unwrap_or(0);
+                            // The last use may have been at any time of its tick.
+                            let heat = Heat::of(collection, &state, node, &objects).last_access;
+                            let begin = heat.saturating_mul(1_000_000_000);
+                            let is_later = heat > 0 && begin > last_opened;
+                            let used = if is_later { begin.saturating_add(tick) } else { last_opened };
                             found.push(Cached {
                                 parent: directory,
                                 name: name.clone(),
                                 node: *id,
                                 bytes: objects.iter().map(|object| object.stored()).sum(),
-                                used: last_opened.unwrap_or_else(tick_end).max(changed),
-                                is_pinned: related.iter().any(|id| state.is_pinned(*id)),
+                                used: used.max(changed),
+                                is_pinned: is_pinned(&state, node),
                             });
                         }
                         _ => {}
@@ -391,7 +457,7 @@ impl Vfs {
         let held = known.map_or_else(
             || {
                 let held = held_by(&self.cached(collection, cache.node));
-                *look.found.lock() = Some(Found { held, at });
+                *look.found.lock() = Some(Found { held, at, futile_until: None });
                 held
             },
             |found| found.held,
@@ -399,6 +465,13 @@ impl Vfs {
         let held = held.min(cache.limit);
         Some((cache.limit - held, held))
     }
+}
+
+/// Whether a file, a tensor of it, or a form of one of them is pinned.
+fn is_pinned(state: &State, node: &Node) -> bool {
+    let Some(file) = node.file() else { return false };
+    let mut related = state.parts(file).map(|part| part.entry.id).chain([node.entry.id]);
+    related.any(|id| state.pins_of(id).next().is_some())
 }
 
 /// The stored bytes of files, of which some may have several names.

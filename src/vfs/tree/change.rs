@@ -7,7 +7,7 @@ use crate::format::log::catalog::Content;
 use crate::ingest::has_models;
 use crate::model::{CollectionName, EntryId, Error, ErrorKind, Instant, NameIn, OWNER_WRITES, Owner, Result};
 use crate::store::SaveUsage;
-use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
+use crate::store::{Access, Collection, Node, ROOT, State, TENSORS_NAME};
 use crate::vfs::form::forget_closed;
 use crate::vfs::open::{self, Changes, OpenFile, SetAttr};
 use crate::vfs::tree::ino::{ChildName, Ino, Place};
@@ -293,7 +293,27 @@ impl Vfs {
             return Err(other_collection());
         }
         self.with_room(|| open::link(&directory.collection, view.node.entry.id, directory.node, name))?;
+        self.forget_looks_at_caches(&directory.collection);
         self.found_in(&directory, name)
+    }
+
+    /// Removes a name of a file that a cache has given up, if `may_go` still holds when it goes. `None` if it does not.
+    pub(super) fn unlink_cached(
+        &self,
+        collection: &Arc<Collection>,
+        name: NameIn<'_>,
+        may_go: &dyn Fn(&State, &Node) -> bool,
+    ) -> Result<Option<Invalidation>> {
+        let last = self.file_to_unlink(collection, name.directory, name.name);
+        let is_written = last.as_ref().is_some_and(|last| last.open_file.has_writers());
+        if is_written {
+            return Ok(None);
+        }
+        let Some(mut changes) = open::unlink_if(collection, name, may_go)? else { return Ok(None) };
+        changes.merge(self.keep(last));
+        let mut forget = self.forget(collection, changes, None);
+        forget.nodes.extend(self.forget_name(collection, name).nodes);
+        Ok(Some(forget))
     }
 
     /// Removes a name of a file.
@@ -455,6 +475,13 @@ impl Vfs {
                 }
                 changes.merge(self.data_files_recognized(collection, node));
                 changes.merge(self.look_at_blob(collection, node)?);
+            }
+            for (node, from, to) in [(nodes[0], from, to), (nodes[1], to, from)] {
+                let is_file = collection.state().node(node).is_some_and(|node| node.file().is_some());
+                if is_file && open::arrives_by_rename(collection, node, from, to) {
+                    let open_file = self.open_files.open(collection, node, self.verify)?;
+                    self.with_room(|| open_file.arrive_renamed(&mut changes))?;
+                }
             }
             Ok(())
         };

@@ -397,6 +397,7 @@ impl Vfs {
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
+        self.forget_caches(number);
     }
 
     /// The tenant with a hash, if it was looked up before.

@@ -47,6 +47,8 @@ fn body(random: &mut Random) -> Vec<u8> {
         out.extend([0; 4]);
         out.extend([&9_u32.to_le_bytes()[..], &9_u32.to_le_bytes(), &[0]].concat());
     }
+    // No piece is a difference.
+    said(random, &mut out, 0);
     // The log, data files, and a log and tier files of each variant.
     let (data, variants) = (count(random) / 10, count(random) / 100);
     said(random, &mut out, 1 + data + 2 * variants);
