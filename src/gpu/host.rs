@@ -119,7 +119,7 @@ unsafe fn copy_all<'b>(
         {
             events[oldest.slot].wait()?;
             // Readers that have ended need no buffer.
-            let _ = give.send(oldest);
+            give.send(oldest).unwrap_or_default();
         }
     }
     Ok(())
@@ -148,7 +148,7 @@ impl<'b, P: Iterator<Item = Piece>> Work<'_, 'b, P> {
         if let Err(error) = self.read_pieces(filled) {
             self.is_over.store(true, Ordering::Relaxed);
             // The receiver has ended only if there is an error already.
-            let _ = filled.send(Err(Error::io(format!("reading {}", self.path.display()), error)));
+            drop(filled.send(Err(Error::io(format!("reading {}", self.path.display()), error))));
         }
     }
 

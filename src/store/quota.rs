@@ -51,6 +51,14 @@ impl Use {
     }
 }
 
+/// The use that a log records.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counted {
+    pub used: Use,
+    /// All stored bytes that were ever added.
+    pub grown: u64,
+}
+
 /// Upper limits of use; `None` for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {

@@ -25,20 +25,15 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::difference::{BASES_MAX, BaseStretch, check_stretches};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::pieces::PIECE_BYTES_MAX;
-use crate::format::snapshot::signature::SIGNATURE_BYTES;
+use crate::format::snapshot::signature::{DIGEST_BYTES, SIGNATURE_BYTES, SIGNED};
 use crate::format::snapshot::wire::{read_body, write_body};
 use crate::format::zstandard::{self, Undecoded};
 use crate::model::{Error, Result, StoreId, check_label};
 
 const MAGIC: [u8; 4] = *b"TFSN";
 const VERSION: u16 = 1;
-/// The offset of the flags, and the flag of a signed manifest.
-pub(super) const FLAGS_AT: usize = 6;
-pub(super) const SIGNED: u16 = 1;
 /// Bytes before the body.
 const HEAD_BYTES: usize = 104;
-/// Bytes of the digest at the end.
-pub(super) const DIGEST_BYTES: usize = 32;
 /// Largest body, in bytes.
 pub const BODY_BYTES_MAX: u64 = 256 << 20;
 /// Largest manifest, in bytes.

@@ -8,9 +8,13 @@
 //! The message is the line `tierfs snapshot`, a space, and 64 hexadecimal digits: the BLAKE3 of everything before the public
 //! key. So it covers the number, the names, the remote and the pieces, which are named by BLAKE3 themselves.
 
-use crate::format::snapshot::manifest::{DIGEST_BYTES, FLAGS_AT, SIGNED};
 use crate::model::{Error, Result, hex};
 
+/// The offset of the flags of a manifest, and the flag of a signed one.
+const FLAGS_AT: usize = 6;
+pub(super) const SIGNED: u16 = 1;
+/// Bytes of the digest at the end of a manifest.
+pub(super) const DIGEST_BYTES: usize = 32;
 /// Bytes of the public key and the signature.
 pub(super) const SIGNATURE_BYTES: usize = 96;
 

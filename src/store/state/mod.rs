@@ -59,6 +59,7 @@ use crate::format::log::catalog::{FileEntry, OutsideFile};
 use crate::model::{EntryId, ObjectId, Result};
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, BlockLayout};
+use crate::store::quota::Counted;
 use crate::store::state::by_id::{ById, Set};
 use crate::store::state::data_files::DataFiles;
 use crate::store::state::directory::Directory;
@@ -69,7 +70,6 @@ use crate::store::state::pins::Pins;
 use crate::store::state::settings_table::Settings;
 use crate::store::state::shard_indexes::ShardIndexes;
 use crate::store::state::tree::Tree;
-use crate::store::state::used_space::Counted;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);

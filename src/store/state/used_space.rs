@@ -6,17 +6,9 @@ use std::sync::Arc;
 use crate::format::log::catalog::FileEntry;
 use crate::model::{Error, Result};
 use crate::store::object::Object;
-use crate::store::quota::Use;
+use crate::store::quota::{Counted, Use};
 use crate::store::state::node::Node;
 use crate::store::state::{ROOT, State};
-
-/// The use that a log records.
-#[derive(Clone, Copy, Default, Debug)]
-pub(in crate::store) struct Counted {
-    pub used: Use,
-    /// All stored bytes that were ever added.
-    pub grown: u64,
-}
 
 impl State {
     /// The use recorded in the log.

@@ -5,7 +5,7 @@ use crate::vfs::open::OpenFile;
 use crate::vfs::tree::vfs::Vfs;
 
 /// Zeros that are written at a time.
-const ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 /// The change that fallocate(2) asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

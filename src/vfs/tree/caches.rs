@@ -208,7 +208,7 @@ impl Vfs {
 
     fn look_at(&self, collection: &Collection, cache: CacheDirectory) -> Arc<Look> {
         let key = (collection.state().number(), cache.node);
-        self.cache_use.looks.lock().entry(key).or_default().clone()
+        self.cache_use().looks.lock().entry(key).or_default().clone()
     }
 
     /// Notes the open of a file to be read. The kernel's own reads are invisible.
@@ -218,20 +218,20 @@ impl Vfs {
         let policy = || state.inherited(open_file.node(), POLICY.name);
         if limits_of(&state).next().is_some() && policy().and_then(CacheLimit::from_policy).is_some() {
             let now = u64::try_from(now_nanoseconds()).unwrap_or(0);
-            self.cache_use.opened.lock().insert((state.number(), open_file.node()), now);
+            self.cache_use().opened.lock().insert((state.number(), open_file.node()), now);
         }
     }
 
     /// Forgets the looks at the caches of a collection, to which bytes may have come that were there already.
     pub(super) fn forget_looks_at_caches(&self, collection: &Collection) {
         let number = collection.state().number();
-        self.cache_use.looks.lock().retain(|(collection, _), _| *collection != number);
+        self.cache_use().looks.lock().retain(|(collection, _), _| *collection != number);
     }
 
     /// Forgets all that is known of a collection, which is removed.
     pub(super) fn forget_caches(&self, number: u32) {
-        self.cache_use.looks.lock().retain(|(collection, _), _| *collection != number);
-        self.cache_use.opened.lock().retain(|(collection, _), _| *collection != number);
+        self.cache_use().looks.lock().retain(|(collection, _), _| *collection != number);
+        self.cache_use().opened.lock().retain(|(collection, _), _| *collection != number);
     }
 
     /// Forgets the looks at the caches of a collection, where a rename moves bytes from one directory to another.
@@ -386,7 +386,7 @@ impl Vfs {
     fn forget_removed(&self, collection: &Collection) {
         let state = collection.state();
         let number = state.number();
-        let mut opened = self.cache_use.opened.lock();
+        let mut opened = self.cache_use().opened.lock();
         opened.retain(|(collection, node), _| *collection != number || state.node(*node).is_some());
     }
 
@@ -404,7 +404,7 @@ impl Vfs {
             };
             for names in names.chunks(LOOKED_AT_ONCE) {
                 let state = collection.state();
-                let opened = self.cache_use.opened.lock();
+                let opened = self.cache_use().opened.lock();
                 let opened = |id: EntryId| opened.get(&(state.number(), id)).copied();
                 for (name, id) in names {
                     let Some(node) = state.node(*id) else { continue };

@@ -47,7 +47,6 @@ pub struct Vfs {
     pub(super) verify: Verify,
     pub(super) open_files: OpenFiles,
     pub(super) unlinked: Unlinked,
-    pub(super) cache_use: CacheUse,
     /// Files that differ from the log although they may be closed.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// Invalidations that jobs and slow requests have queued so far.
@@ -59,7 +58,7 @@ pub struct Vfs {
     looked_up: LookedUp,
 }
 
-/// Targets of inode numbers that were looked up by name.
+/// Targets of inode numbers that were looked up by name, and what else a mount remembers.
 #[derive(Default)]
 struct LookedUp {
     collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
@@ -69,6 +68,7 @@ struct LookedUp {
     adapters: KeptAdapters,
     rows: RowOrders,
     tags: TagNumbers,
+    caches: CacheUse,
 }
 
 /// A collection that was looked up.
@@ -110,7 +110,6 @@ impl Vfs {
             verify,
             open_files,
             unlinked,
-            cache_use: CacheUse::default(),
             unflushed: Mutex::default(),
             pending_invalidations: Mutex::default(),
             mounted: Mounted { by: owner, at: now_nanoseconds() },
@@ -135,6 +134,10 @@ impl Vfs {
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    pub(super) fn cache_use(&self) -> &CacheUse {
+        &self.looked_up.caches
     }
 
     pub(super) fn tag_numbers(&self) -> &TagNumbers {
