@@ -92,7 +92,7 @@ impl Pull {
         let remote = Remote::open(Client::open(&source.url)?)?;
         let changes = if self.theirs { Changes::Discard } else { Changes::Refuse };
         let (at, trust) = (wanted(self.at.as_deref()), Trust::wanted(&self.trust, &remote)?);
-        let made = pull(&store, &remote, place, (&at, trust.as_ref()), changes)?;
+        let made = pull(&store, &remote, place, &at, trust.as_ref(), changes)?;
         report(&made, place, self.json)
     }
 }

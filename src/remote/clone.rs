@@ -206,7 +206,8 @@ pub fn pull(
     store: &Store,
     remote: &Remote,
     place: CollectionName<'_>,
-    (at, trust): (&At, Option<&Trust>),
+    at: &At,
+    trust: Option<&Trust>,
     changes: Changes,
 ) -> Result<Made> {
     let path = place.to_string();

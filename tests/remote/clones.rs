@@ -95,7 +95,7 @@ impl Cloned {
     }
 
     fn pull(&self, bucket: &Arc<Faulty>, changes: Changes) -> Result<Made> {
-        pull(&self.store, &remote(bucket), CollectionName::new("acme", "m"), (&At::Newest, None), changes)
+        pull(&self.store, &remote(bucket), CollectionName::new("acme", "m"), &At::Newest, None, changes)
     }
 
     /// Bytes that the files of payloads take on the disk.

@@ -99,7 +99,7 @@ pub fn push_within(
     let ended = |manifest: &Manifest, clone: Option<PushedClone>| {
         // The hint may be missing since a push was killed.
         if hint != Some(manifest.number) {
-            set_head(remote, named, &manifest);
+            set_head(remote, named, manifest);
         }
         // The snapshot may be that of another store with the same state.
         if let Err(error) = canonical.note_push(place, manifest.push) {
