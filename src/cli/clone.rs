@@ -12,6 +12,7 @@ use crate::remote::client::Client;
 use crate::remote::clone::{Changes, ClonedFrom, Made, clone, pull};
 use crate::remote::place::at::At;
 use crate::remote::place::remote::Remote;
+use crate::remote::place::signatures::Trust;
 use crate::remote::push::request::parse_place;
 use crate::store::{Access, Store};
 
@@ -32,6 +33,10 @@ pub(super) struct Clone {
     /// Clone this snapshot instead of the newest: its number, a tag, or the BLAKE3 of its manifest
     #[arg(long, value_name = "N|TAG|BLAKE3")]
     at: Option<String>,
+    /// Refuse a snapshot that this key has not signed: a public ed25519 key in PEM, perhaps with @UUID of the only remote that
+    /// it is for; again for further keys
+    #[arg(long, value_name = "KEYFILE")]
+    trust: Vec<PathBuf>,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -51,6 +56,9 @@ pub(super) struct Pull {
     /// Get this snapshot instead of the newest: its number, a tag, or the BLAKE3 of its manifest
     #[arg(long, value_name = "N|TAG|BLAKE3")]
     at: Option<String>,
+    /// Refuse a snapshot that this key has not signed, as for tierfs clone
+    #[arg(long, value_name = "KEYFILE")]
+    trust: Vec<PathBuf>,
     /// Discard all changes of the clone
     #[arg(long)]
     theirs: bool,
@@ -66,8 +74,9 @@ impl Clone {
         let url = absolute(&self.remote);
         let remote = Remote::open(Client::open(&url)?)?;
         let store = open(&self.store)?;
-        let at = wanted(self.at.as_deref());
-        let from = ClonedFrom { remote: &remote, url: &url, collection: from.borrowed(), at: &at };
+        let (at, trust) = (wanted(self.at.as_deref()), Trust::wanted(&self.trust, &remote)?);
+        let (collection, trust) = (from.borrowed(), trust.as_ref());
+        let from = ClonedFrom { remote: &remote, url: &url, collection, at: &at, trust };
         let made = clone(&store, from, to.borrowed(), own_owner())?;
         report(&made, to.borrowed(), self.json)
     }
@@ -82,7 +91,8 @@ impl Pull {
         let source = store.clone_source(place.tenant, place.name)?.ok_or_else(no_clone)?;
         let remote = Remote::open(Client::open(&source.url)?)?;
         let changes = if self.theirs { Changes::Discard } else { Changes::Refuse };
-        let made = pull(&store, &remote, place, &wanted(self.at.as_deref()), changes)?;
+        let (at, trust) = (wanted(self.at.as_deref()), Trust::wanted(&self.trust, &remote)?);
+        let made = pull(&store, &remote, place, &at, trust.as_ref(), changes)?;
         report(&made, place, self.json)
     }
 }

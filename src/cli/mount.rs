@@ -191,6 +191,7 @@ enum MountOption {
     Gid(u32),
     Umask(u32),
     At(String),
+    Trust(PathBuf),
     Tier(String),
     Cache(PathBuf),
     CacheSize(String),
@@ -208,7 +209,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 27] = [
+pub(super) const OPTIONS: [(&str, &str); 28] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -217,6 +218,7 @@ pub(super) const OPTIONS: [(&str, &str); 27] = [
     ("gid", "0...4294967295"),
     ("umask", "000...777"),
     ("at", "TENANT/COLLECTION=N"),
+    ("trust", "KEYFILE"),
     ("tier", "q8|q7|q5|q3x|q3"),
     ("cache", "DIR"),
     ("cache_size", "200G"),
@@ -252,6 +254,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("gid", value)) => MountOption::Gid(parse_number("gid", value)?),
         Some(("umask", value)) => MountOption::Umask(parse_umask(value)?),
         Some(("at", value)) => MountOption::At(value.to_owned()),
+        Some(("trust", value)) => MountOption::Trust(value.into()),
         Some(("tier", value)) => MountOption::Tier(parse_tier(value)?),
         Some(("cache", value)) => MountOption::Cache(value.into()),
         Some(("cache_size", value)) => MountOption::CacheSize(value.to_owned()),
@@ -442,6 +445,7 @@ impl Args {
                 MountOption::Gid(gid) => self.gid = Some(gid),
                 MountOption::Umask(umask) => self.umask = Some(umask),
                 MountOption::At(at) => self.remote.at.push(at),
+                MountOption::Trust(key) => self.remote.trust.push(key),
                 MountOption::Tier(tier) => self.remote.tier = Some(tier),
                 MountOption::Cache(directory) => self.remote.cache = Some(directory),
                 MountOption::CacheSize(size) => self.remote.cache_size = Some(size),

@@ -23,9 +23,9 @@ use crate::remote::client::Client;
 use crate::remote::place::at::At;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Signer;
-use crate::remote::place::tags::{Move, check_unused, set_tag};
+use crate::remote::place::tags::{Move, set_tag};
 use crate::remote::push::history::{How, Writers, revert};
-use crate::remote::push::parameters::{DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Keyframes, May};
+use crate::remote::push::parameters::{Caption, DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Keyframes, May};
 use crate::remote::push::request::{Makers, PushRequest, parse_place, parse_variants};
 use crate::store::{Access, Store};
 
@@ -194,12 +194,10 @@ impl Args {
             false => (client, Writers::Many),
         };
         let published = Remote::open(client)?;
-        if let Some(tag) = &self.tag {
-            check_unused(&published, place, tag)?;
-        }
         let signer = self.signs.signer()?;
+        let caption = Caption { message: self.message.clone(), tag: self.tag.clone() };
         let how = How { writers, signer: signer.as_ref() };
-        let pushed = revert(&published, place, at, &self.message, how)?;
+        let pushed = revert(&published, place, at, &caption, how)?;
         if let Some(tag) = &self.tag {
             set_tag(&published, place, tag, pushed.number, Move::Refused)?;
         }

@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// Files or directories on a mount, or a remote
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// A public ed25519 key in PEM; again for further keys
+    /// A public ed25519 key in PEM, perhaps with @UUID of the only remote that it is for; again for further keys
     #[cfg(feature = "remote")]
     #[arg(long, value_name = "KEYFILE")]
     trust: Vec<PathBuf>,
@@ -93,8 +93,10 @@ impl Args {
         use crate::remote::place::remote::Remote;
         use crate::remote::place::signatures::{SignedBy, Trust};
 
-        let (remote, trust) = (Remote::open(Client::open(url)?)?, Trust::read(&self.trust)?);
-        let (mut rows, mut text, mut done) = (Vec::new(), String::new(), Outcome::Succeeded);
+        let remote = Remote::open(Client::open(url)?)?;
+        let trust = Trust::read(&self.trust, &remote)?;
+        let (mut rows, mut done) = (Vec::new(), Outcome::Succeeded);
+        let mut text = format!("remote {}\n", remote.id());
         for tenant in remote.tenants()? {
             for name in remote.collections(&tenant)? {
                 for (place, number) in remote.numbers(&tenant, &name)?.into_iter().rev().enumerate() {
@@ -117,7 +119,7 @@ impl Args {
                     text.push_str(&format!("{collection} snapshot {number}: {}\n", by.text()));
                     let blake3 = crate::model::hex(&found.digest);
                     rows.push(serde_json::json!({
-                        "collection": collection, "snapshot": number, "blake3": blake3, "trusted": is_trusted,
+                        "remote": remote.id().to_string(), "collection": collection, "snapshot": number, "blake3": blake3, "trusted": is_trusted,
                         "text": by.text(),
                     }));
                 }

@@ -19,6 +19,7 @@ use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
 use crate::remote::place::at::{At, number_of};
 use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::signatures::Trust;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
@@ -177,12 +178,14 @@ pub struct ClonedFrom<'a> {
     pub collection: CollectionName<'a>,
     /// Its snapshot.
     pub at: &'a At,
+    /// The keys one of which must have signed it, if that is wanted.
+    pub trust: Option<&'a Trust>,
 }
 
 /// Makes a collection of a store that is a clone of a snapshot. `owner` has the tenant if it is made.
 pub fn clone(store: &Store, from: ClonedFrom<'_>, to: CollectionName<'_>, owner: Owner) -> Result<Made> {
-    let ClonedFrom { remote, url, collection, at } = from;
-    let found = wanted(remote, collection, at)?;
+    let ClonedFrom { remote, url, collection, at, trust } = from;
+    let found = wanted(remote, collection, at, trust)?;
     let log = read_log(remote, &found.manifest)?;
     let source = source_of(remote, url, &found);
     store.clone_snapshot(to, &Cloned { source, manifest: &found.manifest, log: &log }, owner)?;
@@ -198,12 +201,13 @@ pub enum Changes {
     Discard,
 }
 
-/// Makes a clone one of a newer snapshot, or of the one that is wanted.
+/// Makes a clone one of a newer snapshot, or of the one that is wanted, which one of the keys must have signed.
 pub fn pull(
     store: &Store,
     remote: &Remote,
     place: CollectionName<'_>,
     at: &At,
+    trust: Option<&Trust>,
     changes: Changes,
 ) -> Result<Made> {
     let path = place.to_string();
@@ -214,7 +218,7 @@ pub fn pull(
         let text = format!("{path} is not a clone from {}", remote.place());
         return Err(Error::invalid(text));
     }
-    let found = wanted(remote, CollectionName::new(&source.tenant, &source.collection), at)?;
+    let found = wanted(remote, CollectionName::new(&source.tenant, &source.collection), at, trust)?;
     let is_changed = store.is_clone_changed(place.tenant, place.name);
     if changes == Changes::Refuse {
         if found.manifest.number == source.number {
@@ -249,8 +253,8 @@ fn source_of(remote: &Remote, url: &str, found: &Found) -> CloneSource {
     }
 }
 
-/// The manifest of the snapshot that is wanted.
-fn wanted(remote: &Remote, place: CollectionName<'_>, at: &At) -> Result<Found> {
+/// The manifest of the snapshot that is wanted. `Forbidden` if none of the keys has signed it.
+fn wanted(remote: &Remote, place: CollectionName<'_>, at: &At, trust: Option<&Trust>) -> Result<Found> {
     let number = number_of(remote, place, at)?;
     let found = remote.manifest(place.tenant, place.name, number)?;
     let lacks =
@@ -263,6 +267,9 @@ fn wanted(remote: &Remote, place: CollectionName<'_>, at: &At) -> Result<Found> 
     }
     if matches!(at, At::Digest(digest) if *digest != found.digest) {
         return Err(lacks(&format!("has another snapshot {number} meanwhile")));
+    }
+    if let Some(trust) = trust {
+        trust.check(place, number, &found.bytes).map_err(|error| error.at(remote.place()))?;
     }
     Ok(found)
 }

@@ -42,7 +42,8 @@ fn remote(bucket: &Arc<Faulty>) -> Remote {
 
 /// Clones the collection `acme/{from}` as `acme/{to}`.
 fn clone_of(store: &Store, remote: &Remote, from: &str, at: &At, to: &str) -> Result<Made> {
-    let from = ClonedFrom { remote, url: URL, collection: CollectionName::new("acme", from), at };
+    let from =
+        ClonedFrom { remote, url: URL, collection: CollectionName::new("acme", from), at, trust: None };
     clone(store, from, CollectionName::new("acme", to), Owner::default())
 }
 
@@ -94,7 +95,7 @@ impl Cloned {
     }
 
     fn pull(&self, bucket: &Arc<Faulty>, changes: Changes) -> Result<Made> {
-        pull(&self.store, &remote(bucket), CollectionName::new("acme", "m"), &At::Newest, changes)
+        pull(&self.store, &remote(bucket), CollectionName::new("acme", "m"), &At::Newest, None, changes)
     }
 
     /// Bytes that the files of payloads take on the disk.

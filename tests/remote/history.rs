@@ -4,19 +4,22 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use object_store::memory::InMemory;
 use support::{
     Answer, Mounted, Place, Random, answer, assert_same, container_of, files_below, tierfs, wait_until,
 };
-use tierfs::model::CollectionName;
+use tierfs::model::{CollectionName, ErrorKind as Kind};
+use tierfs::remote::place::at::At;
 use tierfs::remote::place::garbage::{Keep, collect};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::place::tags::{Move, set_tag};
-use tierfs::remote::push::history::{How, Writers, remove};
+use tierfs::remote::push::history::{How, Writers, remove, revert};
+use tierfs::remote::push::parameters::Caption;
 
-use crate::faulty::{Clock, Fault, Faulty};
+use crate::faulty::{Call, Clock, Fault, Faulty};
 use crate::garbage::{HOUR, missing, named, push_from, stores};
 
 const MANY: How = How { writers: Writers::Many, signer: None };
@@ -180,9 +183,20 @@ fn a_tag_moves_by_force_only() {
     stand.run("tag", &["acme/m=1", "v1"]).ok();
     stand.run("tag", &["acme/m=1", "v1"]).ok();
     stand.run("tag", &["acme/m=2", "v1"]).failed(1, &["the tag v1 of acme/m is snapshot 1", "--force"]);
+    stand.run("tag", &["acme/m=2", "newest"]).ok();
+    assert!(stand.push(&["--tag", "newest"]).ok().starts_with("nothing new"));
+    let again = stand.run("push", &["acme/m", "--revert", "2", "--tag", "newest"]).ok();
+    assert!(again.starts_with("nothing new"), "{again}");
     stand.change(b"{\"third\": 3}");
     stand.push(&["--tag", "v1"]).failed(1, &["the tag v1 of acme/m is snapshot 1"]);
     assert_eq!(stand.log().len(), 2, "nothing was pushed");
+    // Also where it names the newest one, which has another state.
+    stand.push(&["--tag", "newest"]).failed(1, &["the tag newest of acme/m is snapshot 2"]);
+    stand
+        .run("push", &["acme/m", "--revert", "1", "--tag", "newest"])
+        .failed(1, &["the tag newest of acme/m is snapshot 2"]);
+    assert_eq!(stand.log().len(), 2, "nothing was published");
+    stand.run("tag", &["acme/m", "newest", "--remove"]).ok();
     assert_eq!(stand.run("tag", &["acme/m=2", "v1", "--force"]).ok(), "v1 is snapshot 2 of acme/m\n");
     assert_eq!(stand.run("tag", &["acme/m"]).ok(), "     2 v1\n");
     let digest = stand.log()[0]["blake3"].as_str().unwrap().to_owned();
@@ -266,4 +280,40 @@ fn garbage_of_a_removed_collection_goes_whatever_its_age_and_the_removal_stays()
     assert!(
         missing(&objects).0.contains(&"m=5".to_owned()) && !missing(&objects).0.contains(&"m=3".to_owned())
     );
+}
+
+#[test]
+fn a_revert_beside_the_end_of_a_collection_of_garbage_publishes_no_lost_piece() {
+    let places = stores();
+    let (objects, clock) = (Arc::new(InMemory::new()), Arc::new(Clock::default()));
+    let quiet = Faulty::at(&objects, Some(&clock), |_| Fault::None);
+    for (number, place) in (1..).zip(&places) {
+        push_from(place, &quiet, &named("m", number), &clock).unwrap();
+    }
+    let keep = Keep { last: 1, younger: Duration::ZERO, ..KEEP };
+    clock.advance(25 * HOUR);
+    assert!(collect(&Remote::open(quiet.client()).unwrap(), &keep, false).unwrap().snapshots_planned > 0);
+    clock.advance(25 * HOUR);
+    // The sweep comes right before the revert looks for plans.
+    let is_swept = Arc::new(AtomicBool::new(false));
+    let once = is_swept.clone();
+    let beside = Faulty::at(&objects, Some(&clock), move |request| {
+        if request.call == Call::List
+            && request.key.starts_with("models/gc")
+            && !once.swap(true, Ordering::SeqCst)
+        {
+            let sweep = || collect(&Remote::open(quiet.client()).unwrap(), &keep, false).unwrap();
+            std::thread::scope(|scope| {
+                let sweep = scope.spawn(sweep);
+                assert!(sweep.join().unwrap().pieces_removed > 0);
+            });
+        }
+        Fault::None
+    });
+    let remote = Remote::open(beside.client()).unwrap();
+    let error = revert(&remote, CollectionName::new("acme", "m"), &At::Number(1), &Caption::default(), MANY)
+        .unwrap_err();
+    assert!(is_swept.load(Ordering::SeqCst));
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    assert_eq!(missing(&objects), (vec!["m=3".to_owned()], Vec::new()));
 }

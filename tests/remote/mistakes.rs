@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{Answer, Place, Random, answer, assert_same, container_of, repository, tierfs};
@@ -169,12 +170,6 @@ fn without_credentials_the_error_says_where_they_were_looked_for() {
 #[test]
 fn profiles_containers_and_instances_give_the_keys_that_requests_are_signed_with() {
     let place = Place::new();
-    let keys = |name: &str| {
-        format!(
-            "{{\"AccessKeyId\": \"{name}\", \"SecretAccessKey\": \"s\", \"Token\": \"t\", \"Version\": 1, \
-             \"Expiration\": \"2999-01-01T00:00:00Z\"}}"
-        )
-    };
     place.write(
         "home/.aws/config",
         format!(
@@ -187,14 +182,14 @@ fn profiles_containers_and_instances_give_the_keys_that_requests_are_signed_with
     let (of_container, of_instance) = (keys("OFCONTAINER"), keys("OFINSTANCE"));
     let (container, asked) = service(move |head| {
         if !head.to_ascii_lowercase().contains("authorization: tok\r\n") {
-            None
+            Err(REFUSED)
         } else {
-            Some(of_container.clone())
+            Ok(of_container.clone())
         }
     });
     let (instance, _) = service(move |head| {
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-        Some(match path.rsplit('/').next().unwrap_or_default() {
+        Ok(match path.rsplit('/').next().unwrap_or_default() {
             "token" => "tok".to_owned(),
             "" => "role\n".to_owned(),
             _ => of_instance.clone(),
@@ -220,9 +215,66 @@ fn profiles_containers_and_instances_give_the_keys_that_requests_are_signed_with
     assert!(*asked.lock() > 0);
 }
 
-/// A service for HTTP without a body: the text for the head of a request, or a refusal.
+/// Credentials as programs and services give them.
+fn keys(name: &str) -> String {
+    format!(
+        "{{\"AccessKeyId\": \"{name}\", \"SecretAccessKey\": \"s\", \"Token\": \"t\", \"Version\": 1, \
+         \"Expiration\": \"2999-01-01T00:00:00Z\"}}"
+    )
+}
+
+#[test]
+fn a_program_that_takes_longer_than_a_request_gives_credentials_and_runs_once() {
+    let place = Place::new();
+    let (server, runs) = (Imitation::new(GOOD), place.path("runs"));
+    let line = format!("echo >> {}; sleep 12; printf '%s' '{}'", runs.display(), keys("SLOW"));
+    place.write("home/.aws/config", format!("[profile slow]\ncredential_process = {line}\n"));
+    let mut command = program(&place, server.port);
+    answer(command.env("AWS_PROFILE", "slow").args(["ls", URL])).failed(1, &["is not a remote"]);
+    assert_eq!(fs::read_to_string(runs).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_service_that_fails_for_a_moment_is_asked_again_for_credentials() {
+    let place = Place::new();
+    let server = Imitation::new(GOOD);
+    let has_failed = AtomicBool::new(false);
+    let (instance, _) = service(move |head| {
+        if !has_failed.swap(true, Ordering::SeqCst) {
+            return Err("503 Service Unavailable");
+        }
+        Ok(match head.split(' ').nth(1).unwrap_or_default().rsplit('/').next().unwrap_or_default() {
+            "token" => "tok".to_owned(),
+            "" => "role\n".to_owned(),
+            _ => keys("LATER"),
+        })
+    });
+    let mut command = program(&place, server.port);
+    answer(command.env("AWS_METADATA_ENDPOINT", instance).args(["ls", URL])).failed(1, &["is not a remote"]);
+    assert!(server.requests().iter().all(|request| request.key() == "LATER"));
+}
+
+#[test]
+fn the_token_service_is_asked_through_the_proxy() {
+    let place = Place::new();
+    let (sender, heads) = std::sync::mpsc::channel();
+    let (proxy, _) = service(move |head| {
+        sender.send(head).unwrap();
+        Err(REFUSED)
+    });
+    let mut command = program(&place, 1);
+    command.env("AWS_PROXY_URL", proxy).env("AWS_ROLE_ARN", "arn:aws:iam::1:role/r");
+    command.env("AWS_WEB_IDENTITY_TOKEN_FILE", place.write("token", "tok"));
+    soon(command.args(["ls", URL])).failed(1, &["the web identity, by https://sts.us-east-1.amazonaws.com"]);
+    let head = heads.recv().unwrap();
+    assert!(head.starts_with("CONNECT sts.us-east-1.amazonaws.com:443 "), "{head}");
+}
+
+const REFUSED: &str = "401 Unauthorized";
+
+/// A service for HTTP without a body: the text for the head of a request, or a status.
 fn service(
-    give: impl Fn(String) -> Option<String> + Send + 'static,
+    give: impl Fn(String) -> Result<String, &'static str> + Send + 'static,
 ) -> (String, std::sync::Arc<parking_lot::Mutex<u32>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -237,7 +289,7 @@ fn service(
             }
             *counted.lock() += 1;
             let given = give(String::from_utf8_lossy(&head).into_owned());
-            let status = if given.is_some() { "200 OK" } else { "401 Unauthorized" };
+            let status = given.as_ref().err().copied().unwrap_or("200 OK");
             let body = given.unwrap_or_default();
             let len = body.len();
             drop(write!(
@@ -340,6 +392,24 @@ fn listings_without_an_end_end_by_the_timeout() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{listings:?}: {:?}", begun.elapsed());
         mounted.unmount();
     }
+}
+
+#[test]
+fn the_bucket_is_that_of_the_url_whatever_the_environment_has() {
+    let place = Place::new();
+    let (store, source) = store(&place);
+    let server = Imitation::new(GOOD);
+    for name in ["AWS_BUCKET", "AWS_BUCKET_NAME"] {
+        let mut command = program(&place, server.port);
+        command.env(name, "other").arg("push").arg(&store).args(["acme/m", URL, "--create"]);
+        soon(with_keys(&mut command)).ok();
+    }
+    compare(&place, &server, &source);
+    let targets = server.requests().into_iter().map(|request| request.target);
+    assert_eq!(
+        targets.filter(|target| !target.starts_with("/models")).collect::<Vec<_>>(),
+        Vec::<String>::new()
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tierfs::format::snapshot::manifest::OwnerAndMode;
 use tierfs::model::{ErrorKind, Result, Silent, StoreId};
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::outcome::Pushed;
-use tierfs::remote::push::parameters::{Keyframes, May, Parameters, Variants};
+use tierfs::remote::push::parameters::{Caption, Keyframes, May, Parameters, Variants};
 use tierfs::remote::push::publish::push;
 use tierfs::remote::read::files::Source;
 use tierfs::remote::read::published_collections::Published;
@@ -42,7 +42,7 @@ pub fn request(push: u128) -> Parameters {
         tenant: "acme".to_owned(),
         collection: "m".to_owned(),
         tenant_owner: OwnerAndMode { uid: 0, gid: 0, mode: 0o755 },
-        message: String::new(),
+        caption: Caption::default(),
         jobs: 1,
         push,
         created_at: CREATED,

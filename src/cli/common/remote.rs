@@ -88,9 +88,12 @@ pub(in crate::cli) struct SignArgs {
     /// Sign the snapshot with this key: a private ed25519 key in PEM
     #[arg(long, value_name = "KEY", conflicts_with = "sign_with")]
     pub sign: Option<PathBuf>,
-    /// Sign by a command, which reads a message and prints its ed25519 signature, raw or in base64
-    #[arg(long, value_name = "COMMAND")]
+    /// Sign by a command, which reads a message and prints its ed25519 signature, raw or in base64, within 5 minutes
+    #[arg(long, value_name = "COMMAND", requires = "sign_key")]
     pub sign_with: Option<String>,
+    /// The public key of --sign-with, in PEM; each signature is verified by it
+    #[arg(long, value_name = "KEY", requires = "sign_with")]
+    sign_key: Option<PathBuf>,
 }
 
 #[cfg(feature = "remote")]
@@ -99,9 +102,10 @@ impl SignArgs {
     pub fn signer(&self) -> Result<Option<crate::remote::place::signatures::Signer>> {
         use crate::remote::place::signatures::Signer;
 
-        match (&self.sign, &self.sign_with) {
+        match (&self.sign, self.sign_with.as_deref().zip(self.sign_key.as_deref())) {
             (Some(path), _) => Signer::read(path).map(Some),
-            (None, command) => Ok(command.clone().map(Signer::Command)),
+            (None, Some((command, key))) => Signer::by_command(command, key).map(Some),
+            (None, None) => Ok(None),
         }
     }
 }
@@ -112,7 +116,8 @@ pub(in crate::cli) struct RemoteArgs {
     /// Show this snapshot of a collection of a remote: its number, a tag, or the BLAKE3 that tierfs log shows
     #[arg(long, value_name = "TENANT/COLLECTION=N")]
     pub at: Vec<String>,
-    /// Show only snapshots of a remote that this key has signed: a public ed25519 key in PEM; again for further keys
+    /// Show only snapshots of a remote that this key has signed: a public ed25519 key in PEM, perhaps with @UUID of the only
+    /// remote that it is for; again for further keys
     #[arg(long, value_name = "KEYFILE")]
     pub trust: Vec<PathBuf>,
     /// Show collections of a remote in this tier, if tierfs push --variants has published that
@@ -233,8 +238,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     let tier = mounted.and_then(|options| options.tier.clone());
     let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
     let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
-    let trust = mounted.map(|options| &options.trust).filter(|keys| !keys.is_empty());
-    let trust = trust.map(|keys| Trust::read(keys)).transpose()?;
+    let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
     let source = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
     let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
     published.check_wanted()?;

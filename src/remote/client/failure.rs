@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 
 use object_store::Error;
-use object_store::client::HttpError;
+use object_store::client::{HttpError, HttpErrorKind};
 
 /// A failed request.
 #[derive(Debug)]
@@ -47,10 +47,12 @@ pub(super) struct Answer {
 }
 
 /// A failure that was recognized where a request is made. It passes through `object_store` as the cause of an error.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Recognized {
     NoCredentials(String),
     Refused(String),
+    /// It may be another answer the next time.
+    Transient(String),
 }
 
 const FORBIDDEN: [u16; 2] = [401, 403];
@@ -77,7 +79,9 @@ impl std::error::Error for Answer {}
 impl fmt::Display for Recognized {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Recognized::NoCredentials(text) | Recognized::Refused(text) => out.write_str(text),
+            Recognized::NoCredentials(text) | Recognized::Refused(text) | Recognized::Transient(text) => {
+                out.write_str(text)
+            }
         }
     }
 }
@@ -89,6 +93,7 @@ impl Recognized {
         match self {
             Recognized::NoCredentials(text) => Failure::NoCredentials(text.clone()),
             Recognized::Refused(text) => Failure::Refused(text.clone()),
+            Recognized::Transient(text) => Failure::Transient(text.clone()),
         }
     }
 }
@@ -193,6 +198,16 @@ impl From<Error> for Failure {
             _ => Failure::Refused(innermost(&error)),
         }
     }
+}
+
+/// Whether a service that answers has failed this time: it is overloaded or broken, or has closed the connection.
+pub(super) fn is_passing(error: &(dyn std::error::Error + 'static)) -> bool {
+    causes(error).any(|cause| {
+        let answer = cause.downcast_ref::<Answer>();
+        let is_cut = |error: &HttpError| error.kind() == HttpErrorKind::Interrupted;
+        answer.is_some_and(|answer| answer.failure().is_transient())
+            || cause.downcast_ref::<HttpError>().is_some_and(is_cut)
+    })
 }
 
 /// The failure of a connection whose other end is not, or does not look like, the server that is wanted.

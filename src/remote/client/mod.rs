@@ -47,6 +47,7 @@ mod credentials;
 mod deadlines;
 pub mod failure;
 mod http_status;
+pub(in crate::remote) mod program;
 mod rate;
 mod resolver;
 pub mod runtime;

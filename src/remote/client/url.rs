@@ -110,13 +110,15 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
 fn s3(bucket: &str) -> Result<Arc<dyn ObjectStore>> {
     let variables = Variables::of_process();
     let profile = profile(&variables)?;
-    let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+    let mut builder = AmazonS3Builder::new();
     for (name, value) in &variables.0 {
         let key = name.starts_with("AWS_").then(|| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>());
         if let Some(Ok(key)) = key {
             builder = builder.with_config(key, value);
         }
     }
+    // The variables may have a bucket too. Only the URL says which one is meant.
+    builder = builder.with_bucket_name(bucket);
     for (key, value) in CLIENT {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }

@@ -7,24 +7,36 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 
 use crate::format::snapshot::signature::{self, Signature};
-use crate::model::{CollectionName, Error, ErrorKind, Result, hex};
+use crate::model::{CollectionName, Error, ErrorKind, Result, StoreId, hex};
+use crate::remote::client::program::{Killed, wait_for_output};
+use crate::remote::place::remote::Remote;
 
 /// The public key of an ed25519 key in PEM has this before its 32 bytes (RFC 8410).
 const PUBLIC_KEY_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 const HINT: &str = "make one with openssl genpkey -algorithm ed25519 -out KEY, and its public half with openssl pkey -in KEY -pubout";
+
+/// A command that signs may take so long: a person may have to touch a key. A push lasts hours at most.
+const COMMAND_MAX: Duration = Duration::from_secs(300);
+/// The most bytes that it prints.
+const PRINTED_MAX: u64 = 4 << 10;
 
 /// Signs snapshots.
 pub enum Signer {
     /// By a key in a file.
     Key(Box<Ed25519KeyPair>),
     /// By a command of a shell, which reads the message and prints the signature: 64 bytes, or their base64.
-    Command(String),
+    Command {
+        command: String,
+        /// The public key that the signatures must be of.
+        key: [u8; 32],
+    },
 }
 
 impl Signer {
@@ -38,33 +50,55 @@ impl Signer {
         Ok(Signer::Key(Box::new(pair)))
     }
 
-    /// The public key, if it is known before a signature.
-    pub fn public(&self) -> Option<[u8; 32]> {
+    /// A command, and the file of the public key that its signatures must be of.
+    pub fn by_command(command: &str, key: &Path) -> Result<Signer> {
+        Ok(Signer::Command { command: command.to_owned(), key: public_key(key)? })
+    }
+
+    /// The public key.
+    fn public(&self) -> Result<[u8; 32]> {
         match self {
-            Signer::Key(pair) => pair.public_key().as_ref().try_into().ok(),
-            Signer::Command(_) => None,
+            Signer::Key(pair) => {
+                let key = pair.public_key().as_ref().try_into();
+                key.map_err(|_| Error::invalid("the key has no public half of 32 bytes"))
+            }
+            Signer::Command { key, .. } => Ok(*key),
         }
     }
 
-    /// A signed manifest.
+    /// Whether a manifest, which was parsed, has a signature of this signer.
+    pub fn has_signed(&self, manifest: &[u8]) -> bool {
+        let key = self.public();
+        signature::signed(manifest).zip(key.ok()).is_some_and(|((message, Signature { bytes, .. }), key)| {
+            UnparsedPublicKey::new(&ED25519, key).verify(&message, &bytes).is_ok()
+        })
+    }
+
+    /// A signed manifest, whose signature was verified.
     pub fn sign(&self, manifest: &[u8]) -> Result<Vec<u8>> {
+        let key = self.public()?;
         signature::sign(manifest, &|message| {
             let bytes = match self {
                 Signer::Key(pair) => pair.sign(message).as_ref().try_into().ok(),
-                Signer::Command(command) => signature_of(&printed(command, message)?),
+                Signer::Command { command, .. } => signature_of(&printed(command, message, COMMAND_MAX)?),
             };
             let wrong = || {
                 Error::invalid(
                     "--sign-with: the command did not print an ed25519 signature (64 bytes, or their base64)",
                 )
             };
-            Ok(Signature { key: self.public(), bytes: bytes.ok_or_else(wrong)? })
+            let bytes = bytes.ok_or_else(wrong)?;
+            let is_its = UnparsedPublicKey::new(&ED25519, key).verify(message, &bytes).is_ok();
+            let other =
+                || Error::invalid("the signature is not one of the key of --sign-key, of this snapshot");
+            if is_its { Ok(Signature { key: Some(key), bytes }) } else { Err(other()) }
         })
     }
 }
 
-/// The output of a command of a shell that reads a message.
-fn printed(command: &str, message: &[u8]) -> Result<Vec<u8>> {
+/// The output of a command of a shell that reads a message. The command may ask a person at the terminal, so it stays in the
+/// group of this process.
+fn printed(command: &str, message: &[u8], time_max: Duration) -> Result<Vec<u8>> {
     let failed = |error| Error::io("--sign-with", error);
     let mut shell = Command::new("/bin/sh");
     let mut child =
@@ -76,11 +110,16 @@ fn printed(command: &str, message: &[u8]) -> Result<Vec<u8>> {
             _ => Err(failed(error)),
         })?;
     }
-    let output = child.wait_with_output().map_err(failed)?;
-    if !output.status.success() {
-        return Err(Error::invalid(format!("--sign-with: the command failed ({})", output.status)));
+    match wait_for_output(&mut child, PRINTED_MAX, time_max, Killed::Program).map_err(failed)? {
+        None => Err(Error::invalid(format!(
+            "--sign-with: the command {command:?} did not end within {} s",
+            time_max.as_secs()
+        ))),
+        Some((status, _)) if !status.success() => {
+            Err(Error::invalid(format!("--sign-with: the command failed ({status})")))
+        }
+        Some((_, output)) => Ok(output),
     }
-    Ok(output.stdout)
 }
 
 /// The signature that is printed.
@@ -110,6 +149,25 @@ fn signature_of(printed: &[u8]) -> Option<[u8; 64]> {
     bytes.try_into().ok()
 }
 
+/// The public key in a file.
+fn public_key(path: &Path) -> Result<[u8; 32]> {
+    let wrong = || Error::invalid(format!("{} has no public ed25519 key in PEM; {HINT}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| Error::io(path.display(), error))?;
+    let key = SubjectPublicKeyInfoDer::from_pem_slice(&bytes).map_err(|_| wrong())?;
+    let key = key.as_ref().strip_prefix(&PUBLIC_KEY_HEAD).and_then(|key| key.try_into().ok());
+    key.ok_or_else(wrong)
+}
+
+/// The file of a key, and the uuid of the only remote that it is for, if one is given.
+fn bound(path: &Path) -> (&Path, Option<StoreId>) {
+    let parts = path.to_str().and_then(|text| text.rsplit_once('@'));
+    let is_uuid = |text: &str| text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let id = parts
+        .filter(|(_, id)| is_uuid(id))
+        .and_then(|(file, id)| Some((Path::new(file), StoreId(u128::from_str_radix(id, 16).ok()?))));
+    id.map_or((path, None), |(file, id)| (file, Some(id)))
+}
+
 /// A public key, and the name of its file.
 struct Trusted {
     name: String,
@@ -133,17 +191,24 @@ pub enum SignedBy {
 }
 
 impl Trust {
-    /// The keys in files.
-    pub fn read(paths: &[PathBuf]) -> Result<Trust> {
+    /// The keys in files, for a remote. A file with `@` and a uuid behind its name has a key for the remote with this uuid only:
+    /// `Forbidden` if this is another one. Else its snapshots, and its uuid, could be copied into the place of a remote.
+    pub fn read(paths: &[PathBuf], remote: &Remote) -> Result<Trust> {
         let one = |path: &PathBuf| {
-            let wrong =
-                || Error::invalid(format!("{} has no public ed25519 key in PEM; {HINT}", path.display()));
-            let bytes = std::fs::read(path).map_err(|error| Error::io(path.display(), error))?;
-            let key = SubjectPublicKeyInfoDer::from_pem_slice(&bytes).map_err(|_| wrong())?;
-            let key = key.as_ref().strip_prefix(&PUBLIC_KEY_HEAD).and_then(|key| key.try_into().ok());
-            Ok(Trusted { name: path.display().to_string(), key: key.ok_or_else(wrong)? })
+            let (file, id) = bound(path);
+            if id.is_some_and(|id| id != remote.id()) {
+                let (shown, at, id) = (path.display(), remote.place(), remote.id());
+                let text = format!("{at} is the remote {id}, for which the key {shown} is not trusted");
+                return Err(Error::new(ErrorKind::Forbidden, text));
+            }
+            Ok(Trusted { name: file.display().to_string(), key: public_key(file)? })
         };
         paths.iter().map(one).collect::<Result<Vec<_>>>().map(Trust)
+    }
+
+    /// The same; `None` without a file: then nobody asks for signatures.
+    pub fn wanted(paths: &[PathBuf], remote: &Remote) -> Result<Option<Trust>> {
+        if paths.is_empty() { Ok(None) } else { Trust::read(paths, remote).map(Some) }
     }
 
     /// The signer of a manifest, which was parsed.

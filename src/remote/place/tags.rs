@@ -37,15 +37,11 @@ pub enum Move {
     Allowed,
 }
 
-/// Fails with `Exists` if a tag names another snapshot than the newest: a push could not set it.
+/// Fails with `Exists` if there is such a tag: a new snapshot could not get it.
 pub fn check_unused(remote: &Remote, place: CollectionName<'_>, tag: &str) -> Result<()> {
     check_tag(tag)?;
-    let Some(number) = remote.number_at(&keys::tag(place.tenant, place.name, tag))? else { return Ok(()) };
-    if remote.newest(place.tenant, place.name)? == Some(number) {
-        Ok(())
-    } else {
-        Err(is_used(place, tag, number))
-    }
+    let number = remote.number_at(&keys::tag(place.tenant, place.name, tag))?;
+    number.map_or(Ok(()), |number| Err(is_used(place, tag, number)))
 }
 
 fn is_used(place: CollectionName<'_>, tag: &str, number: u64) -> Error {

@@ -12,9 +12,10 @@ use crate::remote::place::at::{At, number_of};
 use crate::remote::place::garbage::plans;
 use crate::remote::place::remote::{Found, Remote};
 use crate::remote::place::signatures::Signer;
-use crate::remote::place::tags::{remove_tag, tags};
+use crate::remote::place::tags::{check_unused, remove_tag, tags};
 use crate::remote::push::outcome::Pushed;
-use crate::remote::push::publish::{TOOL, create_manifest, set_head};
+use crate::remote::push::parameters::Caption;
+use crate::remote::push::publish::{Begun, Elapsed, TOOL, create_manifest, set_head};
 use crate::store::disk::files::random_id;
 use crate::store::now_nanoseconds;
 
@@ -39,14 +40,30 @@ pub struct How<'a> {
 }
 
 /// Publishes an older snapshot of a collection again, under the next number. `Gone` if a collection of garbage is about to
-/// remove it, or pieces of it.
+/// remove it, or pieces of it, and `Forbidden` for a signer who has not signed it.
 pub fn revert(
     remote: &Remote,
     place: CollectionName<'_>,
     at: &At,
-    message: &str,
+    caption: &Caption,
     how: How<'_>,
 ) -> Result<Pushed> {
+    let begun = Begun::now();
+    revert_within(remote, place, at, caption, how, &|| begun.elapsed())
+}
+
+/// Publishes an older snapshot again, with a clock of the caller.
+pub fn revert_within(
+    remote: &Remote,
+    place: CollectionName<'_>,
+    at: &At,
+    caption: &Caption,
+    how: How<'_>,
+    elapsed: &Elapsed,
+) -> Result<Pushed> {
+    // A plan that is made after this look takes a day to act, and this takes half of it at most. So what is read from here on
+    // is there until the new manifest names it.
+    let plans = plans(remote)?;
     let newest = newest(remote, place)?;
     let number = number_of(remote, place, at)?;
     let lacks = |thing: &str| {
@@ -54,28 +71,39 @@ pub fn revert(
         Error::new(ErrorKind::NotFound, text)
     };
     let found = remote.manifest(place.tenant, place.name, number)?;
-    let found = found.ok_or_else(|| lacks(&format!("has no snapshot {number}")))?.manifest;
+    let found = found.ok_or_else(|| lacks(&format!("has no snapshot {number}")))?;
+    if how.signer.is_some_and(|signer| !signer.has_signed(&found.bytes)) {
+        let text = format!(
+            "{}: snapshot {number} of {place} is not signed by this key, which would answer for its contents",
+            remote.place()
+        );
+        return Err(Error::new(ErrorKind::Forbidden, text));
+    }
+    let found = found.manifest;
     if found.is_removal() {
         return Err(lacks(&format!("was removed by snapshot {number}, which has no state")));
     }
     if number == newest.manifest.number {
         return Ok(Pushed { is_unchanged: true, ..Pushed::of(&found) });
     }
-    // A plan that is made after this look takes a day to act, and looks at manifests again.
     let key = keys::snapshot(place.tenant, place.name, number);
     let names: std::collections::HashSet<_> = found.pieces.iter().map(|piece| piece.name).collect();
     let is_going = |plan: &crate::remote::place::garbage::Plan| {
         plan.is_doomed(&key) || plan.candidates().any(|piece| names.contains(&piece))
     };
-    if plans(remote)?.iter().any(is_going) {
+    if plans.iter().any(is_going) {
         let text =
             format!("snapshot {number} of {place} is being collected as garbage; push its state again");
         return Err(Error::new(ErrorKind::Gone, text));
     }
+    if let Some(tag) = &caption.tag {
+        check_unused(remote, place, tag)?;
+    }
+    let message = &caption.message;
     let message =
         if message.is_empty() { format!("revert to snapshot {number}") } else { message.to_owned() };
     let next = Manifest { message, ..(*found).clone() };
-    let made = created(remote, place, &newest, next, how)?;
+    let made = created(remote, place, &newest, next, how, elapsed)?;
     Ok(Pushed::of(&made))
 }
 
@@ -107,7 +135,8 @@ pub fn remove(remote: &Remote, place: CollectionName<'_>, with_tags: bool, how: 
         variants: Vec::new(),
         ..(*newest.manifest).clone()
     };
-    let made = created(remote, place, &newest, empty, how)?;
+    // It names no piece, so it may take any time.
+    let made = created(remote, place, &newest, empty, how, &|| Duration::ZERO)?;
     tags.iter().try_for_each(|tag| remove_tag(remote, place, tag))?;
     Ok(made.number)
 }
@@ -125,6 +154,7 @@ fn created(
     newest: &Found,
     next: Manifest,
     how: How<'_>,
+    elapsed: &Elapsed,
 ) -> Result<Manifest> {
     if how.writers == Writers::Many {
         remote.check_conditions()?;
@@ -140,7 +170,7 @@ fn created(
         tool: TOOL.to_owned(),
         ..next
     };
-    create_manifest(remote, &made, how.signer, &|| Duration::ZERO)?;
+    create_manifest(remote, &made, how.signer, elapsed)?;
     set_head(remote, place, &made);
     Ok(made)
 }

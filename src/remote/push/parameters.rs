@@ -23,8 +23,7 @@ pub struct Parameters {
     pub collection: String,
     /// The owner of the tenant.
     pub tenant_owner: OwnerAndMode,
-    /// A message for those who list snapshots.
-    pub message: String,
+    pub caption: Caption,
     /// Pieces sent at the same time.
     pub jobs: usize,
     /// A random number that tells this push from others.
@@ -38,6 +37,15 @@ pub struct Parameters {
     pub keyframes: Keyframes<Arc<Cache>>,
     /// Signs the snapshot.
     pub signer: Option<Arc<Signer>>,
+}
+
+/// The texts by which people find a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Caption {
+    /// A message for those who list snapshots.
+    pub message: String,
+    /// A tag that the snapshot will get.
+    pub tag: Option<String>,
 }
 
 /// The liberties of a push.

@@ -14,12 +14,12 @@ use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Piece, Variant};
-use crate::format::snapshot::signature;
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::garbage::{Plan, plans};
 use crate::remote::place::remote::{Found, Remote};
 use crate::remote::place::signatures::Signer;
+use crate::remote::place::tags::check_unused;
 use crate::remote::push::clone_push::PushedClone;
 use crate::remote::push::contents::{Contents, has_log};
 use crate::remote::push::differences::{DifferenceOf, Previous};
@@ -40,18 +40,18 @@ pub type Elapsed<'a> = dyn Fn() -> Duration + Sync + 'a;
 
 /// When a push began. A machine that slept stops one of these clocks, and somebody may set the other.
 #[derive(Clone, Copy)]
-struct Begun {
+pub(super) struct Begun {
     steady: Instant,
     wall: SystemTime,
 }
 
 impl Begun {
-    fn now() -> Begun {
+    pub(super) fn now() -> Begun {
         Begun { steady: Instant::now(), wall: SystemTime::now() }
     }
 
     /// The time since then, the longer one if the clocks disagree.
-    fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.steady.elapsed().max(self.wall.elapsed().unwrap_or_default())
     }
 }
@@ -90,8 +90,12 @@ pub fn push_within(
     let variants = variants(parameters, newest.as_ref().map(|found| &*found.manifest))?;
     let choices: Vec<Choice> = variants.iter().map(|recode| canonical.choose(recode)).collect();
     let described = described(parameters, &canonical);
+    // A signer answers for all that the new snapshot names, so what he takes over unread must be signed by him.
+    let signer = parameters.signer.as_deref();
+    let is_trusted = |found: &Found| signer.is_none_or(|signer| signer.has_signed(&found.bytes));
+    let trusted = newest.as_ref().filter(|found| is_trusted(found));
     // The newest snapshot, if it has this state.
-    let base = newest.as_ref().filter(|found| has_log(&found.manifest, canonical.log()));
+    let base = trusted.filter(|found| has_log(&found.manifest, canonical.log()));
     let ended = |manifest: &Manifest, clone: Option<PushedClone>| {
         // The hint may be missing since a push was killed.
         if hint != Some(manifest.number) {
@@ -105,15 +109,13 @@ pub fn push_within(
             clone.end(&canonical, manifest);
         }
     };
-    let is_signed = |found: &Found| {
-        let signer = parameters.signer.as_deref();
-        signer.is_none_or(|signer| is_signed_by(signer, &found.bytes))
-    };
-    let published =
-        |found: &&Found| is_published(&found.manifest, &described, &needs, &choices) && is_signed(found);
+    let published = |found: &&Found| is_published(&found.manifest, &described, &needs, &choices);
     if let Some(found) = base.filter(published) {
         ended(&found.manifest, clone);
         return Ok(Pushed { is_unchanged: true, ..Pushed::of(&found.manifest) });
+    }
+    if let Some(tag) = &parameters.caption.tag {
+        check_unused(remote, named, tag)?;
     }
     if !parameters.may.single_writer {
         remote.check_conditions()?;
@@ -122,31 +124,28 @@ pub fn push_within(
     let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
     let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
     let mut known = KnownPieces::new();
+    let mut note = |found: &Found| note_pieces(&mut known, &found.manifest, &doomed, is_trusted(found));
     for other in &parameters.dedup_with {
         if let (Some(found), _) = remote.newest_manifest(&other.tenant, &other.name)? {
-            note_pieces(&mut known, &found.manifest, &doomed);
+            note(&found);
         }
     }
-    if let Some(found) = &newest {
-        note_pieces(&mut known, &found.manifest, &doomed);
-    }
-    if let Some(found) = clone.as_ref().and_then(|clone| clone.base.as_ref()) {
-        note_pieces(&mut known, &found.manifest, &doomed);
-    }
-    let previous = newest.as_ref().filter(|_| base.is_none());
+    newest.iter().for_each(&mut note);
+    clone.iter().filter_map(|clone| clone.base.as_ref()).for_each(&mut note);
+    let previous = trusted.filter(|_| base.is_none());
     let previous =
         previous.and_then(|found| Previous::of(remote, &found.manifest, &canonical, &parameters.keyframes));
     let sender =
         Sender { remote, canonical: &canonical, parameters, known, previous, doomed, generation, choices };
     let base = base.map(|found| &*found.manifest);
-    let (contents, sent) = sender.send(newest.as_ref().map(|found| &*found.manifest), base, progress)?;
+    let (contents, sent) = sender.send(trusted.map(|found| &*found.manifest), base, progress)?;
     let parent = newest.map(|found| ParentSnapshot { number: found.manifest.number, digest: found.digest });
     let manifest = manifest(remote, parameters, Snapshot { parent, described, needs, contents });
     if let Some(clone) = &mut clone {
         clone.begin(&canonical, parameters.push)?;
     }
     canonical.note_push(place, parameters.push)?;
-    create_manifest(remote, &manifest, parameters.signer.as_deref(), elapsed)?;
+    create_manifest(remote, &manifest, signer, elapsed)?;
     ended(&manifest, clone);
     let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
     Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
@@ -180,12 +179,6 @@ fn check_own(
     Err(Error::new(ErrorKind::Exists, text))
 }
 
-/// Whether a manifest has a signature of this signer. A command signs again: it does not say by which key.
-fn is_signed_by(signer: &Signer, manifest: &[u8]) -> bool {
-    let key = signature::signed(manifest).and_then(|(_, signature)| signature.key);
-    key.is_some() && key == signer.public()
-}
-
 /// The variants of the new snapshot.
 fn variants(parameters: &Parameters, newest: Option<&Manifest>) -> Result<Vec<Arc<dyn Recode>>> {
     match &parameters.variants {
@@ -210,12 +203,13 @@ fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
     }
 }
 
-/// Adds the pieces of a snapshot that no plan may remove, of differences those with such bases.
-fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<PieceName>) {
+/// Adds the pieces of a snapshot that no plan may remove, of differences those with such bases. The name of a piece says
+/// which bytes it has, but only a trusted snapshot says what a difference is from.
+fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<PieceName>, is_trusted: bool) {
     let may_stay = |piece: &Piece| !doomed.contains(&piece.name);
     for (index, piece) in (0..).zip(&manifest.pieces).filter(|(_, piece)| may_stay(piece)) {
         let difference = DifferenceOf::of(manifest, index);
-        if difference.as_ref().is_none_or(|difference| difference.bases.iter().all(may_stay)) {
+        if difference.as_ref().is_none_or(|it| is_trusted && it.bases.iter().all(may_stay)) {
             let known_piece = Known { name: piece.name, difference: difference.map(Arc::new) };
             known.insert(piece.name.digest, known_piece);
         }
@@ -293,7 +287,7 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
         push: parameters.push,
         created_at: parameters.created_at,
         collection,
-        message: parameters.message.clone(),
+        message: parameters.caption.message.clone(),
         tool: TOOL.to_owned(),
         needs,
         pieces,
@@ -310,6 +304,9 @@ pub(super) fn create_manifest(
     signer: Option<&Signer>,
     elapsed: &Elapsed,
 ) -> Result<()> {
+    let bytes = manifest.to_bytes()?;
+    let bytes = signer.map_or(Ok(bytes.clone()), |signer| signer.sign(&bytes))?;
+    // A signature may have taken minutes.
     let grace = remote.grace();
     if elapsed() >= grace / 2 {
         let hours = grace.as_secs() / 7200;
@@ -321,8 +318,6 @@ pub(super) fn create_manifest(
     }
     let (tenant, collection) = (&manifest.collection.tenant, &manifest.collection.name);
     let key = keys::snapshot(tenant, collection, manifest.number);
-    let bytes = manifest.to_bytes()?;
-    let bytes = signer.map_or(Ok(bytes.clone()), |signer| signer.sign(&bytes))?;
     if remote.client().create(&key, Bytes::from(bytes))? == Put::Created {
         return Ok(());
     }

@@ -10,9 +10,11 @@ use crate::model::{Error, MoveTo, OwnedCollectionName, Owner, Progress, Result, 
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Signer;
-use crate::remote::place::tags::{Move, check_tag, check_unused, set_tag};
+use crate::remote::place::tags::{Move, check_tag, set_tag};
 use crate::remote::push::outcome::Pushed;
-use crate::remote::push::parameters::{DIFFERENCE_PERCENT, JOBS, Keyframes, May, Parameters, Variants};
+use crate::remote::push::parameters::{
+    Caption, DIFFERENCE_PERCENT, JOBS, Keyframes, May, Parameters, Variants,
+};
 use crate::remote::push::publish::push;
 use crate::remote::read::cache::{Cache, Size};
 use crate::store::disk::files::random_id;
@@ -236,16 +238,13 @@ impl PushRequest {
         };
         let cache =
             self.keyframes.cache.as_deref().map(|cache| Cache::open(cache, Size::default())).transpose()?;
-        if let Some(tag) = &self.tag {
-            check_unused(&remote, self.named.borrowed(), tag)?;
-        }
         let entry = store.tenant(&self.collection.tenant).entry();
         let Owner { uid, gid } = entry.owner.unwrap_or(owner);
         let parameters = Parameters {
             tenant: self.named.tenant.clone(),
             collection: self.named.name.clone(),
             tenant_owner: OwnerAndMode { uid, gid, mode: entry.mode },
-            message: self.message.clone(),
+            caption: Caption { message: self.message.clone(), tag: self.tag.clone() },
             jobs: self.jobs,
             push: random()?.0,
             created_at: u64::try_from(now).unwrap_or(0),

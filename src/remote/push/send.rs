@@ -234,6 +234,7 @@ impl Sender<'_> {
         if let Origin::Own(file) = job.source
             && let Some(piece) = self.canonical.piece_in_clone(file, job.stretches)
             && let Some(known) = self.known.get(&piece.name.digest)
+            && known.difference.is_some() == (piece.encoding == PieceEncoding::Difference)
         {
             // A clone has not changed it, and need not have its bytes.
             return Ok((Piece { name: known.name, ..piece }, known.difference.clone()));
@@ -266,7 +267,7 @@ impl Sender<'_> {
             let name = PieceName { digest: *blake3::hash(&difference).as_bytes(), generation: 0 };
             let encoding = PieceEncoding::Difference;
             let piece = Piece { name, stored: difference.len() as u32, raw: piece.raw, encoding };
-            if let Some(known) = self.known.get(&name.digest) {
+            if let Some(known) = self.known.get(&name.digest).filter(|known| known.difference.is_some()) {
                 return Ok((Piece { name: known.name, ..piece }, known.difference.clone()));
             }
             if previous.is_new_enough(&of) {

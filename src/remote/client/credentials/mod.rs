@@ -19,13 +19,15 @@ use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use crate::model::{Error, Result};
 use crate::remote::client::credentials::profile::{Profile, Source as InProfile};
 use crate::remote::client::credentials::services::{Clients, Container, Instance, WebIdentity};
-use crate::remote::client::failure::Recognized;
+use crate::remote::client::failure::{Recognized, is_passing};
 use crate::remote::client::http_status::Observed;
 
 /// Credentials are renewed this long before they end.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
 /// Credentials without an end are read again after this time: somebody may have replaced them.
 const READ_AGAIN: Duration = Duration::from_secs(60);
+/// After this time a renewal that has failed is tried again, while the credentials are valid.
+const RENEWED_AGAIN: Duration = Duration::from_secs(10);
 /// Requests that wait for credentials while they are looked for get the same error.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
@@ -99,22 +101,39 @@ struct Kept {
     renew: Option<Instant>,
     /// When the credential is no longer valid.
     end: Option<Instant>,
-    failed: Option<(Instant, String)>,
+    failed: Option<(Instant, Recognized)>,
 }
 
-/// Finds credentials, keeps them, and renews them before they end.
-struct Credentials {
+impl Kept {
+    /// The credential, until it is to be renewed, or the error of a look that has just ended.
+    fn answer(&self, now: Instant) -> Option<std::result::Result<Arc<AwsCredential>, Recognized>> {
+        let is_new = self.renew.is_none_or(|renew| now < renew);
+        if let Some(credential) = self.credential.as_ref().filter(|_| is_new) {
+            return Some(Ok(credential.clone()));
+        }
+        let failed = self.failed.as_ref().filter(|(when, _)| when.elapsed() < FAILED_FOR);
+        failed.map(|(_, error)| Err(error.clone()))
+    }
+}
+
+/// Finds credentials, keeps them, and renews them before they end. A look goes on when the request that wanted it is given up,
+/// since a program may take longer than a request.
+struct Credentials(Arc<Looks>);
+
+struct Looks {
     source: Source,
     clients: Clients,
     /// The places without credentials.
     looked: String,
-    kept: tokio::sync::Mutex<Kept>,
+    kept: parking_lot::Mutex<Kept>,
+    /// Held by the one look at a time.
+    looking: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Never what it keeps.
-        write!(out, "{:?}", self.source)
+        write!(out, "{:?}", self.0.source)
     }
 }
 
@@ -133,9 +152,10 @@ pub(super) fn provider(
     }
     let mut looked = vec!["AWS_ACCESS_KEY_ID is not set".to_owned()];
     let source = chosen(variables, profile, region, &mut looked)?;
-    let clients = Clients::new(connector).map_err(|error| Error::invalid(error.to_string()))?;
+    let clients = Clients::new(connector, variables).map_err(|error| Error::invalid(error.to_string()))?;
     let looked = looked.join(", ");
-    Ok(Some(Arc::new(Credentials { source, clients, looked, kept: tokio::sync::Mutex::default() })))
+    let (kept, looking) = (parking_lot::Mutex::default(), Arc::default());
+    Ok(Some(Arc::new(Credentials(Arc::new(Looks { source, clients, looked, kept, looking })))))
 }
 
 /// The first source that is set up. Adds the places without one to `looked`.
@@ -202,38 +222,30 @@ impl Source {
     }
 }
 
-impl Credentials {
-    /// The error while there were never credentials: nothing that is repeated changes it.
-    fn none(&self, text: &str) -> object_store::Error {
-        let text = format!(
-            "no credentials were found: {}, and {} gives none ({text}); set AWS_ACCESS_KEY_ID and \
+impl Looks {
+    /// The error of a look without a valid credential. Only a service that has failed for the moment is asked again.
+    fn failure(&self, error: &(dyn std::error::Error + 'static), has_ended: bool) -> Recognized {
+        let (text, source) = (services::innermost(error), self.source.name());
+        if is_passing(error) {
+            return Recognized::Transient(format!("{source} gives no credentials now: {text}"));
+        }
+        if has_ended {
+            return Recognized::NoCredentials(format!(
+                "the credentials have ended, and {source} gives no others: {text}"
+            ));
+        }
+        Recognized::NoCredentials(format!(
+            "no credentials were found: {}, and {source} gives none ({text}); set AWS_ACCESS_KEY_ID and \
              AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a public bucket",
-            self.looked,
-            self.source.name()
-        );
-        object_store::Error::Generic { store: "S3", source: Box::new(Recognized::NoCredentials(text)) }
+            self.looked
+        ))
     }
-}
 
-#[async_trait]
-impl CredentialProvider for Credentials {
-    type Credential = AwsCredential;
-
-    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let mut kept = self.kept.lock().await;
-        let now = Instant::now();
-        if let Some(credential) = &kept.credential
-            && kept.renew.is_none_or(|renew| now < renew)
-        {
-            return Ok(credential.clone());
-        }
-        if let Some((when, text)) = &kept.failed
-            && kept.credential.is_none()
-            && when.elapsed() < FAILED_FOR
-        {
-            return Err(self.none(text));
-        }
-        match self.source.fetch(&self.clients).await {
+    /// Looks for credentials and keeps them, or the error.
+    async fn look(&self) -> std::result::Result<Arc<AwsCredential>, Recognized> {
+        let fetched = self.source.fetch(&self.clients).await;
+        let (now, mut kept) = (Instant::now(), self.kept.lock());
+        match fetched {
             Ok(Fetched { credential, lasts }) => {
                 let credential = Arc::new(credential);
                 let renew =
@@ -247,19 +259,53 @@ impl CredentialProvider for Credentials {
                 Ok(credential)
             }
             Err(error) => {
-                let text = services::innermost(&*error);
-                match &kept.credential {
-                    Some(credential) if kept.end.is_none_or(|end| now < end) => {
-                        log::warn!("the credentials could not be renewed: {text}");
-                        Ok(credential.clone())
-                    }
-                    Some(_) => Err(object_store::Error::Generic { store: "S3", source: error }),
-                    None => {
-                        kept.failed = Some((Instant::now(), text.clone()));
-                        Err(self.none(&text))
-                    }
+                let is_valid = kept.end.is_none_or(|end| now < end);
+                if let Some(credential) = kept.credential.clone().filter(|_| is_valid) {
+                    log::warn!("the credentials could not be renewed: {}", services::innermost(&*error));
+                    kept.renew = now.checked_add(RENEWED_AGAIN);
+                    return Ok(credential);
                 }
+                let failure = self.failure(&*error, kept.credential.is_some());
+                kept.failed = Some((now, failure.clone()));
+                Err(failure)
             }
         }
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for Credentials {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let failed = |error| object_store::Error::Generic { store: "S3", source: Box::new(error) };
+        let (looks, now) = (self.0.clone(), Instant::now());
+        let (answer, valid) = {
+            let kept = looks.kept.lock();
+            let lasts = kept.end.is_some_and(|end| now < end);
+            (kept.answer(now), kept.credential.clone().filter(|_| lasts))
+        };
+        if let Some(answer) = answer {
+            return answer.map_err(failed);
+        }
+        if let Some(credential) = valid {
+            // It is renewed meanwhile.
+            if let Ok(held) = looks.looking.clone().try_lock_owned() {
+                tokio::spawn(async move {
+                    drop(looks.look().await);
+                    drop(held);
+                });
+            }
+            return Ok(credential);
+        }
+        let look = tokio::spawn(async move {
+            let _one = looks.looking.lock().await;
+            let answer = looks.kept.lock().answer(Instant::now());
+            match answer {
+                Some(answer) => answer,
+                None => looks.look().await,
+            }
+        });
+        look.await?.map_err(failed)
     }
 }

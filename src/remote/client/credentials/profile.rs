@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use object_store::aws::AwsCredential;
 
 use crate::model::{Error, Result};
 use crate::remote::client::credentials::services::{WebIdentity, of_json};
 use crate::remote::client::credentials::{Failed, Fetched, Variables};
+use crate::remote::client::program::{Killed, wait_for_output};
 
 /// A program that prints credentials may take so long.
 const PROGRAM_MAX: Duration = Duration::from_secs(30);
@@ -127,28 +129,17 @@ pub(super) fn fetch(variables: &Variables) -> std::result::Result<Fetched, Faile
 fn of_program(command: &str) -> std::result::Result<Fetched, Failed> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = shell.spawn().map_err(|error| format!("credential_process: {error}"))?;
-    let output = child.stdout.take();
-    let reader = std::thread::spawn(move || {
-        let mut printed = Vec::new();
-        output.map_or(Ok(0), |output| output.take(PRINTED_MAX).read_to_end(&mut printed)).map(|_| printed)
-    });
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if begun.elapsed() > PROGRAM_MAX {
-            child.kill()?;
-            child.wait()?;
-            return Err(format!("credential_process took more than {} s", PROGRAM_MAX.as_secs()).into());
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    let mut child = shell.process_group(0).spawn().map_err(|error| format!("credential_process: {error}"))?;
+    let Some((status, printed)) = wait_for_output(&mut child, PRINTED_MAX, PROGRAM_MAX, Killed::Group)?
+    else {
+        // The arguments may be secret.
+        let program = command.split_whitespace().next().unwrap_or_default();
+        let seconds = PROGRAM_MAX.as_secs();
+        return Err(format!("{program:?} of credential_process did not end within {seconds} s").into());
     };
     if !status.success() {
         return Err(format!("credential_process failed ({status}); run it by hand to see why").into());
     }
-    let printed = reader.join().map_err(|_| "credential_process: its output was not read")??;
     of_json(&printed).map_err(|error| format!("credential_process: {error}").into())
 }
 

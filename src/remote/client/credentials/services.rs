@@ -3,9 +3,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use object_store::ClientOptions;
 use object_store::aws::AwsCredential;
 use object_store::client::{HttpClient, HttpConnector, HttpRequest, HttpRequestBody};
+use object_store::{ClientConfigKey, ClientOptions};
 use serde_json::Value;
 
 use crate::remote::client::credentials::{Failed, Fetched, Variables};
@@ -21,6 +21,13 @@ const LOCAL_ANSWER: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(2);
 
+/// The variables of the proxy.
+const PROXY: [(&str, ClientConfigKey); 3] = [
+    ("AWS_PROXY_URL", ClientConfigKey::ProxyUrl),
+    ("AWS_PROXY_CA_CERTIFICATE", ClientConfigKey::ProxyCaCertificate),
+    ("AWS_PROXY_EXCLUDES", ClientConfigKey::ProxyExcludes),
+];
+
 /// The clients for the services.
 pub(super) struct Clients {
     /// For services beside this machine, without TLS.
@@ -30,10 +37,16 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub fn new(connector: &Observed) -> object_store::Result<Clients> {
+    pub fn new(connector: &Observed, variables: &Variables) -> object_store::Result<Clients> {
         let local = ClientOptions::new().with_allow_http(true);
         let local = local.with_connect_timeout(LOCAL_CONNECT).with_timeout(LOCAL_ANSWER);
-        let secure = ClientOptions::new().with_connect_timeout(CONNECT).with_timeout(ANSWER);
+        let mut secure = ClientOptions::new().with_connect_timeout(CONNECT).with_timeout(ANSWER);
+        // The service is behind the proxy of the bucket, if there is one; services beside this machine are not.
+        for (name, key) in PROXY {
+            if let Some(value) = variables.get(name) {
+                secure = secure.with_config(key, value);
+            }
+        }
         Ok(Clients { local: connector.connect(&local)?, secure: connector.connect(&secure)? })
     }
 }
