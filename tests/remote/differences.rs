@@ -126,14 +126,24 @@ impl Trained {
 
 /// The file of a snapshot, through a cache if there is one.
 fn read_at(bucket: &Arc<Faulty>, cache: Option<&Path>, number: u64) -> Vec<u8> {
+    read_of(bucket, cache, "m", number)
+}
+
+/// The same of a collection of the tenant.
+fn read_of(bucket: &Arc<Faulty>, cache: Option<&Path>, collection: &str, number: u64) -> Vec<u8> {
+    let store = mounted_at(bucket, cache, collection, number);
+    files_of(&store, "acme", collection).remove(FILE).unwrap()
+}
+
+/// A store that shows this snapshot.
+fn mounted_at(bucket: &Arc<Faulty>, cache: Option<&Path>, collection: &str, number: u64) -> Arc<Store> {
     let remote = Remote::open(bucket.client()).unwrap();
     let cache = cache.map(|folder| Cache::open(folder, Size::Bytes(1 << 32)).unwrap());
     let source = Source::new(remote, cache, Box::new(|path, text| panic!("{path}: {text}"))).on_demand();
-    let name = OwnedCollectionName::new("acme", "m");
+    let name = OwnedCollectionName::new("acme", collection);
     let wanted = HashMap::from([(name, At::Number(number))]);
     let disk = SnapshotDisk::new(Arc::new(Published::new(source, wanted)));
-    let store = Arc::new(Arc::new(disk).open_store().unwrap());
-    files_of(&store, "acme", "m").remove(FILE).unwrap()
+    Arc::new(Arc::new(disk).open_store().unwrap())
 }
 
 /// A bucket that adds up the bytes of the pieces that are read.
@@ -281,6 +291,33 @@ fn an_unchanged_tensor_is_not_sent_again_when_its_keyframe_is_old() {
         let pushed = trained.push_as(&quiet(&trained.objects), parameters).unwrap();
         assert!(!pushed.is_unchanged && pushed.bytes_sent < 20_000, "{pushed:?}");
     }
+}
+
+#[test]
+fn a_push_names_the_differences_of_another_collection_that_has_more_snapshots() {
+    let mut trained = Trained::new(2 * MIB);
+    trained.import("0");
+    trained.push();
+    let other = || Parameters {
+        collection: "other".to_owned(),
+        dedup_with: vec![OwnedCollectionName::new("acme", "m")],
+        ..request(0)
+    };
+    let bucket = quiet(&trained.objects);
+    trained.push_as(&bucket, other()).unwrap();
+    for step in 0..3 {
+        trained.place.write("in/config.json", format!("{{\"step\": {step}}}"));
+        trained.import("0");
+        trained.push();
+    }
+    trained.weights.step(100);
+    let file = trained.import("1");
+    trained.push();
+    let since: Vec<u64> = trained.newest().differences.iter().map(|difference| difference.since).collect();
+    assert!(since.contains(&4), "{since:?}");
+    let pushed = trained.push_as(&bucket, other()).unwrap();
+    assert!(pushed.number == 2 && pushed.differences > 0 && pushed.bytes_sent < 20_000, "{pushed:?}");
+    assert!(read_of(&bucket, None, "other", 2) == file);
 }
 
 #[test]
@@ -475,6 +512,11 @@ fn a_clone_of_differences_reads_them_and_a_push_from_it_names_them_again() {
     assert!(files_of(&store, "acme", "old")[FILE] == files[0]);
     assert!(read_at(&bucket, None, 4) == files[1]);
     assert_eq!(trained.differences().0, pushed.differences);
+    // Under another name, whose first snapshot has a lower number than those of its keyframes.
+    let renamed = Parameters { collection: "renamed".to_owned(), ..request(72) };
+    let pushed = push(&remote, &store.collection("acme", "old").unwrap(), &renamed, &Silent).unwrap();
+    assert_eq!((pushed.number, pushed.pieces_sent), (1, 0));
+    assert!(pushed.differences > 0 && read_of(&bucket, None, "renamed", 1) == files[0]);
     // Bytes that the clone changes are again a difference.
     let node = {
         let state = collection.state();

@@ -74,6 +74,8 @@ pub(super) struct Contents {
     pub(super) variants: Vec<Variant>,
     /// Bytes that the push processes, as far as that is known.
     pub(super) expected: u64,
+    /// The number of the snapshot before, 0 for none.
+    pub(super) before: u64,
 }
 
 impl Contents {
@@ -92,7 +94,9 @@ impl Contents {
                 BaseStretch { base, ..*stretch }
             };
             let stretches = stretches.iter().map(placed).collect();
-            self.differences.push(PieceDifference { piece: index, since: *since, stretches });
+            // A snapshot of another collection may have a higher number.
+            let since = (*since).min(self.before);
+            self.differences.push(PieceDifference { piece: index, since, stretches });
         }
         index
     }

@@ -76,7 +76,8 @@ impl Sender<'_> {
         base: Option<&Manifest>,
         progress: &dyn Progress,
     ) -> Result<(Contents, Sent)> {
-        let (mut contents, sent) = (Contents::default(), Sent::default());
+        let before = newest.map_or(0, |newest| newest.number);
+        let (mut contents, sent) = (Contents { before, ..Contents::default() }, Sent::default());
         let may_stay = |base: &&Manifest| {
             let mut files = base.files_of(None).into_iter().flatten();
             files.all(|(_, file)| self.may_name(base, file))
