@@ -614,7 +614,7 @@ fn a_mount_that_shows_the_next_snapshot_fetches_no_piece_again_that_did_not_chan
     let file = trained.import("0");
     trained.push();
     read.lock().clear();
-    assert_eq!(store.refresh().unwrap(), ["acme/m"]);
+    assert_eq!(store.refresh().unwrap().paths, ["acme/m"]);
     let before = bucket.received();
     assert!(files_of(&store, "acme", "m")[FILE] == file);
     let received = bucket.received() - before;
