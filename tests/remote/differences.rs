@@ -224,6 +224,37 @@ fn a_reader_with_the_keyframe_fetches_the_differences_alone_and_another_one_both
 }
 
 #[test]
+fn a_keyframe_in_one_idle_file_is_found_although_others_lack_it() {
+    let mut trained = Trained::new(2 * MIB);
+    trained.import("0");
+    trained.push();
+    let begin = trained.weights.bytes.len() - 4 * MIB;
+    // The first tensor stays as it is.
+    for seed in 0..4 {
+        let noise = Random(seed).bytes(4 * MIB);
+        trained.weights.bytes[begin..].copy_from_slice(&noise);
+        trained.import("0");
+        trained.push();
+    }
+    trained.weights.step(100);
+    let file = trained.import("1");
+    trained.push();
+    let folder = TempDir::new().unwrap();
+    let (bucket, read) = counting(&trained.objects);
+    read_at(&bucket, Some(folder.path()), 1);
+    let whole: Vec<String> = std::mem::take(&mut *read.lock());
+    // Of each of these the last tensor, the keyframe of which is the last one.
+    for number in 2..6 {
+        let store = mounted_at(&bucket, Some(folder.path()), "m", number);
+        let end = (file.len() - 100) as u64..file.len() as u64;
+        first_bytes(&store, CollectionName::new("acme", "m"), FILE, end);
+    }
+    read.lock().clear();
+    assert!(read_at(&bucket, Some(folder.path()), 6) == file);
+    assert!(!read.lock().iter().any(|key| whole.contains(key)), "{:?}", read.lock());
+}
+
+#[test]
 fn a_reader_whose_cache_has_no_room_gets_the_bytes() {
     let mut trained = Trained::new(3 * MIB);
     trained.import("0");
