@@ -30,6 +30,7 @@ use tierfs::store::{Access, SnapshotDisk, Store};
 use crate::faulty::{Call, Clock, Fault, Faulty};
 use crate::push::{keys, quiet, remote, request, seen};
 use crate::reading::files_of;
+use crate::rounds::first_bytes;
 
 const MIB: usize = 1 << 20;
 const FILE: &str = "model.safetensors";
@@ -607,7 +608,11 @@ fn commands_push_and_mount_differences_also_of_bytes_written_in_place() {
     let third = push(&["--keyframe-after", "5", "--difference-max", "20"]);
     mounted.unmount();
     assert!(third["bytes_sent"].as_u64().unwrap() * 20 < whole, "{third}");
-    let all = push(&["--keyframe-after", "0", "--message", "the same"]);
+    let keyframes = place.path("keyframes");
+    let held = Cache::open(&keyframes, Size::Bytes(1 << 30)).unwrap();
+    let options = ["--keyframe-after", "0", "--message", "the same", "--cache"];
+    let all = push(&[&options[..], &[keyframes.to_str().unwrap()]].concat());
+    drop(held);
     assert_eq!(all["unchanged"], true);
     let cache = place.path("cache");
     for (number, file) in (1..).zip(&files) {
