@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::format::snapshot::difference::{BASES_MAX, BaseStretch};
 use crate::format::snapshot::keys::{self, PieceName};
-use crate::format::snapshot::manifest::{Manifest, ManifestFile, Piece, PieceDifference, PieceEncoding};
+use crate::format::snapshot::manifest::{FileKind, Manifest, Piece, PieceDifference, PieceEncoding};
 use crate::model::{Dtype, Result};
 use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
@@ -112,6 +112,8 @@ pub(super) struct FilePart<'a> {
 /// The newest snapshot of the collection that is pushed.
 pub(super) struct Previous {
     manifest: Arc<Manifest>,
+    /// The places of the collection's own files in the manifest.
+    files: HashMap<(FileKind, u64), usize>,
     objects: StoredObjects,
     names: ObjectNames,
     /// Keyframes that were read, and those that this machine keeps.
@@ -134,8 +136,11 @@ impl Previous {
         let objects =
             objects.inspect_err(|error| log::warn!("all changed pieces are sent whole: {error}")).ok()?;
         let (manifest, names) = (manifest.clone(), canonical.object_names());
+        let own = manifest.files_of(None).unwrap_or_default();
+        let files = own.into_iter().map(|(index, file)| ((file.kind, file.number), index)).collect();
         Some(Previous {
             manifest,
+            files,
             objects,
             names,
             bases: Keyframes { recent: PieceBuffer::default(), cache: cache.clone() },
@@ -216,9 +221,8 @@ impl Previous {
         doomed: &HashSet<PieceName>,
     ) {
         let range = place.offset..place.offset.saturating_add(len);
-        // The collection's own files precede those of variants.
-        let is_it = |file: &&ManifestFile| (file.kind, file.number) == (place.kind, place.number);
-        let file = self.manifest.files.iter().find(is_it);
+        let file = self.files.get(&(place.kind, place.number));
+        let file = file.and_then(|index| self.manifest.files.get(*index));
         let extents = file.map(|file| file.extents.as_slice()).unwrap_or_default();
         let first = extents.partition_point(|extent| extent.end() <= range.start);
         let mut at = range.start;
