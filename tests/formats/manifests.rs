@@ -59,6 +59,7 @@ fn described() -> Manifest {
         ],
         differences: vec![PieceDifference {
             piece: 4,
+            digest: [0x51; 32],
             since: 16,
             stretches: vec![
                 BaseStretch { len: 30_000, dtype: Dtype::Bf16, base: Some((1, 64)) },
@@ -232,8 +233,9 @@ fn a_manifest_without_files_is_a_removal_and_short() {
         let collection =
             Described { tenant: tenant.to_owned(), name: name.to_owned(), ..described().collection };
         let tool = "tierfs 100.200.300".to_owned();
+        let (needs, differences) = (Vec::new(), Vec::new());
         let empty =
-            Manifest { message: String::new(), needs: Vec::new(), pieces: Vec::new(), tool, ..described() };
+            Manifest { message: String::new(), needs, pieces: Vec::new(), differences, tool, ..described() };
         Manifest { collection, files: Vec::new(), variants: Vec::new(), ..empty }
     };
     let long: String = (0..255).map(|at| char::from(b'a' + (at * at % 26) as u8)).collect();
@@ -280,7 +282,9 @@ fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
         ("a difference in a log", |manifest| {
             manifest.pieces[0].encoding = PieceEncoding::Difference;
             let stretches = vec![BaseStretch { len: 900, dtype: Dtype::U8, base: Some((1, 0)) }];
-            manifest.differences.insert(0, PieceDifference { piece: 0, since: 1, stretches });
+            manifest
+                .differences
+                .insert(0, PieceDifference { piece: 0, digest: [0; 32], since: 1, stretches });
         }),
         ("an empty piece", |manifest| (manifest.pieces[2].stored, manifest.pieces[2].raw) = (0, 0)),
         ("a piece of 16 MiB", |manifest| manifest.pieces[0].raw = 16 << 20),
@@ -319,8 +323,8 @@ fn a_manifest_that_claims_much_makes_no_large_allocation() {
     // The numbers of needs' bytes, pieces, files and extents of the first file; none is followed by as much.
     let pieces = body.windows(32).position(|bytes| bytes == [0x10; 32]).unwrap() - 4;
     let differences = pieces + 4 + 5 * 45;
-    let files = differences + 4 + 16 + 2 * 13;
-    for place in [0, pieces, differences, differences + 16, files, files + 4 + 25] {
+    let files = differences + 4 + 48 + 2 * 13;
+    for place in [0, pieces, differences, differences + 48, files, files + 4 + 25] {
         for claimed in [u32::MAX, 1 << 24, 1 << 20] {
             let mut claims = body.clone();
             claims[place..place + 4].copy_from_slice(&u32::to_le_bytes(claimed));
@@ -380,7 +384,8 @@ fn manifests() -> impl Strategy<Value = Manifest> {
                 let piece_index = manifest.pieces.len() as u32;
                 manifest.pieces.push(piece);
                 let since = manifest.number - 1;
-                manifest.differences.push(PieceDifference { piece: piece_index, since, stretches });
+                let digest = [raw as u8; 32];
+                manifest.differences.push(PieceDifference { piece: piece_index, digest, since, stretches });
             }
             for (kind, number, mtime, places) in files {
                 let kind = [FileKind::Data, FileKind::Tier, FileKind::Delta, FileKind::Factor][kind];

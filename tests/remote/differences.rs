@@ -319,9 +319,10 @@ fn an_unchanged_tensor_is_not_sent_again_when_its_keyframe_is_old() {
         trained.place.write("in/config.json", format!("{{\"step\": {step}}}"));
         trained.import("1");
         let limits = DifferenceLimits { pushes_max: 1, percent_max: 25 };
-        let parameters = limited(limits);
-        let pushed = trained.push_as(&quiet(&trained.objects), parameters).unwrap();
-        assert!(!pushed.is_unchanged && pushed.bytes_sent < 20_000, "{pushed:?}");
+        let (parameters, bucket) = (limited(limits), quiet(&trained.objects));
+        let pushed = trained.push_as(&bucket, parameters).unwrap();
+        assert!(!pushed.is_unchanged && pushed.bytes_sent < 20_000 && pushed.differences > 0, "{pushed:?}");
+        assert!(bucket.received() < 50_000, "{} bytes, so keyframes were read", bucket.received());
     }
 }
 

@@ -87,7 +87,7 @@ impl Contents {
         let index = self.pieces.len() as u32;
         self.pieces.push(piece);
         self.indexes.insert(piece.name, index);
-        if let Some(DifferenceOf { since, bases, stretches }) = difference {
+        if let Some(DifferenceOf { digest, since, bases, stretches }) = difference {
             let bases: Vec<u32> = bases.iter().map(|base| self.index_of(*base, None)).collect();
             let placed = |stretch: &BaseStretch| {
                 let base = stretch.base.and_then(|(base, at)| Some((*bases.get(base as usize)?, at)));
@@ -96,7 +96,7 @@ impl Contents {
             let stretches = stretches.iter().map(placed).collect();
             // A snapshot of another collection may have a higher number.
             let since = (*since).min(self.before);
-            self.differences.push(PieceDifference { piece: index, since, stretches });
+            self.differences.push(PieceDifference { piece: index, digest: *digest, since, stretches });
         }
         index
     }

@@ -36,6 +36,8 @@ const SAMPLED_MIN: u64 = 1 << 20;
 /// How a piece is a difference, beside its stored bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct DifferenceOf {
+    /// BLAKE3 of the bytes that the piece stands for.
+    pub digest: [u8; 32],
     /// The last snapshot that had the bases in the place of the piece.
     pub since: u64,
     /// The pieces that it is a difference from.
@@ -47,13 +49,18 @@ pub(super) struct DifferenceOf {
 impl DifferenceOf {
     /// How the piece at an index of a manifest is a difference, if it is one.
     pub fn of(manifest: &Manifest, piece: u32) -> Option<DifferenceOf> {
-        let PieceDifference { since, stretches, .. } = manifest.difference(piece)?;
-        DifferenceOf::resolved(manifest, *since, stretches)
+        let PieceDifference { digest, since, stretches, .. } = manifest.difference(piece)?;
+        DifferenceOf::resolved(manifest, *digest, *since, stretches)
     }
 
     /// The same of stretches with indexes of pieces of the manifest.
-    fn resolved(manifest: &Manifest, since: u64, stretches: &[BaseStretch]) -> Option<DifferenceOf> {
-        let mut found = DifferenceOf { since, bases: Vec::new(), stretches: Vec::new() };
+    fn resolved(
+        manifest: &Manifest,
+        digest: [u8; 32],
+        since: u64,
+        stretches: &[BaseStretch],
+    ) -> Option<DifferenceOf> {
+        let mut found = DifferenceOf { digest, since, bases: Vec::new(), stretches: Vec::new() };
         let mut places: HashMap<u32, u32> = HashMap::new();
         for stretch in stretches {
             let base = match stretch.base {
@@ -107,6 +114,8 @@ pub(super) fn keep(cache: Option<&Arc<Cache>>, piece: &Piece, stored: &[u8]) {
 pub(super) struct FilePart<'a> {
     pub file: &'a CanonicalFile,
     pub stretches: &'a [Range<u64>],
+    /// BLAKE3 of its bytes.
+    pub digest: [u8; 32],
 }
 
 /// The newest snapshot of the collection that is pushed.
@@ -208,7 +217,7 @@ impl Previous {
                 }
             }
         }
-        found.finish(&self.manifest)
+        found.finish(&self.manifest, part.digest)
     }
 
     /// Adds the pieces of a range of a file.
@@ -333,14 +342,14 @@ impl Keyframe {
         }
     }
 
-    fn finish(self, manifest: &Manifest) -> Option<DifferenceOf> {
+    fn finish(self, manifest: &Manifest, digest: [u8; 32]) -> Option<DifferenceOf> {
         let all: u64 = self.stretches.iter().map(|stretch| u64::from(stretch.len)).sum();
         let based = self.stretches.iter().filter(|stretch| stretch.base.is_some());
         let based: u64 = based.map(|stretch| u64::from(stretch.len)).sum();
         if based * 2 < all || based == 0 {
             return None;
         }
-        let found = DifferenceOf::resolved(manifest, self.since, &self.stretches)?;
+        let found = DifferenceOf::resolved(manifest, digest, self.since, &self.stretches)?;
         (found.bases.len() <= BASES_MAX).then_some(found)
     }
 }
