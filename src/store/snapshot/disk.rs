@@ -372,10 +372,9 @@ impl ShownSnapshots for SnapshotDisk {
         std::thread::scope(|scope| {
             let working: Vec<_> = (0..RENEWED_AT_ONCE.min(places.len())).map(|_| scope.spawn(work)).collect();
             let bug = |_| Err(io::Error::other("a bug in tierfs: a look for snapshots has ended"));
-            working.into_iter().fold(Ok(()), |done, worker| {
-                let ended = worker.join().unwrap_or_else(bug);
-                done.and(ended)
-            })
+            let ended: Vec<io::Result<()>> =
+                working.into_iter().map(|worker| worker.join().unwrap_or_else(bug)).collect();
+            ended.into_iter().collect()
         })
     }
 
