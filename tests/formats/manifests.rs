@@ -1,7 +1,7 @@
 //! Manifests: against golden files, there and back, and made up by somebody.
 
 use proptest::prelude::*;
-use tierfs::format::snapshot::difference::BaseStretch;
+use tierfs::format::snapshot::difference::{BaseStretch, DifferenceHead};
 use tierfs::format::snapshot::keys::PieceName;
 use tierfs::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, ParentSnapshot, Piece,
@@ -131,6 +131,19 @@ fn the_golden_difference_is_applied_to_its_base() {
     let mut other = base.clone();
     other[20] ^= 1;
     assert_eq!(difference.apply(&[&other]).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_difference_from_more_bytes_than_a_reader_has_room_for_is_refused() {
+    let base = |name| piece(name, 0, 15 << 20, 15 << 20, PieceEncoding::Raw);
+    let stretches = vec![BaseStretch { len: 100, dtype: Dtype::U8, base: Some((0, 0)) }];
+    for (count, is_read) in [(4, true), (5, false)] {
+        let bases = (0..count).map(base).collect();
+        let head = DifferenceHead { digest: [1; 32], bases, stretches: stretches.clone() };
+        let mut bytes = Vec::new();
+        head.write(&mut bytes);
+        assert_eq!(DifferenceHead::parse(&bytes, 100).is_ok(), is_read, "{count} bases");
+    }
 }
 
 #[test]

@@ -388,6 +388,9 @@ fn types_without_small_differences_and_files_in_slots_are_pushed_as_differences_
     let second = pushed(&ids, &plain, &small);
     println!("{second:?}");
     assert!(second.bytes_sent < 200_000, "{second:?}");
+    let newest = Remote::open(quiet(&objects).client()).unwrap().newest_manifest("acme", "m").unwrap().0;
+    let stretches = newest.unwrap().manifest.differences.iter().map(|it| it.stretches.len()).max();
+    assert!(stretches < Some(20), "{stretches:?}: the zeros between slots lie in the keyframe too");
     let found = seen(&objects).unwrap().1;
     assert!(found["ids.safetensors"] == ids_file(&ids) && found["plain.bin"] == plain);
     assert!((0..400).all(|place| found[&format!("small/{place}")] == small[place]));

@@ -58,6 +58,9 @@ pub fn encode(
                 let step = chunk_bytes(stretch.dtype);
                 for (old, new) in base.chunks(step).zip(part.chunks(step)) {
                     encode_chunk(stretch.dtype, old, new, &mut out, &mut scratch)?;
+                    if out.len() > limit {
+                        return Ok(None);
+                    }
                 }
             }
         }
