@@ -7,7 +7,7 @@ use crate::control::jobs::Of;
 use crate::control::refusals::Asker;
 use crate::engine;
 use crate::model::{Error, Result};
-use crate::store::{Access, ROOT};
+use crate::store::{Access, ROOT, Refreshed};
 use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
@@ -21,11 +21,15 @@ pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
 /// Shows newer snapshots of a mounted remote from now on. It acts when it is read, since the kernel refuses
 /// all writes to such a mount.
 pub(super) fn refresh(context: &Context) -> Result<String> {
-    let changed = context.mounted.store().refresh()?;
-    if changed.is_empty() {
-        return Ok("nothing new\n".to_owned());
+    let Refreshed { paths, failed } = context.mounted.store().refresh()?;
+    match failed {
+        Some(error) if paths.is_empty() => return Err(error),
+        // The next read fails, if these fail again.
+        Some(error) => log::warn!("{error}"),
+        None if paths.is_empty() => return Ok("nothing new\n".to_owned()),
+        None => {}
     }
-    Ok(changed.iter().map(|path| format!("{path}\n")).collect())
+    Ok(paths.iter().map(|path| format!("{path}\n")).collect())
 }
 
 /// The jobs that the caller may see and cancel.

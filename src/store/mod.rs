@@ -116,6 +116,6 @@ pub use state::settings_table::{
 };
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
-pub use store::Store;
+pub use store::{Refreshed, Store};
 pub use tenant::{Tenant, TenantEntry};
 pub use trail::{TrailCheck, read_trail};

@@ -72,6 +72,14 @@ pub struct Store {
     _lock: Box<dyn Any + Send + Sync>,
 }
 
+/// The outcome of a look for newer snapshots.
+pub struct Refreshed {
+    /// The collections that show another snapshot now, as `TENANT/COLLECTION`, in order.
+    pub paths: Vec<String>,
+    /// Why others could not be looked for.
+    pub failed: Option<Error>,
+}
+
 impl Store {
     /// Creates an empty store on a disk without one. `id` must be random.
     pub fn create(disk: &dyn Disk, id: StoreId) -> Result<()> {
@@ -526,18 +534,16 @@ impl Store {
         }
     }
 
-    /// Shows the newest snapshots of a remote from now on. The paths of collections that differ. Open files
-    /// stay those of the snapshot before. `NotSupported` for a store that is not a remote.
-    pub fn refresh(&self) -> Result<Vec<String>> {
+    /// Shows the newest snapshots of a remote from now on. Open files stay those of the snapshot before. `NotSupported` for a
+    /// store that is not a remote.
+    pub fn refresh(&self) -> Result<Refreshed> {
         let place = self.disk.place();
         let Some(snapshots) = self.upstream.snapshots() else {
             let text = format!("{place} is not a remote, so it has no newer snapshots");
             return Err(Error::new(ErrorKind::NotSupported, text));
         };
-        let renewed = snapshots.renew_all();
-        let renewed =
-            renewed.map_err(|error| Error::io(format!("looking for newer snapshots in {place}"), error))?;
-        for shown in &renewed {
+        let paths = Mutex::new(Vec::new());
+        let renewed = |shown: &OwnedCollectionName| {
             self.forget(&shown.tenant, &shown.name);
             let text = match snapshots.number(shown.borrowed()) {
                 Ok(number) => format!("shows snapshot {number}"),
@@ -546,17 +552,19 @@ impl Store {
             };
             log::info!("{shown}: {text}");
             self.events().tell(EventKind::Snapshot, &shown.to_string(), "", &text);
-        }
-        Ok(renewed.iter().map(OwnedCollectionName::to_string).collect())
+            paths.lock().push(shown.to_string());
+        };
+        let done = snapshots.renew_all(&renewed);
+        let failed =
+            done.err().map(|error| Error::io(format!("looking for newer snapshots in {place}"), error));
+        let mut paths = paths.into_inner();
+        paths.sort_unstable();
+        Ok(Refreshed { paths, failed })
     }
 
     /// A text that differs after something was pushed to a remote that is shown; `None` if the remote does not say so.
-    pub fn last_push(&self) -> Result<Option<Vec<u8>>> {
-        let place = self.disk.place();
-        let found = self.upstream.snapshots().map(|snapshots| snapshots.last_push()).transpose();
-        let found =
-            found.map_err(|error| Error::io(format!("looking for newer snapshots in {place}"), error));
-        Ok(found?.flatten())
+    pub fn last_push(&self) -> Option<Vec<u8>> {
+        self.upstream.snapshots().and_then(|snapshots| snapshots.last_push())
     }
 
     /// Sets the source of the pieces of clones. Only the first call has an effect.

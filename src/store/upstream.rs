@@ -42,10 +42,11 @@ pub trait ShownSnapshots: Send + Sync {
     fn number(&self, place: CollectionName<'_>) -> io::Result<u64>;
 
     /// A text that differs after something was pushed to the remote; `None` if the remote does not say so.
-    fn last_push(&self) -> io::Result<Option<Vec<u8>>>;
+    fn last_push(&self) -> Option<Vec<u8>>;
 
-    /// Shows the newest snapshots from now on. The tenants and names of the collections that differ.
-    fn renew_all(&self) -> io::Result<Vec<OwnedCollectionName>>;
+    /// Shows the newest snapshots from now on. `renewed` is called for each collection that differs, as soon as it does, also
+    /// if others fail.
+    fn renew_all(&self, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()>;
 
     /// The traffic with the remote.
     fn traffic(&self) -> Traffic;

@@ -1,7 +1,7 @@
 //! Manifests: against golden files, there and back, and made up by somebody.
 
 use proptest::prelude::*;
-use tierfs::format::snapshot::difference::BaseStretch;
+use tierfs::format::snapshot::difference::{BaseStretch, DifferenceHead};
 use tierfs::format::snapshot::keys::PieceName;
 use tierfs::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, ParentSnapshot, Piece,
@@ -59,6 +59,7 @@ fn described() -> Manifest {
         ],
         differences: vec![PieceDifference {
             piece: 4,
+            digest: [0x51; 32],
             since: 16,
             stretches: vec![
                 BaseStretch { len: 30_000, dtype: Dtype::Bf16, base: Some((1, 64)) },
@@ -130,6 +131,19 @@ fn the_golden_difference_is_applied_to_its_base() {
     let mut other = base.clone();
     other[20] ^= 1;
     assert_eq!(difference.apply(&[&other]).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_difference_from_more_bytes_than_a_reader_has_room_for_is_refused() {
+    let base = |name| piece(name, 0, 15 << 20, 15 << 20, PieceEncoding::Raw);
+    let stretches = vec![BaseStretch { len: 100, dtype: Dtype::U8, base: Some((0, 0)) }];
+    for (count, is_read) in [(4, true), (5, false)] {
+        let bases = (0..count).map(base).collect();
+        let head = DifferenceHead { digest: [1; 32], bases, stretches: stretches.clone() };
+        let mut bytes = Vec::new();
+        head.write(&mut bytes);
+        assert_eq!(DifferenceHead::parse(&bytes, 100).is_ok(), is_read, "{count} bases");
+    }
 }
 
 #[test]
@@ -232,9 +246,9 @@ fn a_manifest_without_files_is_a_removal_and_short() {
         let collection =
             Described { tenant: tenant.to_owned(), name: name.to_owned(), ..described().collection };
         let tool = "tierfs 100.200.300".to_owned();
+        let (needs, differences) = (Vec::new(), Vec::new());
         let empty =
-            Manifest { message: String::new(), needs: Vec::new(), pieces: Vec::new(), tool, ..described() };
-        let empty = Manifest { differences: Vec::new(), ..empty };
+            Manifest { message: String::new(), needs, pieces: Vec::new(), differences, tool, ..described() };
         Manifest { collection, files: Vec::new(), variants: Vec::new(), ..empty }
     };
     let long: String = (0..255).map(|at| char::from(b'a' + (at * at % 26) as u8)).collect();
@@ -281,7 +295,9 @@ fn manifests_that_contradict_themselves_are_neither_written_nor_read() {
         ("a difference in a log", |manifest| {
             manifest.pieces[0].encoding = PieceEncoding::Difference;
             let stretches = vec![BaseStretch { len: 900, dtype: Dtype::U8, base: Some((1, 0)) }];
-            manifest.differences.insert(0, PieceDifference { piece: 0, since: 1, stretches });
+            manifest
+                .differences
+                .insert(0, PieceDifference { piece: 0, digest: [0; 32], since: 1, stretches });
         }),
         ("an empty piece", |manifest| (manifest.pieces[2].stored, manifest.pieces[2].raw) = (0, 0)),
         ("a piece of 16 MiB", |manifest| manifest.pieces[0].raw = 16 << 20),
@@ -320,8 +336,8 @@ fn a_manifest_that_claims_much_makes_no_large_allocation() {
     // The numbers of needs' bytes, pieces, files and extents of the first file; none is followed by as much.
     let pieces = body.windows(32).position(|bytes| bytes == [0x10; 32]).unwrap() - 4;
     let differences = pieces + 4 + 5 * 45;
-    let files = differences + 4 + 16 + 2 * 13;
-    for place in [0, pieces, differences, differences + 16, files, files + 4 + 25] {
+    let files = differences + 4 + 48 + 2 * 13;
+    for place in [0, pieces, differences, differences + 48, files, files + 4 + 25] {
         for claimed in [u32::MAX, 1 << 24, 1 << 20] {
             let mut claims = body.clone();
             claims[place..place + 4].copy_from_slice(&u32::to_le_bytes(claimed));
@@ -381,7 +397,8 @@ fn manifests() -> impl Strategy<Value = Manifest> {
                 let piece_index = manifest.pieces.len() as u32;
                 manifest.pieces.push(piece);
                 let since = manifest.number - 1;
-                manifest.differences.push(PieceDifference { piece: piece_index, since, stretches });
+                let digest = [raw as u8; 32];
+                manifest.differences.push(PieceDifference { piece: piece_index, digest, since, stretches });
             }
             for (kind, number, mtime, places) in files {
                 let kind = [FileKind::Data, FileKind::Tier, FileKind::Delta, FileKind::Factor][kind];

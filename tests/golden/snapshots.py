@@ -73,7 +73,7 @@ def manifest_body():
     pieces = [(0x10, 7, 300, 900, 1), (0x20, 0, 8 << 20, 8 << 20, 0), (0x30, 0xFFFFFFFF, 70000, 70000, 0), (0x40, 8, 512, 1024, 1),
               (0x50, 0, 200, 40000, 2)]
     # From the second piece, 30,000 bytes of BF16 at 64; the rest has no base.
-    differences = [struct.pack("<IQI", 4, 16, 2) + struct.pack("<IBII", 30000, DTYPE_CODE["bf16"], 1, 64)
+    differences = [struct.pack("<I", 4) + bytes([0x51]) * 32 + struct.pack("<QI", 16, 2) + struct.pack("<IBII", 30000, DTYPE_CODE["bf16"], 1, 64)
                    + struct.pack("<IBII", 10000, DTYPE_CODE["u8"], 0xFFFFFFFF, 0)]
     log, data, tier, delta, factor = range(5)
     files = [

@@ -30,6 +30,7 @@ use tierfs::store::{Access, SnapshotDisk, Store};
 use crate::faulty::{Call, Clock, Fault, Faulty};
 use crate::push::{keys, quiet, remote, request, seen};
 use crate::reading::files_of;
+use crate::rounds::first_bytes;
 
 const MIB: usize = 1 << 20;
 const FILE: &str = "model.safetensors";
@@ -126,14 +127,24 @@ impl Trained {
 
 /// The file of a snapshot, through a cache if there is one.
 fn read_at(bucket: &Arc<Faulty>, cache: Option<&Path>, number: u64) -> Vec<u8> {
+    read_of(bucket, cache, "m", number)
+}
+
+/// The same of a collection of the tenant.
+fn read_of(bucket: &Arc<Faulty>, cache: Option<&Path>, collection: &str, number: u64) -> Vec<u8> {
+    let store = mounted_at(bucket, cache, collection, number);
+    files_of(&store, "acme", collection).remove(FILE).unwrap()
+}
+
+/// A store that shows this snapshot.
+fn mounted_at(bucket: &Arc<Faulty>, cache: Option<&Path>, collection: &str, number: u64) -> Arc<Store> {
     let remote = Remote::open(bucket.client()).unwrap();
     let cache = cache.map(|folder| Cache::open(folder, Size::Bytes(1 << 32)).unwrap());
     let source = Source::new(remote, cache, Box::new(|path, text| panic!("{path}: {text}"))).on_demand();
-    let name = OwnedCollectionName::new("acme", "m");
+    let name = OwnedCollectionName::new("acme", collection);
     let wanted = HashMap::from([(name, At::Number(number))]);
     let disk = SnapshotDisk::new(Arc::new(Published::new(source, wanted)));
-    let store = Arc::new(Arc::new(disk).open_store().unwrap());
-    files_of(&store, "acme", "m").remove(FILE).unwrap()
+    Arc::new(Arc::new(disk).open_store().unwrap())
 }
 
 /// A bucket that adds up the bytes of the pieces that are read.
@@ -214,6 +225,37 @@ fn a_reader_with_the_keyframe_fetches_the_differences_alone_and_another_one_both
 }
 
 #[test]
+fn a_keyframe_in_one_idle_file_is_found_although_others_lack_it() {
+    let mut trained = Trained::new(2 * MIB);
+    trained.import("0");
+    trained.push();
+    let begin = trained.weights.bytes.len() - 4 * MIB;
+    // The first tensor stays as it is.
+    for seed in 0..4 {
+        let noise = Random(seed).bytes(4 * MIB);
+        trained.weights.bytes[begin..].copy_from_slice(&noise);
+        trained.import("0");
+        trained.push();
+    }
+    trained.weights.step(100);
+    let file = trained.import("1");
+    trained.push();
+    let folder = TempDir::new().unwrap();
+    let (bucket, read) = counting(&trained.objects);
+    read_at(&bucket, Some(folder.path()), 1);
+    let whole: Vec<String> = std::mem::take(&mut *read.lock());
+    // Of each of these the last tensor, the keyframe of which is the last one.
+    for number in 2..6 {
+        let store = mounted_at(&bucket, Some(folder.path()), "m", number);
+        let end = (file.len() - 100) as u64..file.len() as u64;
+        first_bytes(&store, CollectionName::new("acme", "m"), FILE, end);
+    }
+    read.lock().clear();
+    assert!(read_at(&bucket, Some(folder.path()), 6) == file);
+    assert!(!read.lock().iter().any(|key| whole.contains(key)), "{:?}", read.lock());
+}
+
+#[test]
 fn a_reader_whose_cache_has_no_room_gets_the_bytes() {
     let mut trained = Trained::new(3 * MIB);
     trained.import("0");
@@ -277,10 +319,38 @@ fn an_unchanged_tensor_is_not_sent_again_when_its_keyframe_is_old() {
         trained.place.write("in/config.json", format!("{{\"step\": {step}}}"));
         trained.import("1");
         let limits = DifferenceLimits { pushes_max: 1, percent_max: 25 };
-        let parameters = limited(limits);
-        let pushed = trained.push_as(&quiet(&trained.objects), parameters).unwrap();
-        assert!(!pushed.is_unchanged && pushed.bytes_sent < 20_000, "{pushed:?}");
+        let (parameters, bucket) = (limited(limits), quiet(&trained.objects));
+        let pushed = trained.push_as(&bucket, parameters).unwrap();
+        assert!(!pushed.is_unchanged && pushed.bytes_sent < 20_000 && pushed.differences > 0, "{pushed:?}");
+        assert!(bucket.received() < 50_000, "{} bytes, so keyframes were read", bucket.received());
     }
+}
+
+#[test]
+fn a_push_names_the_differences_of_another_collection_that_has_more_snapshots() {
+    let mut trained = Trained::new(2 * MIB);
+    trained.import("0");
+    trained.push();
+    let other = || Parameters {
+        collection: "other".to_owned(),
+        dedup_with: vec![OwnedCollectionName::new("acme", "m")],
+        ..request(0)
+    };
+    let bucket = quiet(&trained.objects);
+    trained.push_as(&bucket, other()).unwrap();
+    for step in 0..3 {
+        trained.place.write("in/config.json", format!("{{\"step\": {step}}}"));
+        trained.import("0");
+        trained.push();
+    }
+    trained.weights.step(100);
+    let file = trained.import("1");
+    trained.push();
+    let since: Vec<u64> = trained.newest().differences.iter().map(|difference| difference.since).collect();
+    assert!(since.contains(&4), "{since:?}");
+    let pushed = trained.push_as(&bucket, other()).unwrap();
+    assert!(pushed.number == 2 && pushed.differences > 0 && pushed.bytes_sent < 20_000, "{pushed:?}");
+    assert!(read_of(&bucket, None, "other", 2) == file);
 }
 
 #[test]
@@ -318,6 +388,9 @@ fn types_without_small_differences_and_files_in_slots_are_pushed_as_differences_
     let second = pushed(&ids, &plain, &small);
     println!("{second:?}");
     assert!(second.bytes_sent < 200_000, "{second:?}");
+    let newest = Remote::open(quiet(&objects).client()).unwrap().newest_manifest("acme", "m").unwrap().0;
+    let stretches = newest.unwrap().manifest.differences.iter().map(|it| it.stretches.len()).max();
+    assert!(stretches < Some(20), "{stretches:?}: the zeros between slots lie in the keyframe too");
     let found = seen(&objects).unwrap().1;
     assert!(found["ids.safetensors"] == ids_file(&ids) && found["plain.bin"] == plain);
     assert!((0..400).all(|place| found[&format!("small/{place}")] == small[place]));
@@ -476,6 +549,11 @@ fn a_clone_of_differences_reads_them_and_a_push_from_it_names_them_again() {
     assert!(files_of(&store, "acme", "old")[FILE] == files[0]);
     assert!(read_at(&bucket, None, 4) == files[1]);
     assert_eq!(trained.differences().0, pushed.differences);
+    // Under another name, whose first snapshot has a lower number than those of its keyframes.
+    let renamed = Parameters { collection: "renamed".to_owned(), ..request(72) };
+    let pushed = push(&remote, &store.collection("acme", "old").unwrap(), &renamed, &Silent).unwrap();
+    assert_eq!((pushed.number, pushed.pieces_sent), (1, 0));
+    assert!(pushed.differences > 0 && read_of(&bucket, None, "renamed", 1) == files[0]);
     // Bytes that the clone changes are again a difference.
     let node = {
         let state = collection.state();
@@ -535,7 +613,11 @@ fn commands_push_and_mount_differences_also_of_bytes_written_in_place() {
     let third = push(&["--keyframe-after", "5", "--difference-max", "20"]);
     mounted.unmount();
     assert!(third["bytes_sent"].as_u64().unwrap() * 20 < whole, "{third}");
-    let all = push(&["--keyframe-after", "0", "--message", "the same"]);
+    let keyframes = place.path("keyframes");
+    let held = Cache::open(&keyframes, Size::Bytes(1 << 30)).unwrap();
+    let options = ["--keyframe-after", "0", "--message", "the same", "--cache"];
+    let all = push(&[&options[..], &[keyframes.to_str().unwrap()]].concat());
+    drop(held);
     assert_eq!(all["unchanged"], true);
     let cache = place.path("cache");
     for (number, file) in (1..).zip(&files) {
@@ -573,7 +655,7 @@ fn a_mount_that_shows_the_next_snapshot_fetches_no_piece_again_that_did_not_chan
     let file = trained.import("0");
     trained.push();
     read.lock().clear();
-    assert_eq!(store.refresh().unwrap(), ["acme/m"]);
+    assert_eq!(store.refresh().unwrap().paths, ["acme/m"]);
     let before = bucket.received();
     assert!(files_of(&store, "acme", "m")[FILE] == file);
     let received = bucket.received() - before;

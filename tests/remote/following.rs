@@ -184,6 +184,12 @@ fn a_push_that_could_not_say_so_is_shown_after_a_while() {
     // As if the push had been killed before it wrote the hint.
     fs::write(&mark, before).unwrap();
     wait_until("the snapshot is shown", || attribute(&mounted.path("acme/m")) == Ok(2));
+    // No hint at all: the object is another one, or none.
+    published.publish("acme/m", 3);
+    fs::write(&mark, [b'x'; 100]).unwrap();
+    wait_until("the snapshot is shown", || attribute(&mounted.path("acme/m")) == Ok(3));
+    published.publish("acme/m", 4);
     fs::remove_file(&mark).unwrap();
+    wait_until("the snapshot is shown", || attribute(&mounted.path("acme/m")) == Ok(4));
     mounted.unmount();
 }

@@ -4,11 +4,13 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use object_store::memory::InMemory;
 use support::names;
 use tempfile::TempDir;
 use tierfs::model::CollectionName;
+use tierfs::remote::read::cache::object_cache::Kind;
 use tierfs::remote::read::cache::{Cache, Size};
 
 use crate::push::quiet;
@@ -113,6 +115,33 @@ fn wrong_manifests_and_logs_in_the_cache_are_refused_and_fetched_again() {
         }
         let found: Vec<Vec<u8>> = files.iter().map(|path| fs::read(path).unwrap()).collect();
         assert!(found == right, "change {number} was not mended");
+    }
+}
+
+#[test]
+fn a_keyframe_that_is_asked_for_while_it_is_written_or_that_somebody_has_removed_is_kept() {
+    let folder = TempDir::new().unwrap();
+    let cache = Cache::open(folder.path(), Size::Bytes(1 << 30)).unwrap();
+    for round in 0..20 {
+        let bytes = vec![round; 2 << 20];
+        let (name, len) = (*blake3::hash(&bytes).as_bytes(), bytes.len() as u64);
+        let is_written = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_written.load(Ordering::Relaxed) {
+                    assert!(cache.kept(Kind::Base, &name, len).is_none_or(|found| found == bytes));
+                }
+            });
+            cache.keep(Kind::Base, &name, &bytes).unwrap();
+            is_written.store(true, Ordering::Relaxed);
+        });
+        assert!(cache.kept(Kind::Base, &name, len).as_ref() == Some(&bytes), "round {round}");
+        if round % 10 == 0 {
+            fs::remove_file(folder.path().join("base").join(tierfs::model::hex(&name))).unwrap();
+            assert_eq!(cache.kept(Kind::Base, &name, len), None);
+            cache.keep(Kind::Base, &name, &bytes).unwrap();
+            assert!(cache.kept(Kind::Base, &name, len).as_ref() == Some(&bytes), "round {round}");
+        }
     }
 }
 

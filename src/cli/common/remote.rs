@@ -71,10 +71,12 @@ impl Followed {
     /// Shows newer snapshots. A look at the last push, one small request for all collections, says whether there can be
     /// any; a push that was killed may not have noted itself.
     fn look(&mut self, store: &Store, is_asked: bool) -> Result<()> {
-        let last_push = store.last_push()?;
+        let last_push = store.last_push();
         let is_seen = last_push.is_some() && last_push == self.last_push;
         if is_asked || !is_seen || self.looked.elapsed() >= LOOKED_EVERY {
-            store.refresh()?;
+            if let Some(error) = store.refresh()?.failed {
+                return Err(error);
+            }
             (self.last_push, self.looked) = (last_push, Instant::now());
         }
         Ok(())

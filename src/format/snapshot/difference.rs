@@ -25,7 +25,9 @@ use crate::model::{Dtype, Error, Result};
 
 const VERSION: u8 = 1;
 /// The most pieces that a difference is from.
-pub const BASES_MAX: usize = 8;
+pub(super) const BASES_MAX: usize = 8;
+/// The most bytes that they stand for together: a reader has them all in memory.
+const BASES_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of a stretch.
 pub(super) const STRETCH_BYTES: usize = 13;
 /// Stands for no base.
@@ -86,14 +88,20 @@ impl DifferenceHead {
             piece.encoding != PieceEncoding::Difference
                 && u64::from(piece.stored.max(piece.raw)) < PIECE_BYTES_MAX
         };
-        if !bases.iter().all(is_whole) {
-            return Err(Error::corrupt("a difference from a difference"));
+        if !bases.iter().all(is_whole) || !are_allowed(&bases) {
+            return Err(Error::corrupt("a difference from a difference, or from too many bytes"));
         }
         check_stretches(&stretches, raw, |base| bases.get(base as usize).map(|piece| piece.raw))
             .map_err(Error::corrupt)?;
         let rest = bytes.get(reader.position()..).unwrap_or_default();
         Ok((DifferenceHead { digest, bases, stretches }, rest))
     }
+}
+
+/// Whether a piece may be a difference from these.
+pub fn are_allowed(bases: &[Piece]) -> bool {
+    let bytes: u64 = bases.iter().map(|base| u64::from(base.raw)).sum();
+    bases.len() <= BASES_MAX && bytes <= BASES_BYTES_MAX
 }
 
 /// Why stretches do not make up a piece of `raw` bytes. `raw_of` has the bytes that a base stands for.

@@ -152,6 +152,8 @@ pub enum PieceEncoding {
 pub struct PieceDifference {
     /// Its index.
     pub piece: u32,
+    /// BLAKE3 of the bytes that it stands for, by which a push finds a piece again that has not changed.
+    pub digest: [u8; 32],
     /// The number of the last snapshot that had its bases in its place.
     pub since: u64,
     /// Its stretches, with indexes of pieces.

@@ -11,7 +11,7 @@
 //! | message, tool | text, text |
 //! | needs | list of (tenant text, collection text, number u64) |
 //! | pieces | list of (name 32 bytes, generation u32, stored bytes u32, raw bytes u32, encoding u8) |
-//! | differences | list of (piece u32, since u64, list of stretches as in `difference.rs`, with indexes of pieces) |
+//! | differences | list of (piece u32, BLAKE3 of its raw bytes 32, since u64, list of stretches as in `difference.rs`, with indexes of pieces) |
 //! | files | list of (kind u8, number u64, bytes u64, mtime i64, extents) |
 //! | extents | list of varints: offset minus the end of the extent before; signed: piece minus that before; signed: offset in the piece minus where that before ended, or minus 0 in another piece; bytes |
 //! | variants | list of (name text, log u32, other own files: list of u32, recipe 32 bytes) |
@@ -30,8 +30,8 @@ use crate::model::{Error, Result};
 const NEED_BYTES: usize = 16;
 /// Bytes of a piece.
 pub(super) const PIECE_BYTES: usize = 45;
-/// Least bytes of a difference: a piece, a number, a length.
-const DIFFERENCE_BYTES: usize = 16;
+/// Least bytes of a difference: a piece, a digest, a number, a length.
+const DIFFERENCE_BYTES: usize = 48;
 /// Least bytes of a file.
 const FILE_BYTES: usize = 29;
 /// Least bytes of an extent.
@@ -61,7 +61,8 @@ pub(super) fn write_body(manifest: &Manifest) -> Vec<u8> {
     manifest.pieces.iter().for_each(|piece| write_piece(&mut out, piece));
     out.u32(manifest.differences.len() as u32);
     for difference in &manifest.differences {
-        out.u32(difference.piece).u64(difference.since).u32(difference.stretches.len() as u32);
+        out.u32(difference.piece).bytes(&difference.digest).u64(difference.since);
+        out.u32(difference.stretches.len() as u32);
         difference.stretches.iter().for_each(|stretch| write_stretch(&mut out, stretch));
     }
     out.u32(manifest.files.len() as u32);
@@ -103,9 +104,9 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
     })?;
     let pieces = read_list(&mut body, PIECES_MAX, PIECE_BYTES, read_piece)?;
     let differences = read_list(&mut body, PIECES_MAX, DIFFERENCE_BYTES, |body| {
-        let (piece, since) = (body.u32()?, body.u64()?);
+        let (piece, digest, since) = (body.u32()?, body.array()?, body.u64()?);
         let stretches = read_list(body, usize::MAX, STRETCH_BYTES, read_stretch)?;
-        Ok(PieceDifference { piece, since, stretches })
+        Ok(PieceDifference { piece, digest, since, stretches })
     })?;
     let mut left = EXTENTS_MAX;
     let mut files = Vec::new();

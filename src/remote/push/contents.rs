@@ -74,6 +74,8 @@ pub(super) struct Contents {
     pub(super) variants: Vec<Variant>,
     /// Bytes that the push processes, as far as that is known.
     pub(super) expected: u64,
+    /// The number of the snapshot before, 0 for none.
+    pub(super) before: u64,
 }
 
 impl Contents {
@@ -85,14 +87,16 @@ impl Contents {
         let index = self.pieces.len() as u32;
         self.pieces.push(piece);
         self.indexes.insert(piece.name, index);
-        if let Some(DifferenceOf { since, bases, stretches }) = difference {
+        if let Some(DifferenceOf { digest, since, bases, stretches }) = difference {
             let bases: Vec<u32> = bases.iter().map(|base| self.index_of(*base, None)).collect();
             let placed = |stretch: &BaseStretch| {
                 let base = stretch.base.and_then(|(base, at)| Some((*bases.get(base as usize)?, at)));
                 BaseStretch { base, ..*stretch }
             };
             let stretches = stretches.iter().map(placed).collect();
-            self.differences.push(PieceDifference { piece: index, since: *since, stretches });
+            // A snapshot of another collection may have a higher number.
+            let since = (*since).min(self.before);
+            self.differences.push(PieceDifference { piece: index, digest: *digest, since, stretches });
         }
         index
     }

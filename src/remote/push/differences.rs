@@ -12,9 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::snapshot::difference::{BASES_MAX, BaseStretch};
+use crate::format::log::block_record::SLOT_ALIGN;
+use crate::format::snapshot::difference::{BaseStretch, are_allowed};
 use crate::format::snapshot::keys::{self, PieceName};
-use crate::format::snapshot::manifest::{Manifest, ManifestFile, Piece, PieceDifference, PieceEncoding};
+use crate::format::snapshot::manifest::{FileKind, Manifest, Piece, PieceDifference, PieceEncoding};
 use crate::model::{Dtype, Result};
 use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
@@ -33,9 +34,14 @@ const SAMPLE_BYTES: u64 = 64 << 10;
 /// A keyframe is sampled if it has this many bytes.
 const SAMPLED_MIN: u64 = 1 << 20;
 
+/// A piece in more stretches is sent whole: a manifest lists them all.
+const STRETCHES_MAX: usize = 2048;
+
 /// How a piece is a difference, beside its stored bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct DifferenceOf {
+    /// BLAKE3 of the bytes that the piece stands for.
+    pub digest: [u8; 32],
     /// The last snapshot that had the bases in the place of the piece.
     pub since: u64,
     /// The pieces that it is a difference from.
@@ -47,13 +53,18 @@ pub(super) struct DifferenceOf {
 impl DifferenceOf {
     /// How the piece at an index of a manifest is a difference, if it is one.
     pub fn of(manifest: &Manifest, piece: u32) -> Option<DifferenceOf> {
-        let PieceDifference { since, stretches, .. } = manifest.difference(piece)?;
-        DifferenceOf::resolved(manifest, *since, stretches)
+        let PieceDifference { digest, since, stretches, .. } = manifest.difference(piece)?;
+        DifferenceOf::resolved(manifest, *digest, *since, stretches)
     }
 
     /// The same of stretches with indexes of pieces of the manifest.
-    fn resolved(manifest: &Manifest, since: u64, stretches: &[BaseStretch]) -> Option<DifferenceOf> {
-        let mut found = DifferenceOf { since, bases: Vec::new(), stretches: Vec::new() };
+    fn resolved(
+        manifest: &Manifest,
+        digest: [u8; 32],
+        since: u64,
+        stretches: &[BaseStretch],
+    ) -> Option<DifferenceOf> {
+        let mut found = DifferenceOf { digest, since, bases: Vec::new(), stretches: Vec::new() };
         let mut places: HashMap<u32, u32> = HashMap::new();
         for stretch in stretches {
             let base = match stretch.base {
@@ -107,11 +118,17 @@ pub(super) fn keep(cache: Option<&Arc<Cache>>, piece: &Piece, stored: &[u8]) {
 pub(super) struct FilePart<'a> {
     pub file: &'a CanonicalFile,
     pub stretches: &'a [Range<u64>],
+    /// BLAKE3 of its bytes.
+    pub digest: [u8; 32],
 }
 
 /// The newest snapshot of the collection that is pushed.
 pub(super) struct Previous {
     manifest: Arc<Manifest>,
+    /// Of each difference of the manifest, the offsets in the piece at which its stretches begin.
+    begins: HashMap<u32, Vec<u32>>,
+    /// The places of the collection's own files in the manifest.
+    files: HashMap<(FileKind, u64), usize>,
     objects: StoredObjects,
     names: ObjectNames,
     /// Keyframes that were read, and those that this machine keeps.
@@ -134,8 +151,13 @@ impl Previous {
         let objects =
             objects.inspect_err(|error| log::warn!("all changed pieces are sent whole: {error}")).ok()?;
         let (manifest, names) = (manifest.clone(), canonical.object_names());
+        let own = manifest.files_of(None).unwrap_or_default();
+        let files = own.into_iter().map(|(index, file)| ((file.kind, file.number), index)).collect();
+        let begins = manifest.differences.iter().map(|difference| (difference.piece, begins(difference)));
         Some(Previous {
+            begins: begins.collect(),
             manifest,
+            files,
             objects,
             names,
             bases: Keyframes { recent: PieceBuffer::default(), cache: cache.clone() },
@@ -194,7 +216,8 @@ impl Previous {
         part: FilePart<'_>,
         doomed: &HashSet<PieceName>,
     ) -> Option<DifferenceOf> {
-        let mut found = Keyframe { since: self.manifest.number, ..Keyframe::default() };
+        let manifest = &*self.manifest;
+        let mut found = Keyframe { manifest, since: manifest.number, stretches: Vec::new(), based: 0 };
         for content in canonical.contents(part.file, part.stretches, &self.names) {
             for range in self.objects.places(&content) {
                 match range.place {
@@ -203,22 +226,21 @@ impl Previous {
                 }
             }
         }
-        found.finish(&self.manifest)
+        found.finish(part.digest)
     }
 
     /// Adds the pieces of a range of a file.
     fn add_range(
         &self,
-        found: &mut Keyframe,
+        found: &mut Keyframe<'_>,
         dtype: Dtype,
         place: StoredPlace,
         len: u64,
         doomed: &HashSet<PieceName>,
     ) {
         let range = place.offset..place.offset.saturating_add(len);
-        // The collection's own files precede those of variants.
-        let is_it = |file: &&ManifestFile| (file.kind, file.number) == (place.kind, place.number);
-        let file = self.manifest.files.iter().find(is_it);
+        let file = self.files.get(&(place.kind, place.number));
+        let file = file.and_then(|index| self.manifest.files.get(*index));
         let extents = file.map(|file| file.extents.as_slice()).unwrap_or_default();
         let first = extents.partition_point(|extent| extent.end() <= range.start);
         let mut at = range.start;
@@ -240,7 +262,7 @@ impl Previous {
     /// Adds a range of a piece, or that of its keyframe.
     fn add_piece(
         &self,
-        found: &mut Keyframe,
+        found: &mut Keyframe<'_>,
         dtype: Dtype,
         piece: u32,
         range: Range<u32>,
@@ -257,8 +279,10 @@ impl Previous {
             }
             (_, Some(PieceDifference { since, stretches, .. })) => {
                 found.since = found.since.min(*since);
-                let mut begin = 0;
-                for stretch in stretches {
+                let begins = self.begins.get(&piece).map(Vec::as_slice).unwrap_or_default();
+                let first = begins.partition_point(|begin| *begin <= range.start).saturating_sub(1);
+                let reached = stretches.iter().zip(begins).skip(first);
+                for (stretch, &begin) in reached.take_while(|(_, begin)| **begin < range.end) {
                     let end = begin + stretch.len;
                     let (from, until) = (range.start.clamp(begin, end), range.end.clamp(begin, end));
                     if from < until {
@@ -266,7 +290,6 @@ impl Previous {
                         let base = base.map(|(base, offset)| (base, offset + (from - begin)));
                         found.add((until - from).into(), dtype, base);
                     }
-                    begin = end;
                 }
             }
             _ => found.add(len.into(), dtype, None),
@@ -308,18 +331,40 @@ impl Previous {
     }
 }
 
-/// A keyframe that is being put together, with indexes of pieces of the manifest.
-#[derive(Default)]
-struct Keyframe {
-    since: u64,
-    stretches: Vec<BaseStretch>,
+/// Where the stretches of a difference begin.
+fn begins(difference: &PieceDifference) -> Vec<u32> {
+    let mut end = 0;
+    let begin = |stretch: &BaseStretch| {
+        let begin = end;
+        // A manifest was checked: the sum is that of the piece.
+        end += stretch.len;
+        begin
+    };
+    difference.stretches.iter().map(begin).collect()
 }
 
-impl Keyframe {
+/// A keyframe that is being put together, with indexes of pieces of the manifest.
+struct Keyframe<'a> {
+    manifest: &'a Manifest,
+    since: u64,
+    stretches: Vec<BaseStretch>,
+    /// Bytes that have a base, without those between slots.
+    based: u64,
+}
+
+impl Keyframe<'_> {
     fn add(&mut self, len: u64, dtype: Dtype, base: Option<(u32, u32)>) {
+        self.based += if base.is_some() { len } else { 0 };
         // A piece has less than 16 MiB.
         let len = len as u32;
+        let raw = |piece: u32| self.manifest.pieces.get(piece as usize).map_or(0, |piece| piece.raw);
         match self.stretches.last_mut() {
+            // The zeros behind a slot, which the keyframe has too if the next slot is in its place.
+            Some(BaseStretch { len: before, base: Some((piece, at)), .. })
+                if base.is_none() && u64::from(len) < SLOT_ALIGN && *at + *before + len <= raw(*piece) =>
+            {
+                *before += len;
+            }
             Some(last)
                 if last.dtype == dtype && last.base.map(|(piece, at)| (piece, at + last.len)) == base =>
             {
@@ -329,14 +374,12 @@ impl Keyframe {
         }
     }
 
-    fn finish(self, manifest: &Manifest) -> Option<DifferenceOf> {
+    fn finish(self, digest: [u8; 32]) -> Option<DifferenceOf> {
         let all: u64 = self.stretches.iter().map(|stretch| u64::from(stretch.len)).sum();
-        let based = self.stretches.iter().filter(|stretch| stretch.base.is_some());
-        let based: u64 = based.map(|stretch| u64::from(stretch.len)).sum();
-        if based * 2 < all || based == 0 {
+        if self.based * 2 < all || self.based == 0 || self.stretches.len() > STRETCHES_MAX {
             return None;
         }
-        let found = DifferenceOf::resolved(manifest, self.since, &self.stretches)?;
-        (found.bases.len() <= BASES_MAX).then_some(found)
+        let found = DifferenceOf::resolved(self.manifest, digest, self.since, &self.stretches)?;
+        are_allowed(&found.bases).then_some(found)
     }
 }

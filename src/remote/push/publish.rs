@@ -25,7 +25,7 @@ use crate::remote::push::contents::{Contents, has_log};
 use crate::remote::push::differences::{DifferenceOf, Previous};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::{Parameters, Variants};
-use crate::remote::push::send::{Known, KnownPieces, Sender};
+use crate::remote::push::send::{KnownPieces, Sender};
 use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
 
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
@@ -124,7 +124,14 @@ pub fn push_within(
     let doomed: HashSet<PieceName> = plans.iter().flat_map(Plan::candidates).collect();
     let generation = plans.iter().map(Plan::generation).max().unwrap_or(0).saturating_add(1);
     let mut known = KnownPieces::new();
-    let mut note = |found: &Found| note_pieces(&mut known, &found.manifest, &doomed, is_trusted(found));
+    let mut note = |found: &Found| {
+        let is_trusted = is_trusted(found);
+        note_pieces(&mut known, &found.manifest, &doomed, is_trusted);
+        // Only the manifest says which bytes a difference stands for.
+        if is_trusted {
+            note_raw(&mut known, &found.manifest);
+        }
+    };
     for other in &parameters.dedup_with {
         if let (Some(found), _) = remote.newest_manifest(&other.tenant, &other.name)? {
             note(&found);
@@ -210,8 +217,18 @@ fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<Pi
     for (index, piece) in (0..).zip(&manifest.pieces).filter(|(_, piece)| may_stay(piece)) {
         let difference = DifferenceOf::of(manifest, index);
         if difference.as_ref().is_none_or(|it| is_trusted && it.bases.iter().all(may_stay)) {
-            let known_piece = Known { name: piece.name, difference: difference.map(Arc::new) };
-            known.insert(piece.name.digest, known_piece);
+            known.insert(piece.name.digest, (*piece, difference.map(Arc::new)));
+        }
+    }
+}
+
+/// Adds the differences of a snapshot that are known, by the bytes that they stand for.
+fn note_raw(known: &mut KnownPieces, manifest: &Manifest) {
+    for difference in &manifest.differences {
+        let piece = manifest.pieces.get(difference.piece as usize);
+        let stored = piece.and_then(|piece| known.get(&piece.name.digest)).cloned();
+        if let Some(stored) = stored.filter(|(_, difference)| difference.is_some()) {
+            known.entry(difference.digest).or_insert(stored);
         }
     }
 }

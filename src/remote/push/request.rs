@@ -1,12 +1,14 @@
 //! A push as a user asks for it: a command carries it out, or has the daemon of a mounted store do it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use crate::format::snapshot::manifest::OwnerAndMode;
-use crate::model::{Error, MoveTo, OwnedCollectionName, Owner, Progress, Result, StoreId, check_label};
+use crate::model::{
+    Error, ErrorKind, MoveTo, OwnedCollectionName, Owner, Progress, Result, StoreId, check_label,
+};
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Signer;
@@ -236,8 +238,7 @@ impl PushRequest {
         } else {
             Remote::open(client)?
         };
-        let cache =
-            self.keyframes.cache.as_deref().map(|cache| Cache::open(cache, Size::default())).transpose()?;
+        let cache = self.keyframes.cache.as_deref().map(keyframe_cache).transpose()?.flatten();
         let entry = store.tenant(&self.collection.tenant).entry();
         let Owner { uid, gid } = entry.owner.unwrap_or(owner);
         let parameters = Parameters {
@@ -259,6 +260,17 @@ impl PushRequest {
             set_tag(&remote, self.named.borrowed(), tag, pushed.number, Move::Refused)?;
         }
         Ok(pushed)
+    }
+}
+
+/// The cache of keyframes; `None` while another process has it.
+fn keyframe_cache(directory: &Path) -> Result<Option<Cache>> {
+    match Cache::open(directory, Size::default()) {
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            log::warn!("keyframes are read from the remote, and not kept: {error}");
+            Ok(None)
+        }
+        opened => opened.map(Some),
     }
 }
 

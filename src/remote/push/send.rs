@@ -37,19 +37,11 @@ pub(super) struct Sender<'a> {
     pub(super) choices: Vec<Choice>,
 }
 
-/// Pieces that the remote has, by digest.
-pub(super) type KnownPieces = HashMap<[u8; 32], Known>;
+/// Pieces that the remote has, by the digest of their stored bytes, and differences also by that of their raw bytes.
+pub(super) type KnownPieces = HashMap<[u8; 32], Stored>;
 
-/// A piece that the remote has.
-#[derive(Clone)]
-pub(super) struct Known {
-    pub(super) name: PieceName,
-    /// How it is a difference, if it is one.
-    pub(super) difference: Option<Arc<DifferenceOf>>,
-}
-
-/// A piece of the new snapshot, and how it is a difference, if it is one.
-type Stored = (Piece, Option<Arc<DifferenceOf>>);
+/// A piece that the remote has, and how it is a difference, if it is one.
+pub(super) type Stored = (Piece, Option<Arc<DifferenceOf>>);
 
 /// A piece to be made: stretches of a file.
 struct Job<'a> {
@@ -76,7 +68,8 @@ impl Sender<'_> {
         base: Option<&Manifest>,
         progress: &dyn Progress,
     ) -> Result<(Contents, Sent)> {
-        let (mut contents, sent) = (Contents::default(), Sent::default());
+        let before = newest.map_or(0, |newest| newest.number);
+        let (mut contents, sent) = (Contents { before, ..Contents::default() }, Sent::default());
         let may_stay = |base: &&Manifest| {
             let mut files = base.files_of(None).into_iter().flatten();
             files.all(|(_, file)| self.may_name(base, file))
@@ -233,11 +226,10 @@ impl Sender<'_> {
     fn store_one(&self, job: &Job, bytes: &mut Vec<u8>, sent: &Sent) -> Result<Stored> {
         if let Origin::Own(file) = job.source
             && let Some(piece) = self.canonical.piece_in_clone(file, job.stretches)
-            && let Some(known) = self.known.get(&piece.name.digest)
-            && known.difference.is_some() == (piece.encoding == PieceEncoding::Difference)
+            && let Some(known) = self.known(&piece)
         {
             // A clone has not changed it, and need not have its bytes.
-            return Ok((Piece { name: known.name, ..piece }, known.difference.clone()));
+            return Ok(known);
         }
         match job.source {
             Origin::Log(log) => {
@@ -249,35 +241,50 @@ impl Sender<'_> {
                 self.canonical.read_variant(variant, file, job.stretches, bytes)?;
             }
         }
-        let (mut piece, stored) = packed(std::mem::take(bytes), matches!(job.source, Origin::Log(_)));
-        if let Some(known) = self.known.get(&piece.name.digest) {
-            piece.name = known.name;
-            return Ok((piece, None));
+        let is_log = matches!(job.source, Origin::Log(_));
+        let (piece, stored) = packed(std::mem::take(bytes), is_log);
+        if let Some(known) = self.known(&piece).filter(|(_, difference)| !is_log || difference.is_none()) {
+            return Ok(known);
         }
         if let Origin::Own(file) = job.source
             && let Some(previous) = &self.previous
             && let Some((difference, of)) = previous.difference(
                 self.remote,
                 self.canonical,
-                FilePart { file, stretches: job.stretches },
+                FilePart { file, stretches: job.stretches, digest: piece.name.digest },
                 &stored,
                 &self.doomed,
             )?
         {
+            let is_new_enough = previous.is_new_enough(&of);
             let name = PieceName { digest: *blake3::hash(&difference).as_bytes(), generation: 0 };
             let encoding = PieceEncoding::Difference;
             let piece = Piece { name, stored: difference.len() as u32, raw: piece.raw, encoding };
-            if let Some(known) = self.known.get(&name.digest).filter(|known| known.difference.is_some()) {
-                return Ok((Piece { name: known.name, ..piece }, known.difference.clone()));
+            let of = Some(Arc::new(of));
+            if let Some((known, _)) = self.known(&piece) {
+                return Ok((known, of));
             }
-            if previous.is_new_enough(&of) {
-                return Ok((self.put(piece, difference, sent)?, Some(Arc::new(of))));
+            if is_new_enough {
+                return Ok((self.put(piece, difference, sent)?, of));
             }
         }
         if matches!(job.source, Origin::Own(_)) {
             keep(self.parameters.keyframes.cache.as_ref(), &piece, &stored);
         }
         Ok((self.put(piece, stored, sent)?, None))
+    }
+
+    /// The piece that the remote has with the bytes of this one.
+    fn known(&self, piece: &Piece) -> Option<Stored> {
+        let (known, difference) = self.known.get(&piece.name.digest)?;
+        if known.name.digest != piece.name.digest {
+            // A difference that stands for the bytes of the piece.
+            let is_it = piece.encoding == PieceEncoding::Raw && known.raw == piece.raw;
+            return is_it.then(|| (*known, difference.clone()));
+        }
+        let is_difference = piece.encoding == PieceEncoding::Difference;
+        let difference = difference.clone().filter(|_| is_difference);
+        (difference.is_some() == is_difference).then_some((Piece { name: known.name, ..*piece }, difference))
     }
 
     /// Stores a piece, unless the remote has it. Returns it with the name that it has there.

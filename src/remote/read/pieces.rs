@@ -87,8 +87,9 @@ pub(in crate::remote) async fn base_of(
     class: Class,
 ) -> Result<Arc<Vec<u8>>, Failure> {
     let stored = stored(mirrors, base, class).await?;
-    let bytes = Arc::new(unpacked(base, stored.clone())?);
-    bases.keep(base, &stored, &bytes);
+    let packed = (base.encoding != PieceEncoding::Raw).then(|| stored.clone());
+    let bytes = Arc::new(unpacked(base, stored)?);
+    bases.keep(base, packed.as_ref().unwrap_or(&bytes), &bytes);
     Ok(bytes)
 }
 

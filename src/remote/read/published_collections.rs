@@ -220,8 +220,10 @@ impl Snapshots for Published {
         self.snapshot(tenant, collection).map_err(to_io)
     }
 
-    fn last_push(&self) -> io::Result<Option<Vec<u8>>> {
-        self.source.remote().client().get(keys::PUSHED, LAST_PUSH_BYTES_MAX).map_err(to_io)
+    fn last_push(&self) -> Option<Vec<u8>> {
+        let found = self.source.remote().client().get(keys::PUSHED, LAST_PUSH_BYTES_MAX);
+        // It is a hint, which readers may be unable to see.
+        found.inspect_err(|error| log::debug!("{error}")).ok().flatten()
     }
 
     fn traffic(&self) -> Traffic {

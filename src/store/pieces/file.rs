@@ -419,10 +419,10 @@ impl<E> PieceFile<E> {
         Ok(())
     }
 
-    /// The bytes that the piece with this digest stands for, compared with those of the map. `None` if the file lacks
-    /// some of them, or has others.
-    pub fn read_named(&self, digest: &Digest) -> Option<Vec<u8>> {
-        let piece = self.layout.piece_named(digest)?;
+    /// The bytes that the same piece stands for, compared with those of the map. `None` if the file lacks some of them,
+    /// or has others.
+    pub fn read_like(&self, wanted: &Piece) -> Option<Vec<u8>> {
+        let piece = self.layout.piece_like(wanted)?;
         let wanted = {
             let table = self.table.lock();
             let digests = table.digests.as_ref().filter(|_| table.state(piece) == Some(PieceState::Here))?;

@@ -100,9 +100,10 @@ impl Layout {
         self.pieces.get(piece as usize)
     }
 
-    /// The piece of this name.
-    pub fn piece_named(&self, digest: &Digest) -> Option<u32> {
-        self.pieces.iter().position(|piece| piece.name.digest == *digest).map(|place| place as u32)
+    /// The piece with the same stored bytes that stands for the same bytes. A remote may say anything of either.
+    pub fn piece_like(&self, wanted: &Piece) -> Option<u32> {
+        let key = |piece: &Piece| (piece.name.digest, piece.encoding, piece.raw);
+        self.pieces.iter().position(|piece| key(piece) == key(wanted)).map(|place| place as u32)
     }
 
     /// The places of its bytes, in the order of the file.
@@ -321,6 +322,15 @@ mod tests {
         let verbatim = layout.verbatim(70, 20).map(|(piece, range)| (piece.name.digest[0], range));
         assert_eq!(verbatim, Some((1, 7..27)));
         assert!(layout.verbatim(50, 20).is_none());
+    }
+
+    #[test]
+    fn a_piece_of_another_length_or_encoding_is_another_one() {
+        let layout = layout(&[(0, 0, 0, 60), (3, 1, 0, 40)]);
+        let piece = *layout.piece(1).unwrap();
+        let shorter = Piece { raw: piece.raw - 1, ..piece };
+        let packed = Piece { encoding: PieceEncoding::Difference, ..piece };
+        assert_eq!([piece, shorter, packed].map(|piece| layout.piece_like(&piece)), [Some(1), None, None]);
     }
 
     #[test]

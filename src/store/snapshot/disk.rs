@@ -8,6 +8,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -43,6 +44,8 @@ const DATA: &str = "data";
 pub struct SnapshotDisk {
     source: Arc<dyn Snapshots>,
     shown: Mutex<Shown>,
+    /// Held while newer snapshots are looked for, so that no slow look shows an older one again.
+    renewing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -89,7 +92,7 @@ fn read_log(snapshot: &Snapshot) -> io::Result<()> {
 impl SnapshotDisk {
     /// A disk with the snapshots of this source.
     pub fn new(source: Arc<dyn Snapshots>) -> SnapshotDisk {
-        SnapshotDisk { source, shown: Mutex::default() }
+        SnapshotDisk { source, shown: Mutex::default(), renewing: Mutex::default() }
     }
 
     /// Asks the source for the present snapshot of a collection and shows it. Returns whether it differs from
@@ -152,7 +155,8 @@ impl SnapshotDisk {
     ) -> SnapshotDisk {
         let (source, last) = (self.source.clone(), shown.number);
         let collections = HashMap::from([(OwnedCollectionName::new(tenant, name), shown)]);
-        SnapshotDisk { source, shown: Mutex::new(Shown { collections, last }) }
+        let shown = Mutex::new(Shown { collections, last });
+        SnapshotDisk { source, shown, renewing: Mutex::default() }
     }
 
     /// Opens the store that the snapshots make.
@@ -346,42 +350,32 @@ impl ShownSnapshots for SnapshotDisk {
         Ok(self.collection(tenant, name)?.manifest().number)
     }
 
-    fn last_push(&self) -> io::Result<Option<Vec<u8>>> {
+    fn last_push(&self) -> Option<Vec<u8>> {
         self.source.last_push()
     }
 
-    fn renew_all(&self) -> io::Result<Vec<OwnedCollectionName>> {
-        let shown: Vec<OwnedCollectionName> = self.shown.lock().collections.keys().cloned().collect();
-        let (mut renewed, mut failed) = (Vec::new(), None);
-        let looked: Vec<(OwnedCollectionName, io::Result<bool>)> = shown
-            .chunks(RENEWED_AT_ONCE)
-            .flat_map(|places| {
-                std::thread::scope(|scope| {
-                    let look = |place: &OwnedCollectionName| self.renew(&place.tenant, &place.name);
-                    let looking: Vec<_> =
-                        places.iter().map(|place| (place, scope.spawn(move || look(place)))).collect();
-                    let bug = |_| Err(io::Error::other("a bug in tierfs: a look for snapshots has ended"));
-                    let done = looking.into_iter();
-                    done.map(|(place, looked)| (place.clone(), looked.join().unwrap_or_else(bug)))
-                        .collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        for (place, looked) in looked {
-            match looked {
-                Ok(true) => renewed.push(place),
-                Ok(false) => {}
-                Err(error) => {
-                    failed.get_or_insert(error);
+    fn renew_all(&self, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()> {
+        let _turn = self.renewing.lock();
+        let places: Vec<OwnedCollectionName> = self.shown.lock().collections.keys().cloned().collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Ok(());
+            while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match self.renew(&place.tenant, &place.name) {
+                    Ok(true) => renewed(place),
+                    Ok(false) => {}
+                    Err(error) => done = done.and(Err(error)),
                 }
             }
-        }
-        renewed.sort_unstable();
-        // The caller must learn of those that are shown already; the others fail again next time.
-        match failed {
-            Some(error) if renewed.is_empty() => Err(error),
-            _ => Ok(renewed),
-        }
+            done
+        };
+        std::thread::scope(|scope| {
+            let working: Vec<_> = (0..RENEWED_AT_ONCE.min(places.len())).map(|_| scope.spawn(work)).collect();
+            let bug = |_| Err(io::Error::other("a bug in tierfs: a look for snapshots has ended"));
+            let ended: Vec<io::Result<()>> =
+                working.into_iter().map(|worker| worker.join().unwrap_or_else(bug)).collect();
+            ended.into_iter().collect()
+        })
     }
 
     fn traffic(&self) -> Traffic {

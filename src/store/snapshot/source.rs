@@ -19,9 +19,9 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
-    /// A text that differs after something was pushed; `None` if the source has none.
-    fn last_push(&self) -> io::Result<Option<Vec<u8>>> {
-        Ok(None)
+    /// A text that differs after something was pushed; `None` if the source has none, or does not give it.
+    fn last_push(&self) -> Option<Vec<u8>> {
+        None
     }
     /// Counts of the traffic with the remote.
     fn traffic(&self) -> Traffic {

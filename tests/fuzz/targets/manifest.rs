@@ -13,8 +13,8 @@ pub fn check(bytes: &[u8]) {
     }
     let mut whole = b"TFSN\x01\0\0\0".to_vec();
     whole.resize(HEAD_BYTES - 8, 0);
-    // The number, of which no parent is the same.
-    whole[24] = 1;
+    // The number: it has no parent, and comes after the keyframes of the seed.
+    whole[24] = 18;
     whole.extend((bytes.len() as u64).to_le_bytes());
     whole.extend(zstandard::encode(bytes));
     whole.extend(blake3::hash(&whole).as_bytes().as_slice());

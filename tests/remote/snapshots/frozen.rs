@@ -1,14 +1,18 @@
 //! The content of frozen collections, the pieces that equal collections and fine-tunes share, and the settings that stay behind.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tierfs::engine::{Consent, Engine, MoveRequest, Moved, compact};
 use tierfs::ingest::Options;
-use tierfs::model::{CollectionName, ErrorKind, MoveTo, Owner, Silent};
+use tierfs::model::{CollectionName, ErrorKind, MoveTo, Owner, Silent, StoreId};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::change::Change;
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::{Access, Collection, Frozen, ROOT, Store, Verify};
+use tierfs::store::{Access, Collection, Frozen, ROOT, Snapshot, SnapshotDisk, Snapshots, Store, Verify};
 use tierfs::vfs::open::{self, OpenFiles};
 
 use super::memory::{REMOTE, Remote, assert_same, seen};
@@ -174,6 +178,123 @@ fn a_damaged_payload_ends_a_push_and_a_damaged_log_or_a_lost_block_refuses_it() 
     assert!(collection.damage().is_some());
     let refused = Frozen::of(&collection).err().unwrap();
     assert!(refused.kind() == ErrorKind::Corrupt && refused.to_string().contains("fsck"), "{refused}");
+}
+
+/// A remote whose answers wait, or fail, as a test says.
+struct Slow<F> {
+    remote: Remote,
+    after: F,
+}
+
+impl<F: Fn(&str) -> io::Result<()> + Send + Sync> Snapshots for Slow<F> {
+    fn place(&self) -> String {
+        self.remote.place()
+    }
+
+    fn id(&self) -> StoreId {
+        self.remote.id()
+    }
+
+    fn tenants(&self) -> io::Result<Vec<String>> {
+        self.remote.tenants()
+    }
+
+    fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
+        self.remote.collections(tenant)
+    }
+
+    fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
+        let found = self.remote.open(tenant, collection)?;
+        (self.after)(collection)?;
+        Ok(found)
+    }
+}
+
+/// A collection in memory, and a push of another state of it.
+fn changing() -> (Arc<Collection>, impl Fn(&Remote, &str, &[u8])) {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let collection = create(&disk);
+    let pushed = collection.clone();
+    let push = move |remote: &Remote, name: &str, bytes: &[u8]| {
+        import(&pushed, "f", bytes, &Options::default()).unwrap();
+        remote.push(&Frozen::of(&pushed).unwrap(), CollectionName::new("t", name));
+    };
+    (collection, push)
+}
+
+#[test]
+fn a_slow_look_for_snapshots_does_not_show_an_older_one_again() {
+    let (_collection, push) = changing();
+    let remote = Remote::default();
+    push(&remote, "c", b"first");
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let (armed, (began, begins)) = (is_armed.clone(), mpsc::channel());
+    let (ended, ends) = mpsc::channel();
+    let ends = Mutex::new(ends);
+    let slow = Slow {
+        remote: remote.clone(),
+        after: move |_: &str| {
+            // The first look has its answer late: once another look has ended, or waits for this one.
+            if armed.swap(false, Ordering::Relaxed) {
+                began.send(()).unwrap();
+                ends.lock().recv_timeout(Duration::from_millis(500)).ok();
+            }
+            Ok(())
+        },
+    };
+    let store = Arc::new(SnapshotDisk::new(Arc::new(slow))).open_store().unwrap();
+    drop(store.collection("t", "c").unwrap());
+    push(&remote, "c", b"second");
+    is_armed.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| store.refresh().unwrap());
+        begins.recv().unwrap();
+        push(&remote, "c", b"third");
+        scope.spawn(|| {
+            store.refresh().unwrap();
+            // The first look may have ended without it.
+            ended.send(()).ok();
+        });
+        assert!(first.join().unwrap().failed.is_none());
+    });
+    assert_eq!(crate::fixture::read(&store.collection("t", "c").unwrap(), "f").unwrap(), b"third");
+}
+
+#[test]
+fn collections_are_shown_as_they_are_found_and_one_that_fails_or_is_slow_stops_no_other() {
+    let (_collection, push) = changing();
+    let remote = Remote::default();
+    let names = ["broken", "good", "slow"];
+    names.iter().for_each(|name| push(&remote, name, b"first"));
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let (shown, shows) = mpsc::channel::<()>();
+    let shows = Mutex::new(shows);
+    let armed = is_armed.clone();
+    let slow = Slow {
+        remote: remote.clone(),
+        after: move |name: &str| match (armed.load(Ordering::Relaxed), name) {
+            (true, "broken") => Err(io::ErrorKind::PermissionDenied.into()),
+            (true, "slow") => {
+                shows.lock().recv_timeout(Duration::from_secs(20)).map_err(io::Error::other)?;
+                Ok(())
+            }
+            _ => Ok(()),
+        },
+    };
+    let store = Arc::new(SnapshotDisk::new(Arc::new(slow))).open_store().unwrap();
+    let read = |name: &str| crate::fixture::read(&store.collection("t", name).unwrap(), "f").unwrap();
+    names.iter().for_each(|name| assert_eq!(read(name), b"first"));
+    names.iter().for_each(|name| push(&remote, name, b"second"));
+    is_armed.store(true, Ordering::Relaxed);
+    let refreshed = std::thread::scope(|scope| {
+        let refreshing = scope.spawn(|| store.refresh().unwrap());
+        support::wait_until("the good collection is shown", || read("good") == b"second");
+        shown.send(()).unwrap();
+        refreshing.join().unwrap()
+    });
+    assert_eq!(refreshed.paths, ["t/good", "t/slow"]);
+    assert_eq!(refreshed.failed.unwrap().kind(), ErrorKind::Forbidden);
+    assert_eq!((read("broken"), read("slow")), (b"first".to_vec(), b"second".to_vec()));
 }
 
 #[test]

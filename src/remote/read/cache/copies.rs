@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::format::snapshot::manifest::Piece;
-use crate::format::snapshot::piece_map::Digest;
+use crate::format::snapshot::piece_map::{Digest, PieceMap, PieceState};
 use crate::remote::client::failure::Failure;
 use crate::remote::read::cache::blob::Blob;
 use crate::remote::read::cache::object_cache::Kind;
@@ -26,7 +26,7 @@ impl Cache {
     pub(in crate::remote) fn copy_of(&self, piece: &Piece) -> Option<Vec<u8>> {
         let open: Vec<Arc<Blob>> = self.files.lock().open.values().cloned().collect();
         open.iter().find_map(|blob| {
-            let bytes = blob.pieces().read_named(&piece.name.digest)?;
+            let bytes = blob.pieces().read_like(piece)?;
             blob.touch(now());
             Some(bytes)
         })
@@ -50,7 +50,7 @@ impl Cache {
             });
             index.get(&piece.name.digest)?.clone()
         };
-        let bytes = opened(&self.root, &name)?.read_named(&piece.name.digest)?;
+        let bytes = opened(&self.root, &name)?.read_like(piece)?;
         if let Some(idle) = self.files.lock().idle.get_mut(&name) {
             idle.used = now();
         }
@@ -60,9 +60,7 @@ impl Cache {
     /// Notes that a file is idle from now on.
     pub(super) fn note_idle(&self, blob: &Blob) {
         if let Some(index) = self.index.lock().as_mut() {
-            let (layout, name) = (blob.layout(), blob.layout().name());
-            let pieces = (0..layout.piece_count()).filter_map(|place| layout.piece(place));
-            index.extend(pieces.map(|piece| (piece.name.digest, name.to_owned())));
+            index.extend(named(blob.pieces().to_map(), blob.layout().name()));
         }
     }
 }
@@ -76,6 +74,11 @@ fn opened(root: &Root, name: &str) -> Option<PieceFile<Failure>> {
 
 fn pieces_of(root: &Root, name: &str) -> Vec<(Digest, String)> {
     let map = root.blobs().open(&map_of(name), Open::Read).ok().and_then(|file| read_map(&*file).ok());
-    let pieces = map.into_iter().flat_map(|map| map.pieces);
-    pieces.map(|piece| (piece.name.digest, name.to_owned())).collect()
+    map.into_iter().flat_map(|map| named(map, name)).collect()
+}
+
+/// The pieces that are in the file of this map.
+fn named(map: PieceMap, name: &str) -> impl Iterator<Item = (Digest, String)> {
+    let here = map.pieces.into_iter().zip(map.states).filter(|(_, state)| *state == PieceState::Here);
+    here.map(move |(piece, _)| (piece.name.digest, name.to_owned()))
 }

@@ -79,6 +79,10 @@ impl Cache {
         }
         let used = now();
         let found = read(&self.root.path(&place), len, Some(used));
+        // Another thread is writing it.
+        if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return None;
+        }
         let found = found.ok().filter(|bytes| kind.name_of(bytes).as_ref() == Some(name));
         let mut files = self.files.lock();
         if found.is_some() {
@@ -112,8 +116,8 @@ impl Cache {
         {
             let mut files = self.files.lock();
             match files.kept.get(&place) {
-                Some(kept) if kept.stored == stored => return Ok(()),
-                // The file has another length, so it is wrong.
+                Some(kept) if kept.stored == stored && self.root.path(&place).exists() => return Ok(()),
+                // The file has another length, so it is wrong, or somebody has removed it.
                 Some(_) => drop(files.kept.remove(&place)),
                 None => {}
             }
