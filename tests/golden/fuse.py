@@ -139,9 +139,10 @@ def requests():
     body = asked("fuse_read_in", fh=6, flags=O_DIRECT, **part)
     request("FUSE_READ", body, "Read", handle=6, flags=O_DIRECT, **part)
     data = bytes(range(1, 9))
-    for flags, kills in [(NUMBERS["FUSE_WRITE_KILL_SUIDGID"], True), (NUMBERS["FUSE_WRITE_CACHE"], False)]:
-        body = asked("fuse_write_in", fh=8, offset=4096, size=len(data), write_flags=flags) + data
-        request("FUSE_WRITE", body, "Write", handle=8, offset=4096, data=data.hex(), kills_setid=kills)
+    kills = [(NUMBERS["FUSE_WRITE_KILL_SUIDGID"], True), (NUMBERS["FUSE_WRITE_CACHE"], False)]
+    for (how, kills), flags in zip(kills, [O_WRONLY | O_DIRECT, O_RDWR]):
+        body = asked("fuse_write_in", fh=8, offset=4096, size=len(data), write_flags=how, flags=flags) + data
+        request("FUSE_WRITE", body, "Write", handle=8, offset=4096, data=data.hex(), kills_setid=kills, flags=flags)
     cut = {"offset": 7 << 33, "length": 3 << 34}
     body = asked("fuse_fallocate_in", fh=12, mode=3, **cut)
     request("FUSE_FALLOCATE", body, "Allocate", handle=12, offset=7 << 33, bytes=3 << 34, flags=3)

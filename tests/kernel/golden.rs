@@ -84,9 +84,10 @@ fn described(operation: &Operation) -> (&'static str, Value) {
         Operation::Read { handle, offset, size, flags } => {
             ("Read", json!({"handle": handle, "offset": offset, "size": size, "flags": flags.0}))
         }
-        Operation::Write { handle, offset, data, kills_setid, .. } => (
+        Operation::Write { handle, offset, data, kills_setid, flags } => (
             "Write",
-            json!({"handle": handle, "offset": offset, "data": hexed(data), "kills_setid": kills_setid}),
+            json!({"handle": handle, "offset": offset, "data": hexed(data), "kills_setid": kills_setid,
+                "flags": flags.0}),
         ),
         Operation::Allocate { handle, offset, bytes, flags } => {
             ("Allocate", json!({"handle": handle, "offset": offset, "bytes": bytes, "flags": flags.0}))

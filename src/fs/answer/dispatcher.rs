@@ -265,10 +265,7 @@ impl Dispatcher {
         });
         let opened = made.and_then(|(ino, located)| {
             let (handle, open_flags) = self.open_handle(ino, flags)?;
-            let is_uncached = flags.writes_only() && handle.is_alone();
-            if is_uncached {
-                handle.write_uncached();
-            }
+            let is_uncached = flags.writes_only() && handle.write_uncached_alone();
             let open_flags = if is_uncached { open_flags | OpenedFlags::DIRECT } else { open_flags };
             Ok((self.vfs.attr(ino, &located), handle, open_flags))
         });

@@ -49,9 +49,10 @@ impl Handle {
         }
     }
 
-    /// Whether nobody else has the file open.
-    pub fn is_alone(&self) -> bool {
-        matches!(self, Handle::File(_, _, Some(writer)) if writer.is_alone())
+    /// [`write_uncached`](Self::write_uncached) if nobody else has the file open. Whether its writes go past the page
+    /// cache now.
+    pub fn write_uncached_alone(&self) -> bool {
+        matches!(self, Handle::File(_, _, Some(writer)) if writer.write_uncached_alone())
     }
 
     /// Notes that its writes, if it may write, go past the kernel's page cache.

@@ -70,6 +70,9 @@ impl Drop for Uncommitted<'_> {
         for &id in &self.data_files {
             self.collection.remove_data_file(id);
         }
+        if self.objects.is_empty() {
+            return;
+        }
         let deleted = self.collection.commit(Touched::default(), |batch, state| {
             for &object in self.objects.iter().filter(|id| state.object(**id).is_some()) {
                 batch.record(Record::Delete { object });

@@ -42,7 +42,8 @@ pub struct Same<'a> {
 impl Same<'_> {
     /// Compares a file of `bytes` bytes, whose data file `number` has exactly these, with older data files. `None` without
     /// one of the same bytes: the file is then one that later files are compared with. No lock is needed, but the
-    /// result holds only as long as the file stays as it was.
+    /// result holds only as long as the file stays as it was. The name and the bytes are durable: those of the file
+    /// may be, and the system may write a batch to the disk at once.
     pub fn find(collection: &Arc<Collection>, number: u64, bytes: u64) -> Result<Option<Same<'_>>> {
         let own = collection.data_file(number)?;
         let attributes = own.attributes();
@@ -56,6 +57,7 @@ impl Same<'_> {
             let mut uncommitted = Uncommitted::new(collection);
             let Some((number, file)) = uncommitted.link_data_file(&alike, bytes)? else { continue };
             if has_same_bytes(&own, &file, bytes)? {
+                collection.sync_file(&file)?;
                 return Ok(Some(Same { uncommitted, number, file, bytes }));
             }
         }

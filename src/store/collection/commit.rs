@@ -1,22 +1,25 @@
 //! Appends batches to the log, and syncs them.
 //!
 //! Payloads are written first, then the batch that names them is appended; a sync makes the payloads
-//! durable before the log. Others append during a sync (`Collection::sync_unmarked`), which notes the last batch that it
-//! covers; a sync that holds the writer waits for it. Space that a batch freed is reused only once the batch is durable, a later
-//! Commit says so, and every earlier read has ended. So the bytes that a log with a torn or damaged end
-//! leads back to still exist.
+//! durable before the log. Others append while `Collection::sync_unmarked` syncs payloads. A sync of the log makes all
+//! appended batches durable, so nothing is appended from the last sync of payloads to that of the log.
+//!
+//! Space that a batch freed is reused only once the batch is durable, a later Commit says so, and every earlier read has
+//! ended. So the bytes that a log with a torn or damaged end leads back to still exist.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::format::log::catalog::Extent;
 use crate::format::log::record::Stored;
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
+use crate::model::{EntryId, Error, ErrorKind, Instant, ObjectId, Result};
 use crate::store::batch::Batch;
 use crate::store::clock::now_seconds;
 use crate::store::collection::Collection;
 use crate::store::collection::journal::{Due, Writer};
+use crate::store::disk::File;
 use crate::store::events::EventKind;
 use crate::store::link_candidates::is_shared;
 use crate::store::log::checkpoint::{Checkpoint, GROWTH, LOG_BYTES_MIN, switch_log, write_draft};
@@ -28,6 +31,11 @@ use crate::store::space::files::Touched;
 use crate::store::state::State;
 use crate::store::state::freed_space::Freed;
 use crate::trace;
+
+/// Payloads that were written during a shorter sync of others are synced while nobody appends.
+const SHORT: Duration = Duration::from_millis(100);
+/// Number of syncs of payloads, each of what was written during the one before, while others append.
+const ROUNDS_MAX: usize = 4;
 
 impl Collection {
     /// Makes earlier records durable, then [`record`](Self::record)s a batch and makes it durable. The
@@ -149,30 +157,44 @@ impl Collection {
     }
 
     /// Makes all records durable at half the cost of [`sync`](Self::sync). The next batch or the next
-    /// sync records that in the log. Others append batches meanwhile, which need not be durable then.
+    /// sync records that in the log. Others append batches during most of it.
     pub fn sync_unmarked(&self) -> Result<()> {
-        let _span = trace::sync(|| self.path());
         let _turn = self.journal.turn();
-        let (synced, result) = {
-            let mut writer = self.writer()?;
-            let syncing = self.journal.syncing();
-            let (touched, log) = (std::mem::take(&mut writer.unsynced), writer.log.unsynced());
-            drop(writer);
-            let result = self.files.sync(&touched).and_then(|()| log.sync());
-            // Before others may take the files for durable.
-            let result = result.map_err(|error| self.poison(error));
-            drop(syncing);
-            (log, result)
-        };
-        result.inspect_err(|error| trace::note_failure(error))?;
-        let writer = &mut *self.writer()?;
-        writer.log.was_synced(&synced);
-        if writer.is_checkpoint_due(&self.state.read_as_writer()) {
-            // Of what came since.
-            return self.sync_all(writer);
+        for _ in 0..ROUNDS_MAX {
+            let began = Instant::now();
+            if !self.sync_beside()? || began.elapsed() < SHORT {
+                break;
+            }
         }
-        self.reclaim(writer);
-        Ok(())
+        self.sync_all(&mut *self.writer()?)
+    }
+
+    /// Makes the files written since the last sync durable, while others append. Whether there were any.
+    fn sync_beside(&self) -> Result<bool> {
+        let mut writer = self.writer()?;
+        if writer.unsynced.is_empty() {
+            return Ok(false);
+        }
+        let syncing = self.journal.syncing();
+        let touched = std::mem::take(&mut writer.unsynced);
+        drop(writer);
+        let synced = self.sync_files(&touched);
+        // Others take the files for durable from here on, unless the collection is poisoned.
+        drop(syncing);
+        synced.map(|()| true)
+    }
+
+    /// Makes a file of payloads and its name durable before a batch names them, while others append.
+    pub fn sync_file(&self, file: &Arc<dyn File>) -> Result<()> {
+        let mut touched = Touched::default();
+        touched.file(file);
+        self.sync_files(&touched)
+    }
+
+    fn sync_files(&self, touched: &Touched) -> Result<()> {
+        let _span = trace::sync(|| self.path());
+        let synced = self.files.sync(touched).map_err(|error| self.poison(error));
+        synced.inspect_err(|error| trace::note_failure(error))
     }
 
     /// [`sync`](Self::sync) if nothing was recorded since the last one. Otherwise

@@ -8,7 +8,7 @@ use crate::model::Instant;
 use crate::store::collection::unrecorded_files::Unrecorded;
 use crate::store::events::Note;
 use crate::store::log::append::Log;
-use crate::store::log::checkpoint::{Checkpoint, LOG_BYTES_MIN, due};
+use crate::store::log::checkpoint::{Checkpoint, due};
 use crate::store::log::replay::Damage;
 use crate::store::space::files::{PAYLOAD_FILES, Touched};
 use crate::store::space::slots::Slots;
@@ -62,12 +62,6 @@ impl Writer {
         is_marked && self.unsynced.is_empty() && self.freed.is_empty()
     }
 
-    /// Whether a sync would checkpoint the log.
-    pub fn is_checkpoint_due(&self, state: &State) -> bool {
-        let bytes = self.log.bytes();
-        bytes >= self.due.at || bytes >= LOG_BYTES_MIN && self.due.has_shrunk(state)
-    }
-
     /// Whether the log has twice the length at which a sync checkpoints it: no sync has come.
     pub fn is_log_too_long(&self) -> bool {
         self.log.bytes() >= self.due.at.saturating_mul(2)
@@ -79,8 +73,7 @@ impl Writer {
 pub(in crate::store) struct Journal {
     /// Locked before the state; held while a batch is written.
     writer: Mutex<Option<Writer>>,
-    /// Held by a sync that lets others append meanwhile, from before it takes the files until it has noted the result.
-    /// Locked before the writer.
+    /// Held during a sync that lets others append meanwhile. Locked before the writer.
     turn: Mutex<()>,
     /// Held while such a sync has files of the writer that are not durable yet. Locked after the writer; held across I/O.
     syncing: Mutex<()>,

@@ -586,8 +586,8 @@ mod tests {
 
     use rustix::fs::{Mode, OFlags};
 
-    use super::{FileDisk, visit_files};
-    use crate::store::disk::{Disk, Open};
+    use super::{FileDisk, SystemFile, past_cache, visit_files};
+    use crate::store::disk::{Disk, File, Open, ReadAt};
 
     #[test]
     fn a_file_is_held_by_who_has_it_open_or_mapped_and_never_by_the_store() {
@@ -618,6 +618,44 @@ mod tests {
             unsafe { libc::munmap(at, 8192) };
             assert!(!file.is_held().unwrap());
         }
+    }
+
+    #[test]
+    fn calls_past_the_page_cache_take_all_bytes_and_agree_with_calls_through_it() {
+        const BYTES: usize = 256 << 10;
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("data");
+        let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let file = SystemFile { file, leases: std::sync::Arc::default() };
+        if file.direct(OFlags::WRONLY).is_none() {
+            eprintln!("skipped: the file system has no O_DIRECT");
+            return;
+        }
+        let mut room = vec![0; 2 * BYTES + 4096];
+        let begin = room.as_ptr().align_offset(4096);
+        let (from, into) = room[begin..begin + 2 * BYTES].split_at_mut(BYTES);
+        for round in 1..4_u8 {
+            let bytes_of = |at: usize| (at as u8).wrapping_mul(round).wrapping_add((at >> 12) as u8);
+            from.iter_mut().enumerate().for_each(|(at, byte)| *byte = bytes_of(at));
+            assert_eq!(file.write_direct(from, 0), BYTES);
+            into.fill(0);
+            // The first such read brings the pages into the cache. The next write must not leave them there as they are.
+            file.read_exact_at(into, 0).unwrap();
+            assert!(from == into, "round {round}: read through the cache");
+            assert!(fs::read(&path).unwrap() == from);
+            file.write_at(&[round; 5000], 100).unwrap();
+            from[100..5100].fill(round);
+            into.fill(0);
+            assert_eq!(file.read_direct(into, 0).unwrap(), BYTES);
+            assert!(from == into, "round {round}: read past the cache");
+        }
+        rustix::fs::fadvise(&file.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        into.fill(0);
+        past_cache(|| file.read_exact_at(into, 0)).unwrap();
+        assert!(from == into, "what is not in the cache");
+        // Behind the end.
+        past_cache(|| file.write_at(&from[..96 << 10], BYTES as u64)).unwrap();
+        assert!(fs::read(&path).unwrap()[BYTES..] == from[..96 << 10]);
     }
 
     #[test]

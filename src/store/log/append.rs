@@ -42,26 +42,6 @@ pub struct Log {
     reserved: u64,
 }
 
-/// Batches of a log that are perhaps not durable.
-pub struct Unsynced {
-    file: Arc<dyn File>,
-    generation: u64,
-    /// The last of them.
-    batch: u64,
-    recorded_durable: u64,
-    is_synced: bool,
-}
-
-impl Unsynced {
-    /// Makes them durable.
-    pub fn sync(&self) -> Result<()> {
-        if self.is_synced {
-            return Ok(());
-        }
-        self.file.sync_data().map_err(|error| Error::io("syncing meta.log", error))
-    }
-}
-
 /// The end of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogEnd {
@@ -237,26 +217,6 @@ impl Log {
             }
         }
         Ok(())
-    }
-
-    /// The batches so far, for a sync that lets others follow meanwhile.
-    pub fn unsynced(&self) -> Unsynced {
-        Unsynced {
-            file: self.file.clone(),
-            generation: self.generation,
-            batch: self.batch,
-            recorded_durable: self.recorded_durable,
-            is_synced: self.synced >= self.batch,
-        }
-    }
-
-    /// Notes that these batches are durable.
-    pub fn was_synced(&mut self, done: &Unsynced) {
-        // Another log is durable as a whole.
-        if self.generation == done.generation && self.synced < done.batch {
-            self.synced = done.batch;
-            self.witnessed = self.witnessed.max(done.recorded_durable);
-        }
     }
 
     /// Makes all batches durable. After a failure the log accepts no more batches.

@@ -23,7 +23,7 @@ use crate::store::upstream::{Upstream, cloned_file};
 /// Number of payload files: the tier files, `delta.dat` and `factor.dat`.
 pub(in crate::store) const PAYLOAD_FILES: usize = 6;
 /// Entries of closed data files are removed from a map with more entries than this.
-const DATA_FILES_KNOWN: usize = 1000;
+const SWEPT_MIN: usize = 1000;
 
 /// Files that were written and must be durable before a batch that names them.
 #[derive(Default)]
@@ -61,6 +61,8 @@ impl Touched {
 #[derive(Default)]
 struct OpenDataFiles {
     known: HashMap<u64, Weak<dyn File>>,
+    /// The number of entries at which those of closed files are removed: twice what the last time left.
+    sweep_at: usize,
     /// The one that was asked for last, kept open: the next tensor that a program opens is often in the same file.
     /// None outside the store, whose name may come to lead to another file.
     last: Option<(u64, Arc<dyn File>)>,
@@ -68,8 +70,9 @@ struct OpenDataFiles {
 
 impl OpenDataFiles {
     fn note(&mut self, id: u64, file: &Arc<dyn File>) {
-        if self.known.len() > DATA_FILES_KNOWN {
+        if self.known.len() >= self.sweep_at.max(SWEPT_MIN) {
             self.known.retain(|_, file| file.strong_count() > 0);
+            self.sweep_at = self.known.len() * 2;
         }
         self.known.insert(id, Arc::downgrade(file));
     }

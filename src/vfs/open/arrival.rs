@@ -7,7 +7,7 @@
 //! but the last one of a file that grows.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crate::engine::{self, StoreArrived, Target};
 use crate::format::log::catalog::{Content, FileEntry};
@@ -210,15 +210,29 @@ impl Writer {
         Writer { file, is_counted: AtomicBool::new(true), is_uncached: AtomicBool::new(false) }
     }
 
-    /// Whether nobody else has the file open, so that the kernel can have no page of it.
-    pub fn is_alone(&self) -> bool {
-        Arc::strong_count(&self.file) <= ALONE
+    /// [`write_uncached`](Self::write_uncached) if nobody else has the file open, so that the kernel can have no page
+    /// of it. Whether its writes go past the page cache now.
+    pub fn write_uncached_alone(&self) -> bool {
+        // Who opens it from here on finds the note.
+        self.write_uncached();
+        fence(Ordering::SeqCst);
+        let is_alone = Arc::strong_count(&self.file) <= ALONE;
+        if !is_alone {
+            self.write_cached();
+        }
+        is_alone
     }
 
     /// Notes that its writes go past the kernel's page cache.
     pub fn write_uncached(&self) {
         if !self.is_uncached.swap(true, Ordering::AcqRel) {
             self.file.written.uncached.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn write_cached(&self) {
+        if self.is_uncached.swap(false, Ordering::AcqRel) {
+            self.file.written.uncached.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -240,9 +254,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.closed();
-        if self.is_uncached.load(Ordering::Acquire) {
-            self.file.written.uncached.fetch_sub(1, Ordering::AcqRel);
-        }
+        self.write_cached();
         self.file.flags.write_handles.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -252,6 +264,8 @@ impl OpenFile {
     /// read while a write is on its way would stay as it was before. A file that is opened meanwhile may be
     /// mapped, so its pages are dropped when it is flushed.
     pub fn is_written_uncached(&self) -> bool {
+        // The caller has it open: the first writer finds it so, or is found here.
+        fence(Ordering::SeqCst);
         let is_written = self.written.uncached.load(Ordering::Acquire) > 0;
         if is_written {
             self.note_forgotten();
