@@ -29,7 +29,8 @@
 //! not, and names that other programs make count too. Names of one blob of a hub cache are something else: names of one
 //! node.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -62,16 +63,59 @@ struct Scope {
     unsampled: HashMap<u64, Vec<SharedName>>,
     /// The others, by length and sample.
     sampled: HashMap<(u64, Sample), Vec<SharedName>>,
-    /// Number of the others.
+    /// Number of all.
     count: usize,
-    /// The number of others at which those whose files are gone are dropped.
+    /// The number at which those whose files are gone are dropped: twice what the last time left.
     sweep_at: usize,
+    /// The collections of these, so that each is in memory once.
+    collections: HashSet<Arc<str>>,
 }
 
-/// At fewer entries none are looked for whose files are gone.
+/// With fewer entries none are looked for whose files are gone.
 const SWEPT_MIN: usize = 4096;
 
 impl Scope {
+    /// The data files of a tenant, or of all with the empty name. Directories that cannot be listed have none.
+    fn of(disk: &dyn Disk, tenant: &str) -> Scope {
+        let directories = |path: &str| -> Vec<String> {
+            let listed = disk.list(path).unwrap_or_default().into_iter();
+            let labels = listed.filter(|entry| entry.is_directory && check_label(&entry.name).is_ok());
+            labels.map(|entry| entry.name).collect()
+        };
+        let tenants = if tenant.is_empty() { directories("") } else { vec![tenant.to_owned()] };
+        let mut scope = Scope::default();
+        for tenant in tenants {
+            for name in directories(&tenant) {
+                let collection = format!("{tenant}/{name}");
+                for file in disk.list(&format!("{collection}/data")).unwrap_or_default() {
+                    let Some(number) = data_number(&file.name) else { continue };
+                    let name = scope.name(&collection, number);
+                    let opened = disk.open(&name.path(), Open::Read);
+                    let Ok(len) = opened.and_then(|file| file.len()) else { continue };
+                    scope.add_unsampled(len, name);
+                }
+            }
+        }
+        scope
+    }
+
+    fn name(&mut self, collection: &str, number: u64) -> SharedName {
+        if let Some(known) = self.collections.get(collection) {
+            return SharedName { collection: known.clone(), number };
+        }
+        let collection: Arc<str> = collection.into();
+        self.collections.insert(collection.clone());
+        SharedName { collection, number }
+    }
+
+    fn add_unsampled(&mut self, len: u64, name: SharedName) {
+        let known = self.unsampled.entry(len).or_default();
+        if !known.contains(&name) {
+            known.push(name);
+            self.count += 1;
+        }
+    }
+
     fn add(&mut self, len: u64, sample: Sample, name: SharedName) {
         let known = self.sampled.entry((len, sample)).or_default();
         if !known.contains(&name) {
@@ -80,23 +124,22 @@ impl Scope {
         }
     }
 
-    /// Drops the entries of files that are gone, when their number may have doubled since the last time.
-    fn sweep(&mut self, disk: &dyn Disk) {
-        if self.count < self.sweep_at.max(SWEPT_MIN) {
-            return;
-        }
-        let is_there = |name: &SharedName| disk.open(&name.path(), Open::Read).is_ok();
-        self.sampled.retain(|_, known| {
-            known.retain(is_there);
+    /// Keeps the entries of files that are there.
+    fn retain(&mut self, is_there: impl Fn(&SharedName) -> bool) {
+        let keep = |known: &mut Vec<SharedName>| {
+            known.retain(&is_there);
             !known.is_empty()
-        });
-        self.count = self.sampled.values().map(Vec::len).sum();
+        };
+        self.unsampled.retain(|_, known| keep(known));
+        self.sampled.retain(|_, known| keep(known));
+        self.collections.retain(|collection| Arc::strong_count(collection) > 1);
+        self.count = self.unsampled.values().chain(self.sampled.values()).map(Vec::len).sum();
         self.sweep_at = self.count * 2;
     }
 }
 
 /// A data file that may be shared.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SharedName {
     /// Its collection, as `tenant/name`.
     collection: Arc<str>,
@@ -146,12 +189,42 @@ impl Sharing {
     pub fn take_unsampled(&self, tenant: &str, len: u64) -> Vec<SharedName> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let name = self.scope(tenant);
+        self.sweep(&**disk, name);
         let mut scopes = self.scopes.lock();
-        let scope = scopes
-            .entry(name.to_owned())
-            .or_insert_with(|| Scope { unsampled: lengths_in(&**disk, name), ..Scope::default() });
-        scope.sweep(&**disk);
-        scope.unsampled.remove(&len).unwrap_or_default()
+        let scope = scopes.entry(name.to_owned()).or_insert_with(|| Scope::of(&**disk, name));
+        let taken = scope.unsampled.remove(&len).unwrap_or_default();
+        scope.count -= taken.len();
+        taken
+    }
+
+    /// Puts back what was taken and not sampled.
+    pub fn put_back(&self, tenant: &str, len: u64, names: impl Iterator<Item = SharedName>) {
+        if let Some(scope) = self.scopes.lock().get_mut(self.scope(tenant)) {
+            names.for_each(|name| scope.add_unsampled(len, name));
+        }
+    }
+
+    /// Drops the entries of files that are gone, when the number of entries may have doubled since the last time. The
+    /// files are looked for without a lock.
+    fn sweep(&self, disk: &dyn Disk, name: &str) {
+        let known: Vec<SharedName> = {
+            let mut scopes = self.scopes.lock();
+            let Some(scope) = scopes.get_mut(name) else { return };
+            if scope.count < scope.sweep_at.max(SWEPT_MIN) {
+                return;
+            }
+            // No other thread does the same meanwhile.
+            scope.sweep_at = usize::MAX;
+            scope.unsampled.values().chain(scope.sampled.values()).flatten().cloned().collect()
+        };
+        let is_gone = |name: &SharedName| {
+            let opened = disk.open(&name.path(), Open::Read);
+            opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let gone: HashSet<SharedName> = known.into_iter().filter(is_gone).collect();
+        if let Some(scope) = self.scopes.lock().get_mut(name) {
+            scope.retain(|name| !gone.contains(name));
+        }
     }
 
     /// Notes the sample of a data file.
@@ -172,11 +245,8 @@ impl Sharing {
     pub fn note(&self, collection: CollectionName<'_>, number: u64, len: u64) {
         let mut scopes = self.scopes.lock();
         let Some(scope) = scopes.get_mut(self.scope(collection.tenant)) else { return };
-        let name = SharedName { collection: collection.to_string().into(), number };
-        let known = scope.unsampled.entry(len).or_default();
-        if !known.contains(&name) {
-            known.push(name);
-        }
+        let name = scope.name(&collection.to_string(), number);
+        scope.add_unsampled(len, name);
     }
 
     /// Forgets a data file that is gone or has other bytes.
@@ -208,26 +278,48 @@ pub(in crate::store) fn is_shared(file: &dyn File) -> bool {
     file.attributes().map_or(true, |found| found.links > 1)
 }
 
-/// The data files of a tenant, or of all with the empty name. Directories that cannot be listed have none.
-fn lengths_in(disk: &dyn Disk, scope: &str) -> HashMap<u64, Vec<SharedName>> {
-    let directories = |path: &str| -> Vec<String> {
-        let listed = disk.list(path).unwrap_or_default().into_iter();
-        let labels = listed.filter(|entry| entry.is_directory && check_label(&entry.name).is_ok());
-        labels.map(|entry| entry.name).collect()
-    };
-    let tenants = if scope.is_empty() { directories("") } else { vec![scope.to_owned()] };
-    let mut lengths: HashMap<u64, Vec<SharedName>> = HashMap::new();
-    for tenant in tenants {
-        for name in directories(&tenant) {
-            let collection: Arc<str> = format!("{tenant}/{name}").into();
-            for file in disk.list(&format!("{collection}/data")).unwrap_or_default() {
-                let Some(number) = data_number(&file.name) else { continue };
-                let name = SharedName { collection: collection.clone(), number };
-                let opened = disk.open(&name.path(), Open::Read);
-                let Ok(len) = opened.and_then(|file| file.len()) else { continue };
-                lengths.entry(len).or_default().push(name);
-            }
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{SWEPT_MIN, Sharing};
+    use crate::model::CollectionName;
+    use crate::store::disk::memory::MemoryDisk;
+    use crate::store::disk::{Disk, Open};
+    use crate::store::settings::Share;
+
+    #[test]
+    fn entries_of_files_that_are_gone_are_dropped_before_they_outnumber_the_others() {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        for directory in ["t", "t/c", "t/c/data"] {
+            disk.create_directory(directory).unwrap();
         }
+        let made = |number: u64| disk.open(&format!("t/c/data/{number:016x}"), Open::Create).unwrap();
+        made(1).write_at(&[1; 10], 0).unwrap();
+        let sharing = Sharing::new(&disk, Share::Tenant);
+        // This lists the directory.
+        assert!(sharing.take_unsampled("t", 7).is_empty());
+        let collection = CollectionName { tenant: "t", name: "c" };
+        let mut most = 0;
+        for number in 2..3 * SWEPT_MIN as u64 {
+            // Each file has its own length, and goes. Some are sampled first.
+            sharing.note(collection, number, 1000 + number);
+            if number % 3 == 0 {
+                let taken = sharing.take_unsampled("t", 1000 + number);
+                taken.into_iter().for_each(|name| sharing.sampled("t", name, 1000 + number, number));
+            }
+            most = most.max(sharing.scopes.lock()["t"].count);
+        }
+        assert!(most <= SWEPT_MIN + 3, "{most} entries");
+        let scopes = sharing.scopes.lock();
+        let names = scopes["t"].unsampled.values().chain(scopes["t"].sampled.values()).flatten();
+        assert_eq!(names.clone().count(), scopes["t"].count);
+        let first = names.clone().next().unwrap();
+        assert!(names.clone().all(|name| Arc::ptr_eq(&name.collection, &first.collection)));
+        drop(scopes);
+        let there = sharing.take_unsampled("t", 10);
+        assert_eq!((there.len(), there[0].number), (1, 1));
+        sharing.put_back("t", 10, there.into_iter());
+        assert_eq!(sharing.take_unsampled("t", 10).len(), 1);
     }
-    lengths
 }

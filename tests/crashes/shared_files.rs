@@ -129,7 +129,7 @@ fn cut_while_sharing(name: &[u8], source: &[u8], seed: u64) {
     // A container comes to share here.
     file.flush_closed(&mut open::Changes::default()).unwrap();
     if file.takes_comparison() {
-        assert!(file.share_later().unwrap(), "it is not shared");
+        assert!(file.share_later(&Silent).unwrap(), "it is not shared");
         let after = entry();
         assert_eq!((after.ctime, after.mtime, after.mode), (before.ctime, before.mtime, before.mode));
     }

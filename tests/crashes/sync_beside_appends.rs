@@ -1,11 +1,13 @@
-//! Batches that are appended while a sync waits for the disk, and power cuts around them.
+//! Batches that are appended while a sync waits for the disk, and power cuts around them; a file that is written while it
+//! is compared with others.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tierfs::model::{Owner, Result, StoreId};
+use tierfs::model::{Owner, Result, Silent, StoreId};
 use tierfs::store::disk::forward::{ForwardDisk, ForwardFile};
 use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::{Access, Collection, ROOT, Store, Verify};
@@ -26,16 +28,32 @@ type Gate = Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>>;
 struct SlowDisk {
     inner: Recorder,
     gate: Gate,
+    /// Number of writes to logs.
+    batches: Arc<AtomicUsize>,
+}
+
+impl SlowDisk {
+    fn new(recorder: &Recorder, gate: &Gate) -> SlowDisk {
+        SlowDisk { inner: recorder.clone(), gate: gate.clone(), batches: Arc::default() }
+    }
 }
 
 struct SlowFile {
     inner: Arc<dyn File>,
     gate: Option<Gate>,
+    batches: Option<Arc<AtomicUsize>>,
 }
 
 impl ForwardFile for SlowFile {
     fn inner(&self) -> &dyn File {
         &*self.inner
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if let Some(batches) = &self.batches {
+            batches.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.write_at(bytes, offset)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -55,7 +73,8 @@ impl ForwardDisk for SlowDisk {
 
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
         let gate = path.contains("/data/").then(|| self.gate.clone());
-        Ok(Arc::new(SlowFile { inner: Disk::open(&self.inner, path, how)?, gate }))
+        let batches = path.ends_with("/meta.log").then(|| self.batches.clone());
+        Ok(Arc::new(SlowFile { inner: Disk::open(&self.inner, path, how)?, gate, batches }))
     }
 }
 
@@ -96,7 +115,7 @@ fn files_are_closed_while_a_sync_waits_and_each_sync_makes_all_before_it_durable
     let (began, begins) = channel();
     let (go_on, goes_on) = channel();
     let gate: Gate = Arc::default();
-    let disk: Arc<dyn Disk> = Arc::new(SlowDisk { inner: recorder.clone(), gate: gate.clone() });
+    let disk: Arc<dyn Disk> = Arc::new(SlowDisk::new(&recorder, &gate));
     Store::create(&*disk, StoreId(7)).unwrap();
     let store = Store::open(disk, Access::Write, "a test").unwrap();
     let collection = store.collection_made("t", "c", OWNER).unwrap();
@@ -145,4 +164,60 @@ fn files_are_closed_while_a_sync_waits_and_each_sync_makes_all_before_it_durable
     }
     let found = after_cut(&recorder, second, &mut chance, 0).map(Result::unwrap);
     assert!(found == [Some(one), Some(two), Some(three)], "the second sync has returned");
+}
+
+#[test]
+fn a_file_that_is_changed_while_it_is_compared_does_not_come_to_share() {
+    let same = Random(8).bytes(BYTES);
+    let gate: Gate = Arc::default();
+    let slow = SlowDisk::new(&Recorder::new(CutDisk::default()), &gate);
+    let (batches, disk) = (slow.batches.clone(), Arc::new(slow) as Arc<dyn Disk>);
+    Store::create(&*disk, StoreId(7)).unwrap();
+    let store = Store::open(disk, Access::Write, "a test").unwrap();
+    let collection = store.collection_made("t", "c", OWNER).unwrap();
+    let names = [b"one".as_slice(), b"written", b"flushed", b"removed", b"unchanged"];
+    names.iter().for_each(|name| write(&collection, name, &same));
+    collection.sync().unwrap();
+    let mut expected = same.clone();
+    expected[70_000..70_003].copy_from_slice(b"new");
+    let table = OpenFiles::default();
+    for name in &names[1..] {
+        let node = collection.state().directory(ROOT).unwrap().get(name).unwrap();
+        let file = table.open(&collection, node, Verify::First).unwrap();
+        let (began, begins) = channel();
+        let (go_on, goes_on) = channel();
+        // The data file that it would share is synced after the comparison and before the batch.
+        *gate.lock().unwrap() = Some((began, goes_on));
+        let before = batches.load(Ordering::Relaxed);
+        let shared = std::thread::scope(|scope| {
+            let shares = scope.spawn(|| file.share_later(&Silent));
+            begins.recv_timeout(LONG).unwrap();
+            match *name {
+                b"removed" => drop(open::unlink(&collection, ROOT, name).unwrap()),
+                b"unchanged" => {}
+                _ => file.write(70_000, b"new").unwrap(),
+            }
+            if *name == b"flushed" {
+                file.flush_closed(&mut Changes::default()).unwrap();
+            }
+            go_on.send(()).unwrap();
+            shares.join().unwrap()
+        });
+        let text = String::from_utf8_lossy(name);
+        assert_eq!(shared.unwrap(), *name == b"unchanged", "{text}");
+        if *name == b"unchanged" {
+            // With another batch quotas would count the file twice in between.
+            assert_eq!(batches.load(Ordering::Relaxed) - before, 1);
+        }
+        if *name != b"removed" {
+            let mut found = vec![0; BYTES];
+            file.read(0, &mut found).unwrap();
+            assert!(found == if *name == b"unchanged" { &*same } else { &*expected }, "{text}");
+            file.flush_closed(&mut Changes::default()).unwrap();
+        }
+    }
+    assert_eq!(collection.shared_bytes().files, 2);
+    assert!(read(&collection, b"written").unwrap() == Some(expected.clone()));
+    assert!(read(&collection, b"flushed").unwrap() == Some(expected));
+    assert!(read(&collection, b"one").unwrap() == Some(same));
 }

@@ -265,7 +265,8 @@ impl Dispatcher {
         });
         let opened = made.and_then(|(ino, located)| {
             let (handle, open_flags) = self.open_handle(ino, flags)?;
-            let is_uncached = flags.writes_only() && handle.write_uncached_alone();
+            let may_be_uncached = flags.writes_only() && self.handles.may_be_uncached();
+            let is_uncached = may_be_uncached && handle.write_uncached_alone();
             let open_flags = if is_uncached { open_flags | OpenedFlags::DIRECT } else { open_flags };
             Ok((self.vfs.attr(ino, &located), handle, open_flags))
         });

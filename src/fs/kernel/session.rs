@@ -44,6 +44,8 @@ pub(in crate::fs) struct Agreed {
     pub passthrough: bool,
     /// The kernel uses rings. It then answers nobody before it has them.
     pub rings: bool,
+    /// The kernel maps files whose reads and writes go past its page cache.
+    pub maps_uncached: bool,
 }
 
 /// A mount, until this is dropped.
@@ -143,7 +145,8 @@ impl Handshake {
         let passthrough = self.stack_depth > 0
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(self.stack_depth).is_ok();
-        Ok(Agreed { passthrough, rings })
+        let maps_uncached = known.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        Ok(Agreed { passthrough, rings, maps_uncached })
     }
 }
 

@@ -217,6 +217,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     if session.agreed.passthrough {
         dispatcher.passthrough.begin(session.device());
     }
+    if session.agreed.maps_uncached {
+        dispatcher.handles.allow_uncached();
+    }
     if !options.asks_names {
         dispatcher.names.begin(session.device().try_clone().map_err(failed)?);
     }

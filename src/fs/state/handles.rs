@@ -1,7 +1,7 @@
 //! Handles of open files.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -75,6 +75,8 @@ impl Handle {
 #[derive(Default)]
 pub(in crate::fs) struct Handles {
     slots: RwLock<Slots>,
+    /// Whether new files may be written past the kernel's page cache.
+    may_be_uncached: AtomicBool,
 }
 
 #[derive(Default)]
@@ -84,6 +86,17 @@ struct Slots {
 }
 
 impl Handles {
+    /// Lets new files be written past the kernel's page cache. A kernel that does not map such files, before Linux 6.6,
+    /// would refuse shared mappings of others who open one meanwhile.
+    pub fn allow_uncached(&self) {
+        self.may_be_uncached.store(true, Ordering::Release);
+    }
+
+    /// Whether that is so.
+    pub fn may_be_uncached(&self) -> bool {
+        self.may_be_uncached.load(Ordering::Acquire)
+    }
+
     /// Stores an open file and returns its handle.
     pub fn insert(&self, handle: Handle) -> u64 {
         let mut slots = self.slots.write();

@@ -183,7 +183,7 @@ pub(in crate::ingest) fn store_parts(
     let exact = tiers.iter().any(Option::is_none);
     let may_share = tiers.iter().all(Option::is_none) && outside.is_empty() && !options.no_share;
     if may_share && recognized.bytes > GATHERED_BYTES_MAX {
-        for name in collection.alike(&**source, recognized.bytes, None) {
+        for name in collection.alike(&**source, recognized.bytes, None, progress)? {
             let linked = uncommitted.link_data_file(&name, recognized.bytes)?;
             let Some((number, file)) = linked else { continue };
             intake.touched.file(&file);

@@ -9,15 +9,17 @@ use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::bytes::store_parts::StoredParts;
 use crate::ingest::job::mounted_file::{Bytes, arrive_as, is_recorded};
 use crate::ingest::publish::commit::Replaced;
-use crate::ingest::publish::drafts::{Draft, objects};
+use crate::ingest::publish::drafts::{Draft, add_draft};
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::content::{plain, recognize};
-use crate::model::{EntryId, Error, ErrorKind, Result, Shape};
+use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Shape};
 use crate::store::disk::File;
 use crate::store::{Batch, Collection, GATHERED_BYTES_MAX, Object, Parts, Place, State, Stretch};
 
 /// Bytes that are compared at a time.
 const CHUNK_BYTES: usize = 4 << 20;
+/// A file of more stretches of bytes and holes does not come to share: one batch has a record of each.
+const STRETCHES_MAX: usize = 8192;
 
 /// A file that was written through a mount.
 pub struct MountedFile<'a> {
@@ -44,7 +46,12 @@ impl Same<'_> {
     /// one of the same bytes: the file is then one that later files are compared with. No lock is needed, but the
     /// result holds only as long as the file stays as it was. The name and the bytes are durable: those of the file
     /// may be, and the system may write a batch to the disk at once.
-    pub fn find(collection: &Arc<Collection>, number: u64, bytes: u64) -> Result<Option<Same<'_>>> {
+    pub fn find<'a>(
+        collection: &'a Arc<Collection>,
+        number: u64,
+        bytes: u64,
+        progress: &dyn Progress,
+    ) -> Result<Option<Same<'a>>> {
         let own = collection.data_file(number)?;
         let attributes = own.attributes();
         let attributes =
@@ -53,10 +60,10 @@ impl Same<'_> {
         {
             return Ok(None);
         }
-        for alike in collection.alike(&*own, bytes, Some(number)) {
+        for alike in collection.alike(&*own, bytes, Some(number), progress)? {
             let mut uncommitted = Uncommitted::new(collection);
             let Some((number, file)) = uncommitted.link_data_file(&alike, bytes)? else { continue };
-            if has_same_bytes(&own, &file, bytes)? {
+            if has_same_bytes(&own, &file, bytes, progress)? {
                 collection.sync_file(&file)?;
                 return Ok(Some(Same { uncommitted, number, file, bytes }));
             }
@@ -89,29 +96,32 @@ impl Same<'_> {
     }
 
     /// Moves a plain file there that consists of one object. Nothing that a program sees changes: not the times of the
-    /// file either. Returns the new parts of the file. Fails with `Gone` where it has another object by now.
+    /// file either. Returns the new parts of the file; `None` if it stays, because it has too many holes. Fails with `Gone`
+    /// where it has another object by now.
     pub fn share_plain(
         self,
         collection: &Arc<Collection>,
         node: EntryId,
         object: &Arc<Object>,
-    ) -> Result<Parts> {
-        let Same { mut uncommitted, number, file, bytes } = self;
+    ) -> Result<Option<Parts>> {
+        let Same { uncommitted, number, file, bytes } = self;
         let recognized = plain(&file)?;
         let stretches = stretches_of(number, &file, bytes)?;
+        if stretches.len() > STRETCHES_MAX {
+            return Ok(None);
+        }
         let written = Written { file: &file, stretches, object: Some(object.clone()) };
         let blocking = Blocking::Bytes(object.entry.block_bytes);
-        let StoredParts { objects: stored, touched, .. } =
+        let StoredParts { objects, touched, .. } =
             Cutting::new(&written, &recognized, blocking).store(collection)?;
-        let of_file = |stored| Draft {
+        let [stored] = objects.as_slice() else { return Ok(None) };
+        let draft = Draft {
             object: stored,
             tensor: object.entry.tensor,
             seed: object.entry.seed,
             shape: Shape::new(&[bytes]).unwrap_or_default(),
             parent: None,
         };
-        let drafts: Vec<Draft<'_>> = stored.iter().map(of_file).collect();
-        let ids = objects(&mut uncommitted, collection, &drafts)?;
         let fill = |batch: &mut Batch, state: &State| {
             let gone = || Error::new(ErrorKind::Gone, "it has other bytes by now");
             let before = &state.node(node).ok_or_else(gone)?.entry;
@@ -120,7 +130,9 @@ impl Same<'_> {
                 return Err(gone());
             }
             state.check_unshared(object.entry.id, Some(node))?;
-            let entry = FileEntry { objects: ids.as_slice().into(), ..(**entry).clone() };
+            // In a batch of its own the object would count in quotas beside the other.
+            let added = add_draft(batch, &draft);
+            let entry = FileEntry { objects: [added].as_slice().into(), ..(**entry).clone() };
             batch.node(NodeEntry { node_type: NodeType::File(Box::new(entry)), ..before.clone() });
             batch.record(Record::Delete { object: object.entry.id });
             Ok(())
@@ -128,7 +140,7 @@ impl Same<'_> {
         let parts = collection.record_then(touched, fill, |state, ()| collection.parts_in(state, node))?;
         uncommitted.named();
         collection.offer_data_file(number, bytes);
-        parts
+        parts.map(Some)
     }
 }
 
@@ -148,10 +160,16 @@ fn stretches_of(number: u64, file: &Arc<dyn File>, bytes: u64) -> Result<Vec<Str
 }
 
 /// Whether two files have the same first `bytes` bytes. An unreadable file counts as different.
-fn has_same_bytes(own: &Arc<dyn File>, other: &Arc<dyn File>, bytes: u64) -> Result<bool> {
+fn has_same_bytes(
+    own: &Arc<dyn File>,
+    other: &Arc<dyn File>,
+    bytes: u64,
+    progress: &dyn Progress,
+) -> Result<bool> {
     let (mut one, mut two) = (Vec::new(), Vec::new());
     let mut at = 0;
     while at < bytes {
+        progress.check()?;
         let len = (bytes - at).min(CHUNK_BYTES as u64) as usize;
         one.resize(len, 0);
         two.resize(len, 0);

@@ -45,7 +45,7 @@ pub(in crate::ingest) fn objects(
                         id
                     }
                 };
-                match add_blocks(batch, id, draft, block) {
+                match add_blocks(batch, id, draft, block, BATCH_SLOTS_MAX) {
                     Some(next) => block = next,
                     None => (place, block) = (place + 1, 0),
                 }
@@ -67,10 +67,10 @@ pub(in crate::ingest) fn is_small(drafts: &[Draft<'_>]) -> bool {
     matches!(drafts, [draft] if is_small(draft))
 }
 
-/// Adds an object of few blocks.
+/// Adds an object and its blocks, however many.
 pub(in crate::ingest) fn add_draft(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
     let id = add_object(batch, draft);
-    let rest = add_blocks(batch, id, draft, 0);
+    let rest = add_blocks(batch, id, draft, 0, u64::MAX);
     debug_assert_eq!(rest, None);
     id
 }
@@ -92,9 +92,15 @@ fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
     id
 }
 
-/// Adds the blocks, or parts of blocks, from `first` until the batch is full. Returns the next one to add, or
-/// `None` when all are added.
-fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
+/// Adds the blocks, or parts of blocks, from `first` until the batch has `slots_max` slots. Returns the next one to add,
+/// or `None` when all are added.
+fn add_blocks(
+    batch: &mut Batch,
+    id: ObjectId,
+    draft: &Draft<'_>,
+    first: usize,
+    slots_max: u64,
+) -> Option<usize> {
     let described = ObjectDescription {
         dtype: draft.object.dtype,
         shape: draft.shape.clone(),
@@ -116,7 +122,7 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
         StoredBlocks::Parts(parts) => {
             let mut block: u32 = parts.iter().take(first).map(TakenPart::blocks).sum();
             for (place, part) in parts.iter().enumerate().skip(first) {
-                if batch.slots() >= BATCH_SLOTS_MAX {
+                if batch.slots() >= slots_max {
                     return Some(place);
                 }
                 let mut add_empty = |stored: Stored| {
@@ -142,7 +148,7 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
         StoredBlocks::Each(blocks) => {
             let mut next = first;
             while let Some(rest) = blocks.get(next..).filter(|rest| !rest.is_empty()) {
-                if batch.slots() >= BATCH_SLOTS_MAX {
+                if batch.slots() >= slots_max {
                     return Some(next);
                 }
                 let part = rest.iter().take(RUN_BLOCKS_MAX).copied();

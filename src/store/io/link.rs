@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::model::Result;
+use crate::model::{Progress, Result};
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::{File, FileAttributes, Open};
@@ -24,16 +24,27 @@ const LOOKED_AT_MAX: usize = 64;
 impl Collection {
     /// Data files that may be shared by a file with the first `bytes` bytes of `source`: those of that
     /// length, with the same bytes at some places. `own` is the data file of `source` in this collection.
-    pub fn alike(&self, source: &dyn File, bytes: u64, own: Option<u64>) -> Vec<SharedName> {
+    pub fn alike(
+        &self,
+        source: &dyn File,
+        bytes: u64,
+        own: Option<u64>,
+        progress: &dyn Progress,
+    ) -> Result<Vec<SharedName>> {
         let (path, tenant, sharing) = (self.path(), self.tenant(), self.services.sharing());
         let is_own = |name: &SharedName| own.is_some_and(|own| name.is_of(&path, own));
-        for name in sharing.take_unsampled(tenant, bytes) {
+        let mut unsampled = sharing.take_unsampled(tenant, bytes).into_iter();
+        while let Some(name) = unsampled.next() {
+            if let Err(error) = progress.check() {
+                sharing.put_back(tenant, bytes, std::iter::once(name).chain(unsampled));
+                return Err(error);
+            }
             // A file that is gone or has grown is no candidate any more.
             if let Some(sample) = self.candidate(&name, bytes).and_then(|file| sample_of(&*file, bytes)) {
                 sharing.sampled(tenant, name, bytes, sample);
             }
         }
-        let Some(sample) = sample_of(source, bytes) else { return Vec::new() };
+        let Some(sample) = sample_of(source, bytes) else { return Ok(Vec::new()) };
         let mut known = sharing.like(tenant, bytes, sample);
         known.retain(|name| !is_own(name));
         // The newest are the most likely ones.
@@ -47,7 +58,7 @@ impl Collection {
             has_same_samples(source, &*file, bytes)
         });
         known.truncate(ALIKE_MAX);
-        known
+        Ok(known)
     }
 
     /// A data file of this length that other files may share.

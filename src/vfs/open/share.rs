@@ -6,14 +6,14 @@
 //! moves it, unless it was changed meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::format::log::catalog::Content;
 use crate::ingest::{MountedFile, Same};
-use crate::model::{EntryId, Instant, ObjectId, Result};
+use crate::model::{EntryId, Instant, ObjectId, Progress, Result, Silent};
 use crate::store::{Collection, Object, Place};
 use crate::vfs::open::Changes;
 use crate::vfs::open::file::OpenFile;
@@ -22,9 +22,34 @@ use crate::vfs::open::layout::Layout;
 /// Most files that wait. The oldest of more are not compared.
 const WAITING_MAX: usize = 1 << 20;
 
-/// Closed files that wait for a comparison, in the order of their closes. Held briefly; no other lock is taken with it.
+/// Closed files that wait for a comparison, in the order of their closes.
 #[derive(Default)]
-pub struct ClosedFiles(Mutex<VecDeque<ClosedFile>>);
+pub struct ClosedFiles {
+    /// Held briefly; no other lock is taken with it.
+    waiting: Mutex<VecDeque<ClosedFile>>,
+    /// Held while files are compared, and while a collection must have no open file. Held across I/O; comes before all
+    /// other locks.
+    comparing: Mutex<()>,
+    /// Number of threads that wait for the end of a comparison.
+    stops: AtomicUsize,
+}
+
+/// The right to compare files, and whether to go on.
+pub struct Comparing<'a> {
+    closed: &'a ClosedFiles,
+    progress: &'a dyn Progress,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Progress for Comparing<'_> {
+    fn advance(&self, bytes: u64) {
+        self.progress.advance(bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.closed.stops.load(Ordering::Acquire) > 0 || self.progress.is_cancelled()
+    }
+}
 
 /// A closed file. It stays neither open nor keeps its collection open.
 pub struct ClosedFile {
@@ -51,30 +76,45 @@ impl ClosedFiles {
     }
 
     pub fn add(&self, file: ClosedFile) {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.len() >= WAITING_MAX {
             waiting.pop_front();
         }
         waiting.push_back(file);
     }
 
+    /// Begins a comparison, which ends early if `progress` is cancelled or a collection must have no open file. `None`
+    /// while that lasts, or another comparison.
+    pub fn compare<'a>(&'a self, progress: &'a dyn Progress) -> Option<Comparing<'a>> {
+        let alone = self.comparing.try_lock()?;
+        Some(Comparing { closed: self, progress, _alone: alone })
+    }
+
+    /// Waits for the end of a comparison, which comes soon, and keeps others from beginning while the value lives.
+    pub fn stop_comparing(&self) -> MutexGuard<'_, ()> {
+        self.stops.fetch_add(1, Ordering::AcqRel);
+        let alone = self.comparing.lock();
+        self.stops.fetch_sub(1, Ordering::AcqRel);
+        alone
+    }
+
     /// Takes the first one.
     pub fn take(&self) -> Option<ClosedFile> {
-        self.0.lock().pop_front()
+        self.waiting.lock().pop_front()
     }
 
     /// Makes it the first one again.
     pub fn put_back(&self, file: ClosedFile) {
-        self.0.lock().push_front(file);
+        self.waiting.lock().push_front(file);
     }
 
     pub fn count(&self) -> usize {
-        self.0.lock().len()
+        self.waiting.lock().len()
     }
 
     /// The time of the first one.
     pub fn since(&self) -> Option<Instant> {
-        self.0.lock().front().map(|first| first.since)
+        self.waiting.lock().front().map(|first| first.since)
     }
 }
 
@@ -114,7 +154,8 @@ impl OpenFile {
         }
         let Some(number) = self.data_file_of(&layout)? else { return Ok(Changes::default()) };
         let (before, bytes) = (self.related(&node), layout.bytes());
-        let Some(same) = Same::find(&self.collection, number, bytes)? else { return Ok(Changes::default()) };
+        let found = Same::find(&self.collection, number, bytes, &Silent)?;
+        let Some(same) = found else { return Ok(Changes::default()) };
         let written = MountedFile { node: self.node, name: &name, entry: file, mtime: node.entry.mtime };
         match same.share_new(&self.collection, written)? {
             Some(parts) => self.reload(&mut layout, Ok(parts), before),
@@ -127,15 +168,18 @@ impl OpenFile {
         self.flags.may_share.swap(false, Ordering::AcqRel)
     }
 
-    /// Lets a closed plain file share the data file of another, if one has the same bytes. Whether it does now.
-    pub fn share_later(&self) -> Result<bool> {
+    /// Lets a closed plain file share the data file of another, if one has the same bytes. Whether it does now. Fails with
+    /// `Interrupted` once `progress` is cancelled.
+    pub fn share_later(&self, progress: &dyn Progress) -> Result<bool> {
         let Some(own) = self.own(&self.layout.read())? else { return Ok(false) };
-        let Some(same) = Same::find(&self.collection, own.number, own.bytes)? else { return Ok(false) };
+        let found = Same::find(&self.collection, own.number, own.bytes, progress)?;
+        let Some(same) = found else { return Ok(false) };
         let mut layout = self.layout.write();
         if self.own(&layout)?.map(|now| now.version()) != Some(own.version()) {
             return Ok(false);
         }
-        let parts = same.share_plain(&self.collection, self.node, &own.object)?;
+        let shared = same.share_plain(&self.collection, self.node, &own.object)?;
+        let Some(parts) = shared else { return Ok(false) };
         layout.replace(&self.collection, Ok(parts), self.verify)?;
         Ok(true)
     }

@@ -220,8 +220,11 @@ impl Vfs {
     /// other error.
     pub fn flush_at_end(&self) -> (Vec<(String, String)>, Result<()>) {
         self.release_unlinked();
-        self.compare_at_end();
         let mut synced = self.sync(&mut |_| ());
+        if synced.is_ok() {
+            self.compare_at_end();
+            synced = self.sync(&mut |_| ());
+        }
         let kept = self.unflushed.lock().clone();
         if kept.iter().any(|open_file| open_file.is_changed()) {
             self.make_room();

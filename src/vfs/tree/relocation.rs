@@ -87,6 +87,7 @@ impl Vfs {
         places: &[OwnedCollectionName],
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        let _no_comparison = self.open_files.closed.stop_comparing();
         self.flush_everything()?;
         self.release_unlinked();
         let mut numbers = Vec::new();
