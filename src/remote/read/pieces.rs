@@ -1,6 +1,6 @@
 //! Pieces, read into memory and compared with their names.
 //!
-//! A piece that is a difference is made of the bytes of its bases, which a machine may have already: [`Bases`].
+//! A piece that is a difference is made of the bytes of its bases, which a machine may have already: `Bases`.
 
 use std::io;
 use std::sync::Arc;
