@@ -58,7 +58,7 @@ awk '/^```python/ { inside = 1; next } /^```/ { inside = 0 } inside' README.md >
     echo "wheel: README.md has no Python snippet" >&2
     exit 1
 }
-(cd "$place/snippet" && MYPYPATH=$root/src/python "$root/target/venv/bin/python" -m mypy --strict --cache-dir "$root/target/wheel/mypy" snippet.py)
+(cd "$place/snippet" && MYPYPATH=$root/src/python "$root/target/venv/bin/python" -m mypy --strict --config-file "$root/src/python/pyproject.toml" --cache-dir "$root/target/wheel/mypy" snippet.py)
 (cd "$place/snippet" && "$python" snippet.py >printed && awk '/^```text/ { inside = 1; next } /^```/ { inside = 0 } inside' "$root/README.md" | diff - printed)
 (cd "$place" && "$python" "$root/tests/python/package.py")
 "$python" -m pip uninstall --quiet --yes tierfs
