@@ -104,7 +104,7 @@ impl<S: Service> LongRequests<S> {
         next.unwrap_or_else(RequestBuffer::new)
     }
 
-    /// Makes sure that a thread takes the next request. `false` if there is none, and none can be started.
+    /// Starts a thread for the next request unless one waits. `false` if no thread waits and none can be started.
     fn start(self: &Arc<Self>, queue: &mut Queue) -> bool {
         if queue.threads >= THREADS_MAX {
             return true;

@@ -179,7 +179,8 @@ impl Client {
         Client { shared: Arc::new(shared), creation: Creation::Conditional }
     }
 
-    /// The same, for a server without conditional PUT, while nobody else writes: objects are created by plain PUTs.
+    /// A client of the same remote that creates objects by plain PUTs: for a server without conditional PUT, while nobody
+    /// else writes.
     pub fn for_single_writer(&self) -> Client {
         Client { shared: self.shared.clone(), creation: Creation::Plain }
     }

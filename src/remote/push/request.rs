@@ -218,7 +218,7 @@ impl PushRequest {
         self.run_by(store, owner, Makers { variant, signer }, progress)
     }
 
-    /// The same, signed by a signer of the caller.
+    /// Does as [`run`](Self::run), with the signer of the caller in place of the key of the request.
     pub fn run_by(
         &self,
         store: &Store,

@@ -58,7 +58,8 @@ pub struct Vfs {
     looked_up: LookedUp,
 }
 
-/// Targets of inode numbers that were looked up by name, and what else a mount remembers.
+/// The memory of a mount: the targets of inode numbers that were looked up by name, orders and names of forms, and the use
+/// of caches.
 #[derive(Default)]
 struct LookedUp {
     collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,

@@ -40,7 +40,7 @@ impl Cache {
         })
     }
 
-    /// The same, if a file has them that nobody has opened.
+    /// The bytes of a piece from a file of the cache that nobody has open, if one has them.
     fn idle_copy_of(&self, piece: &Piece) -> Option<Vec<u8>> {
         let name = {
             let mut index = self.index.lock();
