@@ -140,8 +140,8 @@ pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<C
     })
 }
 
-/// Removes the name of a file without a request of the kernel, which is told of it, if `may_go` still holds in the batch.
-/// `None` if it does not.
+/// Removes the name of a file, if `may_go` still holds in the batch. `None` if it does not. The kernel made no request and
+/// may keep the name until its time is over: the notification would end every name of the mount, for each file.
 pub fn unlink_if(
     collection: &Collection,
     NameIn { directory, name }: NameIn<'_>,
@@ -152,6 +152,7 @@ pub fn unlink_if(
         let Some(node) = node.filter(|node| node.file().is_some() && may_go(state, node)) else {
             return Ok(None);
         };
+        batch.mark_requested_by_kernel(directory, name);
         let changes = take_away(batch, state, directory, name, node);
         touch_directory(batch, state, directory);
         Ok(Some(changes))
