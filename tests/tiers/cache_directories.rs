@@ -92,9 +92,10 @@ fn a_cache_holds_its_limit_and_a_file_a_writer_while_readers_see_whole_files_or_
         is_over.store(true, Ordering::Relaxed);
     });
     assert!(reads.into_inner() > 0);
-    // A listing may count a file under both of its names.
+    // A listing takes a while: it counts a file under both of its names, and files that went beside those that came for them.
+    // 47 MiB are written in all.
     let most = most.into_inner();
-    assert!(most <= (4 << 20) + 2 * (WRITERS * FILE) as u64, "{most}");
+    assert!(most <= 2 * (4 << 20), "{most}");
     wait_until("it is within its limit", || held(&root).1 <= 4 << 20);
     assert!(held(&root).1 > (4 << 20) - 2 * FILE as u64, "more was removed than needed");
 }
