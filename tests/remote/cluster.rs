@@ -43,7 +43,7 @@ mod heavy {
         /// A mount with an empty cache.
         fn mount(&self, name: &str) -> Mounted {
             let (cache, mut command) = (self.place.path(format!("cache-{name}")), tierfs());
-            self.cluster.credentials(&mut command, READER, self.proxy.port);
+            self.cluster.credentials(&mut command, READER, self.proxy.port());
             let options = ["--cache", cache.to_str().unwrap()];
             self.place.mount_store_by(&mut command, PathBuf::from(URL), name, &options)
         }

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use support::repository;
+use support::{Acceptor, repository};
 
 /// An answer to `If-None-Match: *`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +85,7 @@ impl Request {
 const TLS_HANDSHAKE: u8 = 22;
 
 pub struct Imitation {
-    pub port: u16,
+    acceptor: Acceptor,
     shared: Arc<Shared>,
 }
 
@@ -97,10 +96,13 @@ struct Shared {
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
     requests: Mutex<Vec<Request>>,
     tls: Option<Arc<rustls::ServerConfig>>,
-    is_over: AtomicBool,
 }
 
 impl Imitation {
+    pub fn port(&self) -> u16 {
+        self.acceptor.port()
+    }
+
     pub fn new(behaviour: Behaviour) -> Imitation {
         Imitation::start(behaviour, false, None)
     }
@@ -125,28 +127,17 @@ impl Imitation {
     }
 
     fn start(behaviour: Behaviour, by_host: bool, tls: Option<Arc<rustls::ServerConfig>>) -> Imitation {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             behaviour,
             by_host,
             objects: Mutex::default(),
             requests: Mutex::default(),
             tls,
-            is_over: AtomicBool::new(false),
         });
-        let accepting = shared.clone();
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if accepting.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let shared = accepting.clone();
-                // A client that goes away ends its connection only.
-                std::thread::spawn(move || drop(shared.connection(client)));
-            }
-        });
-        Imitation { port, shared }
+        let serving = shared.clone();
+        // A connection that breaks ends alone.
+        let acceptor = Acceptor::start(move |client| drop(serving.connection(client)));
+        Imitation { acceptor, shared }
     }
 
     /// Another server with the same objects.
@@ -163,14 +154,6 @@ impl Imitation {
     /// The keys of the objects, with the bucket in front.
     pub fn keys(&self) -> Vec<String> {
         self.shared.objects.lock().keys().cloned().collect()
-    }
-}
-
-impl Drop for Imitation {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 

@@ -47,13 +47,13 @@ fn store(place: &Place) -> (PathBuf, Vec<u8>) {
 }
 
 fn push(place: &Place, server: &Imitation, options: &[&str]) -> Answer {
-    let mut command = program(place, server.port);
+    let mut command = program(place, server.port());
     soon(with_keys(&mut command).arg("push").arg(place.store()).args(["acme/m", URL]).args(options))
 }
 
 /// Exports the collection and compares it.
 fn compare(place: &Place, server: &Imitation, source: &[u8]) {
-    let mut command = program(place, server.port);
+    let mut command = program(place, server.port());
     let out = place.path("out");
     answer(with_keys(&mut command).args(["export", URL, "acme/m"]).arg(&out)).ok();
     assert_same(&fs::read(out.join("m.safetensors")).unwrap(), source, "the export");
@@ -82,10 +82,10 @@ fn answers_that_will_not_change_are_named_at_once() {
         ("301 Moved Permanently", "", "PermanentRedirect", "check AWS_REGION and AWS_ENDPOINT"),
     ] {
         let server = Imitation::new(Behaviour { always: Some((status, headers, body(code))), ..GOOD });
-        let command = &mut program(&place, server.port);
+        let command = &mut program(&place, server.port());
         let error = soon(with_keys(command).args(["ls", URL])).failed(1, &[wanted]);
         assert!(!error.contains("did not answer") && !error.contains("secret"), "{error}");
-        let command = &mut program(&place, server.port);
+        let command = &mut program(&place, server.port());
         let examined = soon(with_keys(command).args(["doctor", URL]));
         assert!(examined.code == Some(1) && examined.out.contains(wanted), "{examined:?}");
     }
@@ -97,7 +97,7 @@ fn a_certificate_of_an_unknown_authority_is_named_and_trusted_by_a_bundle() {
     let server = Imitation::with_tls(GOOD);
     let program = || {
         let mut command = program(&place, 0);
-        with_keys(&mut command).env("AWS_ENDPOINT", format!("https://127.0.0.1:{}", server.port));
+        with_keys(&mut command).env("AWS_ENDPOINT", format!("https://127.0.0.1:{}", server.port()));
         command.args(["ls", URL]);
         command
     };
@@ -112,7 +112,7 @@ fn a_certificate_of_an_unknown_authority_is_named_and_trusted_by_a_bundle() {
     soon(&mut program()).failed(1, &["is not a remote of tierfs"]);
     // TLS where there is none.
     let plain = Imitation::new(GOOD);
-    let endpoint = format!("https://127.0.0.1:{}", plain.port);
+    let endpoint = format!("https://127.0.0.1:{}", plain.port());
     soon(program().env("AWS_ENDPOINT", endpoint)).failed(1, &["does not speak TLS", "AWS_ALLOW_HTTP"]);
 }
 
@@ -130,7 +130,7 @@ fn endpoints_that_no_request_can_be_sent_to_are_named_at_once() {
     }
     // A variable that is set to nothing is not set.
     let server = Imitation::new(GOOD);
-    let command = &mut program(&place, server.port);
+    let command = &mut program(&place, server.port());
     soon(with_keys(command).env("AWS_PROXY_URL", "").args(["ls", URL])).failed(1, &["is not a remote"]);
 }
 
@@ -146,7 +146,7 @@ fn without_credentials_the_error_says_where_they_were_looked_for() {
     ];
     let server = Imitation::new(GOOD);
     let ls = |metadata: &str| {
-        let mut command = program(&place, server.port);
+        let mut command = program(&place, server.port());
         command.env("AWS_METADATA_ENDPOINT", metadata).args(["ls", URL]);
         soon(&mut command)
     };
@@ -159,10 +159,10 @@ fn without_credentials_the_error_says_where_they_were_looked_for() {
     place.write("home/.aws/config", "[default]\nsso_session = corp\n");
     let advice = "credential_process = aws configure export-credentials --profile default";
     ls("http://127.0.0.1:1").failed(1, &[advice]);
-    let mut command = program(&place, server.port);
+    let mut command = program(&place, server.port());
     soon(command.env("AWS_PROFILE", "other").args(["ls", URL]))
         .failed(1, &["AWS_PROFILE is \"other\"", ".aws/config"]);
-    let mut command = program(&place, server.port);
+    let mut command = program(&place, server.port());
     soon(command.env("AWS_SKIP_SIGNATURE", "true").args(["ls", URL])).failed(1, &["is not a remote"]);
     assert!(server.requests().iter().all(|request| request.key().is_empty()));
 }
@@ -201,7 +201,7 @@ fn profiles_containers_and_instances_give_the_keys_that_requests_are_signed_with
         ("AWS_METADATA_ENDPOINT", instance, "OFINSTANCE"),
     ] {
         let server = Imitation::new(GOOD);
-        let mut command = program(&place, server.port);
+        let mut command = program(&place, server.port());
         command.env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &token).env(name, value);
         soon(command.args(["ls", URL])).failed(1, &["is not a remote"]);
         let requests = server.requests();
@@ -229,7 +229,7 @@ fn a_program_that_takes_longer_than_a_request_gives_credentials_and_runs_once() 
     let (server, runs) = (Imitation::new(GOOD), place.path("runs"));
     let line = format!("echo >> {}; sleep 12; printf '%s' '{}'", runs.display(), keys("SLOW"));
     place.write("home/.aws/config", format!("[profile slow]\ncredential_process = {line}\n"));
-    let mut command = program(&place, server.port);
+    let mut command = program(&place, server.port());
     answer(command.env("AWS_PROFILE", "slow").args(["ls", URL])).failed(1, &["is not a remote"]);
     assert_eq!(fs::read_to_string(runs).unwrap().lines().count(), 1);
 }
@@ -249,7 +249,7 @@ fn a_service_that_fails_for_a_moment_is_asked_again_for_credentials() {
             _ => keys("LATER"),
         })
     });
-    let mut command = program(&place, server.port);
+    let mut command = program(&place, server.port());
     answer(command.env("AWS_METADATA_ENDPOINT", instance).args(["ls", URL])).failed(1, &["is not a remote"]);
     assert!(server.requests().iter().all(|request| request.key() == "LATER"));
 }
@@ -317,12 +317,12 @@ fn a_server_that_ignores_or_refuses_conditions_is_used_by_a_single_writer_only()
             server.requests()[first..].iter().map(|request| request.method.clone()).collect();
         assert!(!methods.contains(&"PUT".to_owned()), "{methods:?}");
         compare(&place, &server, &source);
-        let examined = soon(with_keys(&mut program(&place, server.port)).args(["doctor", URL])).ok();
+        let examined = soon(with_keys(&mut program(&place, server.port())).args(["doctor", URL])).ok();
         assert!(examined.contains("does not support conditional PUT"), "{examined}");
         push(&place, &server, &["--variants", "q8"]).failed(1, &["conditional PUT"]);
         push(&place, &server, &["--variants", "q8", "--single-writer"]).ok();
         let plan = |options: &[&str]| {
-            let mut command = program(&place, server.port);
+            let mut command = program(&place, server.port());
             soon(
                 with_keys(&mut command)
                     .args(["gc", URL, "--keep-days", "0", "--keep-last", "1"])
@@ -350,7 +350,7 @@ fn answers_to_ranges_with_the_status_200_are_used_if_they_are_right_and_named_if
     let text = "format = 1\nuuid = \"000102030405060708090a0b0c0d0e0f\"\n";
     let quirk = Behaviour { always: Some(("200 OK", "", text)), ..GOOD };
     let server = Imitation::new(quirk);
-    let mut command = program(&place, server.port);
+    let mut command = program(&place, server.port());
     let examined = soon(with_keys(&mut command).args(["doctor", URL]));
     assert!(examined.code == Some(1) && examined.out.contains("bad   ranges"), "{examined:?}");
 }
@@ -363,7 +363,7 @@ fn doctor_says_whether_e_tags_are_compared() {
         let server = Imitation::new(Behaviour { compares_e_tags, ..GOOD });
         let told = push(&place, &server, &["--create"]);
         assert_eq!((told.code, told.err.contains(wanted)), (Some(0), !compares_e_tags), "{told:?}");
-        let mut command = program(&place, server.port);
+        let mut command = program(&place, server.port());
         let examined = answer(with_keys(&mut command).args(["doctor", URL])).ok();
         assert!(examined.contains(wanted) && examined.contains("conditional PUT works"), "{examined}");
         assert!(server.requests().iter().any(|request| request.method == "HEAD"));
@@ -378,7 +378,7 @@ fn listings_without_an_end_end_by_the_timeout() {
         let sound = Imitation::new(GOOD);
         push(&place, &sound, &["--create"]).ok();
         let server = sound.with(Behaviour { listings, ..GOOD });
-        let mut command = program(&place, server.port);
+        let mut command = program(&place, server.port());
         let name = format!("{listings:?}");
         let options = ["--timeout", "2", "--cache", place.path(format!("cache-{name}")).to_str().unwrap()]
             .map(str::to_owned);
@@ -400,7 +400,7 @@ fn the_bucket_is_that_of_the_url_whatever_the_environment_has() {
     let (store, source) = store(&place);
     let server = Imitation::new(GOOD);
     for name in ["AWS_BUCKET", "AWS_BUCKET_NAME"] {
-        let mut command = program(&place, server.port);
+        let mut command = program(&place, server.port());
         command.env(name, "other").arg("push").arg(&store).args(["acme/m", URL, "--create"]);
         soon(with_keys(&mut command)).ok();
     }
@@ -420,7 +420,7 @@ fn a_bucket_is_a_part_of_the_host_where_the_endpoint_wants_that() {
     let run = |arguments: &[&str]| {
         let mut command = program(&place, 1);
         // The name of the host needs no address: the server is the proxy.
-        command.env("AWS_PROXY_URL", format!("http://127.0.0.1:{}", server.port));
+        command.env("AWS_PROXY_URL", format!("http://127.0.0.1:{}", server.port()));
         command.env("AWS_ENDPOINT", "http://s3.example").env("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true");
         soon(with_keys(&mut command).args(arguments)).ok()
     };

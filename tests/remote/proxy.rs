@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use support::Acceptor;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -30,7 +31,7 @@ type Plan = dyn Fn(u64, &str) -> Fault + Send + Sync;
 
 /// Requests have no body: those of readers.
 pub struct Proxy {
-    pub port: u16,
+    acceptor: Acceptor,
     shared: Arc<Shared>,
 }
 
@@ -47,7 +48,6 @@ struct Shared {
     keeps: AtomicBool,
     /// Answers by request and range. A request for an answer that is on its way waits for it.
     kept: Mutex<HashMap<String, Kept>>,
-    is_over: AtomicBool,
 }
 
 /// An answer, once it is there.
@@ -58,10 +58,12 @@ const PART: usize = 128 << 10;
 const REFUSAL: &str = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>planned</Message></Error>";
 
 impl Proxy {
+    pub fn port(&self) -> u16 {
+        self.acceptor.port()
+    }
+
     /// A proxy of the server at a port.
     pub fn to(target: u16) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let plan: Arc<Plan> = Arc::new(|_, _| Fault::None);
         let shared = Arc::new(Shared {
             target,
@@ -72,20 +74,11 @@ impl Proxy {
             pause: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
             kept: Mutex::default(),
-            is_over: AtomicBool::new(false),
         });
-        let accepting = shared.clone();
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if accepting.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let shared = accepting.clone();
-                // A client or a server that goes away ends its connection only.
-                std::thread::spawn(move || drop(shared.serve(client)));
-            }
-        });
-        Proxy { port, shared }
+        let serving = shared.clone();
+        // A connection that breaks ends alone.
+        let acceptor = Acceptor::start(move |client| drop(serving.serve(client)));
+        Proxy { acceptor, shared }
     }
 
     /// Further requests meet these faults.
@@ -111,14 +104,6 @@ impl Proxy {
     /// The requests that met a fault.
     pub fn faults(&self) -> u64 {
         self.shared.faults.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 

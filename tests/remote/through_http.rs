@@ -46,7 +46,7 @@ impl Stand {
     fn mount(&self, name: &str, options: &[&str]) -> Mounted {
         let (cache, mut command) = (self.place.path(format!("cache-{name}")), tierfs());
         self.server.credentials(&mut command, READER);
-        command.env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.proxy.port));
+        command.env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.proxy.port()));
         let options = [&["--cache", cache.to_str().unwrap()], options].concat();
         self.place.mount_store_by(&mut command, PathBuf::from(URL), name, &options)
     }
@@ -97,7 +97,7 @@ impl Stand {
     fn mount_would_fail(&self) -> String {
         let mut command = tierfs();
         self.server.credentials(&mut command, READER);
-        command.env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.proxy.port));
+        command.env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.proxy.port()));
         let mountpoint = self.place.path("none");
         fs::create_dir_all(&mountpoint).unwrap();
         command.args(["mount", URL]).arg(&mountpoint).args(["--timeout", "1"]);

@@ -2,20 +2,20 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::Random;
+use crate::{Acceptor, Random};
 
 /// Fewer than this many of a hundred answers are refusals, and as many end early.
 const FAULTS: usize = 5;
 
 /// Answers GETs of the objects below a directory, and listings of them. Dropping it ends it.
 pub struct Bucket {
-    port: u16,
+    acceptor: Acceptor,
     shared: Arc<Shared>,
 }
 
@@ -24,38 +24,26 @@ struct Shared {
     seed: u64,
     requests: AtomicU64,
     faults: AtomicU64,
-    is_over: AtomicBool,
 }
 
 impl Bucket {
     /// A server of the directory, which has a directory for each bucket. `seed` decides which answers fail.
     pub fn of(directory: &Path, seed: u64) -> Bucket {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             directory: directory.to_owned(),
             seed,
             requests: AtomicU64::new(0),
             faults: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
         });
-        let accepting = shared.clone();
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if accepting.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let shared = accepting.clone();
-                // A client that goes away ends its connection only.
-                std::thread::spawn(move || drop(shared.serve(client)));
-            }
-        });
-        Bucket { port, shared }
+        let serving = shared.clone();
+        // A connection that breaks ends alone.
+        let acceptor = Acceptor::start(move |client| drop(serving.serve(client)));
+        Bucket { acceptor, shared }
     }
 
     /// The environment of a program that uses it.
     pub fn environment(&self) -> Vec<(String, String)> {
-        let endpoint = format!("http://127.0.0.1:{}", self.port);
+        let endpoint = format!("http://127.0.0.1:{}", self.acceptor.port());
         let all = [
             ("AWS_ENDPOINT", endpoint.as_str()),
             ("AWS_ALLOW_HTTP", "true"),
@@ -69,14 +57,6 @@ impl Bucket {
     /// The requests so far, and those that failed on purpose.
     pub fn counts(&self) -> (u64, u64) {
         (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for Bucket {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 

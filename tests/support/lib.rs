@@ -1,6 +1,7 @@
 //! Shared by the test binaries: temporary stores and mounts, the `tierfs` program, files to import, control files and
 //! extended attributes, system calls, and comparisons. One crate, compiled once.
 
+mod acceptor;
 mod allocator;
 mod attributes;
 mod bucket;
@@ -18,6 +19,7 @@ mod random;
 mod shell;
 mod wait;
 
+pub use acceptor::*;
 pub use allocator::*;
 pub use attributes::*;
 pub use bucket::*;
