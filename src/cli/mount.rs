@@ -1,9 +1,14 @@
 //! `tierfs mount`.
 
+mod keeper;
+mod takeover;
+
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,12 +18,17 @@ use std::time::Duration;
 use signal_hook::consts;
 
 use crate::cli::common::log::Destination;
-use crate::cli::common::open_store::open_store;
+use crate::cli::common::open_store::{open_left_store, open_store, open_when_free};
 use crate::cli::common::remote::{self, RemoteArgs, parse_period, parse_tier};
 use crate::cli::common::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
 use crate::cli::common::{lost_writes, mounts};
+use crate::cli::mount::keeper::Keeper;
 use crate::cli::{Outcome, init};
-use crate::fs::{Budget, Options, ShownOwner, TransportChoice, mount};
+use crate::format::handover::HandOver;
+use crate::fs::{
+    Asking, Budget, Bundle, Mount, Options, Outcome as Served, ShownOwner, TransportChoice, mount,
+    of_standard_input, take_up,
+};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
@@ -35,9 +45,19 @@ use crate::vfs::ListMode;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store, or a remote such as s3://BUCKET/PREFIX
+    #[arg(required_unless_present = "takeover", default_value = ".", hide_default_value = true)]
     store: PathBuf,
     /// The directory to mount on
+    #[arg(required_unless_present = "takeover", default_value = ".", hide_default_value = true)]
     mountpoint: PathBuf,
+    /// Take the mount on this directory over from its daemon while programs use it, with the options that it has: another
+    /// version of this program goes on. If it cannot, the daemon goes on
+    #[arg(long, value_name = "MOUNTPOINT", exclusive = false, conflicts_with_all = ["store", "mountpoint"])]
+    takeover: Option<PathBuf>,
+    /// Start the daemon again when it dies, by another process that keeps the mount meanwhile: programs go on, but those
+    /// that write get ESTALE
+    #[arg(long)]
+    keep_device: bool,
     /// Stay in the foreground and log to standard error
     #[arg(short = 'f', long)]
     foreground: bool,
@@ -111,9 +131,29 @@ pub(super) struct Args {
     /// Print a line when the mount is ready, then detach from the terminal
     #[arg(long, hide = true)]
     announce: bool,
+    /// Standard input is a socket to the process that keeps the mount
+    #[arg(long, hide = true)]
+    kept: bool,
+    /// Wait until another program has taken over the mount that standard input, a socket, brings
+    #[arg(long, hide = true)]
+    given_up: bool,
     /// Whether the mount point may hold files (`-o nonempty`)
     #[arg(skip)]
     nonempty: bool,
+    /// The arguments, without those that say how the process was started
+    #[arg(skip)]
+    arguments: Vec<OsString>,
+}
+
+/// How a daemon begins.
+#[derive(Default)]
+struct Begun {
+    /// The mount of an earlier daemon.
+    bundle: Option<Bundle>,
+    /// The conversation with that daemon, if it waits.
+    asking: Option<Asking>,
+    /// The process that keeps the mount, if there is one.
+    keeper: Option<Keeper>,
 }
 
 /// How long a mount that is asked to end waits for its users to finish.
@@ -121,6 +161,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Threads that answer requests of a mounted remote, and of a store with clones. A read holds its thread until the bytes are there, and
 /// names must not wait for it.
 const REMOTE_THREADS: usize = 64;
+/// A process that was killed has let its store go by then, unless one of its threads waits for a request to be answered.
+const DYING: Duration = Duration::from_secs(1);
 const READY: &str = "ready";
 /// The signals that end a mount.
 const SIGNALS: [i32; 3] = [consts::SIGTERM, consts::SIGINT, consts::SIGHUP];
@@ -353,10 +395,60 @@ fn no_store(path: &Path) -> Error {
 
 impl Args {
     pub fn run(mut self) -> Result<Outcome> {
+        if let Some(mountpoint) = &self.takeover {
+            let is_daemon = self.foreground || self.announce;
+            return if is_daemon { takeover::take_over(mountpoint, &self) } else { self.start() };
+        }
+        self.arguments = keeper::own_arguments(std::env::args_os().skip(2));
         let kernel = self.take_options();
-        let is_remote = remote::url(&self.store).is_some();
-        self.remote.refuse_for_store(is_remote)?;
-        if !is_remote {
+        if self.keep_device || self.kept {
+            // Requests that a dead daemon had over io_uring would never be answered.
+            self.transport = TransportChoice::Classic;
+        }
+        self.remote.refuse_for_store(self.is_remote())?;
+        if self.given_up {
+            let Some(bundle) = takeover::wait_for_other()? else { return Ok(Outcome::Succeeded) };
+            return self.go_on(kernel, Begun { bundle: Some(bundle), ..Begun::default() });
+        }
+        if self.kept {
+            let socket = of_standard_input().map_err(|error| Error::io("asking the keeper", error))?;
+            let (keeper, bundle) = Keeper::met(socket)?;
+            let begun = Begun { bundle, keeper: Some(keeper), ..Begun::default() };
+            return if begun.bundle.is_some() {
+                self.go_on(kernel, begun)
+            } else {
+                self.begin(kernel, begun)
+            };
+        }
+        if let Some(bundle) = takeover::stored_by_systemd()? {
+            return self.go_on(kernel, Begun { bundle: Some(bundle), ..Begun::default() });
+        }
+        self.begin(kernel, Begun::default())
+    }
+
+    fn is_remote(&self) -> bool {
+        remote::url(&self.store).is_some()
+    }
+
+    /// Goes on with a mount that an earlier daemon has made. Nothing here asks it: it answers nobody.
+    fn go_on(mut self, kernel: Vec<String>, begun: Begun) -> Result<Outcome> {
+        self.find_places()?;
+        self.serve(kernel, begun)
+    }
+
+    /// Resolves the paths of a mount that is there.
+    fn find_places(&mut self) -> Result<()> {
+        if !self.is_remote() {
+            self.store =
+                fs::canonicalize(&self.store).map_err(|error| Error::io(self.store.display(), error))?;
+        }
+        self.mountpoint = mounts::resolved(&self.mountpoint)?;
+        Ok(())
+    }
+
+    /// Makes a mount.
+    fn begin(mut self, kernel: Vec<String>, begun: Begun) -> Result<Outcome> {
+        if !self.is_remote() {
             self.prepare_store()?;
         } else if self.create {
             return Err(Error::invalid(
@@ -377,7 +469,11 @@ impl Args {
             ));
         }
         self.refuse_hiding_files()?;
-        if self.foreground || self.announce { self.serve(kernel) } else { self.start() }
+        match (self.foreground || self.announce, self.keep_device) {
+            (true, true) => keeper::keep(&self),
+            (true, false) => self.serve(kernel, begun),
+            (false, _) => self.start(),
+        }
     }
 
     /// Makes the store if that was asked for, and resolves its path.
@@ -484,14 +580,26 @@ impl Args {
         Ok(Outcome::Failed)
     }
 
-    fn open_store(&self) -> Result<Store> {
+    /// Opens the store, with the lock of an earlier daemon if that has handed the mount over.
+    fn open_store(&self, bundle: Option<&mut Bundle>) -> Result<Store> {
         if let Some(url) = remote::url(&self.store) {
             return self.remote.open(url);
         }
         let access = if self.read_only { Access::Read } else { Access::Write };
         let note =
             format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
-        let store = open_store(&self.store, access, &note)?;
+        let store = match bundle {
+            None => open_store(&self.store, access, &note)?,
+            Some(bundle) if bundle.state.is_some() => {
+                let disk = FileDisk::new(&self.store).with_lock(bundle.lock.take().map(fs::File::from));
+                open_when_free(disk, access, &note, |_| false)?
+            }
+            Some(bundle) => open_left_store(&self.store, access, &note, |waited| {
+                if waited >= DYING {
+                    bundle.fail_stuck();
+                }
+            })?,
+        };
         remote::fetch_clones(&store);
         Ok(store)
     }
@@ -503,7 +611,8 @@ impl Args {
     }
 
     /// Mounts the store and serves it until it is unmounted or a signal ends it.
-    fn serve(&self, kernel: Vec<String>) -> Result<Outcome> {
+    fn serve(&self, kernel: Vec<String>, begun: Begun) -> Result<Outcome> {
+        let Begun { mut bundle, asking, mut keeper } = begun;
         let stop = Arc::new(AtomicBool::new(false));
         let deaf = |error| Error::io("waiting for signals", error);
         // A mount that follows a remote looks for snapshots then.
@@ -512,7 +621,13 @@ impl Args {
             signal_hook::flag::register(signal, stop.clone()).map_err(deaf)?;
         }
         let left = self.own_disk().and_then(|disk| lost_writes::of_note(&disk));
-        let store = Arc::new(self.open_store()?);
+        let refused = |error: Error| {
+            if let Some(asking) = &asking {
+                asking.refuse(&error.to_string());
+            }
+            error
+        };
+        let store = Arc::new(self.open_store(bundle.as_mut()).map_err(refused)?);
         if let Some(lost) = left {
             log::warn!("the last mount of the store ended without {lost}");
             store.events().tell(
@@ -539,20 +654,42 @@ impl Args {
             ring_entries: self.ring_entries.map(usize::from),
             owner: ShownOwner { uid: self.uid, gid: self.gid, umask: self.umask.unwrap_or(0) },
             kernel,
+            offer: Some(self.offer()?),
         };
         // Dropped after the mount has ended.
         let exporter = traces::begin(self.traces.as_deref(), &self.store, &self.mountpoint)?;
         self.remote.follow(&store)?;
-        let mount = mount(store, &self.mountpoint, &options)?;
+        if let Some(socket) = bundle.as_mut().and_then(|bundle| bundle.keeper.take()) {
+            keeper = Some(Keeper::of(socket));
+        }
+        let mount = match bundle {
+            Some(bundle) => take_up(store, &self.mountpoint, &options, bundle).map_err(refused)?,
+            None => mount(store, &self.mountpoint, &options)?,
+        };
         for signal in SIGNALS.into_iter().filter(ends) {
             signal_hook::low_level::pipe::register(signal, mount.waker().wake_handle()?).map_err(deaf)?;
         }
-        if self.announce {
-            self.detach()?;
+        // From here on this process has the mount, whatever the others do.
+        if let Some(Err(error)) = keeper.as_ref().map(|keeper| keeper.keep(&mount)) {
+            log::warn!("the mount is not kept: {error}");
         }
-        let ready = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        ready.map_err(|error| Error::io("telling systemd that the mount is ready", error))?;
-        let ended = mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)?;
+        if let Some(Err(error)) = asking.map(|asking| asking.done()) {
+            log::warn!("{error}");
+        }
+        if self.announce {
+            self.detach(!self.given_up)?;
+        }
+        self.tell_systemd(&mount)
+            .map_err(|error| Error::io("telling systemd that the mount is ready", error))?;
+        let ended = match mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)? {
+            Served::Ended(ended) => ended,
+            Served::GivenUp(mut bundle) => {
+                let socket = keeper.as_ref().map(Keeper::socket).transpose();
+                bundle.keeper = socket.map_err(|error| Error::io("leaving the mount", error))?;
+                return Err(takeover::leave(self, &bundle));
+            }
+        };
+        keeper.iter().for_each(Keeper::end);
         if let Some(disk) = self.own_disk().filter(|_| !ended.lost.is_empty()) {
             return Err(lost_writes::leave_note(&disk, &ended.lost));
         }
@@ -565,15 +702,35 @@ impl Args {
         Ok(Outcome::Succeeded)
     }
 
-    /// Prints that the mount is ready and detaches from the terminal.
-    fn detach(&self) -> Result<()> {
+    /// The arguments with which another program can take the mount over.
+    fn offer(&self) -> Result<HandOver> {
+        let directory = std::env::current_dir().map_err(|error| Error::io("the working directory", error))?;
+        let arguments = self.arguments.iter().map(|argument| argument.as_bytes().to_vec()).collect();
+        let directory = directory.as_os_str().as_bytes().to_vec();
+        Ok(HandOver { arguments, directory, ..HandOver::default() })
+    }
+
+    /// Tells systemd which process has the mount, and has it store the descriptors of the mount.
+    fn tell_systemd(&self, mount: &Mount) -> std::io::Result<()> {
+        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+            return Ok(());
+        }
+        takeover::store_by_systemd(&mount.kept()?)?;
+        let own = sd_notify::NotifyState::MainPid(std::process::id());
+        sd_notify::notify(&[own, sd_notify::NotifyState::Ready])
+    }
+
+    /// Detaches from the terminal; prints before that the mount is ready, if `is_told`.
+    fn detach(&self, is_told: bool) -> Result<()> {
         let failed = |error: rustix::io::Errno| Error::io("detaching from the terminal", error.into());
         let destination = Destination::of_daemon(self.log.as_deref())?;
         if let Some(note) = destination.note() {
             crate::cli::common::output::complain(&format!("tierfs: {note}"));
         }
-        crate::cli::common::output::print(&format!("{READY}\n"))?;
-        rustix::process::setsid().map_err(failed)?;
+        if is_told {
+            crate::cli::common::output::print(&format!("{READY}\n"))?;
+            rustix::process::setsid().map_err(failed)?;
+        }
         let nowhere = fs::OpenOptions::new().write(true).open("/dev/null");
         let nowhere = nowhere.map_err(|error| Error::io("opening /dev/null", error))?;
         rustix::stdio::dup2_stdout(nowhere.as_fd()).map_err(failed)?;

@@ -21,6 +21,8 @@ pub struct Job {
     request: String,
     path: String,
     user: u32,
+    /// Whether the mount started it by itself.
+    is_own: bool,
     counted: Counted,
     state: Mutex<State>,
 }
@@ -96,7 +98,12 @@ impl Job {
     /// A job of a user on a path. `bytes` is the amount to process, 0 if unknown.
     pub fn new(request: String, path: String, user: u32, bytes: u64) -> Job {
         let counted = Counted { bytes: bytes.into(), ..Counted::default() };
-        Job { request, path, user, counted, state: Mutex::new(State::Waiting) }
+        Job { request, path, user, is_own: false, counted, state: Mutex::new(State::Waiting) }
+    }
+
+    /// A job that the mount starts by itself, whenever there is something to do.
+    pub fn of_mount(request: String, user: u32) -> Job {
+        Job { is_own: true, ..Job::new(request, "/".to_owned(), user, 0) }
     }
 
     fn line(&self, number: u64) -> String {
@@ -288,6 +295,18 @@ impl Jobs {
             }
         }
         [waiting, running]
+    }
+
+    /// The line of a job of a program that waits or runs; the jobs that the mount starts by itself begin again later.
+    pub fn unfinished(&self) -> Option<String> {
+        let shown = self.shown(Of::All);
+        let mut unfinished = shown.iter().filter(|(_, job)| !job.is_own && !job.has_ended());
+        unfinished.next().map(|(number, job)| job.line(*number).trim_end().to_owned())
+    }
+
+    /// Wakes the programs that wait for a change of the list.
+    pub fn tell_all(&self) {
+        self.note_change();
     }
 
     /// One line per job: its number, its request, its path and its state.

@@ -65,6 +65,12 @@ impl Text {
         self.reading.try_lock().is_some_and(|reading| reading.begin == 0 && reading.rest.is_none())
     }
 
+    /// The whole text, if it is in memory.
+    pub fn shown(&self) -> Option<Vec<u8>> {
+        let reading = self.reading.try_lock()?;
+        (reading.begin == 0 && reading.rest.is_none()).then(|| reading.bytes.clone())
+    }
+
     /// Reads from `offset` and returns the number of bytes. Reading backwards in a long text produces it
     /// again from the current state.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {

@@ -14,6 +14,7 @@ pub mod budget;
 pub mod checksum;
 pub mod cursor;
 pub mod files;
+pub mod handover;
 pub mod log;
 #[cfg(feature = "mount")]
 pub mod mountinfo;

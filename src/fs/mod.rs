@@ -32,8 +32,10 @@ mod state;
 
 pub use kernel::errno::Errno;
 pub use kernel::rings::{Choice as TransportChoice, Support as UringSupport};
+pub use mount::bundle::{Bundle, of_standard_input, receive_with, send_with};
+pub use mount::handover::{Asking, Leaving};
 pub use mount::offline::Offline;
 pub use mount::waker::Waker;
-pub use mount::{Mount, MountEnd, Options, mount, unmount_by_helper};
+pub use mount::{Mount, MountEnd, Options, Outcome, mount, take_up, unmount_by_helper};
 pub use state::decoded_copies::Budget;
 pub use state::times::ShownOwner;

@@ -18,7 +18,7 @@ use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::{Collection, Defaults, Services};
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::remote::Traffic;
-use crate::store::disk::{Disk, Lock, Open, Space, remove_if_present, replace_file};
+use crate::store::disk::{Disk, File, Lock, Open, Space, remove_if_present, replace_file};
 use crate::store::events::{EventKind, Events};
 use crate::store::io::link::Shared;
 use crate::store::link_candidates::{Sharing, data_number};
@@ -69,7 +69,7 @@ pub struct Store {
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
     pub(in crate::store) services: Services,
-    _lock: Box<dyn Any + Send + Sync>,
+    lock: Box<dyn Any + Send + Sync>,
 }
 
 /// The outcome of a look for newer snapshots.
@@ -105,6 +105,11 @@ impl Store {
         disk.open(SETTINGS_NAME, Open::Read).is_ok()
     }
 
+    /// Fails as [`open`](Self::open) does where there is no store, and for settings that this program does not know.
+    pub fn check(disk: &dyn Disk) -> Result<()> {
+        read_settings(disk, &*open_settings(disk)?).map(drop)
+    }
+
     /// Opens a store. `Busy` if another holder excludes this one. `note` identifies this holder to
     /// others.
     pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
@@ -127,14 +132,7 @@ impl Store {
         note: &str,
     ) -> Result<Store> {
         let place = disk.place();
-        let opened = disk.open(SETTINGS_NAME, Open::Read);
-        let file = opened.map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-                let text = format!("{place} is not a tierfs store; tierfs init makes one");
-                Error::new(ErrorKind::NotFound, text)
-            }
-            _ => Error::io(format!("opening {place}/{SETTINGS_NAME}"), error),
-        })?;
+        let file = open_settings(&*disk)?;
         let lock = if access == Access::Write { Lock::Exclusive } else { Lock::Shared };
         let lock = disk.lock(lock, note).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
@@ -142,14 +140,7 @@ impl Store {
             }
             _ => Error::io(format!("locking {place}"), error),
         })?;
-        let failed = |error| Error::io(format!("reading {place}/{SETTINGS_NAME}"), error);
-        let len = file.len().map_err(failed)?;
-        if len > SETTINGS_BYTES_MAX {
-            return Err(Error::invalid(format!("{place}/{SETTINGS_NAME} has {len} bytes")));
-        }
-        let mut text = vec![0; len as usize];
-        file.read_exact_at(&mut text, 0).map_err(failed)?;
-        let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
+        let settings = read_settings(&*disk, &*file)?;
         descriptors.keep_to(settings.descriptors_max);
         let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
         let ticks = Ticks::new(Arc::new(HostClock), settings.rules.tick_seconds);
@@ -159,24 +150,19 @@ impl Store {
             Defaults { packs, keep: settings.keep.clone().into(), thresholds: settings.rules.thresholds };
         let services = Services::new(ticks, defaults, sharing);
         let variants = Mutex::default();
-        let store = Store {
-            disk,
-            upstream,
-            access,
-            settings,
-            open,
-            variants,
-            tenants,
-            numbered,
-            services,
-            _lock: lock,
-        };
+        let store =
+            Store { disk, upstream, access, settings, open, variants, tenants, numbered, services, lock };
         if access == Access::Write
             && let Err(error) = store.finish_removals()
         {
             log::warn!("an interrupted removal still takes space: {error}");
         }
         Ok(store)
+    }
+
+    /// Its lock, as the disk has made it.
+    pub fn lock(&self) -> &(dyn Any + Send + Sync) {
+        &*self.lock
     }
 
     /// Its location, for messages.
@@ -521,6 +507,11 @@ impl Store {
         self.upstream.snapshots().is_some()
     }
 
+    /// The number of the snapshot of a collection that it shows; `None` of another store.
+    pub fn snapshot_of(&self, collection: &Collection) -> Option<u64> {
+        self.upstream.snapshots()?.number(collection.place()).ok()
+    }
+
     /// The traffic with the remote whose snapshots it shows; `None` of another store.
     pub fn traffic(&self) -> Option<Traffic> {
         self.upstream.snapshots().map(|snapshots| snapshots.traffic())
@@ -728,6 +719,30 @@ impl Store {
         names.sort_unstable();
         Ok(names)
     }
+}
+
+/// The file with the settings of a store.
+fn open_settings(disk: &dyn Disk) -> Result<Arc<dyn File>> {
+    let place = disk.place();
+    disk.open(SETTINGS_NAME, Open::Read).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+            let text = format!("{place} is not a tierfs store; tierfs init makes one");
+            Error::new(ErrorKind::NotFound, text)
+        }
+        _ => Error::io(format!("opening {place}/{SETTINGS_NAME}"), error),
+    })
+}
+
+fn read_settings(disk: &dyn Disk, file: &dyn File) -> Result<Settings> {
+    let place = disk.place();
+    let failed = |error| Error::io(format!("reading {place}/{SETTINGS_NAME}"), error);
+    let len = file.len().map_err(failed)?;
+    if len > SETTINGS_BYTES_MAX {
+        return Err(Error::invalid(format!("{place}/{SETTINGS_NAME} has {len} bytes")));
+    }
+    let mut text = vec![0; len as usize];
+    file.read_exact_at(&mut text, 0).map_err(failed)?;
+    Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))
 }
 
 pub(in crate::store) fn check_tenant(name: &str) -> Result<()> {

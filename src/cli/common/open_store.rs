@@ -15,6 +15,8 @@ use crate::store::{Access, Store};
 
 /// Longest wait for a daemon that has been unmounted: it records the last writes before it closes its store.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for a daemon that was killed.
+const DYING_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens the store at `path`. `note` tells processes that find it locked what this one does. umount(8) does not wait
@@ -22,11 +24,38 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// points.
 pub(in crate::cli) fn open_store(path: &Path, access: Access, note: &str) -> Result<Store> {
     let begun = Instant::now();
+    let waits = |busy: &Error| begun.elapsed() < CLOSING_MAX && is_closing(busy, path);
+    open_when_free(FileDisk::new(path), access, note, waits).map_err(|error| with_mounts(error, path))
+}
+
+/// Opens the store of a mount whose daemon has died. The dying process may have the lock for a while: `meanwhile` is called
+/// then, again and again.
+pub(in crate::cli) fn open_left_store(
+    path: &Path,
+    access: Access,
+    note: &str,
+    mut meanwhile: impl FnMut(Duration),
+) -> Result<Store> {
+    let begun = Instant::now();
+    let waits = |_: &Error| {
+        meanwhile(begun.elapsed());
+        begun.elapsed() < DYING_MAX
+    };
+    open_when_free(FileDisk::new(path), access, note, waits)
+}
+
+/// Opens a store. Tries again while it is locked and `waits` says so.
+pub(in crate::cli) fn open_when_free(
+    disk: FileDisk,
+    access: Access,
+    note: &str,
+    mut waits: impl FnMut(&Error) -> bool,
+) -> Result<Store> {
     loop {
-        match Store::open(Arc::new(FileDisk::new(path)), access, note) {
-            Err(busy) if begun.elapsed() < CLOSING_MAX && is_closing(&busy, path) => thread::sleep(PAUSE),
+        match Store::open(Arc::new(disk.clone()), access, note) {
+            Err(busy) if busy.kind() == ErrorKind::Busy && waits(&busy) => thread::sleep(PAUSE),
             opened => {
-                let store = opened.map_err(|error| with_mounts(error, path))?;
+                let store = opened?;
                 if access == Access::Write {
                     store.keep_trail();
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control::{self, Text};
+use crate::format::handover::{OpenRecord, ReadBy};
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
@@ -14,6 +15,10 @@ use crate::fs::state::in_progress;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
 use crate::vfs::{ControlView, Ino, Invalidation, Located, Shape};
+
+/// The begin of a growing text that an earlier daemon opened. The text of this daemon goes on where the program has read
+/// to, which its next read says.
+pub(super) const UNKNOWN_BEGIN: u64 = u64::MAX;
 
 impl Dispatcher {
     /// Opens a control file. Its text is generated at the open.
@@ -25,9 +30,13 @@ impl Dispatcher {
         // Its size is not known before the open, so the page cache is of no use.
         let open_flags = OpenedFlags::DIRECT | OpenedFlags::NO_FLUSH;
         let (mounted, handles) = (self.mounted.clone(), self.handles.clone());
+        let record = OpenRecord { user, ..self.record(ino, flags) };
         if self.vfs.row(&view).is_some_and(|row| row.shape == Shape::Growing) {
             let (start, _) = mounted.store().events().range();
-            let handle = handles.insert(Handle::Growing(AtomicU64::new(start)));
+            let handle = handles.insert(
+                Handle::Growing(AtomicU64::new(start)),
+                OpenRecord { read_by: ReadBy::Growing, ..record },
+            );
             return reply.opened(&Opened::served(handle, open_flags));
         }
         let shows = !flags.writes_only();
@@ -38,7 +47,7 @@ impl Dispatcher {
                 let text = if shows { control::show(&mounted, &view, user) } else { nothing() };
                 match text {
                     Ok(text) => {
-                        let handle = handles.insert(Handle::Control(view, text, changes));
+                        let handle = handles.insert(Handle::Control(view, text, changes), record);
                         reply.opened(&Opened::served(handle, open_flags));
                     }
                     Err(error) => reply.error(failed(&mounted, "open", &error)),
@@ -103,10 +112,13 @@ impl Dispatcher {
     /// Reads a growing text. A read at offset 0 starts over at the oldest text that is kept.
     pub fn read_growing(&self, begun: &AtomicU64, offset: u64, out: &mut [u8]) -> Result<usize> {
         let events = self.mounted.store().events();
+        let start = events.range().0;
         if offset == 0 {
-            begun.store(events.range().0, Ordering::Relaxed);
+            begun.store(start, Ordering::Relaxed);
+        } else if begun.load(Ordering::Relaxed) == UNKNOWN_BEGIN {
+            begun.store(start.wrapping_sub(offset), Ordering::Relaxed);
         }
-        events.read(begun.load(Ordering::Relaxed).saturating_add(offset), out)
+        events.read(begun.load(Ordering::Relaxed).wrapping_add(offset), out)
     }
 
     /// Runs the commands written to a control file: one write is one batch, at any offset.

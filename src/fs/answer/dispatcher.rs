@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::control::{Asker, Mounted, Operation};
 use crate::fs::kernel::errno::Errno;
-use crate::fs::kernel::session::Notifier;
+use crate::fs::kernel::notify::Notifier;
 use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
 use crate::fs::state::decoded_copies::DecodedCache;
 use crate::fs::state::failure::{failed, guarded};
@@ -108,9 +108,10 @@ impl Dispatcher {
         invalidator: Invalidator,
         decoded: Arc<DecodedCache>,
         owner: ShownOwner,
+        handles: Handles,
     ) -> Dispatcher {
         let times = Times::of(vfs.store(), owner);
-        let (handles, notifier) = (Arc::default(), invalidator.notifier().clone());
+        let (handles, notifier) = (Arc::new(handles), invalidator.notifier().clone());
         let names = Arc::new(Names::new(times.entries));
         let renamed = names.clone();
         let is_remote = vfs.store().shows_snapshots();
@@ -272,7 +273,7 @@ impl Dispatcher {
         });
         match opened {
             Ok((attr, handle, open_flags)) => {
-                let handle = self.handles.insert(handle);
+                let handle = self.handles.insert(handle, self.record(attr.ino.own(), flags));
                 if !flags.reads_only() {
                     self.passthrough.opened_to_write(handle, attr.ino);
                 }

@@ -42,6 +42,7 @@ impl Dispatcher {
         let (mounted, handles, invalidator) =
             (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
         let (vfs, second_looks) = (self.vfs.clone(), self.second_looks.clone());
+        let record = self.record(ino, flags);
         in_progress::on_own_thread(move || {
             guarded(&mounted, "open", || {
                 let opened = FormFile::open(&vfs, view).map(Arc::new).or_else(|error| {
@@ -63,7 +64,7 @@ impl Dispatcher {
                 let is_stale = invalidator.is_stale(ino);
                 match opened {
                     Ok(file) => {
-                        let handle = handles.insert(Handle::Form(file, ReadPattern::default()));
+                        let handle = handles.insert(Handle::Form(file, ReadPattern::default()), record);
                         let kept = if is_stale { kept - OpenedFlags::KEEPS_CACHE } else { kept };
                         reply.opened(&Opened::served(handle, OpenedFlags::NO_FLUSH | kept));
                     }

@@ -12,3 +12,4 @@ mod program_attributes;
 mod read;
 mod recognize;
 mod requests;
+mod takeover;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::format::handover::{OpenRecord, ReadBy};
 use crate::fs::answer::caller::Caller;
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::errno;
@@ -29,6 +30,7 @@ impl Dispatcher {
         if !reads && let Err(error) = self.check_unneeded(user, ino) {
             return reply.error(self.failed("open", &error));
         }
+        self.drop_old_pages(number);
         // Physical files reject unaligned direct reads; the daemon serves them.
         let may_be_backed = reads && !flags.is_direct();
         if number.is_backed() {
@@ -72,7 +74,7 @@ impl Dispatcher {
         match handle {
             Ok((handle, kept)) => {
                 self.second_looks.done(thread);
-                let handle = self.handles.insert(handle);
+                let handle = self.handles.insert(handle, self.record(ino, flags));
                 if !flags.reads_only() {
                     self.passthrough.opened_to_write(handle, ino);
                 }
@@ -122,13 +124,13 @@ impl Dispatcher {
             return self.open_form(thread, ino, flags, reply);
         }
         match self.open_handle(ino, flags) {
-            Ok((handle, flags)) => {
+            Ok((handle, kept)) => {
                 self.second_looks.done(thread);
-                let handle = self.handles.insert(handle);
+                let handle = self.handles.insert(handle, self.record(ino, flags));
                 if !reads {
                     self.passthrough.opened_to_write(handle, ino);
                 }
-                reply.opened(&Opened::served(handle, flags));
+                reply.opened(&Opened::served(handle, kept));
             }
             Err(error) => self.open_gone(thread, ino, flags, error, reply),
         }
@@ -142,7 +144,8 @@ impl Dispatcher {
             }
             Physical::Decoded(_) => self.decoded.opened(ino),
         }
-        let handle = self.handles.insert(Handle::file(backed.open_file.clone()));
+        let record = OpenRecord { read_by: ReadBy::Kernel(backed.file), ..self.record(ino, OpenFlags(0)) };
+        let handle = self.handles.insert(Handle::file(backed.open_file.clone()), record);
         let backing = Some(backed.id.number());
         self.passthrough.opened_backed(handle, backed, physical);
         reply.opened(&Opened { handle, flags: OpenedFlags::NO_FLUSH, backing });

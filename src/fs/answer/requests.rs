@@ -37,6 +37,9 @@ struct Write<'a> {
 
 impl Service for Dispatcher {
     fn answer(&self, request: Request<'_>, reply: Reply) {
+        if let Err(error) = self.prepare(&request) {
+            return reply.error(error);
+        }
         let Request { node, user, group, thread, operation, .. } = request;
         let by = Caller { user, group, thread };
         let child = |name| ChildName { parent: node, name };

@@ -59,6 +59,11 @@ impl BackingId {
         Ok(BackingId { device: device.clone(), number })
     }
 
+    /// A physical file that an earlier daemon registered under this number.
+    pub fn taken_over(device: &Weak<OwnedFd>, number: u32) -> BackingId {
+        BackingId { device: device.clone(), number }
+    }
+
     /// Its number for the kernel.
     pub fn number(&self) -> u32 {
         self.number

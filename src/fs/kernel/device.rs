@@ -1,17 +1,28 @@
 //! Requests that arrive by the device: threads that read it, each by a descriptor and with a buffer of its own. Long ones go
 //! on to other threads (`long_requests.rs`).
+//!
+//! The threads can rest, so that another daemon goes on with the mount. A request that a resting thread reads is dropped:
+//! the kernel keeps it, with those that were read and not answered, until it is told to give them again
+//! (`notify::resend_requests`). It gives up those of a descriptor that is closed, so all descriptors of a mount go to the
+//! next daemon.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
+use super::errno;
 use super::long_requests::{LONG_BYTES, LongRequests, RequestBuffer};
+use super::notify::resend_requests;
+use super::reply::Reply;
+use super::request::{Operation, Request};
 use super::sender::{Route, ToDevice};
 use super::service::Service;
 
@@ -20,9 +31,70 @@ pub(super) const IOCTL_GROUP: u8 = 229;
 /// FUSE_DEV_IOC_CLONE, which takes the number of a descriptor.
 const CLONE: Opcode = opcode::read::<u32>(IOCTL_GROUP, 0);
 
+/// Descriptors of a mount at most, as many as one message between processes takes. More threads share them.
+const DESCRIPTORS_MAX: usize = 240;
+/// How often it is looked whether all requests are answered.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// The descriptors of a mount's device, from each of which requests are read independently.
+pub(in crate::fs) struct Devices(Vec<OwnedFd>);
+
+impl Devices {
+    /// The descriptors of a new mount, for as many threads.
+    pub fn new(device: &OwnedFd, threads: usize) -> io::Result<Devices> {
+        let mut descriptors = vec![device.try_clone()?];
+        for _ in 1..threads.min(DESCRIPTORS_MAX) {
+            descriptors.push(cloned(device)?);
+        }
+        Ok(Devices(descriptors))
+    }
+
+    /// The descriptors that an earlier daemon had.
+    pub fn taken_over(descriptors: Vec<OwnedFd>) -> Devices {
+        Devices(descriptors)
+    }
+
+    /// Further numbers of the descriptors, for another process.
+    pub fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        self.0.iter().map(OwnedFd::try_clone).collect()
+    }
+}
+
 /// The threads that answer the requests of a mount.
 pub(in crate::fs) struct DeviceThreads {
+    devices: Devices,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// That of each thread. Each reply that is not sent yet has a reference to one.
+    descriptors: Vec<Arc<OwnedFd>>,
+    gate: Arc<Gate>,
+}
+
+/// Lets threads rest.
+#[derive(Default)]
+struct Gate {
+    is_closed: AtomicBool,
+    /// Taken to wait, and to open the gate.
+    turn: Mutex<()>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    fn wait(&self) {
+        let mut turn = self.turn.lock();
+        while self.is_closed() {
+            self.opened.wait(&mut turn);
+        }
+    }
+
+    fn open(&self) {
+        let _turn = self.turn.lock();
+        self.is_closed.store(false, Ordering::SeqCst);
+        self.opened.notify_all();
+    }
 }
 
 /// Counts the threads that run.
@@ -43,14 +115,14 @@ impl<F: Fn()> Drop for Running<F> {
 impl DeviceThreads {
     /// Starts as many threads. `ended` is called when the last one ends.
     pub fn start(
-        device: &Arc<OwnedFd>,
+        devices: Devices,
         count: usize,
         service: &Arc<impl Service>,
         ended: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<DeviceThreads> {
-        let mut descriptors = vec![device.clone()];
-        for _ in 1..count {
-            descriptors.push(Arc::new(cloned(device)?));
+        let (mut descriptors, gate) = (Vec::new(), Arc::new(Gate::default()));
+        for device in devices.0.iter().cycle().take(count) {
+            descriptors.push(Arc::new(device.try_clone()?));
         }
         let long = LongRequests::new(service.clone());
         let answered = long.clone();
@@ -60,16 +132,44 @@ impl DeviceThreads {
         };
         let (running, ended) = (Arc::new(AtomicUsize::new(descriptors.len())), Arc::new(ended));
         let mut threads = Vec::new();
-        for (place, descriptor) in descriptors.into_iter().enumerate() {
-            let (service, long) = (service.clone(), long.clone());
+        for (place, descriptor) in descriptors.iter().cloned().enumerate() {
+            let (service, long, gate) = (service.clone(), long.clone(), gate.clone());
             let running = Running { count: running.clone(), ended: ended.clone() };
             let thread = std::thread::Builder::new().name(format!("device-{place}"));
             threads.push(thread.spawn(move || {
                 let _running = running;
-                serve(&descriptor, &*service, &long)
+                serve(&descriptor, &*service, &long, &gate)
             })?);
         }
-        Ok(DeviceThreads { threads })
+        Ok(DeviceThreads { devices, threads, descriptors, gate })
+    }
+
+    /// The descriptors of the mount.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// Lets the threads rest, and waits until the requests are answered that they have read. `false` if that takes longer
+    /// than `patience`; the threads rest all the same.
+    pub fn rest(&self, patience: Duration) -> bool {
+        self.gate.is_closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let until = Instant::now() + patience;
+        // One reference is here, one with the thread.
+        while self.descriptors.iter().any(|descriptor| Arc::strong_count(descriptor) > 2) {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        true
+    }
+
+    /// Lets the threads go on, with the requests that they have dropped while they rested.
+    pub fn go_on(&self) -> io::Result<()> {
+        let resent = self.devices.0.first().map_or(Ok(()), resend_requests);
+        self.gate.open();
+        resent
     }
 
     /// Waits for the threads. Returns the first error of one.
@@ -90,8 +190,31 @@ fn cloned(device: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(clone)
 }
 
+/// Answers the reads and writes that wait with EIO. Other requests wait on. The caller alone reads the device.
+pub(in crate::fs) fn fail_reads_and_writes(device: &OwnedFd) -> io::Result<()> {
+    resend_requests(device)?;
+    let (mut buffer, device) = (RequestBuffer::new(), Arc::new(device.try_clone()?));
+    let flags = rustix::fs::fcntl_getfl(&device)?;
+    rustix::fs::fcntl_setfl(&device, flags | rustix::fs::OFlags::NONBLOCK)?;
+    while let Ok(len) = rustix::io::read(&device, buffer.room()) {
+        if let Ok(request) = Request::parse(buffer.first(len))
+            && matches!(request.operation, Operation::Read { .. } | Operation::Write { .. })
+        {
+            Reply::new(request.unique, Route::Device(ToDevice::new(device.clone())))
+                .error(errno::NOT_ANSWERED);
+        }
+    }
+    rustix::fs::fcntl_setfl(&device, flags)?;
+    Ok(())
+}
+
 /// Answers requests until the mount ends.
-fn serve<S: Service>(device: &Arc<OwnedFd>, service: &S, long: &Arc<LongRequests<S>>) -> io::Result<()> {
+fn serve<S: Service>(
+    device: &Arc<OwnedFd>,
+    service: &S,
+    long: &Arc<LongRequests<S>>,
+    gate: &Gate,
+) -> io::Result<()> {
     let mut buffer = RequestBuffer::new();
     loop {
         let len = match rustix::io::read(device, buffer.room()) {
@@ -102,6 +225,13 @@ fn serve<S: Service>(device: &Arc<OwnedFd>, service: &S, long: &Arc<LongRequests
             Err(error) => return Err(error.into()),
         };
         let route = Route::Device(ToDevice::new(device.clone()));
+        // `rest` closes the gate before it looks for references.
+        fence(Ordering::SeqCst);
+        if gate.is_closed() {
+            drop(route);
+            gate.wait();
+            continue;
+        }
         if len < LONG_BYTES {
             service.receive(buffer.first(len), route);
         } else {
@@ -119,7 +249,7 @@ mod tests {
 
     use parking_lot::Mutex;
 
-    use super::{LongRequests, serve};
+    use super::{Gate, LongRequests, serve};
     use crate::fs::kernel::errno;
     use crate::fs::kernel::{Operation, Reply, Request, Service};
 
@@ -165,7 +295,7 @@ mod tests {
         let (device, toy) = (Arc::new(OwnedFd::from(device)), Arc::new(Toy::default()));
         let service = toy.clone();
         let long = LongRequests::new(service.clone());
-        let thread = std::thread::spawn(move || serve(&device, &*service, &long));
+        let thread = std::thread::spawn(move || serve(&device, &*service, &long, &Gate::default()));
         let reading = [&[0; 16][..], &9000_u32.to_ne_bytes(), &[0; 20]].concat();
         let requests = [
             request(15, 1, &reading),

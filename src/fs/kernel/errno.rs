@@ -38,6 +38,9 @@ pub(in crate::fs) const TOO_LONG: Errno = Errno(libc::EINVAL);
 /// A bug: the request was not answered.
 pub(in crate::fs) const NOT_ANSWERED: Errno = Errno(libc::EIO);
 
+/// The daemon that died had begun the request, and may have done it.
+pub(in crate::fs) const PERHAPS_DONE: Errno = Errno(libc::EIO);
+
 /// Whether passing a file to the kernel failed for a reason that all files of the store share: no
 /// privilege, no support, or too many stacked file systems.
 pub(in crate::fs) fn is_never_possible(error: &std::io::Error) -> bool {

@@ -1,18 +1,18 @@
-//! The session with the kernel: the mount, the handshake, notifications. The only file that names `fuser`.
+//! The session with the kernel: the mount and the handshake. The only file that names `fuser`.
 //!
-//! `fuser` mounts, with or without `fusermount3`, shakes hands, and sends notifications. Its types for requests and
-//! replies cannot be made outside of it, so requests that arrive by a ring could not be answered by its `Filesystem`. The
-//! protocol is therefore our own, for the device and the rings alike; a `Session` of `fuser` is never run.
+//! `fuser` mounts, with or without `fusermount3`, and shakes hands. Its types for requests and replies cannot be made
+//! outside of it, so requests that arrive by a ring could not be answered by its `Filesystem`. The protocol is therefore
+//! our own, for the device and the rings alike; a `Session` of `fuser` is never run. A mount that an earlier daemon made
+//! has no handshake: the kernel's answers stay those of the connection.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use fuser::{Config, Filesystem, INodeNo, InitFlags, KernelConfig, MountOption, PollHandle, SessionACL};
+use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, SessionACL};
 
-use crate::vfs::Ino;
-
+use super::notify::invalidate_names;
 use super::rings::PAYLOAD_BYTES;
 use super::sender::TRANSFER_BYTES_MAX;
 
@@ -46,11 +46,28 @@ pub(in crate::fs) struct Agreed {
     pub rings: bool,
     /// The kernel maps files whose reads and writes go past its page cache.
     pub maps_uncached: bool,
+    /// The kernel forgets all names when it is told to.
+    pub forgets_names: bool,
 }
 
-/// A mount, until this is dropped.
+impl Agreed {
+    /// The answers as bits.
+    pub fn bits(self) -> u32 {
+        let answers = [self.passthrough, self.rings, self.maps_uncached, self.forgets_names];
+        answers.iter().enumerate().map(|(place, answer)| u32::from(*answer) << place).sum()
+    }
+
+    /// The answers that bits stand for.
+    pub fn of_bits(bits: u32) -> Agreed {
+        let has = |place: u32| bits >> place & 1 != 0;
+        Agreed { passthrough: has(0), rings: has(1), maps_uncached: has(2), forgets_names: has(3) }
+    }
+}
+
+/// A mount.
 pub(in crate::fs) struct Session {
-    session: fuser::Session<Handshake>,
+    /// Unmounts when it is dropped. A mount that an earlier daemon made stays.
+    _session: Option<fuser::Session<Handshake>>,
     device: Arc<OwnedFd>,
     pub agreed: Agreed,
 }
@@ -66,17 +83,23 @@ impl Session {
         };
         let session = fuser::Session::new(handshake, mountpoint, &mounting.config())?;
         let device = Arc::new(session.as_fd().try_clone_to_owned()?);
-        Ok(Session { session, device, agreed: agreed.get().copied().unwrap_or_default() })
+        let agreed = agreed.get().copied().unwrap_or_default();
+        // Nothing can be mounted on a name of this mount yet.
+        let forgets_names = invalidate_names(&device).inspect_err(|error| {
+            log::info!("names of tensors are not kept by this kernel ({error}): it is before 6.16");
+        });
+        let agreed = Agreed { forgets_names: forgets_names.is_ok(), ..agreed };
+        Ok(Session { _session: Some(session), device, agreed })
+    }
+
+    /// Goes on with a mount of an earlier daemon, to which the kernel gave these answers.
+    pub fn taken_over(device: OwnedFd, agreed: Agreed) -> Session {
+        Session { _session: None, device: Arc::new(device), agreed }
     }
 
     /// The descriptor from which requests are read.
     pub fn device(&self) -> &Arc<OwnedFd> {
         &self.device
-    }
-
-    /// Sends notifications to the kernel.
-    pub fn notifier(&self) -> Notifier {
-        Notifier(self.session.notifier())
     }
 }
 
@@ -146,7 +169,7 @@ impl Handshake {
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(self.stack_depth).is_ok();
         let maps_uncached = known.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        Ok(Agreed { passthrough, rings, maps_uncached })
+        Ok(Agreed { passthrough, rings, maps_uncached, forgets_names: false })
     }
 }
 
@@ -164,33 +187,4 @@ fn uses_rings(config: &mut KernelConfig) -> bool {
 
 fn at_most(limit: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("at most {limit}"))
-}
-
-/// Sends notifications to the kernel.
-#[derive(Clone)]
-pub(in crate::fs) struct Notifier(fuser::Notifier);
-
-/// The part of an inode's caches to drop.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::fs) enum Dropped {
-    /// Its attributes. This waits for no request.
-    Attributes,
-    /// Its attributes and all its pages. This waits for requests that have one of them.
-    Pages,
-}
-
-impl Notifier {
-    /// Has the kernel drop what it caches of an inode.
-    pub fn invalidate(&self, node: Ino, what: Dropped) -> io::Result<()> {
-        let first_byte = match what {
-            Dropped::Attributes => -1,
-            Dropped::Pages => 0,
-        };
-        self.0.inval_inode(INodeNo(node.0), first_byte, 0)
-    }
-
-    /// Wakes the programs that poll a file, by the number that the request to poll had.
-    pub fn wake(&self, kernel_handle: u64) -> io::Result<()> {
-        self.0.poll(PollHandle(kernel_handle))
-    }
 }

@@ -10,11 +10,16 @@
 //!    their first use.
 //! 5. A signal or the end of the session wakes the waiting thread (`waker.rs`). On a signal the mount is detached, and
 //!    requests in progress have 5 s. Open files are flushed, everything is synced.
+//!    Another program may take the mount over (`handover.rs`, `give_up.rs`), and a process may keep it beyond the death of
+//!    the daemon (`cli/mount/keeper.rs`).
 //! 6. `tierfs umount` unmounts, then waits up to 30 s for the end of the daemon and of the lock of the store. It sends
 //!    no request to a daemon that the kernel names (`fdinfo` of `/dev/fuse`), and finds other mount namespaces in
 //!    `/proc/*/mountinfo` (`cli/common/connection.rs`). `--lazy` detaches and does not wait. `--force` detaches, aborts
 //!    the connection through `fusectl` after 1 s, and kills the daemon after 20 s.
 
+pub(in crate::fs) mod bundle;
+mod give_up;
+pub(in crate::fs) mod handover;
 pub(in crate::fs) mod offline;
 pub(in crate::fs) mod waker;
 
@@ -28,17 +33,23 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Job, Mounted};
+use crate::format::handover::{HandOver, Head};
 use crate::fs::answer::dispatcher::Dispatcher;
-use crate::fs::kernel::device::DeviceThreads;
+use crate::fs::kernel::device::{DeviceThreads, Devices};
+use crate::fs::kernel::notify::{Notifier, invalidate_names};
 use crate::fs::kernel::rings::{Choice, Prepared, Transport};
 use crate::fs::kernel::session::{Mounting, Session};
+use crate::fs::mount::bundle::Bundle;
+use crate::fs::mount::give_up::taken_up;
+use crate::fs::mount::handover::{Askers, Listening};
 use crate::fs::mount::waker::Waker;
 use crate::fs::state::decoded_copies::{self, Budget, DecodedCache};
+use crate::fs::state::earlier::Before;
 use crate::fs::state::failure::guarded;
+use crate::fs::state::handles::Handles;
 use crate::fs::state::in_progress;
 use crate::fs::state::invalidate::{InvalidationQueue, Invalidator};
-use crate::fs::state::names::Names;
-use crate::fs::state::second_look::SecondLooks;
+use crate::fs::state::open_records::Records;
 use crate::fs::state::times::ShownOwner;
 use crate::model::{Error, Owner, Progress, Result};
 use crate::store::SaveUsage;
@@ -96,6 +107,8 @@ pub struct Options {
     pub owner: ShownOwner,
     /// Further options, passed to the kernel unchanged.
     pub kernel: Vec<String>,
+    /// The arguments and the directory that another program needs to take the mount over. Without them none can.
+    pub offer: Option<HandOver>,
 }
 
 impl Options {
@@ -138,14 +151,24 @@ pub struct Mount {
     /// The threads that answer over io_uring, if that is in use.
     transport: Option<Transport>,
     mountpoint: PathBuf,
-    vfs: Arc<Vfs>,
-    invalidator: Invalidator,
-    names: Arc<Names>,
-    second_looks: Arc<SecondLooks>,
-    mounted: Arc<Mounted>,
+    dispatcher: Arc<Dispatcher>,
     waker: Arc<Waker>,
     /// The thread that runs jobs.
     jobs: std::thread::JoinHandle<()>,
+    /// Programs that take the mount over.
+    askers: Askers,
+    offer: HandOver,
+    /// The socket by which they ask.
+    _listening: Option<Listening>,
+}
+
+/// How this process is done with a mount.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The mount has ended.
+    Ended(MountEnd),
+    /// It goes on without this daemon: its descriptors and its state. No request is answered.
+    GivenUp(Box<Bundle>),
 }
 
 /// How a mount ended.
@@ -165,7 +188,13 @@ pub(in crate::fs) struct Parts {
 
 impl Parts {
     /// The file system with these options, shown as mounted on `mountpoint` and served by as many `threads`.
-    pub fn new(store: Arc<Store>, mountpoint: String, options: &Options, threads: usize) -> Result<Parts> {
+    pub fn new(
+        store: Arc<Store>,
+        mountpoint: String,
+        options: &Options,
+        threads: usize,
+        handles: Handles,
+    ) -> Result<Parts> {
         let owner =
             Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
         let vfs = Vfs::new(store, options.list, options.verify, owner, control::controls());
@@ -179,75 +208,112 @@ impl Parts {
         let budget = if is_cached { options.decoded_cache } else { Budget::Off };
         let decoded = Arc::new(DecodedCache::new(mounted.clone(), budget, options.decodes_all));
         let (invalidator, forgetting) = Invalidator::new(decoded.clone());
-        let dispatcher = Dispatcher::new(vfs, mounted, invalidator, decoded, options.owner);
+        let dispatcher = Dispatcher::new(vfs, mounted, invalidator, decoded, options.owner, handles);
         Ok(Parts { dispatcher: Arc::new(dispatcher), forgetting })
     }
 }
 
 /// Mounts a store. The mount answers requests when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
+    serve(store, mountpoint, options, None)
+}
+
+/// Goes on with the mount of a store that another daemon had. The mount answers requests when this returns.
+pub fn take_up(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Bundle) -> Result<Mount> {
+    serve(store, mountpoint, options, Some(bundle))
+}
+
+fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option<Bundle>) -> Result<Mount> {
     if options.owner != ShownOwner::default() && store.access() == Access::Write {
         let text = "uid, gid and umask change what a read-only mount shows; mount with --read-only";
         return Err(Error::invalid(text));
     }
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let threads = options.threads.unwrap_or(cores).max(2);
-    let Parts { dispatcher, forgetting } =
-        Parts::new(store, mountpoint.display().to_string(), options, threads)?;
-    let Dispatcher { vfs, mounted, .. } = &*dispatcher;
-    if let Some(at) = options.metrics {
-        control::serve_metrics(mounted, at)?;
-    }
-    let waker = Arc::new(Waker::new()?);
-    let waits = || vfs.store().shows_snapshots() || vfs.store().has_clones();
-    let rings = options.transport.prepare(threads, options.ring_entries, waits);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
         Error::io(text, error)
     };
+    let waits = || store.shows_snapshots() || store.has_clones();
+    let rings = options.transport.prepare(threads, options.ring_entries, waits);
     let mounting = Mounting {
-        source: vfs.store().place(),
-        is_read_only: vfs.store().access() == Access::Read,
+        source: store.place(),
+        is_read_only: store.access() == Access::Read,
         allow_other: options.allow_other,
         options: &options.kernel,
         stack_depth: if options.reads_all { 0 } else { STACK_DEPTH },
         has_rings: rings.is_some(),
     };
-    let session = Session::new(mountpoint, &mounting).map_err(failed)?;
-    if session.agreed.passthrough {
+    let shown = mountpoint.display().to_string();
+    let (session, devices, parts, left) = match bundle {
+        None => {
+            let session = Session::new(mountpoint, &mounting).map_err(failed)?;
+            let devices = Devices::new(session.device(), threads).map_err(failed)?;
+            let records = Records::new(Head { agreed: session.agreed.bits() }).map_err(failed)?;
+            let handles = Handles::new(records);
+            (session, devices, Parts::new(store, shown, options, threads, handles)?, None)
+        }
+        Some(bundle) => {
+            let (session, devices, handles, left) = taken_up(bundle)?;
+            (session, devices, Parts::new(store, shown, options, threads, handles)?, Some(left))
+        }
+    };
+    let Parts { dispatcher, forgetting } = parts;
+    let Dispatcher { mounted, .. } = &*dispatcher;
+    if let Some(at) = options.metrics {
+        control::serve_metrics(mounted, at)?;
+    }
+    let waker = Arc::new(Waker::new()?);
+    if session.agreed.passthrough && !options.reads_all {
         dispatcher.passthrough.begin(session.device());
     }
     if session.agreed.maps_uncached {
         dispatcher.handles.allow_uncached();
     }
-    if !options.asks_names {
-        dispatcher.names.begin(session.device().try_clone().map_err(failed)?);
+    if session.agreed.forgets_names {
+        if dispatcher.handles.earlier().before() == Before::Died {
+            // Names of changes that were not announced, and of what the next daemon numbers in another way.
+            invalidate_names(session.device()).map_err(failed)?;
+        }
+        if !options.asks_names {
+            dispatcher.names.begin(session.device().try_clone().map_err(failed)?);
+        }
     }
-    forgetting.start(session.notifier()).map_err(failed)?;
+    if let Some(left) = left {
+        dispatcher.go_on_with(left)?;
+    }
+    forgetting.start(Notifier::new(session.device().clone())).map_err(failed)?;
     let rings = rings.filter(|_| session.agreed.rings);
     let transport = rings.and_then(|rings| start_rings(rings, options, &session, &dispatcher, &waker));
     let in_use = if transport.is_some() { Choice::Uring } else { Choice::Classic };
     mounted.transport.get_or_init(|| in_use.name());
     let ending = waker.clone();
-    let threads = DeviceThreads::start(session.device(), threads, &dispatcher, move || ending.end());
+    let threads = DeviceThreads::start(devices, threads, &dispatcher, move || ending.end());
     let threads = threads.map_err(failed)?;
+    if dispatcher.handles.earlier().before() != Before::None {
+        threads.go_on().map_err(failed)?;
+    }
     decoded_copies::watch(&dispatcher.decoded).map_err(failed)?;
     in_progress::watch().map_err(failed)?;
     raise_read_ahead(mountpoint);
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), dispatcher.invalidator.clone())?;
+    let askers = Askers::default();
+    let listening = options.offer.as_ref().and_then(|offer| {
+        let listening = give_up::listen(&session, offer, &askers, &waker);
+        listening.inspect_err(|error| log::info!("no program can take the mount over: {error}")).ok()
+    });
     Ok(Mount {
         _session: session,
         threads,
         transport,
         mountpoint: mountpoint.to_owned(),
-        vfs: vfs.clone(),
-        invalidator: dispatcher.invalidator.clone(),
-        names: dispatcher.names.clone(),
-        second_looks: dispatcher.second_looks.clone(),
-        mounted: mounted.clone(),
+        dispatcher,
         waker,
         jobs,
+        askers,
+        offer: options.offer.clone().unwrap_or_default(),
+        _listening: listening,
     })
 }
 
@@ -257,13 +323,18 @@ impl Mount {
         &self.waker
     }
 
+    fn vfs(&self) -> &Arc<Vfs> {
+        &self.dispatcher.vfs
+    }
+
     /// Waits until the store is unmounted, or until `stop` returns `true`. `stop` is called twice a
     /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
-    /// All writes are durable when this returns, except those that it returns as lost.
-    pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<MountEnd> {
+    /// All writes are durable when this returns, except those that it returns as lost. Also returns when another program
+    /// takes the mount over.
+    pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<Outcome> {
         let (mut synced, mut trimmed) = (Instant::now(), 0);
         let [heals, tends, follows, empties, compares] = [(); 5].map(|()| Arc::new(AtomicBool::new(false)));
-        let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
+        let tick = Duration::from_secs(u64::from(self.vfs().store().ticks().length()));
         let (mut looked, mut pressed) = (Instant::now(), Instant::now());
         let is_futile = Arc::new(AtomicBool::new(false));
         let ended = loop {
@@ -273,26 +344,31 @@ impl Mount {
             if stop() {
                 break self.unmount(patience)?;
             }
+            if let Some(bundle) = self.askers.next().and_then(|asker| self.give_up(asker)) {
+                // Nothing of it ends: no unmount, no flush.
+                std::mem::forget(self);
+                return Ok(Outcome::GivenUp(Box::new(bundle)));
+            }
             if synced.elapsed() >= SYNC_EVERY {
-                guarded(&self.mounted, "syncing", || self.sync());
+                guarded(&self.dispatcher.mounted, "syncing", || self.sync());
                 // Collections whose logs record the sync may be closed.
-                let closed = self.vfs.store().close_unused();
+                let closed = self.vfs().store().close_unused();
                 if closed >= trimmed + TRIMMED_BYTES {
                     give_memory_back();
                     trimmed = closed;
                 }
                 synced = Instant::now();
             }
-            self.names.notify_again(Instant::now());
-            self.vfs.release_forgotten();
-            self.second_looks.release_old();
+            self.dispatcher.names.notify_again(Instant::now());
+            self.vfs().release_forgotten();
+            self.dispatcher.second_looks.release_old();
             self.heal(&heals);
             self.tend_pins(&tends);
             self.empty_caches(&empties);
             self.compare(&compares);
             let is_pressed = pressed.elapsed() >= PRESSED_EVERY && !is_futile.load(Ordering::Acquire) && {
                 pressed = Instant::now();
-                self.vfs.is_short_of_space()
+                self.vfs().is_short_of_space()
             };
             if is_pressed || looked.elapsed() >= tick {
                 self.follow_policy(&follows, &is_futile);
@@ -300,27 +376,29 @@ impl Mount {
             }
             self.waker.listen(LOOK_EVERY)?;
         };
-        self.names.end();
-        self.mounted.jobs.end();
-        if self.jobs.join().is_err() {
+        let Mount { dispatcher, threads, jobs, .. } = self;
+        let Dispatcher { vfs, mounted, names, .. } = &*dispatcher;
+        names.end();
+        mounted.jobs.end();
+        if jobs.join().is_err() {
             log::error!("jobs: a bug in tierfs: the last one was not finished");
         }
-        let (lost, synced) = self.vfs.flush_at_end();
+        let (lost, synced) = vfs.flush_at_end();
         lost.iter().for_each(|(path, why)| log::error!("{path}: lost: {why}"));
         if lost.is_empty() {
             synced?;
         }
-        self.vfs.store().open_collections().iter().for_each(|open| open.save_usage(SaveUsage::Now));
+        vfs.store().open_collections().iter().for_each(|open| open.save_usage(SaveUsage::Now));
         if ended {
-            self.threads.join().map_err(|error| Error::io("answering requests", error))?;
+            threads.join().map_err(|error| Error::io("answering requests", error))?;
         }
-        self.vfs.store().save_cache();
-        Ok(MountEnd { in_time: ended, lost })
+        vfs.store().save_cache();
+        Ok(Outcome::Ended(MountEnd { in_time: ended, lost }))
     }
 
     /// Queues a job that rewrites damaged blocks that reads have found.
     fn heal(&self, heals: &Arc<AtomicBool>) {
-        let vfs = self.vfs.clone();
+        let vfs = self.vfs().clone();
         self.start_one("heal", heals, vfs.engine().has_damaged(), move |_| {
             Ok(format!("{} blocks stored anew", vfs.engine().heal_waiting()?))
         });
@@ -328,7 +406,7 @@ impl Mount {
 
     /// Queues a job that verifies copies of pinned files and recreates them, like damaged blocks.
     fn tend_pins(&self, tends: &Arc<AtomicBool>) {
-        let vfs = self.vfs.clone();
+        let vfs = self.vfs().clone();
         self.start_one("pins", tends, vfs.engine().has_pins_waiting(), move |progress| {
             Ok(format!("{} copies made anew", vfs.engine().tend_pins(progress)))
         });
@@ -336,7 +414,7 @@ impl Mount {
 
     /// Queues a job that removes files of caches that come close to their limits.
     fn empty_caches(&self, empties: &Arc<AtomicBool>) {
-        let (vfs, invalidator) = (self.vfs.clone(), self.invalidator.clone());
+        let (vfs, invalidator) = (self.vfs().clone(), self.dispatcher.invalidator.clone());
         self.start_one("caches", empties, vfs.has_full_caches(), move |_| {
             Ok(vfs.empty_full_caches(&mut |forget| invalidator.forget(forget, || ())))
         });
@@ -344,7 +422,7 @@ impl Mount {
 
     /// Queues a job that compares closed files with others, so that equal ones share a data file.
     fn compare(&self, compares: &Arc<AtomicBool>) {
-        let vfs = self.vfs.clone();
+        let vfs = self.vfs().clone();
         self.start_one("share", compares, vfs.has_files_to_compare(), move |progress| {
             let shared = vfs.compare_closed(progress)?;
             Ok(if shared == 0 { String::new() } else { format!("{shared} files share bytes with others") })
@@ -354,7 +432,8 @@ impl Mount {
     /// Queues a job that moves tensors between tiers by policy. Sets whether it found nothing to do: until the next tick
     /// another one would not either, however full the disk is.
     fn follow_policy(&self, follows: &Arc<AtomicBool>, is_futile: &Arc<AtomicBool>) {
-        let (vfs, invalidator, is_futile) = (self.vfs.clone(), self.invalidator.clone(), is_futile.clone());
+        let (vfs, invalidator, is_futile) =
+            (self.vfs().clone(), self.dispatcher.invalidator.clone(), is_futile.clone());
         self.start_one("policy", follows, vfs.has_automatic(), move |progress| {
             let done = vfs.follow_policy(progress, &mut |forget| invalidator.forget(forget, || ()))?;
             is_futile.store(done.is_empty(), Ordering::Release);
@@ -374,8 +453,8 @@ impl Mount {
             return;
         }
         let waiting = Waiting(waits.clone());
-        let job = Job::new(what.to_owned(), "/".to_owned(), self.vfs.owner().uid, 0);
-        self.mounted.jobs.push(job, move |progress, report| {
+        let job = Job::of_mount(what.to_owned(), self.vfs().owner().uid);
+        self.dispatcher.mounted.jobs.push(job, move |progress, report| {
             // Cleared however the job ends, also when it is cancelled while queued.
             let _waiting = waiting;
             report.text = work(progress)?;
@@ -385,9 +464,11 @@ impl Mount {
 
     /// Syncs and logs an error. A program that calls fsync gets the error itself.
     fn sync(&self) {
-        if let Err(error) = self.vfs.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ())) {
+        if let Err(error) =
+            self.vfs().sync_now_and_then(&mut |forget| self.dispatcher.invalidator.forget(forget, || ()))
+        {
             log::error!("syncing: {error}");
-            self.invalidator.invalidate_meanwhile(&self.vfs, Invalidation::default());
+            self.dispatcher.invalidator.invalidate_meanwhile(self.vfs(), Invalidation::default());
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::{Route, Sender, Service};
 use crate::fs::mount::{Options, Parts};
+use crate::fs::state::handles::Handles;
 use crate::model::Result;
 use crate::store::Store;
 
@@ -20,7 +21,8 @@ impl Offline {
     /// Returns an error if the options cannot be used.
     pub fn new(store: Arc<Store>, options: &Options) -> Result<Offline> {
         // Without the other end, the queue of invalidations is closed.
-        let Parts { dispatcher, forgetting: _ } = Parts::new(store, String::new(), options, 1)?;
+        let Parts { dispatcher, forgetting: _ } =
+            Parts::new(store, String::new(), options, 1, Handles::default())?;
         Ok(Offline { dispatcher })
     }
 

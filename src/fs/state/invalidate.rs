@@ -40,11 +40,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::fs::kernel::notify::{Dropped, Notifier};
 use crate::fs::kernel::rings::{Queue, Wait};
-use crate::fs::kernel::session::{Dropped, Notifier};
 use crate::fs::state::decoded_copies::DecodedCache;
 use crate::fs::state::in_progress;
 use crate::vfs::{Ino, Invalidation, Vfs};
@@ -52,6 +53,7 @@ use crate::vfs::{Ino, Invalidation, Vfs};
 /// Replies to requests of the device that may wait at a time: fewer than the background requests that the kernel sends
 /// at a time (`fs/kernel/session.rs`), among which they may be.
 const WAITING_MAX: usize = 64;
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Inodes to invalidate, and the work to do afterwards.
 struct Task {
@@ -147,6 +149,18 @@ impl Invalidator {
             self.progress.drop_attributes();
             then();
         }
+    }
+
+    /// Whether all queued invalidations are done, within this time.
+    pub fn is_done_within(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        while self.progress.is_waiting() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        true
     }
 
     /// The notifier, once the session has begun.

@@ -35,14 +35,15 @@
 //! `second_look.rs` keeps what a thread finds when it looks again after any ESTALE. A lookup that finds a pinned copy
 //! unverified or missing notes it (`engine/pins.rs`), and a job mends the copy.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::format::handover::PhysicalFile;
 use crate::fs::kernel::backing::BackingId;
 use crate::fs::kernel::errno;
 use crate::fs::state::decoded_copies::DecodedFile;
@@ -75,6 +76,9 @@ struct Table {
     writers: usize,
     /// Threads that were redirected and have opened nothing since.
     sent: HashMap<u32, Instant>,
+    /// Threads that have opened something since this daemon has taken the mount up. The daemon before may have redirected
+    /// others.
+    met: Option<(Instant, HashSet<u32>)>,
     /// Time of the last sweep of expired entries.
     swept: Option<Instant>,
 }
@@ -83,6 +87,7 @@ struct Table {
 #[derive(Default)]
 struct Node {
     backed: Weak<Backed>,
+    left: Option<Left>,
     writers: usize,
     redirects: Vec<Redirect>,
 }
@@ -114,9 +119,19 @@ impl Physical {
     }
 }
 
+/// The physical file that an earlier daemon registered for a file, and that programs have open. The kernel takes no other
+/// one for the file before they close it.
+struct Left {
+    id: Arc<BackingId>,
+    file: PhysicalFile,
+    handles: usize,
+}
+
 /// A physical file registered with the kernel.
 pub(in crate::fs) struct Backed {
-    pub id: BackingId,
+    pub id: Arc<BackingId>,
+    /// The same for the next daemon.
+    pub file: PhysicalFile,
     pub physical: Physical,
     pub open_file: Arc<OpenFile>,
     files: Arc<AtomicUsize>,
@@ -140,12 +155,17 @@ enum OpenResource {
         _file: Arc<Backed>,
         _physical: Physical,
     },
+    /// The kernel reads a physical file that an earlier daemon registered.
+    Left(Ino),
     Writer(Ino),
 }
 
 impl Node {
     fn is_unused(&self) -> bool {
-        self.writers == 0 && self.redirects.is_empty() && self.backed.strong_count() == 0
+        self.writers == 0
+            && self.redirects.is_empty()
+            && self.backed.strong_count() == 0
+            && self.left.is_none()
     }
 }
 
@@ -164,6 +184,7 @@ impl Table {
     fn sweep(&mut self) {
         if self.swept.is_none_or(|swept| swept.elapsed() > AWAITED_FOR) {
             self.swept = Some(Instant::now());
+            self.met.take_if(|(since, _)| since.elapsed() >= AWAITED_FOR);
             self.sent.retain(|_, since| since.elapsed() < AWAITED_FOR);
             self.nodes.retain(|_, node| {
                 node.redirects.retain(Redirect::is_current);
@@ -224,9 +245,33 @@ impl Passthrough {
                 last = Some(*ino).filter(|_| node.writers == 0);
             }
         }
+        if let Some(OpenResource::Left(ino)) = &held
+            && let Some(node) = table.nodes.get_mut(ino)
+            && let Some(left) = &mut node.left
+        {
+            left.handles -= 1;
+            node.left.take_if(|left| left.handles == 0);
+            table.node(*ino);
+        }
         drop(table);
         drop(held);
         last
+    }
+
+    /// Goes on with a mount of another daemon, which may have redirected threads. The kernel looks a name up again only once,
+    /// so this daemon redirects a thread only after an open.
+    pub fn take_up(&self) {
+        self.table.lock().met = Some((Instant::now(), HashSet::new()));
+    }
+
+    /// Goes on with a file that the kernel reads itself since an earlier daemon opened it.
+    pub fn take_over(&self, handle: u64, ino: Ino, file: PhysicalFile) {
+        let Some(device) = self.device.get() else { return };
+        let mut table = self.table.lock();
+        let left = &mut table.nodes.entry(ino).or_default().left;
+        let id = || Arc::new(BackingId::taken_over(device, file.number));
+        left.get_or_insert_with(|| Left { id: id(), file, handles: 0 }).handles += 1;
+        table.held.insert(handle, OpenResource::Left(ino));
     }
 
     /// Notes that a thread was redirected: to `backed`, or to the daemon.
@@ -239,6 +284,16 @@ impl Passthrough {
         table.nodes.entry(ino).or_default().redirects.push(redirect);
     }
 
+    /// Forgets the threads that were redirected, with the files that the kernel got for them.
+    pub fn forget_redirects(&self) {
+        let mut table = self.table.lock();
+        table.sent.clear();
+        let redirects: Vec<_> =
+            table.nodes.values_mut().flat_map(|node| std::mem::take(&mut node.redirects)).collect();
+        drop(table);
+        drop(redirects);
+    }
+
     /// Handles an open by a thread. Returns whether the thread was redirected, perhaps from another
     /// file of that name, and the redirect to this file.
     pub fn arrived(
@@ -248,7 +303,8 @@ impl Passthrough {
         is_sought: impl Fn(&Redirect) -> bool,
     ) -> (bool, Option<Redirect>) {
         let mut table = self.table.lock();
-        let was_sent = table.sent.remove(&thread).is_some();
+        let is_new = table.met.as_mut().is_some_and(|(_, met)| met.insert(thread));
+        let was_sent = table.sent.remove(&thread).is_some() || is_new;
         let is_it = |redirect: &Redirect| redirect.thread == thread && is_sought(redirect);
         let found = table.node(ino).and_then(|node| {
             let place = node.redirects.iter().position(is_it)?;
@@ -310,20 +366,21 @@ impl Passthrough {
         if self.files.load(Ordering::Relaxed) >= self.files_max {
             return None;
         }
+        let left = table.nodes.get(&ino).and_then(|node| node.left.as_ref());
         // The kernel takes a reference of its own.
-        let id = match physical {
+        let registered = match physical {
             Physical::Stored(backing) => {
                 let file = open_file.collection().open_backing(backing);
                 let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
                 let descriptor = file.descriptor();
                 let descriptor = descriptor.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
-                BackingId::open(device, descriptor?.as_fd())
+                registered(device, descriptor?.as_fd(), left)
             }
-            Physical::Decoded(file) => BackingId::open(device, file.descriptor().as_fd()),
+            Physical::Decoded(file) => registered(device, file.descriptor().as_fd(), left),
         };
-        let id = id.inspect_err(|error| self.failed(error)).ok()?;
+        let (id, file) = registered.inspect_err(|error| self.failed(error)).ok()??;
         self.files.fetch_add(1, Ordering::Relaxed);
-        let backed = Backed { id, physical: physical.clone(), open_file, files: self.files.clone() };
+        let backed = Backed { id, file, physical: physical.clone(), open_file, files: self.files.clone() };
         let backed = Arc::new(backed);
         table.nodes.entry(ino).or_default().backed = Arc::downgrade(&backed);
         Some(backed)
@@ -337,4 +394,21 @@ impl Passthrough {
             log::debug!("passthrough: {error}");
         }
     }
+}
+
+/// Registers a physical file with the kernel. `None` if programs have the file open with another one, which an earlier daemon
+/// registered.
+fn registered(
+    device: &Weak<OwnedFd>,
+    physical: BorrowedFd,
+    left: Option<&Left>,
+) -> std::io::Result<Option<(Arc<BackingId>, PhysicalFile)>> {
+    let found = rustix::fs::fstat(physical)?;
+    let is_it = |file: &PhysicalFile| (file.device, file.inode) == (found.st_dev, found.st_ino);
+    if let Some(left) = left {
+        return Ok(is_it(&left.file).then(|| (left.id.clone(), left.file)));
+    }
+    let id = BackingId::open(device, physical)?;
+    let file = PhysicalFile { number: id.number(), device: found.st_dev, inode: found.st_ino };
+    Ok(Some((Arc::new(id), file)))
 }

@@ -64,6 +64,8 @@ pub fn past_cache<T>(work: impl FnOnce() -> T) -> T {
 pub struct FileDisk {
     root: PathBuf,
     leases: Arc<Leases>,
+    /// The locked file that another process has handed over.
+    locked: Option<Arc<fs::File>>,
 }
 
 struct SystemFile {
@@ -152,7 +154,12 @@ impl Leases {
 impl FileDisk {
     /// The directory `root`, which need not exist yet.
     pub fn new(root: &Path) -> FileDisk {
-        FileDisk { root: root.to_owned(), leases: Leases::of(root) }
+        FileDisk { root: root.to_owned(), leases: Leases::of(root), locked: None }
+    }
+
+    /// The same, with the lock that another process had. It is the lock of both, until each has closed it.
+    pub fn with_lock(self, locked: Option<fs::File>) -> FileDisk {
+        FileDisk { locked: locked.map(Arc::new), ..self }
     }
 
     /// Creates the directory, and missing ones above it.
@@ -448,7 +455,8 @@ impl Disk for FileDisk {
         if how == Lock::Exclusive {
             options.write(true).create(true).mode(0o644);
         }
-        let mut file = match only_a_file(&mut options, &self.path("lock")) {
+        let locked = self.locked.as_ref().map(|locked| locked.try_clone());
+        let file = match locked.unwrap_or_else(|| only_a_file(&mut options, &self.path("lock"))) {
             // The store was never written, and a reader may not be able to create the file.
             Err(error) if how == Lock::Shared && error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Box::new(()));
@@ -475,7 +483,8 @@ impl Disk for FileDisk {
         if how == Lock::Exclusive {
             // The lock holds without the note, and a full disk must not keep a store closed. The note
             // overwrites the one before and uses its space.
-            let written = file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
+            let written =
+                file.write_all_at(note.as_bytes(), 0).and_then(|()| file.set_len(note.len() as u64));
             if let Err(error) = written {
                 log::warn!("the name of the holder cannot be written to the lock: {error}");
             }

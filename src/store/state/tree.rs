@@ -23,6 +23,8 @@ use crate::store::state::{ROOT, State};
 pub const TENSORS_NAME: &str = ".tensors";
 /// The lowest number of a node that the log does not have.
 pub const COMPUTED_FIRST: u64 = NUMBER_MAX + 1;
+/// The highest such number: an inode number of a control has room for no more.
+const COMPUTED_LAST: u64 = COMPUTED_FIRST + (1 << 29) - 1;
 /// A tensor's place in a listing is its number; this is added to the number of an entry for its place,
 /// so entries follow.
 const ENTRIES_AFTER: u64 = 1 << 48;
@@ -45,6 +47,23 @@ struct TensorDirectory {
     scope: Scope,
     /// The path below, empty or with a slash at its end.
     prefix: Arc<[u8]>,
+}
+
+impl TensorDirectory {
+    /// The number that it is given while it is free: the same in each daemon of a mount, unless two meet.
+    fn first_number(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.directory.0.to_le_bytes());
+        match &self.scope {
+            Scope::Beside => hasher.update(&[0]),
+            Scope::All => hasher.update(&[1]),
+            Scope::Container(name) => hasher.update(&[2]).update(&name.len().to_le_bytes()).update(name),
+        };
+        hasher.update(&self.prefix);
+        let digest = hasher.finalize();
+        let (first, _) = digest.as_bytes().split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        COMPUTED_FIRST + u64::from_le_bytes(*first) % (COMPUTED_LAST - COMPUTED_FIRST + 1)
+    }
 }
 
 /// The names in the log, the tensors of containers, and the directories that their names make.
@@ -75,7 +94,6 @@ pub(super) struct Tree {
 pub(in crate::store) struct ComputedDirectories {
     by_number: HashMap<u64, Arc<TensorDirectory>>,
     numbers: HashMap<Arc<TensorDirectory>, u64>,
-    last: u64,
     /// The number of directories at which unused ones are released.
     most: usize,
 }
@@ -627,8 +645,9 @@ impl State {
             numbers.retain(|_, number| by_number.contains_key(number));
             computed.most = (computed.by_number.len() * 2).max(COMPUTED_KEPT);
         }
-        let number = COMPUTED_FIRST + computed.last;
-        computed.last += 1;
+        let first = of.first_number();
+        let mut all = (first..=COMPUTED_LAST).chain(COMPUTED_FIRST..first);
+        let number = all.find(|number| !computed.by_number.contains_key(number)).unwrap_or(first);
         let of = Arc::new(of);
         computed.by_number.insert(number, of.clone());
         computed.numbers.insert(of, number);

@@ -153,8 +153,17 @@ impl OpenFile {
     pub(super) fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<OpenFile> {
         let entry = collection.state().node(node).map(|node| node.entry.clone());
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+        OpenFile::with(collection, entry, Layout::open(collection, node, verify)?, verify)
+    }
+
+    fn with(
+        collection: &Arc<Collection>,
+        entry: NodeEntry,
+        layout: Layout,
+        verify: Verify,
+    ) -> Result<OpenFile> {
+        let node = entry.id;
         let ema_share = collection.thresholds_of(&collection.state(), node).ema_share as f32;
-        let layout = Layout::open(collection, node, verify)?;
         let reserved = collection.meter().reserve(Use::default())?;
         let flags = Flags {
             is_new: AtomicBool::new(layout.bytes() == 0),
@@ -190,6 +199,27 @@ impl OpenFile {
             },
             page_cache: PageCache::default(),
         })
+    }
+
+    /// A file without a name and without bytes, whose last catalog entry was this.
+    pub(super) fn unnamed(
+        collection: &Arc<Collection>,
+        entry: NodeEntry,
+        verify: Verify,
+    ) -> Result<OpenFile> {
+        OpenFile::with(collection, entry, Layout::empty()?, verify)
+    }
+
+    /// Begin of the writes that the settings for what arrives were not applied to yet, and whether all of its bytes were
+    /// written since it was opened.
+    pub fn arrival(&self) -> (u64, bool) {
+        (self.written.from.load(Ordering::Acquire), self.flags.is_new.load(Ordering::Acquire))
+    }
+
+    /// Goes on with writes that another daemon has recorded in part, from its [`arrival`](Self::arrival).
+    pub fn continue_arrival(&self, from: u64, is_new: bool) {
+        self.written.from.fetch_min(from, Ordering::AcqRel);
+        self.flags.is_new.fetch_or(is_new, Ordering::AcqRel);
     }
 
     /// The lock that orders invalidations: a thread holds it from before the flush until it has notified the

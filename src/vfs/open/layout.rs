@@ -36,6 +36,11 @@ impl Layout {
         Layout::of(objects.collect::<Result<_>>()?, assembly)
     }
 
+    /// The layout of a file without bytes.
+    pub fn empty() -> Result<Layout> {
+        Layout::of(Vec::new(), None)
+    }
+
     /// Switches to the parts that a batch gave the file. On an error the file can no longer be read
     /// or written: the old objects lack the extents that the batch took from them.
     pub fn replace(

@@ -209,6 +209,11 @@ impl Ino {
         self.0 & (BACKED | PLAIN) == PLAIN && (1..COLLECTION_END).contains(&collection)
     }
 
+    /// Whether it is one of a file of a form.
+    pub fn is_of_form(self) -> bool {
+        matches!(self.place(), Place::Form { .. } | Place::Numbered { .. })
+    }
+
     /// The number that programs see.
     pub fn own(self) -> Ino {
         if self.is_plain() {

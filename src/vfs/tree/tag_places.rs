@@ -15,6 +15,8 @@ pub const TAGS_NAME: &str = ".tags";
 /// The place of the directory, and of everything in it, among those of controls of tenants. Its number takes the bits of
 /// the tenant.
 pub(super) const TAGS_PLACE: u32 = 15;
+/// The highest number of a tag or a link.
+const TAG_NUMBER_MAX: u64 = (1 << 40) - 1;
 
 /// The directory of tags, a tag, or a link in it.
 #[derive(Clone)]
@@ -54,7 +56,7 @@ pub(super) struct TagNumbers(Mutex<Numbers>);
 
 #[derive(Default)]
 struct Numbers {
-    keys: Vec<TagKey>,
+    keys: HashMap<u64, TagKey>,
     numbers: HashMap<TagKey, u64>,
     /// Nodes by tag and name of their link.
     names: HashMap<(Arc<str>, String), (u32, EntryId)>,
@@ -75,23 +77,39 @@ pub(super) struct LinkKey {
     pub name: String,
 }
 
+impl TagKey {
+    /// The number that it is given while it is free: the kernel keeps targets of links by it.
+    fn first_number(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.tag.len().to_le_bytes()).update(self.tag.as_bytes());
+        if let Some(link) = &self.link {
+            hasher.update(&link.collection.to_le_bytes()).update(&link.node.0.to_le_bytes());
+            hasher.update(link.name.as_bytes());
+        }
+        let digest = hasher.finalize();
+        let (first, _) = digest.as_bytes().split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        1 + u64::from_le_bytes(*first) % TAG_NUMBER_MAX
+    }
+}
+
 impl TagNumbers {
-    /// The number of a place, which it keeps as long as the mount lasts.
+    /// The number of a place, which it keeps as long as the mount lasts: a hash of it, unless two meet.
     pub fn number(&self, key: &TagKey) -> u64 {
         let mut all = self.0.lock();
         if let Some(number) = all.numbers.get(key) {
             return *number;
         }
-        all.keys.push(key.clone());
-        let number = all.keys.len() as u64;
+        let first = key.first_number();
+        let number = (first..=TAG_NUMBER_MAX).chain(1..first).find(|number| !all.keys.contains_key(number));
+        let number = number.unwrap_or(first);
+        all.keys.insert(number, key.clone());
         all.numbers.insert(key.clone(), number);
         number
     }
 
     /// The place that has a number.
     pub fn key(&self, number: u64) -> Option<TagKey> {
-        let place = usize::try_from(number.checked_sub(1)?).ok()?;
-        self.0.lock().keys.get(place).cloned()
+        self.0.lock().keys.get(&number).cloned()
     }
 
     /// Remembers the file of a link, so that the name is found at once. Returns the name.

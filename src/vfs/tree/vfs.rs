@@ -70,6 +70,8 @@ struct LookedUp {
     rows: RowOrders,
     tags: TagNumbers,
     caches: CacheUse,
+    /// Whether the kernel may know collections that were looked up by an earlier daemon only.
+    takes_over: Mutex<bool>,
 }
 
 /// A collection that was looked up.
@@ -389,6 +391,41 @@ impl Vfs {
         collections.get(&collection).is_some_and(|known| known.collection.strong_count() > 0)
     }
 
+    /// The number of the snapshot of a remote that an inode is of now; 0 where there is none.
+    pub fn shown_snapshot(&self, ino: Ino) -> u64 {
+        if !self.store.shows_snapshots() {
+            return 0;
+        }
+        let collection = match ino.place() {
+            Place::Node { collection, .. } | Place::Form { collection, .. } => Some(collection),
+            Place::Numbered { form, .. } => self.form_numbers().form(form).map(|of| of.collection),
+            _ => None,
+        };
+        let collection = collection.and_then(|number| self.numbered(number).ok().flatten());
+        collection.and_then(|collection| self.store.snapshot_of(&collection)).unwrap_or(0)
+    }
+
+    /// Goes on with a mount of another daemon: inode numbers that were never looked up here may be known to the kernel.
+    pub fn takes_over(&self) {
+        *self.looked_up.takes_over.lock() = true;
+    }
+
+    /// Looks all collections up, if that was not done since the mount was taken over. Their numbers are in their logs.
+    fn look_all_up(&self) -> Result<()> {
+        let mut takes_over = self.looked_up.takes_over.lock();
+        if *takes_over {
+            for tenant in self.store.tenants()? {
+                for name in self.store.collections(&tenant)? {
+                    if let Err(error) = self.collection_named(&tenant, &name) {
+                        log::debug!("{tenant}/{name}: {error}");
+                    }
+                }
+            }
+            *takes_over = false;
+        }
+        Ok(())
+    }
+
     /// Makes the number that the kernel knows for a renamed tenant lead to its new name.
     pub(super) fn rename_looked_up_tenant(&self, old: &str, new: &str) {
         let mut tenants = self.looked_up.tenants.write();
@@ -406,11 +443,20 @@ impl Vfs {
 
     /// The tenant with a hash, if it was looked up before.
     pub(super) fn hashed(&self, hash: u64) -> Option<String> {
-        self.looked_up.tenants.read().get(&hash).cloned()
+        if let Some(name) = self.looked_up.tenants.read().get(&hash) {
+            return Some(name.clone());
+        }
+        // The kernel may know it from an earlier daemon.
+        let tenants = self.store.tenants().ok()?;
+        let name = tenants.into_iter().find(|name| Ino::tenant_hash(name) == hash)?;
+        self.tenant_named(&name).ok()
     }
 
     /// The collection with a number that was looked up before, opened again if it was closed.
     pub(super) fn numbered(&self, number: u32) -> Result<Option<Arc<Collection>>> {
+        if !self.looked_up.collections.read().contains_key(&number) {
+            self.look_all_up()?;
+        }
         let (tenant, name) = {
             let collections = self.looked_up.collections.read();
             let Some(known) = collections.get(&number) else { return Ok(None) };

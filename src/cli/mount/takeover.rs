@@ -1,0 +1,154 @@
+//! `tierfs mount --takeover`: this program goes on with a mount of another daemon, while programs use it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser;
+
+use crate::cli::common::mounts::mount_dead_or_alive;
+use crate::cli::mount::{Args, Begun};
+use crate::cli::{Cli, Command as Subcommand, Outcome};
+use crate::format::handover::HandOver;
+use crate::fs::{Asking, Bundle, Leaving, of_standard_input, send_with};
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::store::disk::files::FileDisk;
+
+/// Names of the descriptors that systemd stores.
+const DEVICE_NAME: &str = "tierfs-device";
+const OPEN_FILES_NAME: &str = "tierfs-open-files";
+
+/// Takes the mount on a directory over. `like` says how this process runs; the options are those of the mount.
+pub(super) fn take_over(mountpoint: &Path, like: &Args) -> Result<Outcome> {
+    let shown = mountpoint.display();
+    let none = || Error::new(ErrorKind::NotFound, format!("no tierfs is mounted on {shown}"));
+    let mounted = mount_dead_or_alive(mountpoint)?.ok_or_else(none)?;
+    let goes_on = |error: Error| {
+        let text = format!("the mount on {shown} is not taken over, and its daemon goes on: {error}");
+        Error::new(error.kind(), text)
+    };
+    let (asking, offer) = Asking::begin(mounted.connection.0).map_err(goes_on)?;
+    let begun = prepared(&offer, like).and_then(|args| {
+        asking.go_on()?;
+        let bundle = Bundle::receive(asking.socket())?;
+        Ok((args, bundle))
+    });
+    let (mut args, bundle) = begun.map_err(|error| {
+        asking.refuse(&error.to_string());
+        goes_on(error)
+    })?;
+    let kernel = args.take_options();
+    args.serve(kernel, Begun { bundle: Some(bundle), asking: Some(asking), keeper: None }).map_err(goes_on)
+}
+
+/// The arguments of a mount that is offered, if this program can serve it.
+fn prepared(offer: &HandOver, like: &Args) -> Result<Args> {
+    std::env::set_current_dir(OsStr::from_bytes(&offer.directory))
+        .map_err(|error| Error::io("entering the directory of the daemon", error))?;
+    let arguments: Vec<OsString> = offer.arguments.iter().cloned().map(OsString::from_vec).collect();
+    let words = ["tierfs".into(), "mount".into()].into_iter().chain(arguments.iter().cloned());
+    let unknown = |error: clap::Error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        Error::unsupported(format!("this program does not know the options of the mount: {first}"))
+    };
+    let Subcommand::Mount(args) = Cli::try_parse_from(words).map_err(unknown)?.command else {
+        return Err(Error::unsupported("the daemon has no arguments of a mount"));
+    };
+    let mut args = Args { announce: like.announce, foreground: like.foreground, arguments, ..args };
+    args.find_places()?;
+    if !args.is_remote() {
+        Store::check(&FileDisk::new(&args.store))?;
+    }
+    Ok(args)
+}
+
+/// Runs this program again without threads and without a store, to wait until another one has taken the mount up.
+pub(super) fn leave(args: &Args, bundle: &Bundle) -> Error {
+    let passed = || -> std::io::Result<Command> {
+        let (to, from) = UnixStream::pair()?;
+        bundle.send(&to)?;
+        rustix::stdio::dup2_stdin(&from)?;
+        let mut again = Command::new(program());
+        again.arg0("tierfs").args(["mount", "--given-up"]);
+        if !args.foreground {
+            again.arg("--announce");
+        }
+        again.args(&args.arguments);
+        Ok(again)
+    };
+    let error = passed().map_or_else(|error| error, |mut again| again.exec());
+    Error::io("running this program again", error)
+}
+
+/// Waits, in a daemon that has given the mount up, until the other program has taken it up. Returns the mount if that does
+/// not happen.
+pub(super) fn wait_for_other() -> Result<Option<Bundle>> {
+    rustix::thread::set_name(c"tierfs").map_err(|error| Error::io("naming the process", error.into()))?;
+    let socket = of_standard_input().map_err(|error| Error::io("taking the mount back", error))?;
+    let mut bundle = Bundle::receive(socket.as_fd())?;
+    let Some(peer) = bundle.peer.take() else { return Ok(Some(bundle)) };
+    let leaving = Leaving::new(peer.into());
+    let sent = leaving.announce().and_then(|()| bundle.send(leaving.socket()));
+    let sent = sent.map_err(|error| Error::io("giving the mount to another program", error));
+    match sent.and_then(|()| leaving.wait()) {
+        Ok(()) => Ok(None),
+        Err(error) => {
+            log::warn!("another program did not take the mount over, so this one goes on: {error}");
+            Ok(Some(bundle))
+        }
+    }
+}
+
+/// This program, also after another version has taken its place.
+pub(super) fn program() -> PathBuf {
+    let path = std::env::current_exe().ok().filter(|path| path.exists());
+    path.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
+}
+
+/// The mount whose descriptors systemd has stored for this service, if there is one.
+pub(super) fn stored_by_systemd() -> Result<Option<Bundle>> {
+    let failed = |error| Error::io("taking the descriptors that systemd has stored", error);
+    let (mut devices, mut open_files) = (Vec::new(), None);
+    for (number, name) in sd_notify::listen_fds_with_names().map_err(failed)? {
+        // SAFETY: systemd has opened it for this process, which closes it nowhere.
+        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        let descriptor = descriptor.try_clone_to_owned().map_err(failed)?;
+        match name.as_str() {
+            DEVICE_NAME => devices.push(descriptor),
+            OPEN_FILES_NAME => open_files = Some(descriptor),
+            _ => {}
+        }
+    }
+    let Some(open_files) = open_files.filter(|_| !devices.is_empty()) else { return Ok(None) };
+    let (state, unnamed) = (None, Vec::new());
+    Ok(Some(Bundle { state, open_files, lock: None, keeper: None, peer: None, devices, unnamed }))
+}
+
+/// Has systemd store the descriptors of a mount, so that they outlive this process. Without systemd this does nothing.
+pub(super) fn store_by_systemd(bundle: &Bundle) -> std::io::Result<()> {
+    let Some(socket) = notify_socket()? else { return Ok(()) };
+    let text = |name: &str| format!("FDSTORE=1\nFDNAME={name}");
+    send_with(socket.as_fd(), text(OPEN_FILES_NAME).as_bytes(), &[bundle.open_files.as_fd()])?;
+    for device in &bundle.devices {
+        send_with(socket.as_fd(), text(DEVICE_NAME).as_bytes(), &[device.as_fd()])?;
+    }
+    Ok(())
+}
+
+/// The socket on which systemd listens to this service. A name that begins with `@` is in no directory.
+fn notify_socket() -> std::io::Result<Option<UnixDatagram>> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
+    let socket = UnixDatagram::unbound()?;
+    match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        None => socket.connect(&path)?,
+    }
+    Ok(Some(socket))
+}

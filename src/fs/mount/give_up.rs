@@ -1,0 +1,289 @@
+//! A daemon gives a mount up, and the next one takes it up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::format::handover::{HandOver, OpenRecord, ReadBy, ShownText, UnnamedFile, WrittenFile};
+use crate::fs::answer::dispatcher::Dispatcher;
+use crate::fs::kernel::OpenFlags;
+use crate::fs::kernel::device::Devices;
+use crate::fs::kernel::session::{Agreed, Session};
+use crate::fs::mount::Mount;
+use crate::fs::mount::bundle::{Bundle, file_with};
+use crate::fs::mount::handover::{self, Askers, Listening, refuse};
+use crate::fs::mount::waker::Waker;
+use crate::fs::state::earlier::{Before, Earlier};
+use crate::fs::state::handles::{Handle, Handles};
+use crate::fs::state::open_records::Records;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::SaveUsage;
+use crate::vfs::open::OpenFile;
+use crate::vfs::{Ino, Invalidation};
+
+/// How long requests that have begun may take before a mount is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long they may take in one try. Requests wait in the kernel meanwhile.
+const TRY: Duration = Duration::from_millis(500);
+/// Between two tries requests are answered for so long.
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+/// Bytes of files without a name that are handed over at most. They lie in memory.
+const UNNAMED_BYTES_MAX: u64 = 1 << 30;
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The rest of a mount that an earlier daemon had.
+pub(super) struct Left {
+    stale: Vec<u64>,
+    unnamed: Vec<(UnnamedFile, OwnedFd)>,
+}
+
+/// The parts of a mount that an earlier daemon had.
+pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Left)> {
+    let Bundle { state, open_files, devices, unnamed, .. } = bundle;
+    let (records, head) = Records::taken_over(open_files)?;
+    let first = devices.first().ok_or_else(|| Error::corrupt("a mount without a device"))?;
+    let first = first.try_clone().map_err(|error| Error::io("taking a mount up", error))?;
+    let session = Session::taken_over(first, Agreed::of_bits(head.agreed));
+    let before = if state.is_some() { Before::HandedOver } else { Before::Died };
+    let HandOver { stale, texts, written, unnamed: files, .. } = state.unwrap_or_default();
+    let texts: HashMap<u64, Vec<u8>> = texts.into_iter().map(|shown| (shown.handle, shown.text)).collect();
+    let earlier = Earlier::new(before, texts, written);
+    let handles = Handles::taken_over(records, earlier)?;
+    let unnamed = files.into_iter().zip(unnamed).collect();
+    Ok((session, Devices::taken_over(devices), handles, Left { stale, unnamed }))
+}
+
+/// Listens for programs that take the mount over.
+pub(super) fn listen(
+    session: &Session,
+    offer: &HandOver,
+    askers: &Askers,
+    waker: &Arc<Waker>,
+) -> io::Result<Listening> {
+    if session.agreed.rings {
+        return Err(io::Error::other("requests arrive over io_uring"));
+    }
+    let connection = connection_of(session.device())?;
+    handover::listen(connection, offer.clone(), askers.clone(), waker.clone())
+}
+
+/// The number of the connection that a device belongs to.
+fn connection_of(device: &OwnedFd) -> io::Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd()))?;
+    let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok());
+    number.ok_or_else(|| io::Error::other("the kernel does not tell the number of the connection"))
+}
+
+impl Dispatcher {
+    /// Goes on with the mount of an earlier daemon, before the first request is answered.
+    pub(super) fn go_on_with(&self, left: Left) -> Result<()> {
+        self.vfs.takes_over();
+        self.passthrough.take_up();
+        let mut stale: Vec<Ino> = left.stale.into_iter().map(Ino).collect();
+        for (file, bytes) in left.unnamed {
+            self.vfs.take_up_unnamed(&file, |place, out| {
+                let file = File::from(bytes.try_clone().map_err(failed)?);
+                file.read_at(out, place).map_err(failed)
+            })?;
+        }
+        for record in self.handles.left() {
+            let ino = Ino(record.inode).own();
+            let writes = !OpenFlags(record.flags).reads_only();
+            match record.read_by {
+                ReadBy::Kernel(file) => {
+                    self.passthrough.take_over(record.handle, ino, file);
+                    continue;
+                }
+                _ if writes && self.handles.earlier().before() == Before::HandedOver => {
+                    self.passthrough.opened_to_write(record.handle, ino);
+                }
+                _ => {}
+            }
+            if self.handles.earlier().before() == Before::Died {
+                // Of writes that are lost, the kernel may have pages by each name of their bytes.
+                let others = if writes { self.vfs.sharing(ino) } else { Vec::new() };
+                stale.extend([ino].into_iter().chain(ino.plain()).chain(others));
+            }
+        }
+        stale.sort_unstable();
+        stale.dedup();
+        self.invalidator.invalidate_meanwhile(&self.vfs, Invalidation { nodes: stale });
+        let dispatcher = self.clone();
+        let thread = std::thread::Builder::new().name("open-again".to_owned());
+        thread.spawn(move || dispatcher.reopen_all()).map_err(failed)?;
+        Ok(())
+    }
+}
+
+impl Mount {
+    /// The descriptors that outlive this daemon if another process keeps them.
+    pub fn kept(&self) -> io::Result<Bundle> {
+        Ok(Bundle {
+            state: None,
+            open_files: self.dispatcher.handles.records().duplicate()?,
+            lock: None,
+            keeper: None,
+            peer: None,
+            devices: self.threads.devices().duplicates()?,
+            unnamed: Vec::new(),
+        })
+    }
+
+    /// Gives the mount up for a program that can take it, unless something stands in the way. This daemon then answers no
+    /// request any more.
+    pub(super) fn give_up(&self, asker: UnixStream) -> Option<Bundle> {
+        match self.try_to_give_up() {
+            Ok(bundle) => Some(Bundle { peer: Some(asker.into()), ..bundle }),
+            Err(error) => {
+                log::warn!("the mount is not handed over: {error}");
+                refuse(&asker, &error.to_string());
+                None
+            }
+        }
+    }
+
+    fn try_to_give_up(&self) -> Result<Bundle> {
+        let Dispatcher { mounted, invalidator, vfs, handles, .. } = &*self.dispatcher;
+        if let Some(job) = mounted.jobs.unfinished() {
+            let text = format!("a job would be lost: {job}; wait for its end, or cancel it (tierfs cancel)");
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        // While requests are answered, so that less is left to do when they wait.
+        vfs.sync(&mut |forget| invalidator.forget(forget, || ()))?;
+        handles.earlier().rested();
+        self.rest()?;
+        let recorded = self.recorded();
+        if recorded.is_err() {
+            self.threads.go_on().map_err(failed)?;
+        }
+        recorded
+    }
+
+    /// Lets the threads rest at a moment when no request is in progress. An invalidation may wait for a request that was not
+    /// read yet, so requests are answered between the tries.
+    fn rest(&self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !(self.threads.rest(TRY) && self.dispatcher.invalidator.is_done_within(TRY)) {
+            self.threads.go_on().map_err(failed)?;
+            if Instant::now() >= until {
+                let text = format!("requests in progress did not end within {} s", PATIENCE.as_secs());
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        Ok(())
+    }
+
+    /// Records all writes, and returns what the next daemon needs. The threads rest.
+    fn recorded(&self) -> Result<Bundle> {
+        let Dispatcher { mounted, invalidator, vfs, handles, passthrough, .. } = &*self.dispatcher;
+        let records = handles.records().all()?.into_iter();
+        let records = records.filter_map(|(handle, record)| Some((handle, record?))).collect();
+        let mut stale = Vec::new();
+        let synced = vfs.sync(&mut |forget| stale.extend(forget.nodes));
+        stale.extend(vfs.take_pending_invalidations().nodes);
+        let open = vfs.store().open_collections();
+        let unrecorded = open.iter().flat_map(|open| open.all_unrecorded()).next();
+        let full = |(path, why): (String, String)| {
+            Err(Error::new(ErrorKind::Full, format!("{path} is not recorded yet: {why}")))
+        };
+        let bundle =
+            synced.and_then(|()| unrecorded.map_or(Ok(()), full)).and_then(|()| self.kept().map_err(failed));
+        let bundle = bundle.and_then(|bundle| {
+            let (unnamed, files) = self.unnamed(&records)?;
+            let state = HandOver {
+                stale: stale.iter().map(|ino| ino.0).collect(),
+                texts: self.texts(),
+                written: self.written(),
+                unnamed,
+                ..self.offer.clone()
+            };
+            let lock = vfs.store().lock().downcast_ref::<File>().map(File::try_clone).transpose();
+            let lock = lock.map_err(failed)?.map(OwnedFd::from);
+            Ok(Bundle { state: Some(state), lock, unnamed: files, ..bundle })
+        });
+        if bundle.is_err() {
+            invalidator.invalidate_meanwhile(vfs, Invalidation { nodes: stale });
+            return bundle;
+        }
+        open.iter().for_each(|open| open.save_usage(SaveUsage::Now));
+        vfs.store().save_cache();
+        passthrough.forget_redirects();
+        // They ask the next daemon.
+        mounted.jobs.tell_all();
+        bundle
+    }
+
+    /// The texts of open control files.
+    fn texts(&self) -> Vec<ShownText> {
+        let shown = |(handle, open): (u64, Arc<Handle>)| match &*open {
+            Handle::Control(_, text, _) => Some(ShownText { handle, text: text.shown()? }),
+            _ => None,
+        };
+        self.dispatcher.handles.all().into_iter().filter_map(shown).collect()
+    }
+
+    /// The files that programs write.
+    fn written(&self) -> Vec<WrittenFile> {
+        let mut written = BTreeMap::new();
+        for (_, open) in self.dispatcher.handles.all() {
+            if let Handle::File(file, _, Some(_)) = &*open
+                && let Some(ino) = self.vfs().ino_of(file)
+            {
+                let (from, is_new) = file.arrival();
+                written.insert(ino, WrittenFile { inode: ino.0, from, is_new });
+            }
+        }
+        written.into_values().collect()
+    }
+
+    /// The files without a name that programs have open and the daemon reads, and their bytes.
+    fn unnamed(&self, records: &HashMap<u64, OpenRecord>) -> Result<(Vec<UnnamedFile>, Vec<OwnedFd>)> {
+        let mut open: BTreeMap<Ino, Arc<OpenFile>> = BTreeMap::new();
+        for (handle, file) in self.dispatcher.handles.all() {
+            let is_ours = records.get(&handle).is_some_and(|record| record.read_by == ReadBy::Daemon);
+            if let Handle::File(file, ..) = &*file
+                && is_ours
+                && file.collection().state().node(file.node()).is_none()
+                && let Some(ino) = self.vfs().ino_of(file)
+            {
+                open.insert(ino, file.clone());
+            }
+        }
+        let bytes: u64 = open.values().map(|file| file.bytes()).sum();
+        if bytes > UNNAMED_BYTES_MAX {
+            let text =
+                format!("removed files with {bytes} bytes are open, and would be lost; close them first");
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let mut files = (Vec::new(), Vec::new());
+        for (ino, file) in open {
+            files.0.push(self.vfs().unnamed(ino, &file)?);
+            files.1.push(copied(&file)?.into());
+        }
+        Ok(files)
+    }
+}
+
+/// The bytes of an open file.
+fn copied(file: &OpenFile) -> Result<File> {
+    let mut copy = file_with(&[]).map_err(failed)?;
+    let (mut at, mut piece) = (0, vec![0; PIECE_BYTES]);
+    loop {
+        let count = file.read(at, &mut piece)?;
+        if count == 0 {
+            return Ok(copy);
+        }
+        copy.write_all(piece.get(..count).unwrap_or_default()).map_err(failed)?;
+        at += count as u64;
+    }
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::io("handing a mount over", error)
+}
