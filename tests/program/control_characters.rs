@@ -53,6 +53,7 @@ tierfs bench mnt/t/c/@-missing
 mkdir mnt mnt-@ bucket mounted cache
 tierfs mount store mnt --read-only=@
 tierfs mount store mnt-@-missing
+tierfs mount --takeover mnt-@-missing
 TIERFS_LOG=debug tierfs mount store mnt --log log
 tierfs ls mnt/t/c
 tierfs ls mnt/t/c --tensors --json

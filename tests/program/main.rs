@@ -22,5 +22,6 @@ mod messages;
 mod mistakes;
 mod options;
 mod sessions;
+mod takeover;
 mod top;
 mod transport;
