@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
@@ -77,6 +77,10 @@ struct Inner {
     /// Jobs that wait, run or have ended, by number.
     shown: VecDeque<(u64, Arc<Job>)>,
     is_ending: bool,
+    /// Whether no queued job may begin.
+    is_paused: bool,
+    /// Whether a queued job runs.
+    is_busy: bool,
 }
 
 /// The user whose jobs are selected.
@@ -358,7 +362,10 @@ impl Jobs {
                     if inner.is_ending {
                         return;
                     }
-                    if let Some(next) = inner.waiting.pop_front() {
+                    if !inner.is_paused
+                        && let Some(next) = inner.waiting.pop_front()
+                    {
+                        inner.is_busy = true;
                         break next;
                     }
                     self.changed.wait(&mut inner);
@@ -371,7 +378,33 @@ impl Jobs {
                 }
                 _ => {}
             }
+            self.inner.lock().is_busy = false;
+            self.changed.notify_all();
         }
+    }
+
+    /// Lets no queued job begin, and cancels the running one if the mount has started it by itself. Waits until none runs.
+    /// `false` if that takes longer than `patience`; no job begins all the same.
+    pub fn pause(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut inner = self.inner.lock();
+        inner.is_paused = true;
+        for (_, job) in inner.shown.iter().filter(|(_, job)| job.is_own) {
+            let is_running = matches!(&*job.state.lock(), State::Running(_));
+            job.counted.is_cancelled.fetch_or(is_running, Ordering::Relaxed);
+        }
+        while inner.is_busy {
+            if self.changed.wait_until(&mut inner, until).timed_out() {
+                return !inner.is_busy;
+            }
+        }
+        true
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub fn go_on(&self) {
+        self.inner.lock().is_paused = false;
+        self.changed.notify_all();
     }
 
     /// Cancels all jobs. Running ones stop after their current step; waiting ones do not start.
@@ -391,6 +424,7 @@ impl Jobs {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
 
     use super::{Job, Jobs, Of, Report};
     use crate::model::{Cause, Error, ErrorKind, Progress, Refusal, Result};
@@ -427,6 +461,35 @@ mod tests {
         assert!(jobs.watch(1, jobs.changes(), tell()));
         assert!(jobs.cancel(number, Of::All));
         assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn no_job_begins_during_a_pause_and_the_mounts_own_job_is_cancelled() {
+        let jobs = Arc::new(Jobs::default());
+        let (began, begun) = std::sync::mpsc::channel();
+        jobs.push(Job::of_mount("policy".to_owned(), 0), move |progress, _| {
+            began.send(()).unwrap();
+            while !progress.is_cancelled() {
+                std::thread::yield_now();
+            }
+            Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"))
+        });
+        let worker = jobs.clone();
+        let thread = std::thread::spawn(move || worker.work(&|| (), &|| ()));
+        begun.recv().unwrap();
+        assert!(jobs.unfinished().is_none(), "the mount starts it again");
+        assert!(jobs.pause(Duration::from_secs(60)));
+        let (ran, run) = std::sync::mpsc::channel();
+        jobs.push(job(), move |_, _| {
+            ran.send(()).unwrap();
+            Ok(())
+        });
+        assert!(jobs.unfinished().is_some());
+        assert!(run.recv_timeout(Duration::from_millis(50)).is_err());
+        jobs.go_on();
+        run.recv_timeout(Duration::from_secs(60)).unwrap();
+        jobs.end();
+        thread.join().unwrap();
     }
 
     #[test]
