@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::model::EntryId;
-use crate::store::Collection;
+use crate::store::{Collection, now_nanoseconds};
 use crate::vfs::form::Members;
 
 /// Orders that are kept, beside those of which the kernel knows files.
@@ -20,8 +20,15 @@ pub(super) struct RowsPlace {
 }
 
 /// The orders of the directories that were looked at.
-#[derive(Default)]
 pub(super) struct RowOrders(Mutex<Orders>);
+
+impl Default for RowOrders {
+    /// Numbers begin at the time, so that no number of an earlier daemon of the mount comes again with another meaning.
+    fn default() -> RowOrders {
+        let last = now_nanoseconds().cast_unsigned();
+        RowOrders(Mutex::new(Orders { last, ..Orders::default() }))
+    }
+}
 
 #[derive(Default)]
 struct Orders {
