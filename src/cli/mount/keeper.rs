@@ -30,8 +30,8 @@ const ENDED: u8 = b'E';
 /// The pause before a daemon is started again, and the longest one: each start that fails doubles it.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Between the end of the conversation and that of the process.
-const BRIEFLY: Duration = Duration::from_millis(5);
+/// How long a look at a dying daemon waits for its end.
+const BRIEFLY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How often it is looked whether a daemon is dying.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// After so many looks at a dying daemon, requests that it has not answered fail, so that it can end.
@@ -99,8 +99,9 @@ struct Kept {
 
 /// Starts the daemon of a mount, and keeps the mount until it ends.
 pub(super) fn keep(args: &Args) -> Result<Outcome> {
-    let (child, socket) = start(args, None)?;
-    let mut kept = Kept { socket, bundle: None, daemon: None, child, has_ended: false };
+    // Its name shall not be that of a daemon: `Connection::daemon` looks for that.
+    rustix::thread::set_name(c"keep-tierfs").map_err(|error| failed(error.into()))?;
+    let mut kept = start(args, None)?;
     if !args.foreground && !is_ready(&mut kept.child)? {
         return Ok(Outcome::Failed);
     }
@@ -115,56 +116,59 @@ pub(super) fn keep(args: &Args) -> Result<Outcome> {
         let status = kept.child.try_wait().map_err(failed)?;
         let is_over =
             kept.has_ended || (kept.daemon.is_none() && status.is_some_and(|status| status.success()));
-        let Some(bundle) = kept.bundle.take().filter(|_| !is_over) else {
+        if is_over || kept.bundle.is_none() {
             let is_good = is_over || status.is_none_or(|status| status.success());
             return Ok(if is_good { Outcome::Succeeded } else { Outcome::Failed });
-        };
+        }
         short_lives = if since.elapsed() < LIVED { short_lives + 1 } else { 0 };
         let is_well = kept.daemon.is_some() && short_lives <= SHORT_LIVES;
         pause = if is_well { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         log::error!("the daemon of {} has died; it is started again", args.mountpoint.display());
-        std::thread::sleep(pause);
-        since = Instant::now();
-        let (child, socket) = start(args, Some(&bundle))?;
-        kept = Kept { socket, bundle: Some(bundle), daemon: None, child, has_ended: false };
+        let bundle = kept.bundle.take();
+        kept = loop {
+            std::thread::sleep(pause);
+            since = Instant::now();
+            match start(args, bundle.as_ref()) {
+                Ok(started) => break Kept { bundle, ..started },
+                // The system may lack memory or processes for a while.
+                Err(error) => log::error!("{error}"),
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        };
     }
 }
 
 impl Kept {
     /// Waits for a message, or for the end of the daemon. Whether the daemon has ended.
     fn listen(&mut self) -> Result<bool> {
-        let of_child = child_descriptor(&self.child).map_err(failed)?;
         let (number, daemon) = match &self.daemon {
-            Some((number, daemon)) => (*number, daemon),
-            None => (self.child.id(), &of_child),
+            Some((number, daemon)) => (*number, daemon.try_clone().map_err(failed)?),
+            None => (self.child.id(), child_descriptor(&self.child).map_err(failed)?),
         };
-        let mut waiting = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(daemon, PollFlags::IN)];
-        match poll(&mut waiting, Some(&LOOK_EVERY)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed(error.into())),
-        }
-        let [says, ends] = waiting.map(|waiting| !waiting.revents().is_empty());
+        let (says, mut ends) = waited(&self.socket, &daemon, &LOOK_EVERY)?;
         // What it has said before its end counts.
         if says {
-            if self.hear()? {
-                return Ok(false);
+            match self.hear() {
+                Ok(()) => return Ok(false),
+                Err(error) => log::debug!("the daemon says nothing more: {error}"),
             }
-            std::thread::sleep(BRIEFLY);
         }
         // A thread of it may wait until the kernel has dropped a page for which a request waits.
-        if !ends && (0..DYING_LOOKS).all(|_| is_dying(number)) {
+        let mut looks = 0;
+        while !ends && looks < DYING_LOOKS && (says || is_dying(number)) {
+            ends = waited(&daemon, &daemon, &BRIEFLY)?.1;
+            looks += 1;
+        }
+        if !ends && is_dying(number) {
             self.bundle.iter().for_each(Bundle::fail_stuck);
         }
         Ok(ends)
     }
 
-    /// Hears a message. `false` if there is none, and none will come.
-    fn hear(&mut self) -> Result<bool> {
+    /// Hears a message. An error says that no whole one will come: the daemon ends.
+    fn hear(&mut self) -> Result<()> {
         let mut what = [0];
-        let descriptors = match receive_with(self.socket.as_fd(), &mut what) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-            received => received.map_err(failed)?,
-        };
+        let descriptors = receive_with(self.socket.as_fd(), &mut what).map_err(failed)?;
         match what {
             [KEPT] => self.bundle = Some(Bundle::receive(&self.socket)?),
             [DAEMON] => {
@@ -175,18 +179,25 @@ impl Kept {
             [ENDED] => self.has_ended = true,
             _ => {}
         }
-        Ok(true)
+        Ok(())
     }
 }
 
-/// Whether a process was killed, and not all of its threads have ended. Takes a while if so.
+/// Waits for a message or for the end of a process. Which of them has come.
+fn waited(socket: impl AsFd, process: &OwnedFd, limit: &Timespec) -> Result<(bool, bool)> {
+    let mut waiting = [PollFd::new(&socket, PollFlags::IN), PollFd::new(process, PollFlags::IN)];
+    match poll(&mut waiting, Some(limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(failed(error.into())),
+    }
+    let [says, ends] = waiting.map(|waiting| !waiting.revents().is_empty());
+    Ok((says, ends))
+}
+
+/// Whether a process was killed, and not all of its threads have ended.
 fn is_dying(number: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-    let is_it = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']));
-    if is_it {
-        std::thread::sleep(PAUSE);
-    }
-    is_it
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 fn child_descriptor(child: &Child) -> io::Result<OwnedFd> {
@@ -196,7 +207,7 @@ fn child_descriptor(child: &Child) -> io::Result<OwnedFd> {
 }
 
 /// Starts a daemon with the arguments of this process.
-fn start(args: &Args, bundle: Option<&Bundle>) -> Result<(Child, UnixStream)> {
+fn start(args: &Args, bundle: Option<&Bundle>) -> Result<Kept> {
     let (own, theirs) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(takeover::program());
     command.args(["mount", "--kept"]);
@@ -211,8 +222,11 @@ fn start(args: &Args, bundle: Option<&Bundle>) -> Result<(Child, UnixStream)> {
     let begin = if bundle.is_some() { KEPT } else { NEW };
     let told = send_with(own.as_fd(), &[begin], &[])
         .and_then(|()| bundle.map_or(Ok(()), |bundle| bundle.send(&own)));
-    told.map_err(failed)?;
-    Ok((child, own))
+    // It may have ended already.
+    if let Err(error) = told {
+        log::debug!("a daemon that was started: {error}");
+    }
+    Ok(Kept { socket: own, bundle: None, daemon: None, child, has_ended: false })
 }
 
 /// Whether a daemon says that it is ready.
