@@ -448,7 +448,7 @@ fn probe() -> Result<bool> {
     let store = Store::open(Arc::new(FileDisk::new(&place)), Access::Write, "tierfs doctor")?;
     let mount = mount(Arc::new(store), &mountpoint, &Options::default())?;
     let found = is_read_by_kernel(&mountpoint).map_err(|error| Error::io(mountpoint.display(), error));
-    mount.wait(|| true, PATIENCE).map(drop)?;
+    mount.wait(|| true, PATIENCE, |_| Error::unsupported("nothing is taken over")).map(drop)?;
     found
 }
 

@@ -26,8 +26,7 @@ use crate::cli::mount::keeper::Keeper;
 use crate::cli::{Outcome, init};
 use crate::format::handover::HandOver;
 use crate::fs::{
-    Asking, Budget, Bundle, Mount, Options, Outcome as Served, ShownOwner, TransportChoice, mount,
-    of_standard_input, take_up,
+    Asking, Budget, Bundle, Options, ShownOwner, TransportChoice, mount, of_standard_input, take_up,
 };
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
@@ -406,11 +405,15 @@ impl Args {
             self.transport = TransportChoice::Classic;
         }
         self.remote.refuse_for_store(self.is_remote())?;
+        if self.keep_device && self.is_remote() {
+            return Err(Error::unsupported("--keep-device is for stores, not for mounted remotes"));
+        }
         if self.given_up {
             let Some(bundle) = takeover::wait_for_other()? else { return Ok(Outcome::Succeeded) };
             return self.go_on(kernel, Begun { bundle: Some(bundle), ..Begun::default() });
         }
         if self.kept {
+            takeover::take_name()?;
             let socket = of_standard_input().map_err(|error| Error::io("asking the keeper", error))?;
             let (keeper, bundle) = Keeper::met(socket)?;
             let begun = Begun { bundle, keeper: Some(keeper), ..Begun::default() };
@@ -419,9 +422,6 @@ impl Args {
             } else {
                 self.begin(kernel, begun)
             };
-        }
-        if let Some(bundle) = takeover::stored_by_systemd()? {
-            return self.go_on(kernel, Begun { bundle: Some(bundle), ..Begun::default() });
         }
         self.begin(kernel, Begun::default())
     }
@@ -613,6 +613,7 @@ impl Args {
     /// Mounts the store and serves it until it is unmounted or a signal ends it.
     fn serve(&self, kernel: Vec<String>, begun: Begun) -> Result<Outcome> {
         let Begun { mut bundle, asking, mut keeper } = begun;
+        let is_new = bundle.is_none();
         let stop = Arc::new(AtomicBool::new(false));
         let deaf = |error| Error::io("waiting for signals", error);
         // A mount that follows a remote looks for snapshots then.
@@ -654,7 +655,7 @@ impl Args {
             ring_entries: self.ring_entries.map(usize::from),
             owner: ShownOwner { uid: self.uid, gid: self.gid, umask: self.umask.unwrap_or(0) },
             kernel,
-            offer: Some(self.offer()?),
+            offer: if self.is_remote() { None } else { Some(self.offer()?) },
         };
         // Dropped after the mount has ended.
         let exporter = traces::begin(self.traces.as_deref(), &self.store, &self.mountpoint)?;
@@ -667,11 +668,25 @@ impl Args {
             None => mount(store, &self.mountpoint, &options)?,
         };
         for signal in SIGNALS.into_iter().filter(ends) {
-            signal_hook::low_level::pipe::register(signal, mount.waker().wake_handle()?).map_err(deaf)?;
+            let wake = mount.waker().wake_handle().map_err(refused)?;
+            signal_hook::low_level::pipe::register(signal, wake).map_err(deaf).map_err(refused)?;
+        }
+        if !is_new {
+            mount.begin().map_err(refused)?;
         }
         // From here on this process has the mount, whatever the others do.
-        if let Some(Err(error)) = keeper.as_ref().map(|keeper| keeper.keep(&mount)) {
-            log::warn!("the mount is not kept: {error}");
+        match keeper.as_ref().map(|keeper| keeper.keep(&mount)) {
+            Some(Err(error)) if is_new => return Err(error),
+            Some(Err(error)) => log::warn!("the mount is not kept: {error}"),
+            _ => {}
+        }
+        let tell = |state| {
+            let told = sd_notify::notify(&[state]);
+            told.unwrap_or_else(|error| log::warn!("telling systemd which process has the mount: {error}"));
+        };
+        // systemd shall not take the end of the former daemon for that of the service. A keeper is its process all along.
+        if keeper.is_none() && !is_new {
+            tell(sd_notify::NotifyState::MainPid(std::process::id()));
         }
         if let Some(Err(error)) = asking.map(|asking| asking.done()) {
             log::warn!("{error}");
@@ -679,16 +694,9 @@ impl Args {
         if self.announce {
             self.detach(!self.given_up)?;
         }
-        self.tell_systemd(&mount)
-            .map_err(|error| Error::io("telling systemd that the mount is ready", error))?;
-        let ended = match mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)? {
-            Served::Ended(ended) => ended,
-            Served::GivenUp(mut bundle) => {
-                let socket = keeper.as_ref().map(Keeper::socket).transpose();
-                bundle.keeper = socket.map_err(|error| Error::io("leaving the mount", error))?;
-                return Err(takeover::leave(self, &bundle));
-            }
-        };
+        tell(sd_notify::NotifyState::Ready);
+        let leave = |bundle| takeover::leave(self, bundle, keeper.as_ref());
+        let ended = mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE, leave)?;
         keeper.iter().for_each(Keeper::end);
         if let Some(disk) = self.own_disk().filter(|_| !ended.lost.is_empty()) {
             return Err(lost_writes::leave_note(&disk, &ended.lost));
@@ -708,16 +716,6 @@ impl Args {
         let arguments = self.arguments.iter().map(|argument| argument.as_bytes().to_vec()).collect();
         let directory = directory.as_os_str().as_bytes().to_vec();
         Ok(HandOver { arguments, directory, ..HandOver::default() })
-    }
-
-    /// Tells systemd which process has the mount, and has it store the descriptors of the mount.
-    fn tell_systemd(&self, mount: &Mount) -> std::io::Result<()> {
-        if std::env::var_os("NOTIFY_SOCKET").is_none() {
-            return Ok(());
-        }
-        takeover::store_by_systemd(&mount.kept()?)?;
-        let own = sd_notify::NotifyState::MainPid(std::process::id());
-        sd_notify::notify(&[own, sd_notify::NotifyState::Ready])
     }
 
     /// Detaches from the terminal; prints before that the mount is ready, if `is_told`.

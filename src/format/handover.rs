@@ -21,7 +21,7 @@
 //! # The record of an open file
 //!
 //! [`RECORD_BYTES`] at `RECORDS_BEGIN` plus the number of its place times that. Before them, [`Head`]: `tierfsOF`, version
-//! u32, agreed u32, CRC32C u32.
+//! u32, agreed u32, connection u32, CRC32C u32.
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
@@ -33,8 +33,8 @@
 //! | 28 | 4 | number of the physical file that the kernel reads |
 //! | 32 | 8 | device of that file |
 //! | 40 | 8 | inode of that file |
-//! | 48 | 8 | snapshot of a remote that it shows, or 0 |
-//! | 56 | 4 | 0 |
+//! | 48 | 4 | 1: its writes go past the page cache; else 0 |
+//! | 52 | 8 | 0 |
 //! | 60 | 4 | CRC32C of the bytes before |
 
 use crate::format::checksum;
@@ -48,7 +48,7 @@ pub const RECORD_BYTES: usize = 64;
 /// The place of the first record.
 pub const RECORDS_BEGIN: u64 = 4096;
 /// Bytes of the head before the records.
-pub const HEAD_BYTES: usize = 20;
+pub const HEAD_BYTES: usize = 24;
 
 const MAGIC: &[u8; 8] = b"tierfsHO";
 const HEAD_MAGIC: &[u8; 8] = b"tierfsOF";
@@ -216,13 +216,15 @@ fn time(from: &mut Reader) -> Result<i64> {
 pub struct Head {
     /// The answers of the kernel in the handshake, as bits.
     pub agreed: u32,
+    /// The number of the connection with the kernel.
+    pub connection: u32,
 }
 
 impl Head {
     /// The bytes of the head.
     pub fn encode(self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.bytes(HEAD_MAGIC).u32(VERSION).u32(self.agreed);
+        out.bytes(HEAD_MAGIC).u32(VERSION).u32(self.agreed).u32(self.connection);
         let sum = checksum::of(out.as_slice());
         out.u32(sum);
         out.into_bytes()
@@ -234,13 +236,13 @@ impl Head {
     pub fn decode(bytes: &[u8]) -> Result<Head> {
         let mut from = Reader::new(bytes);
         let is_one = from.array()? == *HEAD_MAGIC;
-        let (version, agreed) = (from.u32()?, from.u32()?);
+        let (version, agreed, connection) = (from.u32()?, from.u32()?, from.u32()?);
         let sum = checksum::of(bytes.get(..from.position()).unwrap_or_default());
         if !is_one || sum != from.u32()? {
             return Err(Error::corrupt("not the records of the open files of a mount"));
         }
         check_version(version)?;
-        Ok(Head { agreed })
+        Ok(Head { agreed, connection })
     }
 }
 
@@ -279,8 +281,8 @@ pub struct OpenRecord {
     pub user: u32,
     /// Its reader.
     pub read_by: ReadBy,
-    /// The snapshot of a remote that it shows, or 0.
-    pub snapshot: u64,
+    /// Whether its writes go past the page cache.
+    pub is_uncached: bool,
 }
 
 impl OpenRecord {
@@ -293,7 +295,8 @@ impl OpenRecord {
         };
         let mut out = Writer::with_capacity(RECORD_BYTES);
         out.u64(self.handle).u64(self.inode).u32(self.flags).u32(self.user).u32(kind);
-        out.u32(physical.number).u64(physical.device).u64(physical.inode).u64(self.snapshot).u32(0);
+        out.u32(physical.number).u64(physical.device).u64(physical.inode);
+        out.u32(u32::from(self.is_uncached)).u64(0);
         let sum = checksum::of(out.as_slice());
         out.u32(sum);
         let mut bytes = [0; RECORD_BYTES];
@@ -308,8 +311,8 @@ impl OpenRecord {
         let (flags, user, kind) = (from.u32().ok()?, from.u32().ok()?, from.u32().ok()?);
         let physical =
             PhysicalFile { number: from.u32().ok()?, device: from.u64().ok()?, inode: from.u64().ok()? };
-        let snapshot = from.u64().ok()?;
-        from.skip(4).ok()?;
+        let is_uncached = from.u32().ok()? != 0;
+        from.skip(8).ok()?;
         let sum = checksum::of(bytes.get(..from.position())?);
         let read_by = match kind {
             0 => ReadBy::Daemon,
@@ -318,7 +321,7 @@ impl OpenRecord {
             _ => return None,
         };
         let is_one = from.u32().ok()? == sum && handle != 0;
-        is_one.then_some(OpenRecord { handle, inode, flags, user, read_by, snapshot })
+        is_one.then_some(OpenRecord { handle, inode, flags, user, read_by, is_uncached })
     }
 }
 
@@ -339,8 +342,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        HandOver, Head, OpenRecord, PhysicalFile, RECORD_BYTES, ReadBy, ShownText, UnnamedFile, VERSION,
-        WrittenFile, free, last_handle,
+        HEAD_BYTES, HandOver, Head, OpenRecord, PhysicalFile, RECORD_BYTES, ReadBy, ShownText, UnnamedFile,
+        VERSION, WrittenFile, free, last_handle,
     };
     use crate::format::checksum;
     use crate::model::ErrorKind;
@@ -396,7 +399,8 @@ mod tests {
     fn an_open_file_is_read_as_it_was_written() {
         let physical = PhysicalFile { number: 5, device: 6, inode: 7 };
         for read_by in [ReadBy::Daemon, ReadBy::Kernel(physical), ReadBy::Growing] {
-            let record = OpenRecord { handle: 1 << 32, inode: 3, flags: 2, user: 9, read_by, snapshot: 4 };
+            let record =
+                OpenRecord { handle: 1 << 32, inode: 3, flags: 2, user: 9, read_by, is_uncached: true };
             let bytes = record.encode();
             assert_eq!(OpenRecord::decode(&bytes), Some(record));
             for at in 0..RECORD_BYTES {
@@ -407,9 +411,9 @@ mod tests {
         }
         assert_eq!(OpenRecord::decode(&[0; RECORD_BYTES]), None);
         assert_eq!((OpenRecord::decode(&free(7)), last_handle(&free(7))), (None, 7));
-        let head = Head { agreed: 5 };
+        let head = Head { agreed: 5, connection: 6 };
         assert_eq!(Head::decode(&head.encode()).unwrap(), head);
-        assert!((0..20).all(|len| Head::decode(&head.encode()[..len]).is_err()));
+        assert!((0..HEAD_BYTES).all(|len| Head::decode(&head.encode()[..len]).is_err()));
     }
 
     proptest! {

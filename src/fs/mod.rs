@@ -36,6 +36,6 @@ pub use mount::bundle::{Bundle, of_standard_input, receive_with, send_with};
 pub use mount::handover::{Asking, Leaving};
 pub use mount::offline::Offline;
 pub use mount::waker::Waker;
-pub use mount::{Mount, MountEnd, Options, Outcome, mount, take_up, unmount_by_helper};
+pub use mount::{Mount, MountEnd, Options, mount, take_up, unmount_by_helper};
 pub use state::decoded_copies::Budget;
 pub use state::times::ShownOwner;

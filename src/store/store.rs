@@ -507,11 +507,6 @@ impl Store {
         self.upstream.snapshots().is_some()
     }
 
-    /// The number of the snapshot of a collection that it shows; `None` of another store.
-    pub fn snapshot_of(&self, collection: &Collection) -> Option<u64> {
-        self.upstream.snapshots()?.number(collection.place()).ok()
-    }
-
     /// The traffic with the remote whose snapshots it shows; `None` of another store.
     pub fn traffic(&self) -> Option<Traffic> {
         self.upstream.snapshots().map(|snapshots| snapshots.traffic())

@@ -111,7 +111,8 @@ impl InProcess {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let serving = std::thread::spawn(move || {
-            mounted.wait(|| told.load(Ordering::SeqCst), Duration::from_secs(5)).unwrap();
+            let leave = |_| tierfs::model::Error::unsupported("nothing is taken over");
+            mounted.wait(|| told.load(Ordering::SeqCst), Duration::from_secs(5), leave).unwrap();
         });
         InProcess { mountpoint, stop, serving: Some(serving) }
     }

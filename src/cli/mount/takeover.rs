@@ -2,9 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,23 +11,26 @@ use std::process::Command;
 use clap::Parser;
 
 use crate::cli::common::mounts::mount_dead_or_alive;
+use crate::cli::common::remote;
+use crate::cli::mount::keeper::Keeper;
 use crate::cli::mount::{Args, Begun};
 use crate::cli::{Cli, Command as Subcommand, Outcome};
 use crate::format::handover::HandOver;
-use crate::fs::{Asking, Bundle, Leaving, of_standard_input, send_with};
+use crate::fs::{Asking, Bundle, Leaving, of_standard_input};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::disk::files::FileDisk;
-
-/// Names of the descriptors that systemd stores.
-const DEVICE_NAME: &str = "tierfs-device";
-const OPEN_FILES_NAME: &str = "tierfs-open-files";
 
 /// Takes the mount on a directory over. `like` says how this process runs; the options are those of the mount.
 pub(super) fn take_over(mountpoint: &Path, like: &Args) -> Result<Outcome> {
     let shown = mountpoint.display();
     let none = || Error::new(ErrorKind::NotFound, format!("no tierfs is mounted on {shown}"));
     let mounted = mount_dead_or_alive(mountpoint)?.ok_or_else(none)?;
+    if remote::url(&mounted.store).is_some() {
+        let text =
+            format!("{shown} shows a remote, which cannot be taken over: unmount it, then mount it again");
+        return Err(Error::unsupported(text));
+    }
     let goes_on = |error: Error| {
         let text = format!("the mount on {shown} is not taken over, and its daemon goes on: {error}");
         Error::new(error.kind(), text)
@@ -63,17 +65,16 @@ fn prepared(offer: &HandOver, like: &Args) -> Result<Args> {
     };
     let mut args = Args { announce: like.announce, foreground: like.foreground, arguments, ..args };
     args.find_places()?;
-    if !args.is_remote() {
-        Store::check(&FileDisk::new(&args.store))?;
-    }
+    Store::check(&FileDisk::new(&args.store))?;
     Ok(args)
 }
 
 /// Runs this program again without threads and without a store, to wait until another one has taken the mount up.
-pub(super) fn leave(args: &Args, bundle: &Bundle) -> Error {
+/// Returns why that fails.
+pub(super) fn leave(args: &Args, bundle: Bundle, keeper: Option<&Keeper>) -> Error {
     let passed = || -> std::io::Result<Command> {
         let (to, from) = UnixStream::pair()?;
-        bundle.send(&to)?;
+        Bundle { keeper: keeper.map(Keeper::socket).transpose()?, ..bundle }.send(&to)?;
         rustix::stdio::dup2_stdin(&from)?;
         let mut again = Command::new(program());
         again.arg0("tierfs").args(["mount", "--given-up"]);
@@ -90,7 +91,7 @@ pub(super) fn leave(args: &Args, bundle: &Bundle) -> Error {
 /// Waits, in a daemon that has given the mount up, until the other program has taken it up. Returns the mount if that does
 /// not happen.
 pub(super) fn wait_for_other() -> Result<Option<Bundle>> {
-    rustix::thread::set_name(c"tierfs").map_err(|error| Error::io("naming the process", error.into()))?;
+    take_name()?;
     let socket = of_standard_input().map_err(|error| Error::io("taking the mount back", error))?;
     let mut bundle = Bundle::receive(socket.as_fd())?;
     let Some(peer) = bundle.peer.take() else { return Ok(Some(bundle)) };
@@ -106,49 +107,13 @@ pub(super) fn wait_for_other() -> Result<Option<Bundle>> {
     }
 }
 
+/// Names this process as it would be if its program still had its path (see [`program`]).
+pub(super) fn take_name() -> Result<()> {
+    rustix::thread::set_name(c"tierfs").map_err(|error| Error::io("naming the process", error.into()))
+}
+
 /// This program, also after another version has taken its place.
 pub(super) fn program() -> PathBuf {
     let path = std::env::current_exe().ok().filter(|path| path.exists());
     path.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
-}
-
-/// The mount whose descriptors systemd has stored for this service, if there is one.
-pub(super) fn stored_by_systemd() -> Result<Option<Bundle>> {
-    let failed = |error| Error::io("taking the descriptors that systemd has stored", error);
-    let (mut devices, mut open_files) = (Vec::new(), None);
-    for (number, name) in sd_notify::listen_fds_with_names().map_err(failed)? {
-        // SAFETY: systemd has opened it for this process, which closes it nowhere.
-        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-        let descriptor = descriptor.try_clone_to_owned().map_err(failed)?;
-        match name.as_str() {
-            DEVICE_NAME => devices.push(descriptor),
-            OPEN_FILES_NAME => open_files = Some(descriptor),
-            _ => {}
-        }
-    }
-    let Some(open_files) = open_files.filter(|_| !devices.is_empty()) else { return Ok(None) };
-    let (state, unnamed) = (None, Vec::new());
-    Ok(Some(Bundle { state, open_files, lock: None, keeper: None, peer: None, devices, unnamed }))
-}
-
-/// Has systemd store the descriptors of a mount, so that they outlive this process. Without systemd this does nothing.
-pub(super) fn store_by_systemd(bundle: &Bundle) -> std::io::Result<()> {
-    let Some(socket) = notify_socket()? else { return Ok(()) };
-    let text = |name: &str| format!("FDSTORE=1\nFDNAME={name}");
-    send_with(socket.as_fd(), text(OPEN_FILES_NAME).as_bytes(), &[bundle.open_files.as_fd()])?;
-    for device in &bundle.devices {
-        send_with(socket.as_fd(), text(DEVICE_NAME).as_bytes(), &[device.as_fd()])?;
-    }
-    Ok(())
-}
-
-/// The socket on which systemd listens to this service. A name that begins with `@` is in no directory.
-fn notify_socket() -> std::io::Result<Option<UnixDatagram>> {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
-    let socket = UnixDatagram::unbound()?;
-    match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
-        None => socket.connect(&path)?,
-    }
-    Ok(Some(socket))
 }

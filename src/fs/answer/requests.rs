@@ -12,6 +12,7 @@ use crate::fs::kernel::{
     AllocateFlags, Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation,
     RenameFlags, Reply, Request, Service, SetAttributes, SetTime, Space,
 };
+use crate::fs::state::earlier::Before;
 use crate::fs::state::handles::Handle;
 use crate::fs::state::times::type_bits;
 use crate::model::{Error, ErrorKind, NAME_BYTES_MAX, Result};
@@ -417,7 +418,7 @@ impl Dispatcher {
             listing.add(shown, mode, listed.offset, &listed.name)
         });
         let bytes = listing.bytes();
-        self.listed(listed, bytes, reply);
+        self.listed(node, listed, bytes, reply);
     }
 
     fn list_entries(&self, user: u32, node: Ino, offset: u64, size: u32, mut reply: Reply) {
@@ -435,7 +436,7 @@ impl Dispatcher {
             has_room
         });
         let bytes = listing.bytes();
-        self.listed(listed, bytes, reply);
+        self.listed(node, listed, bytes, reply);
     }
 
     fn names_in(
@@ -450,11 +451,16 @@ impl Dispatcher {
     }
 
     /// Replies with the part of a listing that lies in the place of the reply.
-    fn listed(&self, listed: Result<()>, bytes: usize, reply: Reply) {
+    fn listed(&self, node: Ino, listed: Result<()>, bytes: usize, reply: Reply) {
         match listed {
             Ok(()) => reply.placed(bytes),
-            // A directory that was removed while it is open has no names.
-            Err(error) if error.kind() == ErrorKind::Gone => reply.placed(bytes),
+            // A directory that was removed while it is open has no names; one that only an earlier daemon knew may have some.
+            Err(error)
+                if error.kind() == ErrorKind::Gone
+                    && (node.is_found_again() || self.handles.earlier().before() == Before::None) =>
+            {
+                reply.placed(bytes)
+            }
             Err(error) => reply.error(self.failed("readdir", &error)),
         }
     }

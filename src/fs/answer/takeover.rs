@@ -22,8 +22,8 @@ use crate::vfs::{Ino, Invalidation, Located};
 impl Dispatcher {
     /// The record of a file that is opened, without its handle.
     pub fn record(&self, ino: Ino, flags: OpenFlags) -> OpenRecord {
-        let snapshot = self.vfs.shown_snapshot(ino);
-        OpenRecord { handle: 0, inode: ino.0, flags: flags.0, user: 0, read_by: ReadBy::Daemon, snapshot }
+        let (handle, user, read_by, is_uncached) = (0, 0, ReadBy::Daemon, false);
+        OpenRecord { handle, inode: ino.0, flags: flags.0, user, read_by, is_uncached }
     }
 
     /// Has the kernel drop the pages of an inode that is opened now, if the daemon before may have left old ones.
@@ -75,14 +75,14 @@ impl Dispatcher {
     }
 
     /// Opens a file of the daemon before again.
-    fn reopen(&self, record: &OpenRecord) -> Result<()> {
+    pub fn reopen(&self, record: &OpenRecord) -> Result<()> {
         let gone = |text: &str| Err(Error::new(ErrorKind::Gone, text));
         if writes(record) && self.handles.earlier().before() == Before::Died {
             return gone("the daemon died while the file was open for writing; writes to it may be lost");
         }
         let (ino, flags) = (Ino(record.inode), OpenFlags(record.flags));
-        if record.snapshot != self.vfs.shown_snapshot(ino) {
-            return gone("another snapshot is shown now");
+        if ino.is_numbered() {
+            return gone("its number may have another meaning now");
         }
         let handle = match record.read_by {
             ReadBy::Growing => Handle::Growing(AtomicU64::new(UNKNOWN_BEGIN)),
@@ -108,6 +108,9 @@ impl Dispatcher {
                         && let Some(written) = self.handles.earlier().written(ino)
                     {
                         file.continue_arrival(written.from, written.is_new);
+                    }
+                    if record.is_uncached {
+                        handle.write_uncached();
                     }
                     handle
                 }

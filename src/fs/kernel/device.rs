@@ -1,10 +1,10 @@
 //! Requests that arrive by the device: threads that read it, each by a descriptor and with a buffer of its own. Long ones go
 //! on to other threads (`long_requests.rs`).
 //!
-//! The threads can rest, so that another daemon goes on with the mount. A request that a resting thread reads is dropped:
-//! the kernel keeps it, with those that were read and not answered, until it is told to give them again
-//! (`notify::resend_requests`). It gives up those of a descriptor that is closed, so all descriptors of a mount go to the
-//! next daemon.
+//! The threads can rest, so that another daemon goes on with the mount. A request that a resting thread reads waits for the
+//! end of the rest. If that never comes, the next daemon, before it reads, has the kernel give all requests again that were
+//! read and not answered (`notify::resend_requests`). The kernel gives up those of a descriptor that is closed, so all
+//! descriptors of a mount go to the next daemon.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -69,25 +69,36 @@ pub(in crate::fs) struct DeviceThreads {
     gate: Arc<Gate>,
 }
 
-/// Lets threads rest.
-#[derive(Default)]
+/// Lets threads rest. It is closed at first.
 struct Gate {
     is_closed: AtomicBool,
-    /// Taken to wait, and to open the gate.
+    /// Taken to wait, and to open or close the gate.
     turn: Mutex<()>,
     opened: Condvar,
 }
 
 impl Gate {
+    fn closed() -> Gate {
+        Gate { is_closed: AtomicBool::new(true), turn: Mutex::default(), opened: Condvar::new() }
+    }
+
     fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    fn wait(&self) {
+    /// Waits until it is open. Calls `make` before it may be closed again.
+    fn pass<T>(&self, make: impl FnOnce() -> T) -> T {
         let mut turn = self.turn.lock();
         while self.is_closed() {
             self.opened.wait(&mut turn);
         }
+        make()
+    }
+
+    fn close(&self) {
+        let _turn = self.turn.lock();
+        self.is_closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     fn open(&self) {
@@ -113,14 +124,15 @@ impl<F: Fn()> Drop for Running<F> {
 }
 
 impl DeviceThreads {
-    /// Starts as many threads. `ended` is called when the last one ends.
+    /// Starts as many threads, which rest until they are told to [`go_on`](Self::go_on). `ended` is called when the last one
+    /// ends.
     pub fn start(
         devices: Devices,
         count: usize,
         service: &Arc<impl Service>,
         ended: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<DeviceThreads> {
-        let (mut descriptors, gate) = (Vec::new(), Arc::new(Gate::default()));
+        let (mut descriptors, gate) = (Vec::new(), Arc::new(Gate::closed()));
         for device in devices.0.iter().cycle().take(count) {
             descriptors.push(Arc::new(device.try_clone()?));
         }
@@ -152,8 +164,7 @@ impl DeviceThreads {
     /// Lets the threads rest, and waits until the requests are answered that they have read. `false` if that takes longer
     /// than `patience`; the threads rest all the same.
     pub fn rest(&self, patience: Duration) -> bool {
-        self.gate.is_closed.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.gate.close();
         let until = Instant::now() + patience;
         // One reference is here, one with the thread.
         while self.descriptors.iter().any(|descriptor| Arc::strong_count(descriptor) > 2) {
@@ -165,11 +176,9 @@ impl DeviceThreads {
         true
     }
 
-    /// Lets the threads go on, with the requests that they have dropped while they rested.
-    pub fn go_on(&self) -> io::Result<()> {
-        let resent = self.devices.0.first().map_or(Ok(()), resend_requests);
+    /// Lets the threads go on, with the requests that they have read while they rested.
+    pub fn go_on(&self) {
         self.gate.open();
-        resent
     }
 
     /// Waits for the threads. Returns the first error of one.
@@ -190,7 +199,8 @@ fn cloned(device: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(clone)
 }
 
-/// Answers the reads and writes that wait with EIO. Other requests wait on. The caller alone reads the device.
+/// Answers the reads and writes that wait with EIO. Other requests wait on, also reads past the page cache, for which no page
+/// is kept. The caller alone reads the device.
 pub(in crate::fs) fn fail_reads_and_writes(device: &OwnedFd) -> io::Result<()> {
     resend_requests(device)?;
     let (mut buffer, device) = (RequestBuffer::new(), Arc::new(device.try_clone()?));
@@ -198,7 +208,11 @@ pub(in crate::fs) fn fail_reads_and_writes(device: &OwnedFd) -> io::Result<()> {
     rustix::fs::fcntl_setfl(&device, flags | rustix::fs::OFlags::NONBLOCK)?;
     while let Ok(len) = rustix::io::read(&device, buffer.room()) {
         if let Ok(request) = Request::parse(buffer.first(len))
-            && matches!(request.operation, Operation::Read { .. } | Operation::Write { .. })
+            && match request.operation {
+                Operation::Read { flags, .. } => !flags.is_direct(),
+                Operation::Write { .. } => true,
+                _ => false,
+            }
         {
             Reply::new(request.unique, Route::Device(ToDevice::new(device.clone())))
                 .error(errno::NOT_ANSWERED);
@@ -216,6 +230,7 @@ fn serve<S: Service>(
     gate: &Gate,
 ) -> io::Result<()> {
     let mut buffer = RequestBuffer::new();
+    gate.pass(|| ());
     loop {
         let len = match rustix::io::read(device, buffer.room()) {
             Ok(0) | Err(Errno::NODEV) => return Ok(()),
@@ -227,11 +242,12 @@ fn serve<S: Service>(
         let route = Route::Device(ToDevice::new(device.clone()));
         // `rest` closes the gate before it looks for references.
         fence(Ordering::SeqCst);
-        if gate.is_closed() {
+        let route = if gate.is_closed() {
             drop(route);
-            gate.wait();
-            continue;
-        }
+            gate.pass(|| Route::Device(ToDevice::new(device.clone())))
+        } else {
+            route
+        };
         if len < LONG_BYTES {
             service.receive(buffer.first(len), route);
         } else {
@@ -295,7 +311,9 @@ mod tests {
         let (device, toy) = (Arc::new(OwnedFd::from(device)), Arc::new(Toy::default()));
         let service = toy.clone();
         let long = LongRequests::new(service.clone());
-        let thread = std::thread::spawn(move || serve(&device, &*service, &long, &Gate::default()));
+        let gate = Gate::closed();
+        gate.open();
+        let thread = std::thread::spawn(move || serve(&device, &*service, &long, &gate));
         let reading = [&[0; 16][..], &9000_u32.to_ne_bytes(), &[0; 20]].concat();
         let requests = [
             request(15, 1, &reading),

@@ -48,19 +48,28 @@ pub(in crate::fs) struct Agreed {
     pub maps_uncached: bool,
     /// The kernel forgets all names when it is told to.
     pub forgets_names: bool,
+    /// The kernel gives requests again when it is told to.
+    pub resends: bool,
 }
 
 impl Agreed {
     /// The answers as bits.
     pub fn bits(self) -> u32 {
-        let answers = [self.passthrough, self.rings, self.maps_uncached, self.forgets_names];
-        answers.iter().enumerate().map(|(place, answer)| u32::from(*answer) << place).sum()
+        let Agreed { passthrough, rings, maps_uncached, forgets_names, resends } = self;
+        let answers = [passthrough, rings, maps_uncached, forgets_names, resends];
+        answers.into_iter().enumerate().map(|(place, answer)| u32::from(answer) << place).sum()
     }
 
     /// The answers that bits stand for.
     pub fn of_bits(bits: u32) -> Agreed {
         let has = |place: u32| bits >> place & 1 != 0;
-        Agreed { passthrough: has(0), rings: has(1), maps_uncached: has(2), forgets_names: has(3) }
+        Agreed {
+            passthrough: has(0),
+            rings: has(1),
+            maps_uncached: has(2),
+            forgets_names: has(3),
+            resends: has(4),
+        }
     }
 }
 
@@ -169,7 +178,8 @@ impl Handshake {
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(self.stack_depth).is_ok();
         let maps_uncached = known.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        Ok(Agreed { passthrough, rings, maps_uncached, forgets_names: false })
+        let resends = known.contains(InitFlags::FUSE_HAS_RESEND);
+        Ok(Agreed { passthrough, rings, maps_uncached, forgets_names: false, resends })
     }
 }
 

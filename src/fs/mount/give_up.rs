@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -35,6 +35,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// Bytes of files without a name that are handed over at most. They lie in memory.
 const UNNAMED_BYTES_MAX: u64 = 1 << 30;
 const PIECE_BYTES: usize = 1 << 20;
+const GIVEN_ONCE: &str = "the kernel gives each request only once; it is before Linux 6.9";
 
 /// The rest of a mount that an earlier daemon had.
 pub(super) struct Left {
@@ -42,8 +43,8 @@ pub(super) struct Left {
     unnamed: Vec<(UnnamedFile, OwnedFd)>,
 }
 
-/// The parts of a mount that an earlier daemon had.
-pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Left)> {
+/// The parts of a mount that an earlier daemon had, and the number of its connection.
+pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Left, u32)> {
     let Bundle { state, open_files, devices, unnamed, .. } = bundle;
     let (records, head) = Records::taken_over(open_files)?;
     let first = devices.first().ok_or_else(|| Error::corrupt("a mount without a device"))?;
@@ -55,12 +56,13 @@ pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Lef
     let earlier = Earlier::new(before, texts, written);
     let handles = Handles::taken_over(records, earlier)?;
     let unnamed = files.into_iter().zip(unnamed).collect();
-    Ok((session, Devices::taken_over(devices), handles, Left { stale, unnamed }))
+    Ok((session, Devices::taken_over(devices), handles, Left { stale, unnamed }, head.connection))
 }
 
 /// Listens for programs that take the mount over.
 pub(super) fn listen(
     session: &Session,
+    connection: u32,
     offer: &HandOver,
     askers: &Askers,
     waker: &Arc<Waker>,
@@ -68,15 +70,13 @@ pub(super) fn listen(
     if session.agreed.rings {
         return Err(io::Error::other("requests arrive over io_uring"));
     }
-    let connection = connection_of(session.device())?;
+    if !session.agreed.resends {
+        return Err(io::Error::other(GIVEN_ONCE));
+    }
+    if connection == 0 {
+        return Err(io::Error::other("the mount is not in the table of mounts"));
+    }
     handover::listen(connection, offer.clone(), askers.clone(), waker.clone())
-}
-
-/// The number of the connection that a device belongs to.
-fn connection_of(device: &OwnedFd) -> io::Result<u32> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd()))?;
-    let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok());
-    number.ok_or_else(|| io::Error::other("the kernel does not tell the number of the connection"))
 }
 
 impl Dispatcher {
@@ -101,6 +101,12 @@ impl Dispatcher {
                 }
                 _ if writes && self.handles.earlier().before() == Before::HandedOver => {
                     self.passthrough.opened_to_write(record.handle, ino);
+                    // Who opens the file shall find its note.
+                    if record.is_uncached
+                        && let Err(error) = self.reopen(&record)
+                    {
+                        log::warn!("inode {:#x} is not opened again: {error}", record.inode);
+                    }
                 }
                 _ => {}
             }
@@ -122,7 +128,12 @@ impl Dispatcher {
 
 impl Mount {
     /// The descriptors that outlive this daemon if another process keeps them.
+    /// # Errors
+    /// Returns an error if the next daemon would not get requests that this one has read.
     pub fn kept(&self) -> io::Result<Bundle> {
+        if !self.session.agreed.resends {
+            return Err(io::Error::other(GIVEN_ONCE));
+        }
         Ok(Bundle {
             state: None,
             open_files: self.dispatcher.handles.records().duplicate()?,
@@ -134,34 +145,48 @@ impl Mount {
         })
     }
 
-    /// Gives the mount up for a program that can take it, unless something stands in the way. This daemon then answers no
-    /// request any more.
-    pub(super) fn give_up(&self, asker: UnixStream) -> Option<Bundle> {
-        match self.try_to_give_up() {
-            Ok(bundle) => Some(Bundle { peer: Some(asker.into()), ..bundle }),
-            Err(error) => {
-                log::warn!("the mount is not handed over: {error}");
-                refuse(&asker, &error.to_string());
-                None
+    /// Gives the mount up for a program that can take it, unless something stands in the way. `leave` replaces this program,
+    /// or returns why it cannot. If this returns, this daemon goes on.
+    pub(super) fn give_up(&self, asker: &UnixStream, leave: impl Fn(Bundle) -> Error) {
+        let Dispatcher { mounted, invalidator, vfs, passthrough, .. } = &*self.dispatcher;
+        let error = match self.for_other(asker) {
+            Err(error) => error,
+            Ok(bundle) => {
+                let stale = bundle.state.iter().flat_map(|state| &state.stale).map(|ino| Ino(*ino)).collect();
+                let error = leave(bundle);
+                passthrough.take_up();
+                invalidator.invalidate_meanwhile(vfs, Invalidation { nodes: stale });
+                error
             }
-        }
+        };
+        self.threads.go_on();
+        mounted.jobs.go_on();
+        log::warn!("the mount is not handed over: {error}");
+        refuse(asker, &error.to_string());
     }
 
-    fn try_to_give_up(&self) -> Result<Bundle> {
-        let Dispatcher { mounted, invalidator, vfs, handles, .. } = &*self.dispatcher;
-        if let Some(job) = mounted.jobs.unfinished() {
-            let text = format!("a job would be lost: {job}; wait for its end, or cancel it (tierfs cancel)");
-            return Err(Error::new(ErrorKind::Busy, text));
+    /// The mount, for a program that takes it over. Then no request is in progress, and no thread changes the store.
+    fn for_other(&self, asker: &UnixStream) -> Result<Bundle> {
+        let Dispatcher { mounted, invalidator, vfs, .. } = &*self.dispatcher;
+        self.refuse_for_jobs()?;
+        if !mounted.jobs.pause(PATIENCE) {
+            return Err(Error::new(ErrorKind::Busy, "a job of the mount itself does not end; try again"));
         }
         // While requests are answered, so that less is left to do when they wait.
         vfs.sync(&mut |forget| invalidator.forget(forget, || ()))?;
-        handles.earlier().rested();
         self.rest()?;
-        let recorded = self.recorded();
-        if recorded.is_err() {
-            self.threads.go_on().map_err(failed)?;
-        }
-        recorded
+        // A request may have made one meanwhile.
+        self.refuse_for_jobs()?;
+        let peer = asker.try_clone().map_err(failed)?;
+        Ok(Bundle { peer: Some(peer.into()), ..self.recorded()? })
+    }
+
+    fn refuse_for_jobs(&self) -> Result<()> {
+        let job = self.dispatcher.mounted.jobs.unfinished();
+        job.map_or(Ok(()), |job| {
+            let text = format!("a job would be lost: {job}; wait for its end, or cancel it (tierfs cancel)");
+            Err(Error::new(ErrorKind::Busy, text))
+        })
     }
 
     /// Lets the threads rest at a moment when no request is in progress. An invalidation may wait for a request that was not
@@ -169,7 +194,7 @@ impl Mount {
     fn rest(&self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !(self.threads.rest(TRY) && self.dispatcher.invalidator.is_done_within(TRY)) {
-            self.threads.go_on().map_err(failed)?;
+            self.threads.go_on();
             if Instant::now() >= until {
                 let text = format!("requests in progress did not end within {} s", PATIENCE.as_secs());
                 return Err(Error::new(ErrorKind::Busy, text));

@@ -22,10 +22,11 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::process::geteuid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::handover::{HandOver, VERSION, check_version};
@@ -35,6 +36,8 @@ use crate::model::{Error, ErrorKind, Result};
 const MAGIC: &[u8; 8] = b"tierfsTO";
 /// A peer that says nothing for so long is left.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time in which a program takes a mount up that it got.
+const TAKING_MAX: Duration = Duration::from_secs(120);
 /// Longest text between the two.
 const TEXT_BYTES_MAX: u32 = 1 << 24;
 
@@ -241,11 +244,25 @@ impl Leaving {
         &self.0
     }
 
-    /// Waits until the program has taken the mount up, however long that takes.
+    /// Waits until the program has taken the mount up. One that does not say so in time is killed.
     /// # Errors
     /// Says why not: the mount has no daemon.
     pub fn wait(&self) -> Result<()> {
-        self.0.set_read_timeout(None).map_err(|error| Error::io("waiting", error))?;
-        agreed(&self.0).map(drop)
+        let failed = |error| Error::io("waiting for the other program", error);
+        let peer = rustix::net::sockopt::socket_peercred(&self.0).map_err(|error| failed(error.into()))?;
+        let peer = pidfd_open(peer.pid, PidfdFlags::empty());
+        self.0.set_read_timeout(Some(TAKING_MAX)).map_err(failed)?;
+        let since = Instant::now();
+        let heard = agreed(&self.0).map(drop);
+        if heard.is_err()
+            && since.elapsed() >= TAKING_MAX
+            && let Ok(peer) = peer
+        {
+            pidfd_send_signal(&peer, Signal::KILL).map_err(|error| failed(error.into()))?;
+            let mut ended = [PollFd::new(&peer, PollFlags::IN)];
+            let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+            poll(&mut ended, Some(&limit)).map_err(|error| failed(error.into()))?;
+        }
+        heard
     }
 }

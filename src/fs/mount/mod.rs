@@ -34,9 +34,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Job, Mounted};
 use crate::format::handover::{HandOver, Head};
+use crate::format::mountinfo::topmost;
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::device::{DeviceThreads, Devices};
-use crate::fs::kernel::notify::{Notifier, invalidate_names};
+use crate::fs::kernel::notify::{Notifier, invalidate_names, resend_requests};
 use crate::fs::kernel::rings::{Choice, Prepared, Transport};
 use crate::fs::kernel::session::{Mounting, Session};
 use crate::fs::mount::bundle::Bundle;
@@ -145,7 +146,7 @@ impl Options {
 
 pub struct Mount {
     /// Unmounts when it is dropped.
-    _session: Session,
+    session: Session,
     /// The threads that answer requests from the device.
     threads: DeviceThreads,
     /// The threads that answer over io_uring, if that is in use.
@@ -160,15 +161,6 @@ pub struct Mount {
     offer: HandOver,
     /// The socket by which they ask.
     _listening: Option<Listening>,
-}
-
-/// How this process is done with a mount.
-#[derive(Debug)]
-pub enum Outcome {
-    /// The mount has ended.
-    Ended(MountEnd),
-    /// It goes on without this daemon: its descriptors and its state. No request is answered.
-    GivenUp(Box<Bundle>),
 }
 
 /// How a mount ended.
@@ -215,10 +207,12 @@ impl Parts {
 
 /// Mounts a store. The mount answers requests when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
-    serve(store, mountpoint, options, None)
+    let mount = serve(store, mountpoint, options, None)?;
+    mount.begin()?;
+    Ok(mount)
 }
 
-/// Goes on with the mount of a store that another daemon had. The mount answers requests when this returns.
+/// Goes on with the mount of a store that another daemon had. The mount answers requests after [`Mount::begin`].
 pub fn take_up(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Bundle) -> Result<Mount> {
     serve(store, mountpoint, options, Some(bundle))
 }
@@ -245,17 +239,19 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
         has_rings: rings.is_some(),
     };
     let shown = mountpoint.display().to_string();
-    let (session, devices, parts, left) = match bundle {
+    let (session, devices, parts, left, connection) = match bundle {
         None => {
             let session = Session::new(mountpoint, &mounting).map_err(failed)?;
+            let connection = connection_of(mountpoint);
             let devices = Devices::new(session.device(), threads).map_err(failed)?;
-            let records = Records::new(Head { agreed: session.agreed.bits() }).map_err(failed)?;
+            let records = Records::new(Head { agreed: session.agreed.bits(), connection }).map_err(failed)?;
             let handles = Handles::new(records);
-            (session, devices, Parts::new(store, shown, options, threads, handles)?, None)
+            (session, devices, Parts::new(store, shown, options, threads, handles)?, None, connection)
         }
         Some(bundle) => {
-            let (session, devices, handles, left) = taken_up(bundle)?;
-            (session, devices, Parts::new(store, shown, options, threads, handles)?, Some(left))
+            let (session, devices, handles, left, connection) = taken_up(bundle)?;
+            let parts = Parts::new(store, shown, options, threads, handles)?;
+            (session, devices, parts, Some(left), connection)
         }
     };
     let Parts { dispatcher, forgetting } = parts;
@@ -290,9 +286,6 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
     let ending = waker.clone();
     let threads = DeviceThreads::start(devices, threads, &dispatcher, move || ending.end());
     let threads = threads.map_err(failed)?;
-    if dispatcher.handles.earlier().before() != Before::None {
-        threads.go_on().map_err(failed)?;
-    }
     decoded_copies::watch(&dispatcher.decoded).map_err(failed)?;
     in_progress::watch().map_err(failed)?;
     raise_read_ahead(mountpoint);
@@ -300,11 +293,11 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
     let jobs = start_jobs(mounted.clone(), dispatcher.invalidator.clone())?;
     let askers = Askers::default();
     let listening = options.offer.as_ref().and_then(|offer| {
-        let listening = give_up::listen(&session, offer, &askers, &waker);
+        let listening = give_up::listen(&session, connection, offer, &askers, &waker);
         listening.inspect_err(|error| log::info!("no program can take the mount over: {error}")).ok()
     });
     Ok(Mount {
-        _session: session,
+        session,
         threads,
         transport,
         mountpoint: mountpoint.to_owned(),
@@ -318,6 +311,18 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
 }
 
 impl Mount {
+    /// Begins to answer requests. Call it once, as the last step that can fail, after [`take_up`].
+    /// # Errors
+    /// Returns an error if the kernel does not give requests again that the daemon before had read; nothing was read then.
+    pub fn begin(&self) -> Result<()> {
+        if self.dispatcher.handles.earlier().before() != Before::None {
+            let resent = resend_requests(self.session.device());
+            resent.map_err(|error| Error::io("asking the kernel for requests without an answer", error))?;
+        }
+        self.threads.go_on();
+        Ok(())
+    }
+
     /// The waker that makes [`Mount::wait`] check at once whether to stop.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
@@ -329,9 +334,16 @@ impl Mount {
 
     /// Waits until the store is unmounted, or until `stop` returns `true`. `stop` is called twice a
     /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
-    /// All writes are durable when this returns, except those that it returns as lost. Also returns when another program
-    /// takes the mount over.
-    pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<Outcome> {
+    /// All writes are durable when this returns, except those that it returns as lost.
+    ///
+    /// `leave` replaces this program by one that gives the mount to another program which takes it over. It returns why it
+    /// cannot.
+    pub fn wait(
+        self,
+        stop: impl Fn() -> bool,
+        patience: Duration,
+        leave: impl Fn(Bundle) -> Error,
+    ) -> Result<MountEnd> {
         let (mut synced, mut trimmed) = (Instant::now(), 0);
         let [heals, tends, follows, empties, compares] = [(); 5].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs().store().ticks().length()));
@@ -344,10 +356,8 @@ impl Mount {
             if stop() {
                 break self.unmount(patience)?;
             }
-            if let Some(bundle) = self.askers.next().and_then(|asker| self.give_up(asker)) {
-                // Nothing of it ends: no unmount, no flush.
-                std::mem::forget(self);
-                return Ok(Outcome::GivenUp(Box::new(bundle)));
+            if let Some(asker) = self.askers.next() {
+                self.give_up(&asker, &leave);
             }
             if synced.elapsed() >= SYNC_EVERY {
                 guarded(&self.dispatcher.mounted, "syncing", || self.sync());
@@ -393,7 +403,7 @@ impl Mount {
             threads.join().map_err(|error| Error::io("answering requests", error))?;
         }
         vfs.store().save_cache();
-        Ok(Outcome::Ended(MountEnd { in_time: ended, lost }))
+        Ok(MountEnd { in_time: ended, lost })
     }
 
     /// Queues a job that rewrites damaged blocks that reads have found.
@@ -583,6 +593,14 @@ fn raise_descriptor_limit() {
             limit.current.unwrap_or(u64::MAX)
         );
     }
+}
+
+/// The number of the connection of the mount on a directory; 0 if that is not found.
+fn connection_of(mountpoint: &Path) -> u32 {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let found =
+        topmost(&mounts, mountpoint).filter(|found| found.is_ours() && found.mountpoint == mountpoint);
+    found.map_or(0, |found| found.device)
 }
 
 /// `major:minor` of the file system mounted on a directory, without a request to it.

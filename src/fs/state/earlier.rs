@@ -1,7 +1,6 @@
 //! The daemon that had the mount before, as far as requests depend on it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -30,8 +29,6 @@ pub(in crate::fs) struct Earlier {
     texts: Mutex<HashMap<u64, Vec<u8>>>,
     /// The files that programs write, by inode. Held briefly.
     written: Mutex<HashMap<Ino, WrittenFile>>,
-    /// Whether requests that are given again were dropped by this daemon.
-    has_rested: AtomicBool,
 }
 
 impl Earlier {
@@ -51,12 +48,7 @@ impl Earlier {
 
     /// Whether a request that the kernel gives again may be done already.
     pub fn may_have_done(&self) -> bool {
-        self.before == Before::Died && !self.has_rested.load(Ordering::Acquire)
-    }
-
-    /// Notes that this daemon drops requests, which the kernel gives again.
-    pub fn rested(&self) {
-        self.has_rested.store(true, Ordering::Release);
+        self.before == Before::Died
     }
 
     /// Whether the kernel may have old pages of an inode that is opened now. It may of each one after a crash; of a form or a

@@ -53,6 +53,11 @@ impl Handle {
         }
     }
 
+    /// Whether its writes go past the kernel's page cache.
+    pub fn is_written_uncached(&self) -> bool {
+        matches!(self, Handle::File(_, _, Some(writer)) if writer.is_uncached())
+    }
+
     /// [`write_uncached`](Self::write_uncached) if nobody else has the file open. Whether its writes go past the page
     /// cache now.
     pub fn write_uncached_alone(&self) -> bool {
@@ -201,6 +206,7 @@ impl Handles {
 
     /// Stores an open file and returns its handle, which its record gets.
     pub fn insert(&self, handle: Handle, record: OpenRecord) -> u64 {
+        let is_uncached = handle.is_written_uncached();
         let mut slots = self.slots.write();
         let place = slots.free.pop().unwrap_or_else(|| {
             slots.open.push(Slot::default());
@@ -209,7 +215,7 @@ impl Handles {
         let Some(slot) = slots.open.get_mut(place) else { return 0 };
         *slot = Slot { uses: slot.uses.wrapping_add(1).max(1), entry: Entry::Open(Arc::new(handle)) };
         let handle = number(place, slot.uses);
-        self.records.put(place, &OpenRecord { handle, ..record });
+        self.records.put(place, &OpenRecord { handle, is_uncached, ..record });
         handle
     }
 
@@ -274,7 +280,7 @@ mod tests {
     use crate::vfs::{ControlView, Scope};
 
     fn record() -> OpenRecord {
-        OpenRecord { handle: 0, inode: 5, flags: 0, user: 0, read_by: ReadBy::Daemon, snapshot: 0 }
+        OpenRecord { handle: 0, inode: 5, flags: 0, user: 0, read_by: ReadBy::Daemon, is_uncached: false }
     }
 
     fn text(shown: &str) -> Handle {
@@ -302,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_next_daemon_finds_the_files_that_are_open_under_their_numbers() {
-        let records = Records::new(Head { agreed: 3 }).unwrap();
+        let records = Records::new(Head { agreed: 3, connection: 4 }).unwrap();
         let kept = records.duplicate().unwrap();
         let handles = Handles::new(records);
         let numbers: Vec<u64> = (0..4).map(|_| handles.insert(text("x"), record())).collect();
@@ -311,7 +317,7 @@ mod tests {
         handles.remove(numbers[2]);
         drop(handles);
         let (records, head) = Records::taken_over(kept).unwrap();
-        assert_eq!(head.agreed, 3);
+        assert_eq!((head.agreed, head.connection), (3, 4));
         let handles = Handles::taken_over(records, Earlier::default()).unwrap();
         let mut left: Vec<u64> = handles.left().iter().map(|record| record.handle).collect();
         left.sort_unstable();

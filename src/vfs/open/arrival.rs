@@ -223,6 +223,11 @@ impl Writer {
         is_alone
     }
 
+    /// Whether its writes go past the kernel's page cache.
+    pub fn is_uncached(&self) -> bool {
+        self.is_uncached.load(Ordering::Acquire)
+    }
+
     /// Notes that its writes go past the kernel's page cache.
     pub fn write_uncached(&self) {
         if !self.is_uncached.swap(true, Ordering::AcqRel) {

@@ -209,6 +209,20 @@ impl Ino {
         self.0 & (BACKED | PLAIN) == PLAIN && (1..COLLECTION_END).contains(&collection)
     }
 
+    /// Whether it is one of a form with parameters.
+    pub fn is_numbered(self) -> bool {
+        matches!(self.place(), Place::Numbered { .. })
+    }
+
+    /// Whether each daemon of a mount finds its place, as long as that is there, without a lookup by name before.
+    pub fn is_found_again(self) -> bool {
+        match self.place() {
+            Place::Root | Place::Tenant(_) => true,
+            Place::Node { node, .. } => node.0 < COMPUTED_FIRST,
+            _ => false,
+        }
+    }
+
     /// Whether it is one of a file of a form.
     pub fn is_of_form(self) -> bool {
         matches!(self.place(), Place::Form { .. } | Place::Numbered { .. })

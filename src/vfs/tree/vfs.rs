@@ -391,20 +391,6 @@ impl Vfs {
         collections.get(&collection).is_some_and(|known| known.collection.strong_count() > 0)
     }
 
-    /// The number of the snapshot of a remote that an inode is of now; 0 where there is none.
-    pub fn shown_snapshot(&self, ino: Ino) -> u64 {
-        if !self.store.shows_snapshots() {
-            return 0;
-        }
-        let collection = match ino.place() {
-            Place::Node { collection, .. } | Place::Form { collection, .. } => Some(collection),
-            Place::Numbered { form, .. } => self.form_numbers().form(form).map(|of| of.collection),
-            _ => None,
-        };
-        let collection = collection.and_then(|number| self.numbered(number).ok().flatten());
-        collection.and_then(|collection| self.store.snapshot_of(&collection)).unwrap_or(0)
-    }
-
     /// Goes on with a mount of another daemon: inode numbers that were never looked up here may be known to the kernel.
     pub fn takes_over(&self) {
         *self.looked_up.takes_over.lock() = true;
