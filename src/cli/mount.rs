@@ -691,8 +691,11 @@ impl Args {
         if let Some(Err(error)) = asking.map(|asking| asking.done()) {
             log::warn!("{error}");
         }
-        if self.announce {
-            self.detach(!self.given_up)?;
+        let detached = if self.announce { self.detach(!self.given_up) } else { Ok(()) };
+        match detached {
+            Err(error) if is_new => return Err(error),
+            Err(error) => log::warn!("{error}"),
+            Ok(()) => {}
         }
         tell(sd_notify::NotifyState::Ready);
         let leave = |bundle| takeover::leave(self, bundle, keeper.as_ref());
