@@ -50,7 +50,7 @@ use crate::vfs::open::{OpenFiles, finish_renames};
 /// Example: tierfs import --delete --dry-run /srv/tensors acme/llama ~/models/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store; created if nothing exists at this path
+    /// The store, created if nothing exists at this path; a path in a mount names both
     store: PathBuf,
     /// The collection, as TENANT/COLLECTION; for a hub cache, the tenant. Created if it does not exist
     #[arg(id = "collection", value_name = "TENANT[/COLLECTION]", value_parser = parse_destination)]

@@ -7,8 +7,8 @@
 //! To add a mount option: `Args`, `MountOption`, the table `OPTIONS` and `take_options` in `mount.rs`; `Options` and
 //! its table in `fs/mount/mod.rs`.
 //!
-//! `helper.rs` is the name `mount.tierfs`. `shared/` has what several subcommands need: a store, a remote or a path of
-//! a mount as one tree (`tree.rs`), URLs of remotes, mounts (`mounts.rs`; `connection.rs` without asking their daemon),
+//! `helper.rs` is the name `mount.tierfs`. `shared/` has what several subcommands need: the forms of a place (`places.rs`),
+//! a store, a remote or a path of a mount as one tree (`tree.rs`), URLs of remotes, mounts (`mounts.rs`; `connection.rs` without asking their daemon),
 //! jobs, output, writing without following links (`folder.rs`). `top/` and `report/` have a `feed.rs`, which reads
 //! control files and attributes, and pure code that makes a picture of it.
 
@@ -67,7 +67,7 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
 
 use crate::cli::common::interrupt::Interrupt;
@@ -179,7 +179,8 @@ pub fn main() -> ExitCode {
             Err(error) => misused(&error),
         };
     }
-    let cli = match Cli::try_parse() {
+    let words = common::places::by_store(std::env::args_os().collect(), &Cli::command());
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return misused(&error),
     };

@@ -42,7 +42,7 @@ use crate::store::{Access, Store};
 /// Example: tierfs push s3://models/prefix acme/llama --revert 3
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store; with --revert, the remote
+    /// The store, or a path in a mount, which names both; with --revert, the remote
     store: PathBuf,
     /// TENANT/COLLECTION; with =TENANT/COLLECTION its names in the remote
     collection: String,
@@ -122,6 +122,10 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         if let Some(at) = &self.revert {
             return self.revert_to(&At::parse(at));
+        }
+        if let Some(url) = remote::url(&self.store) {
+            let text = format!("the store comes first: tierfs push STORE TENANT/COLLECTION {url}");
+            return Err(Error::invalid(text));
         }
         let (local, named) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
         let request = PushRequest {

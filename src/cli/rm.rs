@@ -28,7 +28,7 @@ use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 /// Example: tierfs rm s3://models/prefix acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store, its mount point, or a remote
+    /// The store, its mount point, or a remote; a path in a mount names both
     store: PathBuf,
     #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
     collection: OwnedCollectionName,
