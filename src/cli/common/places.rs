@@ -90,15 +90,25 @@ fn positionals(words: &[OsString], command: &clap::Command) -> Vec<usize> {
     found
 }
 
-/// Paths in a mount: the words themselves, or names in the store that the first word is, where that is mounted.
+/// Paths in a mount: the words themselves; or names in the store that the first word is, where that is mounted, or in the
+/// mount point that the first word is.
 ///
 /// # Errors
 ///
 /// `Invalid` for a store that is not mounted.
 pub(in crate::cli) fn in_mount(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let Some((first, names)) = paths.split_first() else { return Ok(Vec::new()) };
-    let is_store = mount_of(first)?.is_none() && Store::exists(&FileDisk::new(first));
-    if !is_store {
+    let below = |mountpoint: &Path| -> Vec<PathBuf> {
+        names.iter().map(|name| mountpoint.join(name.strip_prefix("/").unwrap_or(name))).collect()
+    };
+    // A mount whose daemon has ended is refused by its name.
+    if !matches!(mount_of(first), Ok(None)) {
+        let are_names = !names.is_empty() && names.iter().all(|name| !name.exists());
+        let named = below(first);
+        let is_meant = are_names && named.iter().all(|path| path.exists());
+        return Ok(if is_meant { named } else { paths.to_vec() });
+    }
+    if !Store::exists(&FileDisk::new(first)) {
         return Ok(paths.to_vec());
     }
     let Some(mountpoint) = mountpoints_of(first).into_iter().next() else {
@@ -106,10 +116,7 @@ pub(in crate::cli) fn in_mount(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let text = format!("the store {store} is not mounted; to mount it: tierfs mount {store} MOUNTPOINT");
         return Err(Error::invalid(text));
     };
-    if names.is_empty() {
-        return Ok(vec![mountpoint]);
-    }
-    Ok(names.iter().map(|name| mountpoint.join(name.strip_prefix("/").unwrap_or(name))).collect())
+    Ok(if names.is_empty() { vec![mountpoint] } else { below(&mountpoint) })
 }
 
 #[cfg(test)]
