@@ -8,7 +8,7 @@ use crate::control::jobs::Of;
 use crate::control::refusals::Asker;
 use crate::engine;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::{Access, ROOT, Refreshed};
+use crate::store::{Access, Look, ROOT, Refreshed};
 use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
@@ -22,7 +22,7 @@ pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
 /// Shows newer snapshots of a mounted remote from now on. It acts when it is read, since the kernel refuses
 /// all writes to such a mount.
 pub(super) fn refresh(context: &Context) -> Result<String> {
-    let Refreshed { paths, failed } = context.mounted.store().refresh()?;
+    let Refreshed { paths, failed } = context.mounted.store().refresh(Look::All)?;
     match failed {
         Some(error) if paths.is_empty() => return Err(error),
         // The next read fails, if these fail again.

@@ -119,3 +119,4 @@ pub use state::{ROOT, State};
 pub use store::{Refreshed, Store};
 pub use tenant::{Tenant, TenantEntry};
 pub use trail::{TrailCheck, read_trail};
+pub use upstream::{Look, UnopenedCollection};

@@ -28,7 +28,7 @@ use crate::store::repair::set_aside::{open_collection, open_log};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
-use crate::store::upstream::{ShownSnapshot, Upstream};
+use crate::store::upstream::{Look, ShownSnapshot, UnopenedCollection, Upstream};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
@@ -534,9 +534,18 @@ impl Store {
         }
     }
 
-    /// Shows the newest snapshots of a remote from now on. Open files stay those of the snapshot before. `NotSupported` for a
+    /// A collection of a remote that nobody has opened, if its directory can be shown without; `asks` says whether the remote
+    /// may be asked for that.
+    pub fn unopened(&self, tenant: &str, name: &str, asks: bool) -> Option<UnopenedCollection> {
+        let snapshots = self.upstream.snapshots()?;
+        let found = snapshots.unopened(CollectionName::new(tenant, name), asks);
+        // Who opens it gets the error.
+        found.inspect_err(|error| log::debug!("{tenant}/{name}: {error}")).ok().flatten()
+    }
+
+    /// Shows newer snapshots of a remote from now on, of the collections that `look` says. Open files stay those of the snapshot before. `NotSupported` for a
     /// store that is not a remote.
-    pub fn refresh(&self) -> Result<Refreshed> {
+    pub fn refresh(&self, look: Look) -> Result<Refreshed> {
         let place = self.disk.place();
         let Some(snapshots) = self.upstream.snapshots() else {
             let text = format!("{place} is not a remote, so it has no newer snapshots");
@@ -554,7 +563,7 @@ impl Store {
             self.events().tell(EventKind::Snapshot, &shown.to_string(), "", &text);
             paths.lock().push(shown.to_string());
         };
-        let done = snapshots.renew_all(&renewed);
+        let done = snapshots.renew_all(look, &renewed);
         let failed =
             done.err().map(|error| Error::io(format!("looking for newer snapshots in {place}"), error));
         let mut paths = paths.into_inner();

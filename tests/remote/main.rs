@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 #![cfg(feature = "remote")]
 
+mod away;
 mod cache;
 mod client;
 mod clones;
@@ -16,9 +17,11 @@ mod failing_disk;
 mod faulty;
 mod following;
 mod garbage;
+mod here_and_there;
 mod history;
 mod imitation;
 mod kept;
+mod many_collections;
 mod mistakes;
 mod mounted;
 mod proxy;

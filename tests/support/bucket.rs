@@ -54,6 +54,11 @@ impl Bucket {
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
 
+    /// Its port on this machine.
+    pub fn port(&self) -> u16 {
+        self.acceptor.port()
+    }
+
     /// The requests so far, and those that failed on purpose.
     pub fn counts(&self) -> (u64, u64) {
         (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))

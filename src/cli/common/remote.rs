@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGHUP;
 
 use crate::model::{Error, MoveTo, OwnedCollectionName, Result};
-use crate::store::Store;
+use crate::store::{Look, Store};
 
 #[cfg(feature = "remote")]
 use crate::remote::client::url::is_remote;
 
-/// A mount that follows looks for snapshots this often, whatever the remote says of its last push.
+/// A mount that follows looks for snapshots of some collections this often, whatever the remote says of its last push.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
 
 /// The URL, if a remote is named where a store may be.
@@ -57,6 +57,13 @@ pub(in crate::cli) fn parse_period(text: &str) -> Result<Duration> {
     seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
 }
 
+/// In place of the directory of a cache.
+#[cfg(feature = "remote")]
+const NO_CACHE: &str = "none";
+/// A mount whose cache knows the remote begins without it after this time.
+#[cfg(feature = "remote")]
+const AWAY_AFTER: Duration = Duration::from_secs(10);
+
 /// The progress of a mount that follows a remote.
 struct Followed {
     /// The last push that was looked at.
@@ -69,15 +76,23 @@ struct Followed {
 
 impl Followed {
     /// Shows newer snapshots. A look at the last push, one small request for all collections, says whether there can be
-    /// any; a push that was killed may not have noted itself.
+    /// any; a push that was killed may not have noted itself, so a few collections are asked for now and then.
     fn look(&mut self, store: &Store, is_asked: bool) -> Result<()> {
         let last_push = store.last_push();
         let is_seen = last_push.is_some() && last_push == self.last_push;
-        if is_asked || !is_seen || self.looked.elapsed() >= LOOKED_EVERY {
-            if let Some(error) = store.refresh()?.failed {
-                return Err(error);
-            }
-            (self.last_push, self.looked) = (last_push, Instant::now());
+        let is_late = self.looked.elapsed() >= LOOKED_EVERY;
+        let look = match is_asked {
+            true => Look::All,
+            false if !is_seen => Look::Listed,
+            false if is_late => Look::Few,
+            false => return Ok(()),
+        };
+        if let Some(error) = store.refresh(look)?.failed {
+            return Err(error);
+        }
+        self.last_push = last_push;
+        if look != Look::Listed {
+            self.looked = Instant::now();
         }
         Ok(())
     }
@@ -125,7 +140,8 @@ pub(in crate::cli) struct RemoteArgs {
     /// Show collections of a remote in this tier, if tierfs push --variants has published that
     #[arg(long, value_name = "TIER", value_parser = parse_tier)]
     pub tier: Option<String>,
-    /// Directory that keeps what was read from a remote [default: below ~/.cache/tierfs]
+    /// Directory that keeps what was read from a remote, or none: then memory has the last 128 MiB [default: below
+    /// ~/.cache/tierfs]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Maximum size of the cache, for example 200G, or 80% of its file system
@@ -159,6 +175,12 @@ impl RemoteArgs {
             ));
         }
         Ok(())
+    }
+
+    /// Whether no cache is wanted.
+    #[cfg(feature = "remote")]
+    fn is_uncached(&self) -> bool {
+        self.cache.as_deref() == Some(Path::new(NO_CACHE))
     }
 
     /// Shows newer snapshots at the interval of `--follow`, and after SIGHUP, until the process ends.
@@ -199,7 +221,9 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use std::collections::HashMap;
     use std::sync::OnceLock;
 
+    use crate::model::ErrorKind;
     use crate::remote::client::{Client, Deadlines};
+    use crate::remote::place::listing::Listing;
     use crate::remote::place::remote::Remote;
     use crate::remote::place::signatures::Trust;
     use crate::remote::read::cache::Cache;
@@ -212,17 +236,40 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     if let Some(seconds) = mounted.and_then(|options| options.timeout) {
         deadlines.total = Duration::from_secs(u64::from(seconds));
     }
-    let (remote, listing) = Remote::open_and_list(Client::open_within(url, deadlines)?)?;
-    let cache = match mounted {
-        Some(options) => {
-            let directory = match &options.cache {
-                Some(directory) => directory.clone(),
-                None => cache_directory()?.join(remote.id().to_string()),
+    let known = mounted.and_then(|options| known_by(options, url));
+    // A mount with a warm cache does not wait long for a remote that is away.
+    let patience = Deadlines { total: deadlines.total.min(AWAY_AFTER), ..deadlines };
+    let client = Client::open_within(url, if known.is_some() { patience } else { deadlines })?;
+    let reached = Remote::open_and_list(client.clone());
+    let open = |directory: &Path| {
+        let size = mounted.and_then(|options| options.cache_size.as_deref()).map(cache_size).transpose()?;
+        Cache::open(directory, size.unwrap_or_default())
+    };
+    let (remote, listing, cache, is_away) = match (reached, &known) {
+        (Ok((remote, listing)), _) => {
+            let cache = match mounted {
+                Some(options) if options.is_uncached() => None,
+                Some(options) => {
+                    let directory = match &options.cache {
+                        Some(directory) => directory.clone(),
+                        None => cache_directory()?.join(remote.id().to_string()),
+                    };
+                    Some(open(&directory)?)
+                }
+                None => None,
             };
-            let size = options.cache_size.as_deref().map(cache_size).transpose()?;
-            Some(Cache::open(&directory, size.unwrap_or_default())?)
+            let remote = if known.is_some() { remote.within(deadlines) } else { remote };
+            (remote, listing, cache, false)
         }
-        None => None,
+        (Err(error), Some(directory)) if error.kind() == ErrorKind::Io => {
+            let cache = open(directory)?;
+            let Some(known) = cache.known(url) else { return Err(error) };
+            log::warn!("{error}; the mount shows what the cache {} has", directory.display());
+            let listing = Listing::of_known(known.newest());
+            let remote = Remote::known(client, &known.said)?.within(deadlines);
+            (remote, Some(listing), Some(cache), true)
+        }
+        (Err(error), _) => return Err(error),
     };
     let at = mounted.map_or(&[][..], |options| &options.at);
     let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
@@ -242,6 +289,8 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
     let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
     let source = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
+    let source = if is_away { source.while_away() } else { source };
+    let source = if mounted.is_some() { source.reading_ahead() } else { source };
     let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
     published.check_wanted()?;
     let disk = SnapshotDisk::new(Arc::new(published));
@@ -250,6 +299,23 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         events.get_or_init(|| store.events().clone());
     }
     Ok(store)
+}
+
+/// The directory of the cache of a mount, if it knows the remote at this URL.
+#[cfg(feature = "remote")]
+fn known_by(options: &RemoteArgs, url: &str) -> Option<PathBuf> {
+    use crate::remote::read::cache::Cache;
+
+    if options.is_uncached() {
+        return None;
+    }
+    let named = options.cache.iter().cloned();
+    let below = || {
+        let caches = std::fs::read_dir(cache_directory().ok()?).ok()?;
+        Some(caches.filter_map(|cache| Some(cache.ok()?.path())).collect::<Vec<_>>())
+    };
+    let others = if options.cache.is_some() { Vec::new() } else { below().unwrap_or_default() };
+    named.chain(others).find(|directory| Cache::knows(directory, url))
 }
 
 /// The directory of caches of this user.

@@ -6,4 +6,5 @@ pub mod manifest;
 pub mod piece_map;
 pub mod pieces;
 pub mod signature;
+pub mod tenant_list;
 mod wire;

@@ -203,6 +203,10 @@ impl Dispatcher {
 
     fn lookup(&self, by: Caller, child: ChildName<'_>, reply: Reply) {
         let asked = LookupBegun { thread: by.thread, changes: self.names.changes() };
+        if let Some(attr) = self.vfs.look_up_unopened(child.parent, child.name) {
+            let times = self.entry_times(&attr, || self.names.may_be_cached(asked.changes));
+            return reply.entry(&self.times.entry(&attr, times.name_for, times.attributes_for));
+        }
         let tagged = self.vfs.look_up_tag(by.user, child.parent, child.name);
         let found = tagged.unwrap_or_else(|| self.look_up(by.thread, child.parent, child.name));
         if let Ok((ino, Located::Form(view))) = &found

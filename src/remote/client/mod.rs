@@ -1,6 +1,6 @@
 //! The client of an object storage: requests with deadlines, retries and a bounded number at a time.
 //!
-//! Each function blocks its thread. The requests run on two threads of their own ([`runtime`]).
+//! Each function blocks its thread. The requests run on threads of their own ([`runtime`]).
 //!
 //! - `object_store` repeats nothing itself (its ten tries last 2.3 s): the client must see each answer to know when a
 //!   server has too much to do, and 60 s is the time that a server needs to restart. The HTTP client is wrapped to keep
@@ -35,14 +35,16 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion};
 
 use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::body::Reading;
 use crate::remote::client::deadlines::Pauses;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
 use crate::remote::client::window::{Class, Permit, Window};
 
+mod body;
 mod credentials;
 mod deadlines;
 pub mod failure;
@@ -54,6 +56,7 @@ pub mod runtime;
 pub mod url;
 pub mod window;
 
+pub(in crate::remote) use body::Wanted;
 pub use deadlines::Deadlines;
 
 /// Counts since the client was made.
@@ -69,7 +72,7 @@ pub struct Counts {
     pub received: AtomicU64,
     /// Bytes of objects sent.
     pub sent: AtomicU64,
-    /// Requests that were given up. An object that does not exist, or exists already, is an answer.
+    /// Requests that were given up, or answered with wrong bytes. An object that does not exist, or exists already, is an answer.
     pub failures: AtomicU64,
     /// How fast bytes are received.
     pub rate: Rate,
@@ -93,6 +96,15 @@ pub struct ObjectListed {
     pub len: u64,
     /// Seconds since 1970.
     pub modified: i64,
+    /// Its ETag, without quotation marks; empty if it has none.
+    pub e_tag: String,
+}
+
+/// An object as it was read.
+pub(in crate::remote) struct Tagged {
+    pub bytes: Vec<u8>,
+    /// As the server wrote it.
+    pub e_tag: Option<String>,
 }
 
 /// The outcome of creating an object.
@@ -177,6 +189,15 @@ impl Client {
         let place = place.trim_end_matches('/').to_owned();
         let shared = Shared { objects, prefix, place, deadlines, window, counts: Counts::default() };
         Client { shared: Arc::new(shared), creation: Creation::Conditional }
+    }
+
+    /// A client of the same remote with other deadlines, which counts anew.
+    pub fn within(&self, deadlines: Deadlines) -> Client {
+        let Shared { objects, prefix, place, window, .. } = &*self.shared;
+        let (objects, prefix, place) = (objects.clone(), prefix.clone(), place.clone());
+        let counts = Counts::default();
+        let shared = Shared { objects, prefix, place, deadlines, window: window.clone(), counts };
+        Client { shared: Arc::new(shared), creation: self.creation }
     }
 
     /// A client of the same remote that creates objects by plain PUTs: for a server without conditional PUT, while nobody
@@ -281,6 +302,37 @@ impl Client {
         }
     }
 
+    /// An object with its ETag; `None` if no object has this key.
+    pub(in crate::remote) fn get_tagged(&self, key: &str, len_max: u64) -> Result<Option<Tagged>> {
+        let get = |patience| {
+            let (shared, path) = (self.shared.clone(), self.path(key));
+            async move {
+                let path = path?;
+                let whole = async {
+                    let answer = shared.objects.get_opts(&path, GetOptions::default()).await?;
+                    let (len, e_tag) = (answer.meta.size, answer.meta.e_tag.clone());
+                    if len > len_max {
+                        return Err(Failure::WrongLength(len));
+                    }
+                    let bytes = answer.bytes().await?.to_vec();
+                    shared.counts.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    Ok(Tagged { bytes, e_tag })
+                };
+                shared.soon(whole, patience).await?
+            }
+        };
+        let found = runtime::wait(async {
+            let mut pauses = Pauses::new(self.shared.deadlines);
+            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(get, pauses).await
+        })?;
+        match found {
+            Ok(tagged) => Ok(Some(tagged)),
+            Err(Failure::NotFound) => Ok(None),
+            Err(failure) => Err(self.error("reading", key, &failure)),
+        }
+    }
+
     /// Creates an object, which must not exist yet. A creation that is repeated after a lost answer says
     /// `Exists`.
     pub fn create(&self, key: &str, bytes: Bytes) -> Result<Put> {
@@ -290,7 +342,7 @@ impl Client {
             Creation::Plain => PutMode::Overwrite,
         };
         match self.upload(key, bytes, mode)? {
-            Ok(()) => Ok(Put::Created),
+            Ok(_) => Ok(Put::Created),
             Err(Failure::Exists) => Ok(Put::Exists),
             Err(failure) => Err(self.error("creating", key, &failure)),
         }
@@ -298,10 +350,31 @@ impl Client {
 
     /// Creates an object or replaces it.
     pub fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.upload(key, bytes, PutMode::Overwrite)?.map_err(|failure| self.error("writing", key, &failure))
+        self.put_tagged(key, bytes).map(drop)
     }
 
-    fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<(), Failure>> {
+    /// The same. Returns its ETag as listings have it, empty if it has none.
+    pub(in crate::remote) fn put_tagged(&self, key: &str, bytes: Bytes) -> Result<String> {
+        let put = self.upload(key, bytes, PutMode::Overwrite)?;
+        put.map_err(|failure| self.error("writing", key, &failure))
+    }
+
+    /// Replaces an object that has this ETag, or creates one that does not exist. `Put::Exists` if it is another by now;
+    /// `NotSupported` if the server cannot compare.
+    pub(in crate::remote) fn replace(&self, key: &str, bytes: Bytes, e_tag: Option<String>) -> Result<Put> {
+        let mode = match e_tag {
+            None => return self.create(key, bytes),
+            Some(e_tag) => PutMode::Update(UpdateVersion { e_tag: Some(e_tag), version: None }),
+        };
+        match self.upload(key, bytes, mode)? {
+            Ok(_) => Ok(Put::Created),
+            // It was removed meanwhile.
+            Err(Failure::Exists | Failure::NotFound) => Ok(Put::Exists),
+            Err(failure) => Err(self.error("writing", key, &failure)),
+        }
+    }
+
+    fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<String, Failure>> {
         let len = bytes.len() as u64;
         let deadline = self.shared.deadlines.upload;
         let timeouts = AtomicU32::new(0);
@@ -315,8 +388,7 @@ impl Client {
                     timeouts.fetch_add(1, Ordering::Relaxed);
                     Failure::slow("the upload timed out")
                 };
-                put.await.map_err(timed_out)?.map_err(Failure::from)?;
-                Ok(())
+                Ok(unquoted(put.await.map_err(timed_out)?.map_err(Failure::from)?.e_tag))
             }
         };
         let done = runtime::wait(async {
@@ -409,7 +481,8 @@ impl Client {
                     let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
                     let Some(key) = key.map(str::to_owned) else { continue };
                     let (len, modified) = (object.size, object.last_modified.timestamp());
-                    let known = found.insert(key.clone(), ObjectListed { key, len, modified });
+                    let e_tag = unquoted(object.e_tag);
+                    let known = found.insert(key.clone(), ObjectListed { key, len, modified, e_tag });
                     if known.is_none() {
                         (again, grown) = (0, Instant::now());
                         continue;
@@ -678,59 +751,17 @@ impl Shared {
     }
 }
 
-/// The bytes wanted of an object.
-#[derive(Clone, Debug)]
-pub(in crate::remote) struct Wanted {
-    /// This range; `None` for the whole object.
-    pub range: Option<Range<u64>>,
-    /// A longer object is an error.
-    pub len_max: u64,
-}
-
-/// How far an object was read.
-struct Reading {
-    at: u64,
-    /// The end of what is wanted, once it is known.
-    end: Option<u64>,
-    len_max: u64,
-}
-
-impl Reading {
-    fn of(wanted: &Wanted) -> Reading {
-        let (at, end) = wanted.range.as_ref().map_or((0, None), |range| (range.start, Some(range.end)));
-        Reading { at, end, len_max: wanted.len_max }
-    }
-
-    fn is_done(&self) -> bool {
-        self.end.is_some_and(|end| self.at >= end)
-    }
-
-    /// The object has `len` bytes.
-    fn learn(&mut self, len: u64) -> std::result::Result<(), Failure> {
-        match self.end {
-            Some(end) if end <= len => {}
-            None if len <= self.len_max => self.end = Some(len),
-            _ => return Err(Failure::WrongLength(len)),
-        }
-        Ok(())
-    }
-
-    /// `len` further bytes have arrived.
-    fn advance(&mut self, len: u64) -> std::result::Result<(), Failure> {
-        self.at = self.at.saturating_add(len);
-        match self.end {
-            Some(end) if self.at <= end => Ok(()),
-            _ => Err(Failure::Refused("the server sent more than was asked for".to_owned())),
-        }
-    }
-}
-
 /// The outcome of a request. A panic, also of a crate, is a failure of this request alone.
 async fn caught<T>(
     request: impl Future<Output = std::result::Result<T, Failure>>,
 ) -> std::result::Result<T, Failure> {
     let done = AssertUnwindSafe(request).catch_unwind().await;
     done.unwrap_or_else(|payload| Err(Failure::panicked(&*payload)))
+}
+
+/// An ETag without its quotation marks, which some servers leave out in listings.
+fn unquoted(e_tag: Option<String>) -> String {
+    e_tag.map_or_else(String::new, |e_tag| e_tag.trim_matches('"').to_owned())
 }
 
 /// The failure of a listing: a bucket without keys lists none.

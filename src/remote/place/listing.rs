@@ -32,6 +32,13 @@ pub struct Listing {
     pub when: Instant,
 }
 
+impl Listing {
+    /// The listing of a remote that is away, with these manifests.
+    pub fn of_known(newest: impl Iterator<Item = (OwnedCollectionName, Listed)>) -> Listing {
+        Listing { newest: newest.collect(), removed: HashMap::new(), when: Instant::now() }
+    }
+}
+
 /// Lists all manifests. `None` if one answer does not have them, or if a name stands in manifests only.
 pub(in crate::remote) async fn listing(client: &Client) -> Result<Option<Listing>> {
     let (below, when) = (keys::SNAPSHOTS.trim_end_matches('/'), Instant::now());

@@ -9,7 +9,7 @@ use futures_util::future::join;
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::model::{Error, ErrorKind, Result, StoreId};
-use crate::remote::client::{Client, ObjectListed, Put, Wanted, runtime};
+use crate::remote::client::{Client, Deadlines, ObjectListed, Put, Wanted, runtime};
 use crate::remote::place::listing::{Listing, listing};
 
 const FORMAT: i64 = 1;
@@ -55,6 +55,21 @@ impl Remote {
             None
         });
         Ok((remote, listed))
+    }
+
+    /// A remote that is not asked, and whose file had this text.
+    pub fn known(client: Client, said: &str) -> Result<Remote> {
+        Remote::of(client, Some(said.as_bytes().to_vec()))
+    }
+
+    /// The same, by a client with other deadlines.
+    pub fn within(self, deadlines: Deadlines) -> Remote {
+        Remote { client: self.client.within(deadlines), ..self }
+    }
+
+    /// The text of its file.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.said).into_owned()
     }
 
     /// The remote whose file has these bytes.

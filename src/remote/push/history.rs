@@ -2,10 +2,12 @@
 //! payload.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest, ParentSnapshot};
+use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::at::{At, number_of};
@@ -155,7 +157,7 @@ fn created(
     next: Manifest,
     how: How<'_>,
     elapsed: &Elapsed,
-) -> Result<Manifest> {
+) -> Result<Arc<Manifest>> {
     if how.writers == Writers::Many {
         remote.check_conditions()?;
     }
@@ -170,9 +172,10 @@ fn created(
         tool: TOOL.to_owned(),
         ..next
     };
-    create_manifest(remote, &made, how.signer, elapsed)?;
-    set_head(remote, place, &made);
-    Ok(made)
+    let made = create_manifest(remote, made, how.signer, elapsed)?;
+    let listed = ListedCollection::of(&made.manifest, made.digest, made.bytes.len() as u64);
+    set_head(remote, place, push, listed);
+    Ok(made.manifest)
 }
 
 /// A collection whose newest snapshot needs one of `place`.

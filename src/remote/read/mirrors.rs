@@ -104,6 +104,7 @@ impl Place<'_> {
     /// The piece had other bytes than its name says.
     pub fn was_wrong(&self, piece: &Piece) {
         let (place, key) = (self.client().place(), keys::piece(&piece.name));
+        self.client().counts().failures.fetch_add(1, Ordering::Relaxed);
         match self {
             Place::Mirror(mirror) => {
                 mirror.is_off.store(true, Ordering::Relaxed);

@@ -233,6 +233,12 @@ impl<E> PieceFile<E> {
         (is_free && !table.is_retired).then(|| self.claimed(&mut table, piece))
     }
 
+    /// Whether the remote alone has a piece, and nobody works on it.
+    pub fn is_wanted(&self, piece: u32) -> bool {
+        let table = self.table.lock();
+        table.state(piece) == Some(PieceState::Remote) && !table.claims.contains_key(&piece)
+    }
+
     /// Waits until the thread that has claimed a piece is done with it. `None` if no thread has, or if the caller has to
     /// look at the state of the piece again.
     pub fn wait(&self, piece: u32) -> Option<Result<Got, Arc<E>>> {
@@ -633,7 +639,7 @@ mod tests {
             let mut arrival = claim.arrival().unwrap();
             let whole = bytes(piece);
             whole.chunks(7).for_each(|chunk| arrival.take(chunk).unwrap());
-            let digest = arrival.finish().unwrap();
+            let (digest, _) = arrival.finish().unwrap();
             assert_eq!(digest, claim.piece().unwrap().name.digest);
             claim.arrived(Some(digest));
         } else {

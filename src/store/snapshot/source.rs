@@ -1,9 +1,11 @@
 //! The sources of a disk of snapshots. The layer with the network implements these traits.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use crate::format::snapshot::manifest::Manifest;
+use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
+use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::StoreId;
 use crate::store::disk::remote::Traffic;
 
@@ -19,6 +21,24 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
+    /// The collections of a tenant whose directories can be shown without opening them.
+    fn entries(&self, _tenant: &str) -> io::Result<Arc<BTreeMap<String, ListedCollection>>> {
+        Ok(Arc::default())
+    }
+    /// Those that were listed last, without a request.
+    fn known_entries(&self, _tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
+        None
+    }
+    /// The owner of a tenant of which no collection is open, if that is known without opening one.
+    fn tenant_owner(&self, _tenant: &str) -> io::Result<Option<OwnerAndMode>> {
+        Ok(None)
+    }
+    /// The numbers of the newest snapshots of a tenant's collections by a single look, of those that it shows.
+    fn numbers(&self, _tenant: &str) -> io::Result<HashMap<String, u64>> {
+        Ok(HashMap::new())
+    }
+    /// Asks for names and entries again at their next use.
+    fn list_again(&self) {}
     /// A text that differs after something was pushed; `None` if the source has none, or does not give it.
     fn last_push(&self) -> Option<Vec<u8>> {
         None

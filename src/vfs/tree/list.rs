@@ -171,8 +171,12 @@ impl Vfs {
         Ok(self.attr(self.ino(located)?, located))
     }
 
-    /// The attributes of a collection's directory. One that was closed since they were last computed is not opened.
+    /// The attributes of a collection's directory. One that was closed since they were last computed is not opened, nor is
+    /// one of a remote that nobody has entered.
     fn attr_of_collection(&self, tenant: &str, name: &str) -> Result<Attr> {
+        if let Some(attr) = self.unopened_attr(tenant, name, true) {
+            return Ok(attr);
+        }
         let known = match self.store().closed_summary::<RootAttr>(tenant, name) {
             Some(known) => known,
             None => {

@@ -1,13 +1,13 @@
 //! The mounted tree: tenants, their collections, and the files in them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
-use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Owner, Result};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, OwnedCollectionName, Owner, Result};
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
@@ -55,14 +55,16 @@ pub struct Vfs {
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
-    looked_up: LookedUp,
+    pub(super) looked_up: LookedUp,
 }
 
 /// The memory of a mount: the targets of inode numbers that were looked up by name, orders and names of forms, and the use
 /// of caches.
 #[derive(Default)]
-struct LookedUp {
-    collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
+pub(super) struct LookedUp {
+    pub collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
+    /// The collections of a remote that were opened.
+    pub entered: RwLock<HashSet<OwnedCollectionName>>,
     /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
     form_numbers: FormNumbers,
@@ -73,13 +75,13 @@ struct LookedUp {
 }
 
 /// A collection that was looked up.
-struct KnownCollection {
-    tenant: String,
-    name: String,
-    /// The store may close it while nobody uses it.
-    collection: Weak<Collection>,
+pub(super) struct KnownCollection {
+    pub tenant: String,
+    pub name: String,
+    /// The store may close it while nobody uses it. Of a remote, nobody may have opened it yet.
+    pub collection: Weak<Collection>,
     /// Of a remote, whose next opening could show another snapshot.
-    kept: Option<Arc<Collection>>,
+    pub kept: Option<Arc<Collection>>,
 }
 
 impl KnownCollection {
@@ -294,6 +296,9 @@ impl Vfs {
 
     /// The attributes of an inode number, also of an open unlinked file and of a removed directory.
     pub fn stat(&self, ino: Ino) -> Result<Attr> {
+        if let Some(attr) = self.stat_unopened(ino) {
+            return Ok(attr);
+        }
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
             Err(error) => match self.open_file(ino) {
@@ -346,6 +351,9 @@ impl Vfs {
             |known: &KnownCollection| std::ptr::eq(known.collection.as_ptr(), Arc::as_ptr(&collection));
         if self.looked_up.collections.read().get(&number).is_some_and(is_known) {
             return Ok(collection);
+        }
+        if self.store.shows_snapshots() {
+            self.looked_up.entered.write().insert(OwnedCollectionName::new(tenant, name));
         }
         let known = KnownCollection {
             tenant: tenant.to_owned(),

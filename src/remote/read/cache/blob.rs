@@ -6,15 +6,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::format::snapshot::keys;
+use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::piece_map::PieceState;
 use crate::remote::client::Wanted;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
+use crate::remote::read::cache::pace::Written;
 use crate::remote::read::cache::root::{BLOBS, Root, unlinked};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::pieces::{Bases, TRIES, fetched};
@@ -194,6 +195,16 @@ impl Drop for Counted {
     }
 }
 
+/// The answer of the disk of a cache to a piece.
+pub(in crate::remote) enum DiskNews<'a> {
+    /// It did not take it.
+    Failed(&'a io::Error),
+    /// It took it, right or wrong, in this time.
+    Wrote(Written),
+    /// It did not get it, and these are its bytes.
+    Left(PieceName, &'a Arc<Vec<u8>>),
+}
+
 /// The fetching of a piece. Those who wait are woken however it ends.
 pub(in crate::remote) struct Fetching {
     blob: Arc<Blob>,
@@ -217,17 +228,17 @@ impl Fetching {
         self.claim.piece().map_or(0, |piece| u64::from(piece.raw))
     }
 
-    /// Fetches the piece: into the file, if the cache has room for it. A difference is made of `bases`. `failed` is
-    /// told why the disk did not take it.
+    /// Fetches the piece: into the file, if the cache has room for it. A difference is made of `bases`. `told` hears of the
+    /// disk.
     pub async fn run(
         mut self,
         mirrors: &Mirrors,
         bases: &dyn Bases,
         class: Class,
-        failed: &(dyn Fn(&io::Error) + Sync),
+        told: &(dyn Fn(DiskNews<'_>) + Sync),
     ) -> Result<Got, Arc<Failure>> {
         let has_room = self.counted.bytes > 0;
-        let got = match if has_room { Some(self.fetch(mirrors, bases, class).await) } else { None } {
+        let got = match if has_room { Some(self.fetch(mirrors, bases, class, told).await) } else { None } {
             Some(Ok(())) => {
                 self.counted.bytes = 0;
                 Ok(Got::Here)
@@ -235,9 +246,14 @@ impl Fetching {
             Some(Err(failure)) if !matches!(failure, Failure::Local(_)) => Err(failure),
             not_taken => {
                 if let Some(Err(Failure::Local(error))) = &not_taken {
-                    failed(error);
+                    told(DiskNews::Failed(error));
                 }
-                self.in_memory(mirrors, bases, class).await.map(|bytes| Got::Unkept(Arc::new(bytes)))
+                let bytes = self.in_memory(mirrors, bases, class).await.map(Arc::new);
+                // Before the claim ends: who comes then finds it there.
+                if let (Ok(bytes), Some(piece)) = (&bytes, self.claim.piece()) {
+                    told(DiskNews::Left(piece.name, bytes));
+                }
+                bytes.map(Got::Unkept)
             }
         };
         self.claim.end(got.map_err(Arc::new))
@@ -254,7 +270,13 @@ impl Fetching {
     }
 
     /// Fetches the piece into the file.
-    async fn fetch(&self, mirrors: &Mirrors, bases: &dyn Bases, class: Class) -> Result<(), Failure> {
+    async fn fetch(
+        &self,
+        mirrors: &Mirrors,
+        bases: &dyn Bases,
+        class: Class,
+        told: &(dyn Fn(DiskNews<'_>) + Sync),
+    ) -> Result<(), Failure> {
         let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
         if let Some(bytes) = bases.copy(piece) {
             return self.claim.keep(&bytes).map_err(Failure::Local);
@@ -267,11 +289,15 @@ impl Fetching {
             let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
             let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
             let key = keys::piece(&piece.name);
+            let begun = Instant::now();
             match place.client().fetch(&key, whole, class, |chunk| arrival.take(chunk)).await {
                 Err(failure) if place.leads_on(&failure) => continue,
                 done => done?,
             }
-            if arrival.finish().map_err(Failure::Local)? == piece.name.digest {
+            let (digest, writing) = arrival.finish().map_err(Failure::Local)?;
+            let (bytes, total) = (u64::from(piece.stored), begun.elapsed());
+            told(DiskNews::Wrote(Written { bytes, writing, total }));
+            if digest == piece.name.digest {
                 self.claim.arrived(Some(piece.name.digest));
                 return Ok(());
             }

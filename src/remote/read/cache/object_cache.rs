@@ -94,17 +94,6 @@ impl Cache {
         found
     }
 
-    /// Whether there is an object of this kind and length.
-    pub fn keeps_one_of(&self, kind: Kind, len: u64) -> bool {
-        let files = self.files.lock();
-        files.kept.iter().any(|(place, kept)| kept.stored == len && Kind::at(place) == Some(kind))
-    }
-
-    /// Whether there are objects of this kind.
-    pub fn keeps_any_of(&self, kind: Kind) -> bool {
-        self.files.lock().kept.keys().any(|place| Kind::at(place) == Some(kind))
-    }
-
     /// Whether there is this object, as far as can be told without reading it.
     pub fn keeps(&self, kind: Kind, name: &Digest) -> bool {
         self.files.lock().kept.contains_key(&kind.place(name))

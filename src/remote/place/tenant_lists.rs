@@ -1,0 +1,148 @@
+//! The lists of tenants' collections in a remote: how pushes and collections of garbage change them.
+//!
+//! A change reads a list, merges and writes it back if it is still the same (`If-Match`). On a server that cannot
+//! compare it reads it once more and merges again if others have overwritten the change. An entry counts only with the ETag
+//! of the `head/` of its collection, so an entry that was lost, or that a killed push has not made, hides nothing: readers
+//! ask for that collection until its next push, or the next collection of garbage.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::format::snapshot::keys::{self, KeyName};
+use crate::format::snapshot::tenant_list::{LIST_BYTES_MAX, ListedCollection, TenantList};
+use crate::model::{ErrorKind, Result};
+use crate::remote::client::{Put, Tagged};
+use crate::remote::place::remote::Remote;
+
+/// A list that others change all the time is given up.
+const TRIES_MAX: u32 = 12;
+/// The pause after the first try; each further one takes longer.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The list of a tenant, and its ETag. One that cannot be read is empty.
+fn read(remote: &Remote, tenant: &str) -> Result<Option<(TenantList, Option<String>)>> {
+    let key = keys::tenant_list(tenant);
+    let found = remote.client().get_tagged(&key, LIST_BYTES_MAX)?;
+    Ok(found.map(|Tagged { bytes, e_tag }| {
+        let list = TenantList::parse(&bytes).unwrap_or_else(|error| {
+            log::warn!("{}/{key}: {error}; it is made anew", remote.place());
+            TenantList::default()
+        });
+        (list, e_tag)
+    }))
+}
+
+/// The list of a tenant's collections; empty if it is missing or cannot be read.
+pub(in crate::remote) fn listed(remote: &Remote, tenant: &str) -> Result<TenantList> {
+    Ok(read(remote, tenant)?.map(|(list, _)| list).unwrap_or_default())
+}
+
+/// Changes the list of a tenant's collections.
+pub(in crate::remote) fn change(
+    remote: &Remote,
+    tenant: &str,
+    change: impl Fn(&mut TenantList),
+) -> Result<()> {
+    let (key, mut refused) = (keys::tenant_list(tenant), None);
+    for tried in 0..TRIES_MAX {
+        let (before, e_tag) = read(remote, tenant)?.map_or((None, None), |(list, e_tag)| (Some(list), e_tag));
+        let mut list = before.clone().unwrap_or_default();
+        change(&mut list);
+        if before.as_ref() == Some(&list) {
+            return Ok(());
+        }
+        let bytes = Bytes::from(list.to_text());
+        if bytes.len() as u64 > LIST_BYTES_MAX {
+            log::warn!("{}: {tenant} has too many collections for a list", remote.place());
+            return Ok(());
+        }
+        // Some servers refuse the ETag that they have just said.
+        let is_compared = before.is_none() || e_tag.is_some() && refused != Some(e_tag.clone());
+        let put = match is_compared {
+            true => remote.client().replace(&key, bytes.clone(), e_tag.clone()),
+            false => remote.client().put(&key, bytes.clone()).map(|_| Put::Exists),
+        };
+        match put {
+            Ok(Put::Created) => return Ok(()),
+            Ok(Put::Exists) => refused = Some(e_tag),
+            // The next look says whether it is still there.
+            Err(error) if error.kind() == ErrorKind::NotSupported => remote.client().put(&key, bytes)?,
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(PAUSE * tried);
+    }
+    log::warn!("{}/{key}: others change it all the time", remote.place());
+    Ok(())
+}
+
+/// The hints of a tenant's collections, by the last parts of their keys, with their ETags.
+pub(in crate::remote) fn heads(remote: &Remote, tenant: &str) -> Result<HashMap<String, String>> {
+    let above = keys::heads_of_tenant(tenant);
+    let listed = remote.client().list(above.trim_end_matches('/'), None)?;
+    let named =
+        listed.into_iter().filter_map(|head| Some((head.key.strip_prefix(&above)?.to_owned(), head.e_tag)));
+    Ok(named.filter(|(name, _)| keys::unescape(name).is_some()).collect())
+}
+
+/// Whether an entry was made with the present hint of its collection, which has this ETag.
+pub(in crate::remote) fn is_of_head(listed: &ListedCollection, head: &str) -> bool {
+    !head.is_empty() && listed.head == head
+}
+
+/// The name in a last part of a key, if it is whole there.
+pub(in crate::remote) fn whole_name(part: &str) -> Option<String> {
+    match keys::unescape(part)? {
+        KeyName::Whole(name) => Some(name),
+        KeyName::Shortened(_) => None,
+    }
+}
+
+/// The knowledge of a collection of garbage before it lists manifests.
+pub(in crate::remote) struct Rebuilding {
+    heads: HashMap<String, String>,
+    before: TenantList,
+}
+
+impl Rebuilding {
+    /// Looks at a tenant before the manifests are listed: a push that comes later leaves another `head/`.
+    pub fn begin(remote: &Remote, tenant: &str) -> Result<Rebuilding> {
+        Ok(Rebuilding { heads: heads(remote, tenant)?, before: listed(remote, tenant)? })
+    }
+
+    /// Makes the list that of these newest snapshots. Collections that are listed and have no snapshot go.
+    pub fn end(
+        mut self,
+        remote: &Remote,
+        tenant: &str,
+        mut newest: BTreeMap<String, ListedCollection>,
+    ) -> Result<()> {
+        for (name, listed) in &mut newest {
+            let part = keys::escape(name);
+            // It is missing since a push was killed.
+            if !self.heads.contains_key(&part) {
+                let number = Bytes::from(format!("{:016x}", listed.number));
+                let e_tag = remote.client().put_tagged(&keys::head(tenant, name), number)?;
+                self.heads.insert(part.clone(), e_tag);
+            }
+            listed.head = self.heads.get(&part).cloned().unwrap_or_default();
+        }
+        let before = &self.before;
+        change(remote, tenant, |list| {
+            list.0.retain(|name, listed| newest.contains_key(name) || before.0.get(name) != Some(&*listed));
+            let mut made = TenantList(newest.clone());
+            for (name, made) in &mut made.0 {
+                // A push knows more than the manifest.
+                let known = list
+                    .0
+                    .get(name)
+                    .filter(|known| (known.number, known.digest) == (made.number, made.digest));
+                if let Some(known) = known {
+                    *made = ListedCollection { directory: known.directory, ..made.clone() };
+                }
+            }
+            list.take(&made);
+        })
+    }
+}
