@@ -1,13 +1,12 @@
-//! The control files `sync`, `jobs`, `config`, `policy` and `remove`, and the reasons of refused changes of names.
+//! The control files `sync`, `jobs`, `config`, `policy` and `remove`, and the reasons of refused renames.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 use crate::control::context::{Context, Mounted, no_file};
 use crate::control::jobs::Of;
 use crate::control::refusals::Asker;
 use crate::engine;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, Result};
 use crate::store::{Access, Look, ROOT, Refreshed};
 use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
@@ -82,31 +81,6 @@ pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
     let removed = context.mounted.vfs.remove_collection(tenant, name)?;
     context.mounted.store().events().removed(&format!("{tenant}/{name}"), context.user);
     Ok(removed)
-}
-
-/// Keeps the reason why a name was not made or removed in a directory, for programs that ask the directory for it. The error
-/// numbers that every file system has for names explain themselves.
-pub fn note_refused_name(mounted: &Mounted, user: u32, child: ChildName<'_>, doing: &str, error: &Error) {
-    let explains_itself = matches!(
-        error.kind(),
-        ErrorKind::NotFound
-            | ErrorKind::Exists
-            | ErrorKind::NotEmpty
-            | ErrorKind::IsDirectory
-            | ErrorKind::NotDirectory
-            | ErrorKind::Gone
-    );
-    let ino = child.parent.own();
-    let path = match mounted.vfs.locate(ino) {
-        Ok(Located::Root) => "/".to_owned(),
-        Ok(Located::Tenant(tenant)) => tenant,
-        Ok(Located::Node(view)) => view.path(),
-        _ => return,
-    };
-    if !explains_itself {
-        let request = format!("{doing} {}", OsStr::from_bytes(child.name).display());
-        mounted.refusals.note(Asker { ino, user }, &path, &request, error);
-    }
 }
 
 /// Keeps the reason why a tenant or a collection was not renamed, for programs that ask for it.

@@ -68,16 +68,15 @@ impl Service for Dispatcher {
             Operation::MakeDirectory { name, mode, umask } => {
                 self.measured(Counted::Mkdir, child(name), || {
                     let made = self.vfs.make_directory(node, name, mode & !umask, by.owner());
-                    self.made("mkdir", reply, self.explained(user, child(name), "mkdir", made));
+                    self.made("mkdir", reply, made);
                 });
             }
             Operation::Unlink { name } => {
-                self.measured(Counted::Unlink, child(name), || self.unlink(user, child(name), reply));
+                self.measured(Counted::Unlink, child(name), || self.unlink(child(name), reply));
             }
             Operation::RemoveDirectory { name } => {
                 self.measured(Counted::Rmdir, child(name), || {
-                    let removed = self.vfs.remove_directory(node, name, by.user);
-                    self.done("rmdir", reply, self.explained(user, child(name), "rmdir", removed));
+                    self.done("rmdir", reply, self.vfs.remove_directory(node, name, by.user));
                 });
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
@@ -88,8 +87,7 @@ impl Service for Dispatcher {
             }
             Operation::Link { node: target, new_name } => {
                 self.measured(Counted::Link, child(new_name), || {
-                    let made = self.vfs.link(target.own(), node, new_name);
-                    self.made("link", reply, self.explained(user, child(new_name), "link", made));
+                    self.made("link", reply, self.vfs.link(target.own(), node, new_name));
                 });
             }
             Operation::Open { flags } => {
@@ -98,7 +96,7 @@ impl Service for Dispatcher {
             Operation::Create { name, mode, umask, flags } => {
                 self.measured(Counted::Create, child(name), || {
                     let made = self.vfs.create(node, name, mode & !umask, by.owner());
-                    self.created(self.explained(user, child(name), "create", made), flags, reply);
+                    self.created(made, flags, reply);
                 });
             }
             Operation::Read { handle, offset, size, flags } => {
@@ -189,11 +187,6 @@ impl Service for Dispatcher {
 }
 
 impl Dispatcher {
-    /// Keeps the reason of a refused change of a name for its directory.
-    fn explained<T>(&self, user: u32, child: ChildName<'_>, doing: &str, done: Result<T>) -> Result<T> {
-        done.inspect_err(|error| control::note_refused_name(&self.mounted, user, child, doing, error))
-    }
-
     fn done(&self, doing: &str, reply: Reply, done: Result<()>) {
         match done {
             Ok(()) => reply.ok(),
@@ -273,8 +266,7 @@ impl Dispatcher {
         let (name, target) = (name.to_owned(), target.to_owned());
         self.recognizing(tenant, "symlink", move |dispatcher| {
             let made = dispatcher.vfs.symlink(parent, &name, &target, by.owner());
-            let child = ChildName { parent, name: &name };
-            dispatcher.made("symlink", reply, dispatcher.explained(by.user, child, "symlink", made));
+            dispatcher.made("symlink", reply, made);
         });
     }
 
@@ -289,19 +281,16 @@ impl Dispatcher {
         if mode & libc::S_IFMT != libc::S_IFREG {
             return reply.error(errno::NO_DEVICES);
         }
-        let made = self.vfs.create(parent, name, mode & !umask, by.owner());
-        self.made("mknod", reply, self.explained(by.user, ChildName { parent, name }, "create", made));
+        self.made("mknod", reply, self.vfs.create(parent, name, mode & !umask, by.owner()));
     }
 
-    fn unlink(&self, user: u32, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
+    fn unlink(&self, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
         // The next name of a file may tell its content.
         let tenant = self.recognized_by_names(parent, &[name]);
         let name = name.to_owned();
         self.recognizing(tenant, "unlink", move |dispatcher| {
             let from = ChildName { parent, name: &name };
-            dispatcher.name_gone("unlink", reply, from, || {
-                dispatcher.explained(user, from, "unlink", dispatcher.vfs.unlink(parent, &name))
-            });
+            dispatcher.name_gone("unlink", reply, from, || dispatcher.vfs.unlink(parent, &name));
         });
     }
 
