@@ -70,15 +70,16 @@ impl Service for Dispatcher {
             Operation::MakeDirectory { name, mode, umask } => {
                 self.measured(Counted::Mkdir, child(name), || {
                     let made = self.vfs.make_directory(node, name, mode & !umask, by.owner());
-                    self.made("mkdir", reply, made);
+                    self.made("mkdir", reply, self.noted(user, child(name), "make", made));
                 });
             }
             Operation::Unlink { name } => {
-                self.measured(Counted::Unlink, child(name), || self.unlink(child(name), reply));
+                self.measured(Counted::Unlink, child(name), || self.unlink(user, child(name), reply));
             }
             Operation::RemoveDirectory { name } => {
                 self.measured(Counted::Rmdir, child(name), || {
-                    self.done("rmdir", reply, self.vfs.remove_directory(node, name, by.user));
+                    let removed = self.vfs.remove_directory(node, name, user);
+                    self.done("rmdir", reply, self.noted(user, child(name), "remove", removed));
                 });
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
@@ -89,7 +90,7 @@ impl Service for Dispatcher {
             }
             Operation::Link { node: target, new_name } => {
                 self.measured(Counted::Link, child(new_name), || {
-                    self.link(target.own(), child(new_name), reply);
+                    self.link(user, target.own(), child(new_name), reply);
                 });
             }
             Operation::Open { flags } => {
@@ -98,7 +99,7 @@ impl Service for Dispatcher {
             Operation::Create { name, mode, umask, flags } => {
                 self.measured(Counted::Create, child(name), || {
                     let made = self.vfs.create(node, name, mode & !umask, by.owner());
-                    self.created(made, flags, reply);
+                    self.created(self.noted(user, child(name), "make", made), flags, reply);
                 });
             }
             Operation::CreateNameless { mode, umask, flags } => {
@@ -237,6 +238,11 @@ impl Dispatcher {
         }
     }
 
+    /// Keeps the reason of a refusal, which a user may ask the directory for.
+    fn noted<T>(&self, user: u32, at: ChildName<'_>, doing: &str, done: Result<T>) -> Result<T> {
+        done.inspect_err(|error| control::note_refused_name(&self.mounted, user, at, doing, error))
+    }
+
     fn forget(&self, inodes: impl IntoIterator<Item = ForgottenInode>, reply: Reply) {
         for ForgottenInode { node, replies } in inodes {
             self.measured(Counted::Forget, node, || self.vfs.forget_inode(node, replies));
@@ -276,6 +282,7 @@ impl Dispatcher {
         let (name, target) = (name.to_owned(), target.to_owned());
         self.recognizing(tenant, "symlink", move |dispatcher| {
             let made = dispatcher.vfs.symlink(parent, &name, &target, by.owner());
+            let made = dispatcher.noted(by.user, ChildName { parent, name: &name }, "make", made);
             dispatcher.made("symlink", reply, made);
         });
     }
@@ -291,26 +298,31 @@ impl Dispatcher {
         if mode & libc::S_IFMT != libc::S_IFREG {
             return reply.error(errno::NO_DEVICES);
         }
-        self.made("mknod", reply, self.vfs.create(parent, name, mode & !umask, by.owner()));
+        let made = self.vfs.create(parent, name, mode & !umask, by.owner());
+        self.made("mknod", reply, self.noted(by.user, ChildName { parent, name }, "make", made));
     }
 
-    fn link(&self, target: Ino, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
+    fn link(&self, user: u32, target: Ino, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
         // Its first name tells the content of a file that was made without one.
         let is_nameless = self.vfs.unlinked_open_file(target).is_some();
         let tenant = if is_nameless { self.recognized_by_names(parent, &[name]) } else { None };
         let name = name.to_owned();
         self.recognizing(tenant, "link", move |dispatcher| {
-            dispatcher.made("link", reply, dispatcher.vfs.link(target, parent, &name));
+            let made = dispatcher.vfs.link(target, parent, &name);
+            let made = dispatcher.noted(user, ChildName { parent, name: &name }, "make", made);
+            dispatcher.made("link", reply, made);
         });
     }
 
-    fn unlink(&self, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
+    fn unlink(&self, user: u32, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
         // The next name of a file may tell its content.
         let tenant = self.recognized_by_names(parent, &[name]);
         let name = name.to_owned();
         self.recognizing(tenant, "unlink", move |dispatcher| {
             let from = ChildName { parent, name: &name };
-            dispatcher.name_gone("unlink", reply, from, || dispatcher.vfs.unlink(parent, &name));
+            dispatcher.name_gone("unlink", reply, from, || {
+                dispatcher.noted(user, from, "remove", dispatcher.vfs.unlink(parent, &name))
+            });
         });
     }
 

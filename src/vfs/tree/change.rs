@@ -745,6 +745,14 @@ impl Vfs {
         match self.locate(ino)? {
             Located::Node(view) if view.node.entry.id == ROOT && is_ours(name) => Err(not_here()),
             Located::Node(FileView { collection, node }) => Ok(Directory { collection, node: node.entry.id }),
+            Located::Root => {
+                let text = "files have their place in a collection, two directories below: mkdir -p TENANT/COLLECTION";
+                Err(Error::new(ErrorKind::Denied, text))
+            }
+            Located::Tenant(_) => {
+                let text = "files have their place in a collection, a directory below: mkdir COLLECTION";
+                Err(Error::new(ErrorKind::Denied, text))
+            }
             _ => Err(not_here()),
         }
     }
