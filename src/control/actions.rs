@@ -1,4 +1,4 @@
-//! The control files `sync`, `jobs`, `config`, `policy` and `remove`, and the reasons of refused renames.
+//! The control files `sync`, `jobs`, `config`, `policy` and `remove`, and the reasons of refused names.
 
 use std::ffi::OsStr;
 
@@ -6,7 +6,7 @@ use crate::control::context::{Context, Mounted, no_file};
 use crate::control::jobs::Of;
 use crate::control::refusals::Asker;
 use crate::engine;
-use crate::model::{Error, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::{Access, Look, ROOT, Refreshed};
 use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
@@ -81,6 +81,21 @@ pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
     let removed = context.mounted.vfs.remove_collection(tenant, name)?;
     context.mounted.store().events().removed(&format!("{tenant}/{name}"), context.user);
     Ok(removed)
+}
+
+/// Keeps the reason why a user may not make or remove a name, for programs that ask the directory for it.
+pub fn note_refused_name(mounted: &Mounted, user: u32, at: ChildName<'_>, doing: &str, error: &Error) {
+    if error.kind() != ErrorKind::Denied {
+        return;
+    }
+    let path = match mounted.vfs.locate(at.parent) {
+        Ok(Located::Root) => String::new(),
+        Ok(Located::Tenant(tenant)) => tenant,
+        Ok(Located::Node(view)) => view.path(),
+        _ => return,
+    };
+    let request = format!("{doing} {}", String::from_utf8_lossy(at.name));
+    mounted.refusals.note(Asker { ino: at.parent.own(), user }, &path, &request, error);
 }
 
 /// Keeps the reason why a tenant or a collection was not renamed, for programs that ask for it.

@@ -148,6 +148,10 @@ pub struct SharedName {
 }
 
 impl SharedName {
+    pub(in crate::store) fn new(collection: &str, number: u64) -> SharedName {
+        SharedName { collection: collection.into(), number }
+    }
+
     /// Its path in the store.
     pub(in crate::store) fn path(&self) -> String {
         format!("{}/data/{:016x}", self.collection, self.number)
@@ -261,6 +265,11 @@ impl Sharing {
                 scope.sampled.remove(&(len, sample));
             }
         }
+    }
+
+    /// Whether files of two tenants may share data files.
+    pub fn may_share(&self, one: &str, other: &str) -> bool {
+        self.is_on() && self.scope(one) == self.scope(other)
     }
 
     fn scope<'a>(&self, tenant: &'a str) -> &'a str {

@@ -68,6 +68,7 @@ pub use disk::remote::{RemoteError, Traffic};
 pub use events::{Event, EventKind, Events, Step};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};
+pub use io::copy::LinkedFile;
 pub use io::link::Shared;
 pub use io::migrate::Elements;
 pub use io::packed_blocks::exact_difference;

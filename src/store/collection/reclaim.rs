@@ -36,8 +36,11 @@ impl Collection {
     pub fn discard(&self, draft: &Object) {
         let len = draft.entry.block_bytes;
         let write_state = draft.write_state();
-        let mut dropped: Vec<Stored> =
-            write_state.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
+        let slots = |dirty: &BTreeMap<u32, Stored>| -> Vec<Stored> {
+            let slots = dirty.values().filter(|stored| !stored.in_data);
+            slots.map(|stored| Stored { len, ..*stored }).collect()
+        };
+        let mut dropped = slots(&write_state.dirty.read());
         dropped.append(&mut write_state.writing.lock().dropped);
         self.drop_payloads(dropped);
         if let Some(extent) = draft.extent().filter(|extent| extent.file != MEMORY_FILE) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
+use crate::format::log::catalog::NodeEntry;
 use crate::ingest::{Join, Joined, is_ordinary, join};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::disk::File;
@@ -46,6 +47,19 @@ impl OpenFiles {
             open.retain(|_, open_file| open_file.strong_count() > 0);
         }
         open.insert(key, Arc::downgrade(&open_file));
+        Ok(open_file)
+    }
+
+    /// Opens an empty file that the log does not have.
+    pub fn open_nameless(
+        &self,
+        collection: &Arc<Collection>,
+        entry: NodeEntry,
+        verify: Verify,
+    ) -> Result<Arc<OpenFile>> {
+        let key = (collection.state().number(), entry.id);
+        let open_file = Arc::new(OpenFile::nameless(collection, entry, verify)?);
+        self.open.lock().insert(key, Arc::downgrade(&open_file));
         Ok(open_file)
     }
 
