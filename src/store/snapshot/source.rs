@@ -19,6 +19,10 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
+    /// The snapshot of a collection with this number; `None` if there is none.
+    fn numbered(&self, _tenant: &str, _collection: &str, _number: u64) -> io::Result<Option<Snapshot>> {
+        Ok(None)
+    }
     /// A text that differs after something was pushed; `None` if the source has none, or does not give it.
     fn last_push(&self) -> Option<Vec<u8>> {
         None
