@@ -11,6 +11,7 @@
 //! Invariant:
 //! 1. The bases of a file belong to a later version, so a chain of differences ends.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ use crate::store::disk::{Disk, File, FileAttributes, Open, ReadAt, read_only, wr
 use crate::store::link_candidates::data_number;
 use crate::store::pieces::difference::apply_chunk;
 
+/// Begins the name of the directory of a version that is being made or removed.
+pub(in crate::store) const UNFINISHED: &str = "unfinished-";
 /// The log of a collection; the room `log` is above this one.
 pub(in crate::store) const LOG_NAME: &str = "meta.log";
 /// The directory of the versions in that of a collection.
@@ -54,11 +57,17 @@ pub fn version_in(name: &str) -> Option<(&str, u64)> {
     number_of(number).map(|number| (collection, number))
 }
 
+/// The highest number of a version.
+const NUMBER_MAX: u64 = 1 << 32;
+
 /// The number of the version whose directory has this name.
 pub fn number_of(name: &str) -> Option<u64> {
     let number = name.parse::<u64>().ok()?;
-    (number > 0 && number.to_string() == name).then_some(number)
+    ((1..=NUMBER_MAX).contains(&number) && number.to_string() == name).then_some(number)
 }
+
+/// Files of versions, by path.
+type Opened = HashMap<String, Arc<dyn File>>;
 
 /// The disk of a store, with the versions of its collections.
 pub(in crate::store) struct VersionDisk {
@@ -71,25 +80,41 @@ impl VersionDisk {
         VersionDisk { disk: disk.clone() }
     }
 
-    fn opened(&self, path: &str, depth: usize) -> io::Result<Arc<dyn File>> {
+    /// Opens a file of a version. `opened` has those that were opened for the same one: many may have one base.
+    fn opened(&self, path: &str, depth: usize, opened: &mut Opened) -> io::Result<Arc<dyn File>> {
+        if let Some(file) = opened.get(path) {
+            return Ok(file.clone());
+        }
+        let file = self.opened_once(path, depth, opened)?;
+        opened.insert(path.to_owned(), file.clone());
+        Ok(file)
+    }
+
+    fn opened_once(&self, path: &str, depth: usize, opened: &mut Opened) -> io::Result<Arc<dyn File>> {
         let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         let whole = match self.disk.open(path, Open::Read) {
             Err(error) if is_missing(&error) => error,
-            opened => return opened,
+            whole => return whole,
         };
         let is_log = path.ends_with(LOG_NAME);
         let suffix = if is_log { PACKED } else { DIFFERENCE };
         let stored = match self.disk.open(&format!("{path}{suffix}"), Open::Read) {
             // The whole file may have taken its place meanwhile. Other errors name it as a reader knows it.
             Err(error) if is_missing(&error) => return self.disk.open(path, Open::Read).map_err(|_| whole),
-            opened => opened?,
+            stored => stored?,
         };
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{path}: {error}"));
-        let opened = if is_log { unpacked(&*stored) } else { self.difference(path, stored, depth) };
-        opened.map_err(named)
+        let file = if is_log { unpacked(&*stored) } else { self.difference(path, stored, depth, opened) };
+        file.map_err(named)
     }
 
-    fn difference(&self, path: &str, file: Arc<dyn File>, depth: usize) -> io::Result<Arc<dyn File>> {
+    fn difference(
+        &self,
+        path: &str,
+        file: Arc<dyn File>,
+        depth: usize,
+        opened: &mut Opened,
+    ) -> io::Result<Arc<dyn File>> {
         let head = read_head(&*file).map_err(damaged)?;
         let (directory, number) = directory_of(path).ok_or(io::ErrorKind::NotFound)?;
         if head.next <= number || depth >= CHAIN_MAX {
@@ -101,7 +126,7 @@ impl VersionDisk {
             .bases
             .iter()
             .map(|name| match is_payload_name(name) {
-                true => self.opened(&format!("{directory}/{}/{name}", head.next), depth + 1),
+                true => self.opened(&format!("{directory}/{}/{name}", head.next), depth + 1, opened),
                 false => Err(damaged(Error::corrupt("it names a file that no version has"))),
             })
             .collect();
@@ -145,8 +170,8 @@ impl ForwardDisk for VersionDisk {
         }
         // `VERSION/data/NAME` is `VERSION/NAME`.
         match path.rsplit_once("/data/").filter(|(_, name)| !name.contains('/')) {
-            Some((version, name)) => self.opened(&format!("{version}/{name}"), 0),
-            None => self.opened(path, 0),
+            Some((version, name)) => self.opened(&format!("{version}/{name}"), 0, &mut Opened::new()),
+            None => self.opened(path, 0, &mut Opened::new()),
         }
     }
 

@@ -213,8 +213,9 @@ pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Ver
     }
     let (mut seen, mut found) = (HashMap::new(), Vec::new());
     for (number, stored) in files.into_iter().rev() {
-        let log = format!("{}/{LOG_NAME}", directory(place, number));
-        let log = disk.open(&log, Open::Read).or_else(|_| disk.open(&format!("{log}{PACKED}"), Open::Read));
+        let path = format!("{}/{LOG_NAME}", directory(place, number));
+        let log = disk.open(&path, Open::Read);
+        let log = log.or_else(|_| disk.open(&format!("{path}{PACKED}"), Open::Read));
         let mut bytes = log.and_then(|log| log.len()).unwrap_or(0);
         for stored in &stored {
             let is_first =
@@ -223,7 +224,10 @@ pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Ver
                 bytes += stored.bytes;
             }
         }
-        let described = Description::read(disk, &directory(place, number))?;
+        // The version reads without it.
+        let described = Description::read(disk, &directory(place, number));
+        let described = described.inspect_err(|error| log::warn!("version {number} of {place}: {error}"));
+        let described = described.unwrap_or_default();
         let Description { created_at, bytes: logical, changed, .. } = described;
         found.push(Version { number, created_at, bytes: logical, stored: bytes, changed });
     }

@@ -328,6 +328,29 @@ fn a_removed_version_leaves_the_others_as_they_are() {
 }
 
 #[test]
+fn a_version_that_an_interrupted_removal_left_is_kept_by_the_next_one() {
+    let run = Run::random(5);
+    for step in 1..=5 {
+        run.keep(step, &[]);
+    }
+    let (store, versions) = (run.place.store(), run.place.path("store/run/policy/versions"));
+    let copy = run.place.path("second");
+    let remove =
+        |number: &str| answer(tierfs().arg("rm").arg(&store).args(["run/policy", "--at", number])).ok();
+    support::script(&run.place.path(""), &format!("cp -a {}/2 {}", versions.display(), copy.display())).ok();
+    remove("2");
+    // As a kill leaves it: version 1 is a difference from version 3 already, and version 2 is still there.
+    fs::rename(&copy, versions.join("2")).unwrap();
+    remove("3");
+    fsck(&store);
+    let mounted = run.place.mount(&[]);
+    for kept in [1, 2, 4, 5] {
+        run.compare(&mounted, kept, kept);
+    }
+    mounted.unmount();
+}
+
+#[test]
 fn versions_of_a_model_that_changes_everywhere_stay_whole_and_files_that_stay_are_stored_once() {
     let place = Place::new();
     let mut random = Random(11);

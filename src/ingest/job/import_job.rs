@@ -205,7 +205,7 @@ impl Plan {
             })?;
         }
         let kept = KeptVersions { store, collection: &collection, request: &self.request, watch };
-        kept.before()?;
+        kept.before(sum)?;
         let job =
             ImportJob { plan: self, store, collection: &collection, owner, options: &options, watch, finish };
         let ran = job.all(sum).and_then(|()| kept.after(sum));

@@ -19,17 +19,27 @@ pub(super) struct KeptVersions<'a> {
 }
 
 impl KeptVersions<'_> {
-    /// Keeps the present state, unless a version is that state or nothing is there yet.
-    pub fn before(&self) -> Result<()> {
+    /// Keeps the present state, unless a version is that state or nothing is there yet. A state with damaged blocks is
+    /// noted and not kept: the import may mend it.
+    pub fn before(&self, sum: &mut Sum) -> Result<()> {
         if !self.request.previous {
             return Ok(());
         }
         self.store.check_versionable(self.collection)?;
         let is_empty = self.collection.state().directory(ROOT).is_none_or(|directory| directory.is_empty());
-        if !is_empty {
-            self.keep()?;
+        if is_empty {
+            return Ok(());
         }
-        Ok(())
+        match self.keep() {
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Absent) => {
+                let (path, note) =
+                    (self.collection.path(), format!("the state before is no version: {error}"));
+                self.watch.noted(&path, &note);
+                sum.notes.push((path, note));
+                Ok(())
+            }
+            kept => kept.map(drop),
+        }
     }
 
     /// Keeps the state after an import in which no file failed. Earlier versions become differences, the oldest go.

@@ -4,7 +4,7 @@
 //! next version has of the same tensors. The difference is written beside it, durably, before the file goes. Programs
 //! that have the file open keep it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::codec::ladder::Scratch;
 use crate::format::cursor::Reader;
 use crate::format::version::{CHUNK_BYTES, Stretch, VersionDifference};
 use crate::format::zstandard;
-use crate::model::{CollectionName, Dtype, Error, Progress, Result};
+use crate::model::{CollectionName, Dtype, Error, ErrorKind, Progress, Result};
 use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
 use crate::store::log::LOG_NAME;
 use crate::store::pieces::difference::{apply_chunk, encode_chunk, width};
@@ -82,7 +82,12 @@ impl Store {
         }
         for (older, newer) in numbers.iter().zip(numbers.iter().skip(1)) {
             let neighbours = Neighbours { place, older: *older, newer: *newer };
-            self.shrink_one(&neighbours, &names, progress)?;
+            match self.shrink_one(&neighbours, &names, progress) {
+                Err(error) if !matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::Full) => {
+                    log::warn!("{place}: version {older} stays as it is: {error}");
+                }
+                done => done?,
+            }
         }
         Ok(())
     }
@@ -229,6 +234,13 @@ impl Store {
             return Ok(());
         }
         let compared = self.compared(of)?;
+        let named = compared.canonical.files().iter().filter_map(|file| file_name(file.kind, file.number));
+        let named: HashSet<String> = named.collect();
+        if let Some(left) = needing.iter().find(|name| !named.contains(**name)) {
+            return Err(Error::corrupt(format!(
+                "{own}/{left} is needed, and the log of its version does not name it"
+            )));
+        }
         for file in compared.canonical.files() {
             let Some(name) =
                 file_name(file.kind, file.number).filter(|name| needing.contains(&name.as_str()))
@@ -256,19 +268,17 @@ impl Store {
     fn chain_to(&self, of: &Neighbours<'_>, name: &str) -> Result<(u32, u64)> {
         let disk = &*self.disk;
         let (mut longest, mut bytes) = (0, 0);
-        let numbers = numbers(disk, of.place)?;
-        let earlier = numbers.partition_point(|number| *number < of.older);
-        let Some(before) = earlier.checked_sub(1).and_then(|before| numbers.get(before)) else {
-            return Ok((0, 0));
-        };
-        let before = directory(of.place, *before);
-        for file in stored(disk, &before)?.into_iter().filter(|file| file.is_difference) {
-            let head = head_of(disk, &before, &file.name)?;
-            if let Some(head) =
-                head.filter(|head| head.next == of.older && head.bases.iter().any(|base| base == name))
-            {
-                longest = longest.max(head.chain_files);
-                bytes = bytes.max(head.chain_bytes);
+        for before in numbers(disk, of.place)?.into_iter().take_while(|number| *number < of.older) {
+            let before = directory(of.place, before);
+            for file in stored(disk, &before)?.into_iter().filter(|file| file.is_difference) {
+                let head = head_of(disk, &before, &file.name)?;
+                let leads_here = |head: &VersionDifference| {
+                    head.next == of.older && head.bases.iter().any(|base| base == name)
+                };
+                if let Some(head) = head.filter(leads_here) {
+                    longest = longest.max(head.chain_files);
+                    bytes = bytes.max(head.chain_bytes);
+                }
             }
         }
         Ok((longest, bytes))

@@ -14,13 +14,11 @@ use crate::store::snapshot::canonical::{Canonical, log_of};
 use crate::store::snapshot::freeze::{Frozen, copied};
 use crate::store::snapshot::payloads::CanonicalFile;
 use crate::store::store::Store;
-use crate::store::version_disk::VERSIONS;
+use crate::store::version_disk::{UNFINISHED, VERSIONS};
 use crate::store::version_list::{Description, bytes_of_versions, directory, file_name, numbers};
 
 /// Bytes of a file that are copied at a time.
 const STEP_BYTES: u64 = 8 << 20;
-/// Begins the name of the directory of a version that is being made or removed.
-pub(super) const UNFINISHED: &str = "unfinished-";
 
 /// A version that is the present state of a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,9 +44,12 @@ impl Store {
         }
         let state = *blake3::hash(canonical.log()).as_bytes();
         let newest = numbers(&*self.disk, place)?.last().copied();
-        if let Some(number) = newest
-            && Description::read(&*self.disk, &directory(place, number))?.state == state
-        {
+        // One whose description cannot be read is another state.
+        let is_that_state = |number: &u64| {
+            let described = Description::read(&*self.disk, &directory(place, *number));
+            described.is_ok_and(|described| described.state == state)
+        };
+        if let Some(number) = newest.filter(is_that_state) {
             return Ok(Kept { number, is_new: false });
         }
         let number = newest.unwrap_or(0) + 1;

@@ -12,7 +12,7 @@
 //!   present state stays a whole file that the kernel reads itself, and the space of 20 checkpoints is that of one and
 //!   19 differences. A file stays whole, as a keyframe, where its difference would be large, or where the chain of
 //!   differences that lead to it is long.
-//! - `remove.rs` removes versions. Files that are differences from the removed one are first stored as differences from
+//! - `open.rs` opens and removes versions. Files that are differences from the removed one are first stored as differences from
 //!   the version behind it.
 //! - `store/version_list.rs` has the file `version.toml`, and the list of versions.
 //!
@@ -26,6 +26,5 @@
 mod differences;
 mod keep;
 mod open;
-mod remove;
 
 pub use keep::Kept;
