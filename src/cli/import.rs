@@ -47,6 +47,8 @@ use crate::vfs::open::{OpenFiles, finish_renames};
 ///
 /// Example: tierfs import /srv/tensors acme ~/.cache/huggingface/hub
 ///
+/// Example: tierfs import --previous /srv/tensors run/policy ./checkpoint
+///
 /// Example: tierfs import --delete --dry-run /srv/tensors acme/llama ~/models/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -83,6 +85,13 @@ pub(super) struct Args {
     /// its parent, or TENANT/COLLECTION/TENSOR
     #[arg(long, value_name = "COLLECTION-OR-TENSOR")]
     parent: Option<String>,
+    /// Keep the state before the import and the state after it as versions, which .as/@N shows and tierfs log lists; an
+    /// earlier one is stored as its difference from the next
+    #[arg(long, conflicts_with_all = ["parent", "in_place", "reconstruct"])]
+    previous: bool,
+    /// Remove the oldest versions until N are left
+    #[arg(long, value_name = "N", requires = "previous", value_parser = clap::value_parser!(u64).range(1..))]
+    keep: Option<u64>,
     /// Copy nothing; the bytes stay in the source files, which must not change any more
     #[arg(long, conflicts_with = "tier")]
     in_place: bool,
@@ -253,6 +262,8 @@ impl Args {
             dtype: self.dtype,
             shape: self.shape,
             parent: self.parent,
+            previous: self.previous,
+            keep: self.keep,
             reconstruct: self.reconstruct,
             in_place: self.in_place,
             block_bytes: self.block_bytes,

@@ -41,7 +41,6 @@ mod import;
 mod init;
 mod jobs;
 mod join;
-#[cfg(feature = "remote")]
 mod log;
 mod ls;
 mod man;
@@ -93,7 +92,6 @@ enum Command {
     Clone(clone::Clone),
     #[cfg(feature = "remote")]
     Pull(clone::Pull),
-    #[cfg(feature = "remote")]
     Log(log::Args),
     #[cfg(feature = "remote")]
     Tag(tag::Args),
@@ -195,7 +193,6 @@ pub fn main() -> ExitCode {
         Command::Clone(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Pull(args) => args.run(),
-        #[cfg(feature = "remote")]
         Command::Log(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Tag(args) => args.run(),

@@ -6,8 +6,8 @@ use crate::control::context::{Context, Mounted, no_file};
 use crate::control::jobs::Of;
 use crate::control::refusals::Asker;
 use crate::engine;
-use crate::model::{Error, ErrorKind, Result};
-use crate::store::{Access, Look, ROOT, Refreshed};
+use crate::model::{CollectionName, Error, ErrorKind, Result};
+use crate::store::{Access, Look, ROOT, Refreshed, version_in};
 use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
@@ -75,10 +75,17 @@ pub(super) fn set_policy(context: &Context, text: &str) -> Result<Invalidation> 
     Ok(Invalidation::default())
 }
 
-/// Removes the named collection with everything in it.
+/// Removes the named collection with everything in it, or a version by its name below the tenant.
 pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
     let Scope::Tenant(tenant) = &context.view.scope else { return Err(no_file()) };
-    let removed = context.mounted.vfs.remove_collection(tenant, name)?;
+    let vfs = &context.mounted.vfs;
+    let removed = match version_in(name) {
+        Some((collection, number)) => {
+            vfs.remove_version(CollectionName::new(tenant, collection), number)?;
+            Invalidation::default()
+        }
+        None => vfs.remove_collection(tenant, name)?,
+    };
     context.mounted.store().events().removed(&format!("{tenant}/{name}"), context.user);
     Ok(removed)
 }

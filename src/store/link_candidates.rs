@@ -174,13 +174,16 @@ impl Sharing {
         self.changing.read_recursive()
     }
 
+    /// Does `work`, which gives a data file another name, while none is changed in place.
+    pub fn while_unchanged<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _alone = self.changing.write();
+        work()
+    }
+
     /// Gives a data file another name. Returns whether that was possible.
     pub fn link(&self, from: &SharedName, to: &str) -> bool {
         let Some(disk) = &self.disk else { return false };
-        let linked = {
-            let _alone = self.changing.write();
-            disk.link(&from.path(), to)
-        };
+        let linked = self.while_unchanged(|| disk.link(&from.path(), to));
         linked.inspect_err(|error| log::debug!("linking {to}: {error}")).is_ok()
     }
 

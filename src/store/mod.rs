@@ -4,6 +4,7 @@
 //!
 //! | room | contents |
 //! |---|---|
+//! | `versions` | earlier states of a collection, kept as differences from later ones |
 //! | `cloning` | collections made of snapshots |
 //! | `snapshot` | frozen collections as canonical files; a disk that shows snapshots |
 //! | `relocation` | renames and removals of collections and tenants |
@@ -18,6 +19,8 @@
 //! | `batch` | records for a log |
 //! | `object` | objects: blocks, deltas, origins, usage |
 //! | `upstream` | the remote behind a disk |
+//! | `version_list` | the versions of a collection, and their files |
+//! | `version_disk` | a disk with the files of versions |
 //! | `clones` | collections whose files are fetched when they are read |
 //! | `pieces` | sparse files whose bytes come in pieces from a remote |
 //! | `events`, `tenant`, `clock`, `link_candidates`, `disk`, `quota`, `settings` | what all of them use |
@@ -50,6 +53,9 @@ mod store;
 mod tenant;
 mod trail;
 mod upstream;
+mod version_disk;
+mod version_list;
+mod versions;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{Clock, HostClock, SetClock, Ticks, now_nanoseconds, now_seconds, set_host_clock};
@@ -121,3 +127,6 @@ pub use store::{Refreshed, Store};
 pub use tenant::{Tenant, TenantEntry};
 pub use trail::{TrailCheck, read_trail};
 pub use upstream::{Look, UnopenedCollection};
+pub use version_disk::{number_of as version_number, version_in, version_name};
+pub use version_list::{Version, versions_on};
+pub use versions::Kept;

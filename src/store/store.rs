@@ -29,6 +29,8 @@ use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 use crate::store::upstream::{Look, ShownSnapshot, UnopenedCollection, Upstream};
+use crate::store::version_disk::version_in;
+use crate::store::version_list::{bytes_of_versions, numbers};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
@@ -65,11 +67,21 @@ pub struct Store {
     /// Open collections. Held while one is opened, so that no collection is opened twice.
     pub(in crate::store) open: Mutex<OpenCollections>,
     variants: Mutex<Variants>,
+    pub(in crate::store) versions: Versions,
     pub(in crate::store) tenants: Tenants,
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
     pub(in crate::store) services: Services,
     _lock: Box<dyn Any + Send + Sync>,
+}
+
+/// The versions of collections.
+#[derive(Default)]
+pub(in crate::store) struct Versions {
+    /// Those that are open, by the names that `version_name` gives. Held while one is opened.
+    pub open: Mutex<HashMap<OwnedCollectionName, Arc<Collection>>>,
+    /// Held while versions are made, stored as differences, or removed. Comes before all other locks.
+    pub making: Mutex<()>,
 }
 
 /// The outcome of a look for newer snapshots.
@@ -158,7 +170,7 @@ impl Store {
         let defaults =
             Defaults { packs, keep: settings.keep.clone().into(), thresholds: settings.rules.thresholds };
         let services = Services::new(ticks, defaults, sharing);
-        let variants = Mutex::default();
+        let (variants, versions) = (Mutex::default(), Versions::default());
         let store = Store {
             disk,
             upstream,
@@ -166,6 +178,7 @@ impl Store {
             settings,
             open,
             variants,
+            versions,
             tenants,
             numbered,
             services,
@@ -273,8 +286,8 @@ impl Store {
         }))
     }
 
-    /// A collection, opened if it is not open yet. If the tenant has limits, its other collections are
-    /// opened too.
+    /// A collection, opened if it is not open yet, or a version of one, by the name that [`version`](Self::version) has
+    /// given it. If the tenant has limits, its other collections are opened too.
     pub fn collection(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         let collection = self.opened(tenant, name)?;
         self.count_if_limited(tenant)?;
@@ -284,6 +297,9 @@ impl Store {
     /// A collection, opened if it is not open yet.
     pub(in crate::store) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         check_tenant(tenant)?;
+        if let Some((collection, number)) = version_in(name) {
+            return self.version(CollectionName::new(tenant, collection), number);
+        }
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         let key = OwnedCollectionName::new(tenant, name);
         let mut open = self.open.lock();
@@ -330,6 +346,7 @@ impl Store {
     /// Called from time to time, because open ones grow and become unused. Returns the bytes of memory of all that were
     /// ever closed so.
     pub fn close_unused(&self) -> u64 {
+        self.close_unused_versions();
         let mut open = self.open.lock();
         let closed = self.closed(&mut open);
         let bytes = open.closed_bytes();
@@ -354,7 +371,7 @@ impl Store {
     }
 
     /// The disk of one collection of a remote, with as many descriptors as the setting says.
-    fn limited(&self, shown: ShownSnapshot) -> (Arc<dyn Disk>, Arc<dyn Upstream>) {
+    pub(in crate::store) fn limited(&self, shown: ShownSnapshot) -> (Arc<dyn Disk>, Arc<dyn Upstream>) {
         let limited = Descriptors::new(shown.disk);
         limited.keep_to(self.settings.descriptors_max);
         (Arc::new(limited), shown.upstream)
@@ -387,6 +404,7 @@ impl Store {
             open.take_closed(&key).unwrap_or_default();
         let collection = collection.joined(&self.services, self.tenant(&key.tenant).meter(), meter);
         let collection = Arc::new(collection.continued(computed, summaries, checkpoint));
+        collection.meter().set_aside(bytes_of_versions(&*self.disk, key.borrowed()));
         self.services.note_opening();
         collection.note_lookup();
         open.insert(key, collection.clone());
@@ -703,7 +721,13 @@ impl Store {
             Some(recorded) => highest = highest.max(recorded),
             None => {
                 for (_, collection) in self.all_collections()? {
-                    highest = highest.max(collection?.state().number());
+                    let collection = collection?;
+                    highest = highest.max(collection.state().number());
+                    for number in numbers(&*self.disk, collection.place())? {
+                        // One that does not open is not shown.
+                        let version = self.version(collection.place(), number);
+                        highest = version.map_or(highest, |version| highest.max(version.state().number()));
+                    }
                 }
             }
         }

@@ -36,6 +36,9 @@ pub trait ShownSnapshots: Send + Sync {
     /// A variant of that snapshot, if it was published.
     fn variant(&self, place: CollectionName<'_>, name: &str) -> io::Result<Option<ShownSnapshot>>;
 
+    /// The snapshot of a collection with this number, if there is one.
+    fn numbered(&self, place: CollectionName<'_>, number: u64) -> io::Result<Option<ShownSnapshot>>;
+
     /// The forms in which a collection is published: the names of its variants, an empty name for the collection itself;
     /// the one that is shown comes first.
     fn published(&self, place: CollectionName<'_>) -> io::Result<Vec<String>>;

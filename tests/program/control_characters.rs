@@ -100,6 +100,7 @@ tierfs push store t/c file://$PWD/bucket --create
 tierfs push store t/c file://$PWD/bucket --json
 tierfs push store t/c file://$PWD/bucket-@
 tierfs ls file://$PWD/bucket t/c
+tierfs log store t/c
 tierfs log file://$PWD/bucket t/c
 tierfs log file://$PWD/bucket
 tierfs tag file://$PWD/bucket t/c @

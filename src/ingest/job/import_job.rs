@@ -22,6 +22,7 @@ use crate::ingest::job::manifest::Manifest;
 use crate::ingest::job::missing_shards::note_of_missing;
 use crate::ingest::job::request::Request;
 use crate::ingest::job::sum::{Action, Listed, Sum};
+use crate::ingest::job::versions::KeptVersions;
 use crate::ingest::publish::compare::{Compare, Comparison, node_at};
 use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink};
 use crate::ingest::publish::mend::{Damage, Mended};
@@ -46,6 +47,10 @@ pub trait Watch: Progress {
     fn skipped(&self, _source: &str, _why: &str) {}
     /// A remark about a file.
     fn noted(&self, _path: &str, _note: &str) {}
+    /// Records the bytes that programs have written to open files of a collection.
+    fn flush(&self, _collection: &Arc<Collection>) -> Result<()> {
+        Ok(())
+    }
     /// Frees the space of what was removed. Whether there was any.
     fn make_room(&self, store: &Store) -> bool {
         store.make_room()
@@ -199,9 +204,11 @@ impl Plan {
                 Ok(())
             })?;
         }
+        let kept = KeptVersions { store, collection: &collection, request: &self.request, watch };
+        kept.before(sum)?;
         let job =
             ImportJob { plan: self, store, collection: &collection, owner, options: &options, watch, finish };
-        let ran = job.all(sum);
+        let ran = job.all(sum).and_then(|()| kept.after(sum));
         if sum.files + sum.linked + sum.mended + sum.removed > 0 || ran.is_err() {
             let (path, cause) = (collection.path(), format!("import, user {}", owner.uid));
             let text = match &ran {

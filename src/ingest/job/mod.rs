@@ -15,3 +15,5 @@ pub(in crate::ingest) mod request;
 pub(in crate::ingest) mod share;
 #[cfg(feature = "mount")]
 pub(in crate::ingest) mod sum;
+#[cfg(feature = "mount")]
+pub(in crate::ingest) mod versions;

@@ -164,6 +164,19 @@ impl Snapshots for Published {
         self.lookup.make_old();
     }
 
+    fn numbered(&self, tenant: &str, collection: &str, number: u64) -> io::Result<Option<Snapshot>> {
+        let found = match self.source.numbered(tenant, collection, number) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(to_io)?,
+        };
+        if found.manifest.is_removal() {
+            return Ok(None);
+        }
+        let files = Arc::new(Files::new(&self.source, &found.manifest));
+        let variant = self.variant(&found.manifest).map_err(to_io)?;
+        Ok(Some(Snapshot { manifest: found.manifest, variant, files }))
+    }
+
     fn last_push(&self) -> Option<Vec<u8>> {
         let found = self.source.remote().client().get(keys::PUSHED, LAST_PUSH_BYTES_MAX);
         // It is a hint, which readers may be unable to see.

@@ -161,7 +161,7 @@ impl Canonical {
     }
 
     /// The state that the log describes.
-    pub(super) fn state(&self) -> &State {
+    pub(in crate::store) fn state(&self) -> &State {
         &self.state
     }
 
@@ -365,7 +365,7 @@ fn set_times(files: &mut [CanonicalFile], state: &State, objects: &[Arc<Object>]
 }
 
 /// The log of a state, as its bytes.
-pub(super) fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
+pub(in crate::store) fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
     let failed = |error| Error::io("writing a log in memory", error);
     let file = MemoryDisk::new().open(LOG_NAME, Open::Create).map_err(failed)?;
     let log = write_log(file.clone(), store, state, GENERATION, next_sequence(state))?;

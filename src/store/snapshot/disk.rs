@@ -383,6 +383,17 @@ impl ShownSnapshots for SnapshotDisk {
         Ok(Some(Arc::new(self.with_one(place, of_variant)).shown_snapshot()))
     }
 
+    fn numbered(&self, place: CollectionName<'_>, number: u64) -> io::Result<Option<ShownSnapshot>> {
+        let Some(snapshot) = self.source.numbered(place.tenant, place.name, number)? else { return Ok(None) };
+        let own = {
+            let mut shown = self.shown.lock();
+            shown.last = shown.last.saturating_add(1);
+            shown.last
+        };
+        let shown = Arc::new(NumberedSnapshot::of(snapshot, own)?);
+        Ok(Some(Arc::new(self.with_one(place, shown)).shown_snapshot()))
+    }
+
     fn published(&self, CollectionName { tenant, name }: CollectionName<'_>) -> io::Result<Vec<String>> {
         let shown = self.collection(tenant, name)?;
         let is_shown = shown.snapshot.variant.clone().unwrap_or_default();

@@ -39,6 +39,10 @@ pub trait Snapshots: Send + Sync {
     }
     /// Asks for names and entries again at their next use.
     fn list_again(&self) {}
+    /// The snapshot of a collection with this number; `None` if there is none.
+    fn numbered(&self, _tenant: &str, _collection: &str, _number: u64) -> io::Result<Option<Snapshot>> {
+        Ok(None)
+    }
     /// A text that differs after something was pushed; `None` if the source has none, or does not give it.
     fn last_push(&self) -> Option<Vec<u8>> {
         None

@@ -80,6 +80,7 @@ impl Vfs {
             name: name.to_owned(),
             collection: Weak::new(),
             kept: None,
+            of: None,
         };
         {
             let mut collections = self.looked_up.collections.write();

@@ -12,6 +12,7 @@ use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
 use crate::store::{Node, ROOT, State};
+use crate::store::{version_in, version_name, version_number};
 use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
@@ -82,6 +83,8 @@ pub(super) struct KnownCollection {
     pub collection: Weak<Collection>,
     /// Of a remote, whose next opening could show another snapshot.
     pub kept: Option<Arc<Collection>>,
+    /// Of a version, the number of its collection, which may have another name by now.
+    pub of: Option<u32>,
 }
 
 impl KnownCollection {
@@ -218,7 +221,11 @@ impl Vfs {
                 let collection = self.collection_named(&tenant, label)?;
                 self.node_in(collection, ROOT)?
             }
-            Located::Node(view) if view.node.entry.id == ROOT && name == CONTROL_NAME.as_bytes() => {
+            Located::Node(view)
+                if view.node.entry.id == ROOT
+                    && name == CONTROL_NAME.as_bytes()
+                    && version_in(view.collection.name()).is_none() =>
+            {
                 Located::Control(ControlView::top(Scope::Collection(view.collection)))
             }
             Located::Node(view) if view.node.entry.id == ROOT && name == FORMS_NAME.as_bytes() => {
@@ -232,6 +239,9 @@ impl Vfs {
                 return Ok((ino.plain().filter(|_| is_plain).unwrap_or(ino), located));
             }
             Located::Control(view) => Located::Control(self.control_named(view, name)?),
+            Located::Form(FormView { collection, of: None }) if name.starts_with(b"@") => {
+                self.version_named(&collection, name)?
+            }
             Located::Form(view) => Located::Form(self.form_named(&view, name)?),
             Located::Tags(view) => Located::Tags(self.tags_named(&view, name, Viewer::All)?),
         };
@@ -340,9 +350,18 @@ impl Vfs {
         Ok(name.to_owned())
     }
 
-    /// Looks up a collection by name and caches it under its number.
+    /// The directory of a version of a collection, by its name in the directory of forms.
+    pub(super) fn version_named(&self, collection: &Collection, name: &[u8]) -> Result<Located> {
+        let number = text(name)?.strip_prefix('@').and_then(version_number);
+        let number =
+            number.filter(|_| version_in(collection.name()).is_none()).ok_or_else(|| no_name(name))?;
+        let name = version_name(collection.name(), number);
+        self.node_in(self.collection_named(collection.tenant(), &name)?, ROOT)
+    }
+
+    /// Looks up a collection by name, or a version of one, and caches it under its number.
     pub(super) fn collection_named(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
-        if crate::model::check_label(name).is_err() {
+        if crate::model::check_label(name).is_err() && version_in(name).is_none() {
             return Err(no_name(name.as_bytes()));
         }
         let collection = self.store.collection(tenant, name)?;
@@ -355,7 +374,12 @@ impl Vfs {
         if self.store.shows_snapshots() {
             self.looked_up.entered.write().insert(OwnedCollectionName::new(tenant, name));
         }
+        let of = match version_in(name) {
+            Some((of, _)) => Some(self.collection_named(tenant, of)?.state().number()),
+            None => None,
+        };
         let known = KnownCollection {
+            of,
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             collection: Arc::downgrade(&collection),
@@ -419,15 +443,21 @@ impl Vfs {
 
     /// The collection with a number that was looked up before, opened again if it was closed.
     pub(super) fn numbered(&self, number: u32) -> Result<Option<Arc<Collection>>> {
-        let (tenant, name) = {
+        let (mut tenant, mut name, of) = {
             let collections = self.looked_up.collections.read();
             let Some(known) = collections.get(&number) else { return Ok(None) };
             if let Some(collection) = known.collection.upgrade() {
                 collection.note_lookup();
                 return Ok(Some(collection));
             }
-            (known.tenant.clone(), known.name.clone())
+            (known.tenant.clone(), known.name.clone(), known.of)
         };
+        if let Some(of) = of {
+            let Some(present) = self.numbered(of)? else { return Ok(None) };
+            if let Some((_, version)) = version_in(&name) {
+                (tenant, name) = (present.tenant().to_owned(), version_name(present.name(), version));
+            }
+        }
         let found = self.collection_named(&tenant, &name)?;
         let is_it = found.state().number() == number;
         Ok(is_it.then_some(found))
