@@ -30,5 +30,6 @@ pub mod clone;
 pub mod place;
 pub mod push;
 pub mod read;
+pub mod source;
 #[cfg(feature = "traces")]
 pub mod traces;

@@ -15,6 +15,8 @@ pub enum Failure {
     NoBucket(String),
     /// An object that must not exist exists.
     Exists,
+    /// The object was replaced since it was listed.
+    Replaced,
     /// The credentials are wrong, or do not permit it.
     Denied(String),
     /// There are no credentials, or they have expired. The text says what to do.
@@ -248,6 +250,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::NotFound => out.write_str("the object does not exist"),
             Failure::Exists => out.write_str("the object exists already"),
+            Failure::Replaced => out.write_str("the object was replaced since it was listed"),
             Failure::NoBucket(text)
             | Failure::Denied(text)
             | Failure::NoCredentials(text)

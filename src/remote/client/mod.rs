@@ -22,7 +22,6 @@
 //! To add a service: `SCHEMES` and an arm of `open` in `url.rs`, by a client of `object_store`, and its feature in
 //! Cargo.toml.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -35,26 +34,30 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::deadlines::Pauses;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
+use crate::remote::client::version::Pin;
 use crate::remote::client::window::{Class, Permit, Window};
 
 mod credentials;
 mod deadlines;
 pub mod failure;
 mod http_status;
+mod listing;
 pub(in crate::remote) mod program;
 mod rate;
 mod resolver;
 pub mod runtime;
 pub mod url;
+pub mod version;
 pub mod window;
 
 pub use deadlines::Deadlines;
+pub use listing::{Level, ObjectListed};
 
 /// Counts since the client was made.
 #[derive(Default, Debug)]
@@ -79,21 +82,8 @@ pub struct Counts {
 const REQUESTS_A_HEDGE: u64 = 20;
 /// A whole object is expected to have at most so many bytes: a piece has, and most manifests.
 const EXPECTED_MAX: u64 = 16 << 20;
-/// A listing that gives this many keys again that it has given, and no other between them, has no end.
-const REPEATED_MAX: u32 = 1000;
 /// An upload is not repeated after so many attempts that were not answered in time.
 const TIMEOUTS_MAX: u32 = 4;
-
-/// An object's key below the prefix, its bytes, and the time of its last change.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ObjectListed {
-    /// The key below the prefix.
-    pub key: String,
-    /// Bytes.
-    pub len: u64,
-    /// Seconds since 1970.
-    pub modified: i64,
-}
 
 /// The outcome of creating an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +118,8 @@ struct Shared {
     deadlines: Deadlines,
     window: Arc<Window>,
     counts: Counts,
+    /// The objects are files of this machine.
+    is_local: bool,
 }
 
 /// The bytes of an object; `None` if no object has the key.
@@ -175,7 +167,9 @@ impl Client {
             prefix => format!("{prefix}/"),
         };
         let place = place.trim_end_matches('/').to_owned();
-        let shared = Shared { objects, prefix, place, deadlines, window, counts: Counts::default() };
+        let is_local = place.starts_with("file://");
+        let shared =
+            Shared { objects, prefix, place, deadlines, window, counts: Counts::default(), is_local };
         Client { shared: Arc::new(shared), creation: Creation::Conditional }
     }
 
@@ -202,12 +196,18 @@ impl Client {
 
     /// An object of at most `len_max` bytes; `None` if no object has this key.
     pub fn get(&self, key: &str, len_max: u64) -> Result<Option<Vec<u8>>> {
-        self.get_wanted(key, Wanted { range: None, len_max })
+        self.get_wanted(key, Wanted::whole(len_max))
     }
 
     /// A range of an object; `None` if no object has this key.
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
-        self.get_wanted(key, Wanted { len_max: range.end, range: Some(range) })
+        self.get_wanted(key, Wanted::range(range))
+    }
+
+    /// A range of this version of an object; `Gone` if it was removed or replaced.
+    pub fn get_version(&self, key: &str, range: Range<u64>, pin: &Pin) -> Result<Vec<u8>> {
+        let gone = || Error::new(ErrorKind::Gone, format!("{}/{key}: it was removed", self.shared.place));
+        self.get_wanted(key, Wanted::range(range).of(pin))?.ok_or_else(gone)
     }
 
     /// Whether an object has this key.
@@ -373,87 +373,6 @@ impl Client {
         done.map_err(|failure| self.error("removing", first, &failure))
     }
 
-    /// The objects whose keys begin with `below` and a slash, those after `after` only, in the order of the
-    /// keys.
-    pub fn list(&self, below: &str, after: Option<&str>) -> Result<Vec<ObjectListed>> {
-        runtime::wait(self.listed(below, after, usize::MAX))?
-    }
-
-    /// The same of several directories, all listed at the same time, each whole.
-    pub(in crate::remote) fn list_each(&self, below: &[String]) -> Result<Vec<Vec<ObjectListed>>> {
-        let listed = below.iter().map(|below| self.listed(below, None, usize::MAX));
-        runtime::wait(join_all(listed))?.into_iter().collect()
-    }
-
-    /// The same, and no further than to this number of objects. A server answers a listing a thousand at a time.
-    pub(in crate::remote) async fn listed(
-        &self,
-        below: &str,
-        after: Option<&str>,
-        most: usize,
-    ) -> Result<Vec<ObjectListed>> {
-        let list = |left| {
-            let (shared, path, after) =
-                (self.shared.clone(), self.path(below), after.map(|key| self.path(key)));
-            async move {
-                let path = path?;
-                let mut listed = match after.transpose()? {
-                    Some(after) => shared.objects.list_with_offset(Some(&path), &after),
-                    None => shared.objects.list(Some(&path)),
-                };
-                let (mut found, mut again, mut grown) = (BTreeMap::new(), 0, Instant::now());
-                while found.len() < most
-                    && let Some(object) = shared.soon(listed.next(), left).await.map_err(unending)?
-                {
-                    let object = object.map_err(Failure::from)?;
-                    let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
-                    let Some(key) = key.map(str::to_owned) else { continue };
-                    let (len, modified) = (object.size, object.last_modified.timestamp());
-                    let known = found.insert(key.clone(), ObjectListed { key, len, modified });
-                    if known.is_none() {
-                        (again, grown) = (0, Instant::now());
-                        continue;
-                    }
-                    again += 1;
-                    if again > REPEATED_MAX || grown.elapsed() > shared.deadlines.total {
-                        let text = "the server lists the same keys again and again: its listing never ends";
-                        return Err(Failure::Refused(text.to_owned()));
-                    }
-                }
-                Ok(found)
-            }
-        };
-        let asked = async {
-            let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
-        };
-        let found = asked.await.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
-        Ok(found.into_values().collect())
-    }
-
-    /// The first parts of the keys that begin with `below` and a slash, where another slash follows them.
-    pub fn directories(&self, below: &str) -> Result<Vec<String>> {
-        let list = |left| {
-            let (shared, path) = (self.shared.clone(), self.path(below));
-            async move {
-                let path = path?;
-                let listed = shared.objects.list_with_delimiter(Some(&path));
-                let listed = shared.soon(listed, left).await.map_err(unending)?;
-                let found = listed.map_err(Failure::from)?.common_prefixes;
-                Ok(found.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect::<Vec<_>>())
-            }
-        };
-        let done = runtime::wait(async {
-            let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
-        })?;
-        let mut found = done.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
-        found.sort_unstable();
-        Ok(found)
-    }
-
     /// Passes an object, or a range of one, to `sink` in order. A body that ends early is continued where it
     /// ended, so that `sink` gets each byte once.
     pub(in crate::remote) async fn fetch(
@@ -463,9 +382,9 @@ impl Client {
         class: Class,
         mut sink: impl FnMut(Bytes) -> std::io::Result<()> + Send,
     ) -> std::result::Result<(), Failure> {
-        let mut reading = Reading::of(&wanted);
         let of_range = |range: &Range<u64>| range.end.saturating_sub(range.start);
         let expected = wanted.range.as_ref().map_or(wanted.len_max.min(EXPECTED_MAX), of_range);
+        let mut reading = Reading::of(wanted);
         let mut permit = None;
         let mut pauses = Pauses::new(self.shared.deadlines);
         loop {
@@ -477,7 +396,7 @@ impl Client {
             let failure = match read.await {
                 Ok(()) => {
                     self.shared.window.succeeded();
-                    return Ok(());
+                    return self.check_still(key, &reading).await;
                 }
                 Err(failure) => failure,
             };
@@ -542,6 +461,17 @@ impl Client {
         Ok(())
     }
 
+    /// A file here may have been written to while it was read. The answer of a server is one version throughout.
+    async fn check_still(&self, key: &str, reading: &Reading) -> std::result::Result<(), Failure> {
+        let Some(pin) = reading.pin.as_ref().filter(|_| self.shared.is_local) else { return Ok(()) };
+        let path = self.path(key)?;
+        match self.shared.objects.head(&path).await.map_err(Failure::from) {
+            Ok(meta) if pin.is_of(&meta) => Ok(()),
+            Ok(_) => Err(Failure::Replaced),
+            Err(failure) => Err(failure),
+        }
+    }
+
     fn may_hedge(&self) -> bool {
         let counts = &self.shared.counts;
         let (requests, hedges) =
@@ -553,9 +483,20 @@ impl Client {
     fn body(&self, key: &str, reading: &Reading) -> std::result::Result<Body, Failure> {
         self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
         let (shared, path, at) = (self.shared.clone(), self.path(key)?, reading.at);
-        let range = reading.end.map(|end| GetRange::Bounded(at..end));
+        let mut options = GetOptions::new().with_range(reading.end.map(|end| GetRange::Bounded(at..end)));
+        let pin = reading.pin.clone();
+        if let Some(pin) = &pin {
+            pin.ask(&mut options);
+        }
         let request = async move {
-            let answer = shared.objects.get_opts(&path, GetOptions::new().with_range(range)).await?;
+            let answer =
+                shared.objects.get_opts(&path, options).await.map_err(|error| match error.into() {
+                    Failure::Exists if pin.is_some() => Failure::Replaced,
+                    failure => failure,
+                })?;
+            if pin.is_some_and(|pin| !pin.is_of(&answer.meta)) {
+                return Err(Failure::Replaced);
+            }
             let len = answer.meta.size;
             let bytes = answer.into_stream().map_ok(Part::Bytes).map_err(Failure::from);
             Ok::<_, Failure>(stream::once(async move { Ok(Part::Len(len)) }).chain(bytes))
@@ -616,6 +557,7 @@ impl Client {
             Failure::NoCredentials(_) => Error::new(ErrorKind::Forbidden, text),
             Failure::Unsupported(_) => Error::new(ErrorKind::NotSupported, text),
             Failure::Exists => Error::new(ErrorKind::Exists, text),
+            Failure::Replaced => Error::new(ErrorKind::Gone, text),
             Failure::Denied(_) => Error::new(
                 ErrorKind::Forbidden,
                 format!(
@@ -684,7 +626,26 @@ pub(in crate::remote) struct Wanted {
     /// This range; `None` for the whole object.
     pub range: Option<Range<u64>>,
     /// A longer object is an error.
-    pub len_max: u64,
+    len_max: u64,
+    /// Bytes of another version are [`Failure::Replaced`].
+    pin: Option<Pin>,
+}
+
+impl Wanted {
+    /// A whole object of at most `len_max` bytes.
+    pub fn whole(len_max: u64) -> Wanted {
+        Wanted { range: None, len_max, pin: None }
+    }
+
+    /// A range of an object.
+    pub fn range(range: Range<u64>) -> Wanted {
+        Wanted { len_max: range.end, range: Some(range), pin: None }
+    }
+
+    /// The same of this version of the object only.
+    pub fn of(self, pin: &Pin) -> Wanted {
+        Wanted { pin: Some(pin.clone()), ..self }
+    }
 }
 
 /// How far an object was read.
@@ -693,12 +654,13 @@ struct Reading {
     /// The end of what is wanted, once it is known.
     end: Option<u64>,
     len_max: u64,
+    pin: Option<Pin>,
 }
 
 impl Reading {
-    fn of(wanted: &Wanted) -> Reading {
-        let (at, end) = wanted.range.as_ref().map_or((0, None), |range| (range.start, Some(range.end)));
-        Reading { at, end, len_max: wanted.len_max }
+    fn of(wanted: Wanted) -> Reading {
+        let (at, end) = wanted.range.map_or((0, None), |range| (range.start, Some(range.end)));
+        Reading { at, end, len_max: wanted.len_max, pin: wanted.pin }
     }
 
     fn is_done(&self) -> bool {
@@ -731,19 +693,4 @@ async fn caught<T>(
 ) -> std::result::Result<T, Failure> {
     let done = AssertUnwindSafe(request).catch_unwind().await;
     done.unwrap_or_else(|payload| Err(Failure::panicked(&*payload)))
-}
-
-/// The failure of a listing: a bucket without keys lists none.
-fn of_listing(failure: Failure) -> Failure {
-    if matches!(failure, Failure::NotFound) { Failure::no_bucket() } else { failure }
-}
-
-/// The failure of a listing that gives no key in time. The server may answer with pages that hold none.
-fn unending(failure: Failure) -> Failure {
-    match failure {
-        Failure::Overload(text) => {
-            Failure::Overload(format!("{text}, or lists pages without keys and without end"))
-        }
-        other => other,
-    }
 }

@@ -220,7 +220,7 @@ fn tagged(remote: &Remote) -> Result<HashSet<String>> {
 
 /// Passes manifests to `look`. Fails if one cannot be read: its pieces would be lost.
 fn read_each(remote: &Remote, keys: &[&str], look: &mut dyn FnMut(&str, &Manifest)) -> Result<()> {
-    let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+    let whole = Wanted::whole(MANIFEST_BYTES_MAX);
     for some in keys.chunks(READ_AT_ONCE) {
         let wanted: Vec<_> = some.iter().map(|key| ((*key).to_owned(), whole.clone())).collect();
         for (key, answer) in some.iter().zip(runtime::wait(remote.client().got_each(&wanted))?) {

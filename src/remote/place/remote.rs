@@ -45,7 +45,7 @@ impl Remote {
 
     /// Opens a remote, and lists its collections in the same moment; `None` if they are many.
     pub fn open_and_list(client: Client) -> Result<(Remote, Option<Listing>)> {
-        let wanted = Wanted { range: None, len_max: REMOTE_BYTES_MAX };
+        let wanted = Wanted::whole(REMOTE_BYTES_MAX);
         let (found, listed) =
             runtime::wait(async { join(client.got(keys::REMOTE, wanted), listing(&client)).await })?;
         let remote = Remote::of(client, found?)?;
@@ -180,7 +180,7 @@ impl Remote {
         let mut was_listed = hint.is_none();
         while let Some(number) = known {
             let key = keys::snapshot(tenant, collection, number);
-            let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+            let whole = Wanted::whole(MANIFEST_BYTES_MAX);
             let directory = keys::snapshots(tenant, collection);
             let later = self.client.listed(directory.trim_end_matches('/'), Some(&key), usize::MAX);
             let (later, found) = runtime::wait(join(later, self.client.got(&key, whole)))?;

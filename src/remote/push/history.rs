@@ -184,7 +184,7 @@ fn child_of(remote: &Remote, place: CollectionName<'_>) -> Result<Option<String>
             newest.insert((tenant, collection), listed.key);
         }
     }
-    let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+    let whole = Wanted::whole(MANIFEST_BYTES_MAX);
     let wanted: Vec<_> = newest.into_values().map(|key| (key, whole.clone())).collect();
     for some in wanted.chunks(AT_ONCE) {
         for ((key, _), answer) in some.iter().zip(runtime::wait(remote.client().got_each(some))?) {

@@ -425,7 +425,7 @@ impl Files {
             return Ok(None);
         }
         let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
-        let wanted = Wanted { len_max: range.end, range: Some(range) };
+        let wanted = Wanted::range(range);
         let fetched = self.source.remote.client().fetch(&key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())

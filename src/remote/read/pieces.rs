@@ -102,7 +102,7 @@ pub(in crate::remote) async fn stored(
     for place in mirrors.places(TRIES) {
         let mut stored = Vec::with_capacity(piece.stored as usize);
         let mut hasher = blake3::Hasher::new();
-        let whole = Wanted { range: None, len_max: u64::from(piece.stored) };
+        let whole = Wanted::whole(u64::from(piece.stored));
         let key = keys::piece(&piece.name);
         let done = place.client().fetch(&key, whole, class, |chunk: Bytes| {
             hasher.update(&chunk);

@@ -265,7 +265,7 @@ impl Fetching {
         }
         for place in mirrors.places(TRIES) {
             let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
-            let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
+            let whole = Wanted::range(0..u64::from(piece.stored));
             let key = keys::piece(&piece.name);
             match place.client().fetch(&key, whole, class, |chunk| arrival.take(chunk)).await {
                 Err(failure) if place.leads_on(&failure) => continue,
