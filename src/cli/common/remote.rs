@@ -1,21 +1,31 @@
 //! URLs of remotes where commands take stores.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
 use crate::model::{Error, MoveTo, OwnedCollectionName, Result};
 use crate::store::Store;
+#[cfg(feature = "remote")]
+use crate::{
+    cli::common::process::own_owner,
+    ingest::describe,
+    model::{CollectionName, ErrorKind},
+    store::Elsewhere,
+};
 
 #[cfg(feature = "remote")]
 use crate::remote::client::url::is_remote;
 
 /// A mount that follows looks for snapshots this often, whatever the remote says of its last push.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
+
+/// A mounted source is listed again this often, if nothing else is said.
+const SOURCE_LOOKED_EVERY: Duration = Duration::from_secs(60);
 
 /// The URL, if a remote is named where a store may be.
 pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
@@ -140,6 +150,9 @@ pub(in crate::cli) struct RemoteArgs {
     /// Look for newer snapshots of a remote at this interval, and at once on SIGHUP, and show them; for example 0.5
     #[arg(long, value_name = "SECONDS", value_parser = parse_period)]
     pub follow: Option<Duration>,
+    /// Of a mounted source: has it listed again at once
+    #[arg(skip)]
+    look: OnceLock<UnixStream>,
 }
 
 impl RemoteArgs {
@@ -163,10 +176,17 @@ impl RemoteArgs {
 
     /// Shows newer snapshots at the interval of `--follow`, and after SIGHUP, until the process ends.
     pub fn follow(&self, store: &Arc<Store>) -> Result<()> {
-        let Some(period) = self.follow else { return Ok(()) };
+        let look = self.look.get();
+        let Some(period) = self.follow.or(look.map(|_| SOURCE_LOOKED_EVERY)) else { return Ok(()) };
         let failed = |error| Error::io("waiting for SIGHUP", error);
-        let (signals, sender) = UnixStream::pair().map_err(failed)?;
-        signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+        let signals = match look {
+            Some(look) => look.try_clone().map_err(failed)?,
+            None => {
+                let (signals, sender) = UnixStream::pair().map_err(failed)?;
+                signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+                signals
+            }
+        };
         signals.set_read_timeout(Some(period)).map_err(failed)?;
         let store = Arc::downgrade(store);
         std::thread::spawn(move || {
@@ -188,6 +208,32 @@ impl RemoteArgs {
         Ok(())
     }
 
+    /// Refuses options of snapshots for a source.
+    #[cfg(feature = "remote")]
+    fn refuse_for_source(&self, url: &str) -> Result<()> {
+        if self.at.is_empty() && self.tier.is_none() && self.trust.is_empty() && self.mirror.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{url} has no snapshots, which --at, --trust, --tier and --mirror are for; tierfs index publishes one"
+        )))
+    }
+
+    /// A function that has the source that is being opened listed again.
+    #[cfg(feature = "remote")]
+    fn look_again(&self) -> Result<impl Fn() + Send + Sync + 'static> {
+        let failed = |error| Error::io("waiting for SIGHUP", error);
+        let (signals, sender) = UnixStream::pair().map_err(failed)?;
+        // Many reads may find the same, and none of them waits.
+        sender.set_nonblocking(true).map_err(failed)?;
+        if self.follow.is_some() {
+            let sender = sender.try_clone().map_err(failed)?;
+            signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+        }
+        self.look.get_or_init(|| signals);
+        Ok(move || drop((&sender).write(&[0])))
+    }
+
     /// Opens a remote to be mounted.
     pub fn open(&self, url: &str) -> Result<Store> {
         opened(url, Some(self))
@@ -197,35 +243,37 @@ impl RemoteArgs {
 #[cfg(feature = "remote")]
 fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use std::collections::HashMap;
-    use std::sync::OnceLock;
 
-    use crate::remote::client::{Client, Deadlines};
+    use crate::remote::client::Deadlines;
+    use crate::remote::index::listed::{self, Listed};
     use crate::remote::place::remote::Remote;
     use crate::remote::place::signatures::Trust;
     use crate::remote::read::cache::Cache;
     use crate::remote::read::files::Source;
     use crate::remote::read::mirrors::Mirrors;
     use crate::remote::read::published_collections::Published;
+    use crate::remote::source;
     use crate::store::{EventKind, Events, SnapshotDisk};
 
     let mut deadlines = Deadlines::default();
     if let Some(seconds) = mounted.and_then(|options| options.timeout) {
         deadlines.total = Duration::from_secs(u64::from(seconds));
     }
-    let (remote, listing) = Remote::open_and_list(Client::open_within(url, deadlines)?)?;
-    let cache = match mounted {
-        Some(options) => {
-            let directory = match &options.cache {
-                Some(directory) => directory.clone(),
-                None => cache_directory()?.join(remote.id().to_string()),
-            };
-            let size = options.cache_size.as_deref().map(cache_size).transpose()?;
-            Some(Cache::open(&directory, size.unwrap_or_default())?)
-        }
-        None => None,
+    let source = source::open_within(url, deadlines)?;
+    let remote = match Remote::open_and_list(source.client().clone()) {
+        Ok(remote) => Some(remote),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
     };
-    let at = mounted.map_or(&[][..], |options| &options.at);
-    let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
+    let id = remote.as_ref().map_or_else(|| listed::id_of(&*source), |(remote, _)| remote.id());
+    let cache = |options: &RemoteArgs| {
+        let directory = match &options.cache {
+            Some(directory) => directory.clone(),
+            None => cache_directory()?.join(id.to_string()),
+        };
+        let size = options.cache_size.as_deref().map(cache_size).transpose()?;
+        Cache::open(&directory, size.unwrap_or_default())
+    };
     // The store that has the events is opened last.
     let events: Arc<OnceLock<Arc<Events>>> = Arc::default();
     let told = events.clone();
@@ -237,14 +285,35 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         // The command's own error says what failed.
         None => log::debug!("{path}: {text}"),
     });
-    let tier = mounted.and_then(|options| options.tier.clone());
-    let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
-    let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
-    let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
-    let source = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
-    let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
-    published.check_wanted()?;
-    let disk = SnapshotDisk::new(Arc::new(published));
+    let disk = match remote {
+        Some((remote, listing)) => {
+            let at = mounted.map_or(&[][..], |options| &options.at);
+            let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
+            let cache = mounted.map(cache).transpose()?;
+            let tier = mounted.and_then(|options| options.tier.clone());
+            let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
+            let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
+            let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
+            let source = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
+            let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
+            published.check_wanted()?;
+            SnapshotDisk::new(Arc::new(published))
+        }
+        None => {
+            let shape = listed::shape_of(&*source)?;
+            if let Some(options) = mounted {
+                options.refuse_for_source(url)?;
+            }
+            let reader = listed::reader(&*source, mounted.map(cache).transpose()?, tell);
+            let reader = match mounted {
+                Some(options) => reader.calling(options.look_again()?),
+                None => reader,
+            };
+            let owner = own_owner();
+            let describe = move |place: CollectionName<'_>, id, files: &[Elsewhere]| describe(place, id, owner, files);
+            SnapshotDisk::new(Arc::new(Listed::new(source, reader, shape, Box::new(describe), owner)))
+        }
+    };
     let store = Arc::new(disk).open_store()?;
     if mounted.is_some() {
         events.get_or_init(|| store.events().clone());

@@ -5,5 +5,6 @@ pub mod keys;
 pub mod manifest;
 pub mod piece_map;
 pub mod pieces;
+pub mod references;
 pub mod signature;
 mod wire;

@@ -10,7 +10,7 @@ use object_store::ObjectMeta;
 use crate::model::Result;
 use crate::remote::client::deadlines::Pauses;
 use crate::remote::client::failure::Failure;
-use crate::remote::client::version::Version;
+use crate::remote::client::version::{self, Version};
 use crate::remote::client::window::Class;
 use crate::remote::client::{Client, runtime};
 
@@ -33,7 +33,7 @@ pub struct ObjectListed {
 impl ObjectListed {
     fn of(key: String, meta: &ObjectMeta) -> ObjectListed {
         let modified = meta.last_modified.timestamp();
-        ObjectListed { key, len: meta.size, modified, version: Version::of(meta) }
+        ObjectListed { key, len: meta.size, modified, version: version::of(meta) }
     }
 }
 

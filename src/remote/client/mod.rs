@@ -184,6 +184,11 @@ impl Client {
         &self.shared.place
     }
 
+    /// The time that its requests may take.
+    pub fn deadlines(&self) -> Deadlines {
+        self.shared.deadlines
+    }
+
     /// Counts of requests and bytes sent and received.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts

@@ -2,18 +2,7 @@
 
 use object_store::{GetOptions, ObjectMeta};
 
-/// What tells the versions of an object apart.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Version {
-    /// The ETag, as the server gives it.
-    ETag(String),
-    /// The id of a version, for servers that keep earlier ones.
-    Id(String),
-    /// The time of the last change, in seconds since 1970, where there is no ETag.
-    Modified(i64),
-    /// The key stands for the same bytes for ever, as that of a commit or a digest does.
-    Fixed,
-}
+pub use crate::format::snapshot::references::Version;
 
 /// An object that a read is held to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,13 +13,11 @@ pub struct Pin {
     pub bytes: u64,
 }
 
-impl Version {
-    /// The version of an object that an answer describes.
-    pub(in crate::remote) fn of(meta: &ObjectMeta) -> Version {
-        match &meta.e_tag {
-            Some(e_tag) => Version::ETag(e_tag.clone()),
-            None => Version::Modified(meta.last_modified.timestamp()),
-        }
+/// The version of an object that a listing or an answer describes.
+pub(in crate::remote) fn of(meta: &ObjectMeta) -> Version {
+    match &meta.e_tag {
+        Some(e_tag) => Version::ETag(e_tag.clone()),
+        None => Version::Modified(meta.last_modified.timestamp()),
     }
 }
 

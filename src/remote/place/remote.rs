@@ -12,6 +12,9 @@ use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::remote::client::{Client, ObjectListed, Put, Wanted, runtime};
 use crate::remote::place::listing::{Listing, listing};
 
+/// The program that makes manifests.
+pub(in crate::remote) const TOOL: &str = concat!("tierfs ", env!("CARGO_PKG_VERSION"));
+
 const FORMAT: i64 = 1;
 /// The file that makes a prefix a remote has at most this many bytes.
 const REMOTE_BYTES_MAX: u64 = 1 << 16;
@@ -55,6 +58,11 @@ impl Remote {
             None
         });
         Ok((remote, listed))
+    }
+
+    /// A place that has no snapshots of its own, and this id.
+    pub(in crate::remote) fn of_source(client: Client, id: StoreId) -> Remote {
+        Remote { client, id, grace: GRACE, said: Bytes::new() }
     }
 
     /// The remote whose file has these bytes.

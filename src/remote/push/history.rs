@@ -10,12 +10,12 @@ use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::at::{At, number_of};
 use crate::remote::place::garbage::plans;
-use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::remote::{Found, Remote, TOOL};
 use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::{check_unused, remove_tag, tags};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::Caption;
-use crate::remote::push::publish::{Begun, Elapsed, TOOL, create_manifest, set_head};
+use crate::remote::push::publish::{Begun, Elapsed, create_manifest, set_head};
 use crate::store::disk::files::random_id;
 use crate::store::now_nanoseconds;
 
@@ -133,6 +133,7 @@ pub fn remove(remote: &Remote, place: CollectionName<'_>, with_tags: bool, how: 
         differences: Vec::new(),
         files: Vec::new(),
         variants: Vec::new(),
+        references: None,
         ..(*newest.manifest).clone()
     };
     // It names no piece, so it may take any time.

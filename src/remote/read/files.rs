@@ -1,18 +1,19 @@
 //! The files of a snapshot, read through the cache or through memory.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
-use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
-use crate::model::{Error, ErrorKind};
+use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
-use crate::remote::client::{Wanted, runtime};
+use crate::remote::client::runtime;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
@@ -21,6 +22,8 @@ use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
+use crate::remote::read::referred::Referred;
+use crate::remote::source::open_within;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
 use crate::store::pieces::file::Got;
 use crate::store::pieces::layout::Layout;
@@ -36,6 +39,8 @@ const AHEAD_MAX: u32 = 32;
 const SKIPPED_MAX: u32 = 2;
 /// The first read of a file asks for this much alone, before its whole piece.
 const FIRST_BYTES: u64 = 1 << 20;
+/// The URLs of directories of this machine begin with this.
+const LOCAL: &str = "file://";
 /// Pieces of a log that are fetched at a time.
 const LOG_PIECES: usize = 8;
 
@@ -49,6 +54,7 @@ pub struct Source {
     told: FailureReports,
     /// Keys that must have signed a snapshot.
     trust: Option<Trust>,
+    elsewhere: Elsewhere,
     /// Reads that found their bytes in the cache.
     hits: AtomicU64,
     /// Reads that waited for the remote.
@@ -67,6 +73,7 @@ impl Source {
             piece_buffer: PieceBuffer::default(),
             told: FailureReports::new(tell),
             trust: None,
+            elsewhere: Elsewhere::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -85,6 +92,58 @@ impl Source {
     /// The same, but only snapshots that one of these keys has signed are read.
     pub fn trusting(self, trust: Option<Trust>) -> Source {
         Source { trust, ..self }
+    }
+
+    /// The same, which calls this once an object that a snapshot refers to turns out to be replaced or removed.
+    pub fn calling(self, replaced: impl Fn() + Send + Sync + 'static) -> Source {
+        let elsewhere = Elsewhere { replaced: Some(Box::new(replaced)), ..self.elsewhere };
+        Source { elsewhere, ..self }
+    }
+
+    /// Where the pieces of a snapshot lie that are no objects of the remote.
+    fn referred(&self, manifest: &Manifest) -> Result<Option<Referred>> {
+        let Some(references) = &manifest.references else { return Ok(None) };
+        let (url, place) = (&references.source, self.remote.place());
+        let refuse = |why: &str| {
+            let (path, number) = (&manifest.collection.name, manifest.number);
+            Err(Error::new(ErrorKind::Forbidden, format!("snapshot {number} of {path} refers to {url}: {why}")))
+        };
+        if url == place {
+            return Ok(Referred::of(manifest, self.remote.client()));
+        }
+        if url.starts_with(LOCAL) && !place.starts_with(LOCAL) {
+            return refuse("a remote elsewhere must not lead to files of this machine");
+        }
+        if self.trust.is_some() && !references.are_read {
+            return refuse("a signature covers no bytes that nobody has read; publish it with tierfs index --checksum");
+        }
+        let mut clients = self.elsewhere.clients.lock();
+        if let Some(client) = clients.get(url) {
+            return Ok(Referred::of(manifest, client));
+        }
+        let client = open_within(url, self.remote.client().deadlines())?.client().clone();
+        clients.insert(url.clone(), client.clone());
+        Ok(Referred::of(manifest, &client))
+    }
+
+    /// The error of a read of an object that a snapshot refers to.
+    fn failed_elsewhere(&self, referred: &Referred, piece: &Piece, failure: &Failure) -> Error {
+        let (client, key) = (referred.client(), referred.key(piece));
+        if matches!(failure, Failure::NotFound | Failure::Replaced)
+            && let Some(replaced) = &self.elsewhere.replaced
+        {
+            replaced();
+        }
+        match failure {
+            Failure::NotFound => {
+                let text = format!("{}/{key} was removed since it was listed", client.place());
+                Error::new(ErrorKind::Gone, text)
+            }
+            Failure::WrongBytes | Failure::WrongLength(_) => {
+                Error::new(ErrorKind::Io, client.error("reading", key, failure).to_string())
+            }
+            failure => client.error("reading", key, failure),
+        }
     }
 
     /// The keys that must have signed a snapshot.
@@ -116,7 +175,8 @@ impl Source {
             cache_misses: count(&self.misses),
             ..Traffic::default()
         };
-        for client in self.mirrors.clients() {
+        let elsewhere: Vec<Client> = self.elsewhere.clients.lock().values().cloned().collect();
+        for client in self.mirrors.clients().chain(&elsewhere) {
             let (counts, (in_flight, bytes)) = (client.counts(), client.window().in_flight());
             traffic.in_flight += in_flight as u64;
             traffic.in_flight_bytes += bytes;
@@ -154,6 +214,14 @@ impl Source {
     }
 }
 
+/// Objects that snapshots refer to.
+#[derive(Default)]
+struct Elsewhere {
+    /// Of their sources, by URL.
+    clients: Mutex<HashMap<String, Client>>,
+    replaced: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
 /// The pieces that this mount has in memory and in its cache.
 impl Bases for Source {
     fn get(&self, piece: &Piece) -> Option<Arc<Vec<u8>>> {
@@ -179,6 +247,10 @@ impl Bases for Source {
 pub struct Files {
     source: Arc<Source>,
     manifest: Arc<Manifest>,
+    /// Where its pieces are.
+    mirrors: Mirrors,
+    /// Its log, where no piece has that.
+    log: Option<Vec<u8>>,
     /// By their index in the manifest, once they were used.
     layouts: Vec<OnceLock<FileLayout>>,
 }
@@ -192,10 +264,16 @@ struct FileLayout {
 }
 
 impl Files {
-    /// The files of a snapshot.
-    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Files {
+    /// The files of a snapshot. `Forbidden` if pieces lie where this remote must not lead.
+    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Result<Files> {
         let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
-        Files { source: source.clone(), manifest: manifest.clone(), layouts }
+        let mirrors = source.mirrors.with_referred(source.referred(manifest)?);
+        Ok(Files { source: source.clone(), manifest: manifest.clone(), mirrors, log: None, layouts })
+    }
+
+    /// The same, with a log that no piece has.
+    pub(in crate::remote) fn with_log(self, log: Vec<u8>) -> Files {
+        Files { log: Some(log), ..self }
     }
 
     fn file(&self, file: usize) -> io::Result<&FileLayout> {
@@ -249,7 +327,7 @@ impl Files {
         let others = (place + 1..layout.piece_count()).chain(0..place);
         let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
         let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
-        let fetching = asked.iter().map(|piece| stored(&source.mirrors, piece, Class::Demand));
+        let fetching = asked.iter().map(|piece| stored(&self.mirrors, piece, Class::Demand));
         let found = runtime::wait(join_all(fetching)).map_err(to_io)?;
         let mut answer = Err(io::ErrorKind::NotFound.into());
         for (place, (piece, found)) in asked.into_iter().zip(found).enumerate() {
@@ -272,6 +350,11 @@ impl Files {
         answer
     }
 
+    /// Whether its pieces are compared with nothing but the digests of their arrival.
+    fn is_unread(&self) -> bool {
+        self.manifest.references.as_ref().is_some_and(|references| !references.are_read)
+    }
+
     fn path(&self) -> String {
         format!("{}/{}", self.manifest.collection.tenant, self.manifest.collection.name)
     }
@@ -283,7 +366,7 @@ impl Files {
             return Ok(bytes);
         }
         self.source.piece_buffer.failed(&piece.name)?;
-        let fetched = fetched(&self.source.mirrors, &*self.source, piece, Class::Demand);
+        let fetched = fetched(&self.mirrors, &*self.source, piece, Class::Demand);
         let fetched = runtime::wait(fetched).map_err(to_io)?;
         let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
         self.source.answered();
@@ -296,7 +379,13 @@ impl Files {
         let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
         loop {
             if blob.pieces().has(place) {
-                return Ok(Got::Here);
+                let compared = if self.mirrors.is_unread(piece) { blob.compared(place) } else { Ok(true) };
+                match compared {
+                    Ok(true) => return Ok(Got::Here),
+                    Ok(false) => {}
+                    Err(error) => self.source.disk_failed(&error),
+                }
+                continue;
             }
             if let Some(bytes) = self.source.piece_buffer.get(&piece.name) {
                 return Ok(Got::Unkept(bytes));
@@ -305,7 +394,7 @@ impl Files {
             if let Some(mut fetching) = blob.begin(place) {
                 self.make_room(&mut fetching);
                 let failed = |error: &io::Error| self.source.disk_failed(error);
-                let fetching = fetching.run(&self.source.mirrors, &*self.source, Class::Demand, &failed);
+                let fetching = fetching.run(&self.mirrors, &*self.source, Class::Demand, &failed);
                 let got = runtime::wait(fetching).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
                 self.source.answered();
@@ -339,9 +428,11 @@ impl Files {
     /// The error of a read. A piece that is gone means that the snapshot was collected, or that the remote
     /// has lost data.
     fn failed(&self, piece: &Piece, failure: &Failure) -> io::Error {
-        let client = self.source.remote.client();
         let (path, number) = (self.path(), self.manifest.number);
+        let referred = self.mirrors.referred(piece);
+        let client = referred.map_or(self.source.remote.client(), Referred::client);
         let error = match failure {
+            failure if let Some(referred) = referred => self.source.failed_elsewhere(referred, piece, failure),
             Failure::NotFound => {
                 let collection = &self.manifest.collection;
                 match self.source.remote.has(&collection.tenant, &collection.name, number) {
@@ -387,11 +478,11 @@ impl Files {
         if !self.make_room(&mut fetching) {
             return;
         }
-        let source = self.source.clone();
+        let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         let spawned = runtime::spawn(async move {
             let failed = |error: &io::Error| source.disk_failed(error);
             // A reader that wants the piece tries again and gets the error.
-            drop(fetching.run(&source.mirrors, &*source, Class::Ahead, &failed).await);
+            drop(fetching.run(&mirrors, &*source, Class::Ahead, &failed).await);
         });
         if let Err(error) = spawned {
             log::warn!("read-ahead has stopped: {error}");
@@ -424,9 +515,9 @@ impl Files {
         if !file.ahead.begin(place) {
             return Ok(None);
         }
-        let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
-        let wanted = Wanted::range(range);
-        let fetched = self.source.remote.client().fetch(&key, wanted, Class::Demand, |chunk| {
+        let at = self.mirrors.first_place(piece);
+        let ((key, wanted), mut bytes) = (at.asked_part(piece, range), Vec::new());
+        let fetched = at.client().fetch(&key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())
         });
@@ -445,6 +536,12 @@ impl Files {
 impl SnapshotFiles for Files {
     fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let file = self.file(index)?;
+        if let Some(log) = self.log.as_ref().filter(|_| file.is_log) {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            let part = log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buffer.copy_from_slice(part);
+            return Ok(());
+        }
         let Some(blob) = self.cached(file) else {
             return self.read_in_memory_only(file, buffer, offset);
         };
@@ -478,6 +575,9 @@ impl SnapshotFiles for Files {
     fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.file(index)?;
         let Some(blob) = self.cached(file) else { return Ok(0) };
+        if self.is_unread() && blob.lacks_comparison(file.layout.pieces_in(offset, buffer.len() as u64)) {
+            return Ok(0);
+        }
         // A read that may wait goes past a cache that fails.
         let read = blob.read_in_memory(buffer, offset).unwrap_or(0);
         if read > 0 {
@@ -492,7 +592,10 @@ impl SnapshotFiles for Files {
         if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
             return Ok(None);
         }
-        self.cached(file).map_or(Ok(None), |blob| blob.descriptor())
+        let is_compared = |blob: &Arc<Blob>| {
+            !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count())
+        };
+        self.cached(file).filter(is_compared).map_or(Ok(None), |blob| blob.descriptor())
     }
 
     fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {

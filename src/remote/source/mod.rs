@@ -20,7 +20,7 @@ mod bucket;
 use std::sync::Arc;
 
 use crate::model::{OwnedCollectionName, Result};
-use crate::remote::client::Client;
+use crate::remote::client::{Client, Deadlines};
 use crate::remote::client::version::{Pin, Version};
 
 /// Data that can be listed, and read at any range.
@@ -79,7 +79,12 @@ impl SourceObject {
 
 /// The source at a URL. Nothing is asked of the server yet.
 pub fn open(url: &str) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(bucket::Bucket::new(Client::open(url)?)))
+    open_within(url, Deadlines::default())
+}
+
+/// The same, with deadlines of the caller.
+pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Arc<dyn Source>> {
+    Ok(Arc::new(bucket::Bucket::new(Client::open_within(url, deadlines)?)))
 }
 
 /// The source of the objects of a client.

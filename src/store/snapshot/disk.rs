@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::format::log::catalog::Entry;
 use crate::format::log::record::Record;
 use crate::format::log::slot::{RawSlot, SLOT_BYTES};
-use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
+use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, OwnerAndMode};
 use crate::model::{CollectionName, MODE_BITS, OwnedCollectionName, Owner, Result, StoreId, check_label};
 use crate::store::batch::Batch;
 use crate::store::disk::remote::Traffic;
@@ -168,8 +168,8 @@ impl SnapshotDisk {
         ShownSnapshot { disk: self.clone(), upstream: self }
     }
 
-    /// The file of a tenant, with the owner that the manifest of a collection has.
-    fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
+    /// The owner of a tenant, as the manifest of a collection has it.
+    fn tenant_owner(&self, tenant: &str) -> io::Result<OwnerAndMode> {
         let opened = |key: &OwnedCollectionName| key.tenant == tenant;
         let shown = {
             let shown = self.shown.lock();
@@ -194,7 +194,13 @@ impl SnapshotDisk {
                 first.ok_or(io::ErrorKind::NotFound)?
             }
         };
-        let owner = shown.snapshot.manifest.collection.tenant_owner;
+        Ok(shown.snapshot.manifest.collection.tenant_owner)
+    }
+
+    /// The file of a tenant.
+    fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
+        let known = self.source.tenant_owner(tenant);
+        let owner = known.map_or_else(|| self.tenant_owner(tenant), Ok)?;
         let entry = TenantEntry {
             owner: Some(Owner { uid: owner.uid, gid: owner.gid }),
             mode: owner.mode & MODE_BITS,

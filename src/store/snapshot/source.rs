@@ -3,9 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::format::snapshot::manifest::Manifest;
-use crate::model::StoreId;
+use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
+use crate::model::{CollectionName, Result, StoreId};
+use crate::store::disk::File;
 use crate::store::disk::remote::Traffic;
+use crate::store::snapshot::canonical::Canonical;
 
 /// The snapshots of a remote.
 pub trait Snapshots: Send + Sync {
@@ -29,6 +31,10 @@ pub trait Snapshots: Send + Sync {
     }
     /// Records what a cache keeps, for the next mount.
     fn save_cache(&self) {}
+    /// The owner of a tenant, if the source knows it without its collections.
+    fn tenant_owner(&self, _tenant: &str) -> Option<OwnerAndMode> {
+        None
+    }
     /// Opens collections of a tenant that is looked at: at least one, whose manifest says who owns the tenant, and
     /// others that can be had in the same time.
     fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {
@@ -69,3 +75,28 @@ pub trait SnapshotFiles: Send + Sync {
         Ok(false)
     }
 }
+
+/// A file that lies elsewhere, and stays there.
+pub struct Elsewhere {
+    /// Its path in the collection: names without slashes.
+    pub path: Vec<Vec<u8>>,
+    /// Its bytes.
+    pub file: Arc<dyn File>,
+    /// Time of its last change, in nanoseconds since 1970.
+    pub mtime: i64,
+    /// A text that names its bytes. Files with the same text have the same bytes.
+    pub identity: Vec<u8>,
+}
+
+/// A collection of files that lie elsewhere.
+pub struct DescribedFiles {
+    /// The collection. Data files have the bytes of the files.
+    pub canonical: Canonical,
+    /// The number of the data file of each file; `None` of an empty one.
+    pub data_files: Vec<Option<u64>>,
+}
+
+/// Makes the log of a collection of such files. It reads the headers of those that may be containers, and of other files
+/// nothing.
+pub type Describe =
+    dyn Fn(CollectionName<'_>, StoreId, &[Elsewhere]) -> Result<DescribedFiles> + Send + Sync;
