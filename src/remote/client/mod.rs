@@ -43,14 +43,14 @@ use crate::remote::client::rate::Rate;
 use crate::remote::client::version::Pin;
 use crate::remote::client::window::{Class, Permit, Window};
 
-mod credentials;
+pub(in crate::remote) mod credentials;
 mod deadlines;
 pub mod failure;
 mod http_status;
 mod listing;
 pub(in crate::remote) mod program;
 mod rate;
-mod resolver;
+pub(in crate::remote) mod resolver;
 pub mod runtime;
 pub mod url;
 pub mod version;
@@ -509,6 +509,23 @@ impl Client {
         Ok(stream::once(request).try_flatten().boxed())
     }
 
+    /// A request about something else than an object, among the others, and repeated as they are.
+    pub(in crate::remote) async fn asked<T, Sent>(
+        &self,
+        request: impl Fn() -> Sent,
+    ) -> std::result::Result<T, Failure>
+    where
+        Sent: Future<Output = std::result::Result<T, Failure>>,
+    {
+        let mut pauses = Pauses::new(self.shared.deadlines);
+        let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+        let answered = |patience| {
+            let answer = self.shared.soon(request(), patience);
+            async move { answer.await? }
+        };
+        self.repeated(answered, pauses).await
+    }
+
     /// Repeats a request that may be repeated until it succeeds or fails for good.
     /// A request learns how long it may wait for an answer.
     async fn repeated<T, Sent>(
@@ -536,7 +553,11 @@ impl Client {
         if failure.is_overload() {
             self.shared.window.slow_down();
         }
-        let pause = if failure.is_transient() { pauses.next() } else { None };
+        let pause = match &failure {
+            Failure::Later(_, wanted) => pauses.at_least(*wanted),
+            _ if failure.is_transient() => pauses.next(),
+            _ => None,
+        };
         let Some(pause) = pause else {
             if !matches!(failure, Failure::NotFound | Failure::Exists) {
                 self.shared.counts.failures.fetch_add(1, Ordering::Relaxed);
@@ -572,7 +593,7 @@ impl Client {
             ),
             Failure::WrongLength(_) | Failure::WrongBytes => Error::corrupt(text),
             Failure::Local(error) => Error::io(doing, std::io::Error::from(error.kind())),
-            Failure::Refused(_) => Error::new(ErrorKind::Io, text),
+            Failure::Refused(_) | Failure::Later(..) => Error::new(ErrorKind::Io, text),
             Failure::Transient(_) | Failure::Overload(_) => Error::new(
                 ErrorKind::Io,
                 format!(

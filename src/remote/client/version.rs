@@ -30,7 +30,7 @@ impl Pin {
                 options.if_match = Some(format!("\"{}\"", opaque(e_tag)));
             }
             Version::Id(id) => options.version = Some(id.clone()),
-            Version::ETag(_) | Version::Modified(_) | Version::Fixed => {}
+            Version::ETag(_) | Version::Modified(_) | Version::Fixed | Version::Sha256(_) => {}
         }
     }
 
@@ -42,7 +42,7 @@ impl Pin {
             }
             Version::Id(wanted) => meta.version.as_ref().is_none_or(|found| found == wanted),
             Version::Modified(wanted) => meta.last_modified.timestamp() == *wanted,
-            Version::Fixed => true,
+            Version::Fixed | Version::Sha256(_) => true,
         };
         is_same && meta.size == self.bytes
     }
