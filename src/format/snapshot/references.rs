@@ -10,15 +10,16 @@
 //! | pieces | list of (piece u32, object u32, offset u64), ascending by piece |
 //!
 //! Kinds of versions: 0 the ETag, 1 the id of a version, 2 the time of the last change in seconds since 1970, in
-//! decimal digits, 3 none: the key stands for the same bytes for ever.
+//! decimal digits, 3 none: the key stands for the same bytes for ever, 4 the SHA-256 of the bytes in hexadecimal digits.
 //!
 //! The BLAKE3 of a place is that of `tierfs piece of `, the URL, the key, the version as above and in front of each of
-//! these its length u32, then the bytes of the object, the offset and the length of the piece, u64 each.
+//! these its length u32, then the bytes of the object, the offset and the length of the piece, u64 each. URL and key are empty
+//! if the version is the SHA-256: wherever the object lies, its bytes are the same.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::manifest::{PIECES_MAX, Piece, PieceEncoding};
 use crate::format::values::{read_list, read_string, write_text};
-use crate::model::{Error, Result};
+use crate::model::{Error, Result, hex};
 
 /// Least bytes of an object: two lengths, a number, a kind.
 const OBJECT_BYTES: usize = 17;
@@ -36,6 +37,8 @@ pub enum Version {
     Modified(i64),
     /// The key stands for the same bytes for ever, as that of a commit or a digest does.
     Fixed,
+    /// The SHA-256 of the bytes, as the source says it. The key stands for them for ever.
+    Sha256([u8; 32]),
 }
 
 /// The pieces of a manifest that lie elsewhere.
@@ -74,12 +77,19 @@ pub struct ReferredPiece {
 }
 
 impl Version {
+    /// The version that the hexadecimal digits of a SHA-256 stand for.
+    pub fn of_sha256(digits: &str) -> Option<Version> {
+        // A BLAKE3 has the same form.
+        blake3::Hash::from_hex(digits).ok().map(|digest| Version::Sha256(*digest.as_bytes()))
+    }
+
     fn parts(&self) -> (u8, String) {
         match self {
             Version::ETag(e_tag) => (0, e_tag.clone()),
             Version::Id(id) => (1, id.clone()),
             Version::Modified(at) => (2, at.to_string()),
             Version::Fixed => (3, String::new()),
+            Version::Sha256(digest) => (4, hex(digest)),
         }
     }
 
@@ -91,6 +101,7 @@ impl Version {
             2 => text.parse().map(Version::Modified).map_err(wrong),
             3 if text.is_empty() => Ok(Version::Fixed),
             3 => Err(Error::corrupt("a version of an object that has none")),
+            4 => Version::of_sha256(&text).ok_or_else(|| Error::corrupt("a version that is no SHA-256")),
             _ => Err(Error::unsupported(format!("version {kind} of an object; a newer tierfs may know it"))),
         }
     }
@@ -101,7 +112,11 @@ impl References {
     pub fn name_of(&self, object: &ReferredObject, offset: u64, len: u64) -> [u8; 32] {
         let (kind, version) = object.version.parts();
         let mut text = Writer::new();
-        for part in [self.source.as_bytes(), object.key.as_bytes(), &[kind], version.as_bytes()] {
+        let (source, key) = match object.version {
+            Version::Sha256(_) => ("", ""),
+            _ => (&*self.source, &*object.key),
+        };
+        for part in [source.as_bytes(), key.as_bytes(), &[kind], version.as_bytes()] {
             write_text(&mut text, part);
         }
         text.u64(object.bytes).u64(offset).u64(len);
@@ -155,7 +170,8 @@ impl References {
         let is_right = |referred: &ReferredPiece| {
             let piece = pieces.get(referred.piece as usize).filter(|it| it.encoding == PieceEncoding::Raw);
             let object = self.objects.get(referred.object as usize);
-            let found = piece.zip(object).zip(referred.offset.checked_add(piece.map_or(0, |it| it.raw.into())));
+            let found =
+                piece.zip(object).zip(referred.offset.checked_add(piece.map_or(0, |it| it.raw.into())));
             found.is_some_and(|((piece, object), end)| {
                 let named = || self.name_of(object, referred.offset, piece.raw.into());
                 end <= object.bytes && (self.are_read || piece.name.digest == named())
@@ -163,7 +179,9 @@ impl References {
         };
         match self.pieces.iter().find(|referred| !is_right(referred)) {
             None if ascends => Ok(()),
-            found => Err(format!("it refers wrongly to piece {}", found.map_or(0, |referred| referred.piece))),
+            found => {
+                Err(format!("it refers wrongly to piece {}", found.map_or(0, |referred| referred.piece)))
+            }
         }
     }
 }

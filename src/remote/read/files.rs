@@ -12,8 +12,8 @@ use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
-use crate::remote::client::window::Class;
 use crate::remote::client::runtime;
+use crate::remote::client::window::Class;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
@@ -22,9 +22,10 @@ use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
-use crate::remote::read::referred::Referred;
-use crate::remote::source::open_within;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
+use crate::remote::read::referred::Referred;
+use crate::remote::read::whole_digest::WholeDigest;
+use crate::remote::source::open_within;
 use crate::store::pieces::file::Got;
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
@@ -106,7 +107,10 @@ impl Source {
         let (url, place) = (&references.source, self.remote.place());
         let refuse = |why: &str| {
             let (path, number) = (&manifest.collection.name, manifest.number);
-            Err(Error::new(ErrorKind::Forbidden, format!("snapshot {number} of {path} refers to {url}: {why}")))
+            Err(Error::new(
+                ErrorKind::Forbidden,
+                format!("snapshot {number} of {path} refers to {url}: {why}"),
+            ))
         };
         if url == place {
             return Ok(Referred::of(manifest, self.remote.client()));
@@ -115,7 +119,9 @@ impl Source {
             return refuse("a remote elsewhere must not lead to files of this machine");
         }
         if self.trust.is_some() && !references.are_read {
-            return refuse("a signature covers no bytes that nobody has read; publish it with tierfs index --checksum");
+            return refuse(
+                "a signature covers no bytes that nobody has read; publish it with tierfs index --checksum",
+            );
         }
         let mut clients = self.elsewhere.clients.lock();
         if let Some(client) = clients.get(url) {
@@ -260,6 +266,8 @@ struct FileLayout {
     layout: Arc<Layout>,
     /// Logs are read whole, and kept as they are stored.
     is_log: bool,
+    /// The digest of the whole file, where pieces have none.
+    whole: Option<Arc<WholeDigest>>,
     ahead: ReadAhead,
 }
 
@@ -282,6 +290,7 @@ impl Files {
         Ok(slot.get_or_init(|| FileLayout {
             layout: Arc::new(Layout::of(&self.manifest, described)),
             is_log: described.kind == FileKind::Log,
+            whole: WholeDigest::of(&self.manifest, described),
             ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
         }))
     }
@@ -290,6 +299,29 @@ impl Files {
     fn cached(&self, file: &FileLayout) -> Option<Arc<Blob>> {
         let cache = self.source.cache.as_ref().filter(|_| !file.is_log)?;
         cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
+    }
+
+    /// Compares a file with the digest of the whole once all of its pieces are in the cache, on a thread of its own. Fails if it
+    /// was compared and differs.
+    fn compare_whole(&self, file: &FileLayout, blob: &Arc<Blob>) -> io::Result<()> {
+        let Some(whole) = &file.whole else { return Ok(()) };
+        whole.check()?;
+        if !whole.is_due(blob) {
+            return Ok(());
+        }
+        let (whole, blob, source, path) = (whole.clone(), blob.clone(), self.source.clone(), self.path());
+        let object = self.manifest.references.as_ref().map_or_else(String::new, |all| all.source.clone());
+        std::thread::spawn(move || match whole.compare(&blob) {
+            Ok(true) => {}
+            Ok(false) => {
+                let text = format!(
+                    "a file of {object} does not have the SHA-256 that the source says; it is not read"
+                );
+                source.tell(&path, &text);
+            }
+            Err(error) => log::warn!("{path}: a whole file could not be compared: {error}"),
+        });
+        Ok(())
     }
 
     /// Reads past the cached file.
@@ -432,7 +464,9 @@ impl Files {
         let referred = self.mirrors.referred(piece);
         let client = referred.map_or(self.source.remote.client(), Referred::client);
         let error = match failure {
-            failure if let Some(referred) = referred => self.source.failed_elsewhere(referred, piece, failure),
+            failure if let Some(referred) = referred => {
+                self.source.failed_elsewhere(referred, piece, failure)
+            }
             Failure::NotFound => {
                 let collection = &self.manifest.collection;
                 match self.source.remote.has(&collection.tenant, &collection.name, number) {
@@ -538,13 +572,15 @@ impl SnapshotFiles for Files {
         let file = self.file(index)?;
         if let Some(log) = self.log.as_ref().filter(|_| file.is_log) {
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
-            let part = log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+            let part =
+                log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
             buffer.copy_from_slice(part);
             return Ok(());
         }
         let Some(blob) = self.cached(file) else {
             return self.read_in_memory_only(file, buffer, offset);
         };
+        self.compare_whole(file, &blob)?;
         let places = file.layout.pieces_in(offset, buffer.len() as u64);
         if let [place] = places.as_slice()
             && let Some(bytes) = self.first_bytes(file, &blob, *place, offset, buffer.len() as u64)?
@@ -569,7 +605,7 @@ impl SnapshotFiles for Files {
         for (place, bytes) in kept {
             file.layout.copy(place, &bytes, buffer, offset);
         }
-        Ok(())
+        self.compare_whole(file, &blob)
     }
 
     fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -578,6 +614,7 @@ impl SnapshotFiles for Files {
         if self.is_unread() && blob.lacks_comparison(file.layout.pieces_in(offset, buffer.len() as u64)) {
             return Ok(0);
         }
+        self.compare_whole(file, &blob)?;
         // A read that may wait goes past a cache that fails.
         let read = blob.read_in_memory(buffer, offset).unwrap_or(0);
         if read > 0 {
@@ -592,10 +629,14 @@ impl SnapshotFiles for Files {
         if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
             return Ok(None);
         }
-        let is_compared = |blob: &Arc<Blob>| {
-            !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count())
-        };
-        self.cached(file).filter(is_compared).map_or(Ok(None), |blob| blob.descriptor())
+        let is_compared =
+            |blob: &Arc<Blob>| !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count());
+        let Some(blob) = self.cached(file).filter(is_compared) else { return Ok(None) };
+        self.compare_whole(file, &blob)?;
+        if file.whole.as_ref().is_some_and(|whole| !whole.is_right()) {
+            return Ok(None);
+        }
+        blob.descriptor()
     }
 
     fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {

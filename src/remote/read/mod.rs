@@ -21,3 +21,4 @@ pub mod pieces;
 pub mod published_collections;
 mod referred;
 pub mod snapshot_lookup;
+mod whole_digest;
