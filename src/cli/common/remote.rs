@@ -260,10 +260,10 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         deadlines.total = Duration::from_secs(u64::from(seconds));
     }
     let source = source::open_within(url, deadlines)?;
-    let remote = match Remote::open_and_list(source.client().clone()) {
-        Ok(remote) => Some(remote),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
+    let remote = match source.may_be_remote().then(|| Remote::open_and_list(source.client().clone())) {
+        Some(Ok(remote)) => Some(remote),
+        Some(Err(error)) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Some(Err(_)) | None => None,
     };
     let id = remote.as_ref().map_or_else(|| listed::id_of(&*source), |(remote, _)| remote.id());
     let cache = |options: &RemoteArgs| {
@@ -310,7 +310,8 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
                 None => reader,
             };
             let owner = own_owner();
-            let describe = move |place: CollectionName<'_>, id, files: &[Elsewhere]| describe(place, id, owner, files);
+            let describe =
+                move |place: CollectionName<'_>, id, files: &[Elsewhere]| describe(place, id, owner, files);
             SnapshotDisk::new(Arc::new(Listed::new(source, reader, shape, Box::new(describe), owner)))
         }
     };

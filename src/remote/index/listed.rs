@@ -192,6 +192,10 @@ impl Listed {
 pub fn shape_of(source: &dyn Source) -> Result<Shape> {
     let place = source.place();
     if let Some(one) = source.collection() {
+        // Mistakes in the URL and missing credentials are named now.
+        if source.list("")?.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, format!("{place} has no files")));
+        }
         return Ok(Shape::One(one));
     }
     let level = source.level("")?;

@@ -24,6 +24,10 @@ impl Source for Bucket {
         &self.client
     }
 
+    fn may_be_remote(&self) -> bool {
+        true
+    }
+
     fn level(&self, below: &str) -> Result<SourceLevel> {
         let Level { directories, objects } = self.client.level(below)?;
         Ok(SourceLevel { directories, objects: objects.into_iter().map(of_listed).collect() })

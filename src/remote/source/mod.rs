@@ -15,13 +15,21 @@
 //! To add a kind of source: a scheme in [`open`], a type that implements [`Source`], and an `ObjectStore` for its
 //! client if `object_store` has none.
 
+mod agent;
 mod bucket;
+mod hub;
+mod pages;
+mod registry;
+mod site;
+mod web;
+mod whole;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::model::{OwnedCollectionName, Result};
-use crate::remote::client::{Client, Deadlines};
 use crate::remote::client::version::{Pin, Version};
+use crate::remote::client::{Client, Deadlines, runtime};
 
 /// Data that can be listed, and read at any range.
 pub trait Source: Send + Sync {
@@ -30,6 +38,11 @@ pub trait Source: Send + Sync {
 
     /// The client that reads its objects, by [`SourceObject::at`].
     fn client(&self) -> &Client;
+
+    /// Whether it may be a remote of tierfs, to which somebody has pushed.
+    fn may_be_remote(&self) -> bool {
+        false
+    }
 
     /// The collection that it is; `None` of directories each of which may be one.
     fn collection(&self) -> Option<OwnedCollectionName> {
@@ -84,7 +97,31 @@ pub fn open(url: &str) -> Result<Arc<dyn Source>> {
 
 /// The same, with deadlines of the caller.
 pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(bucket::Bucket::new(Client::open_within(url, deadlines)?)))
+    let scheme = url.split("://").next().unwrap_or_default();
+    runtime::start()?;
+    Ok(match scheme {
+        "http" | "https" | "http+whole" | "https+whole" => {
+            Arc::new(site::Site::open(url, scheme, deadlines)?)
+        }
+        "hf" => Arc::new(hub::Hub::open(url, deadlines)?),
+        "oci" | "oci+http" => Arc::new(registry::Artifact::open(url, scheme, deadlines)?),
+        _ => Arc::new(bucket::Bucket::new(Client::open_within(url, deadlines)?)),
+    })
+}
+
+/// The objects directly below a directory, and its directories, of all objects below it.
+fn level_of(objects: Vec<SourceObject>, below: &str) -> SourceLevel {
+    let mut level = SourceLevel::default();
+    let mut directories = BTreeSet::new();
+    for object in objects {
+        let rest = object.key.strip_prefix(below).unwrap_or_default().trim_start_matches('/');
+        match rest.split_once('/') {
+            Some((directory, _)) => drop(directories.insert(directory.to_owned())),
+            None => level.objects.push(object),
+        }
+    }
+    level.directories = directories.into_iter().collect();
+    level
 }
 
 /// The source of the objects of a client.
