@@ -12,8 +12,8 @@ use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
-use crate::remote::client::window::Class;
 use crate::remote::client::runtime;
+use crate::remote::client::window::Class;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
@@ -22,9 +22,9 @@ use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
-use crate::remote::read::referred::Referred;
-use crate::remote::source::open_within;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
+use crate::remote::read::references::Referred;
+use crate::remote::source::open_within;
 use crate::store::pieces::file::Got;
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
@@ -106,7 +106,10 @@ impl Source {
         let (url, place) = (&references.source, self.remote.place());
         let refuse = |why: &str| {
             let (path, number) = (&manifest.collection.name, manifest.number);
-            Err(Error::new(ErrorKind::Forbidden, format!("snapshot {number} of {path} refers to {url}: {why}")))
+            Err(Error::new(
+                ErrorKind::Forbidden,
+                format!("snapshot {number} of {path} refers to {url}: {why}"),
+            ))
         };
         if url == place {
             return Ok(Referred::of(manifest, self.remote.client()));
@@ -115,7 +118,9 @@ impl Source {
             return refuse("a remote elsewhere must not lead to files of this machine");
         }
         if self.trust.is_some() && !references.are_read {
-            return refuse("a signature covers no bytes that nobody has read; publish it with tierfs index --checksum");
+            return refuse(
+                "a signature covers no bytes that nobody has read; publish it with tierfs index --checksum",
+            );
         }
         let mut clients = self.elsewhere.clients.lock();
         if let Some(client) = clients.get(url) {
@@ -432,7 +437,9 @@ impl Files {
         let referred = self.mirrors.referred(piece);
         let client = referred.map_or(self.source.remote.client(), Referred::client);
         let error = match failure {
-            failure if let Some(referred) = referred => self.source.failed_elsewhere(referred, piece, failure),
+            failure if let Some(referred) = referred => {
+                self.source.failed_elsewhere(referred, piece, failure)
+            }
             Failure::NotFound => {
                 let collection = &self.manifest.collection;
                 match self.source.remote.has(&collection.tenant, &collection.name, number) {
@@ -538,7 +545,8 @@ impl SnapshotFiles for Files {
         let file = self.file(index)?;
         if let Some(log) = self.log.as_ref().filter(|_| file.is_log) {
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
-            let part = log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+            let part =
+                log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
             buffer.copy_from_slice(part);
             return Ok(());
         }
@@ -592,9 +600,8 @@ impl SnapshotFiles for Files {
         if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
             return Ok(None);
         }
-        let is_compared = |blob: &Arc<Blob>| {
-            !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count())
-        };
+        let is_compared =
+            |blob: &Arc<Blob>| !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count());
         self.cached(file).filter(is_compared).map_or(Ok(None), |blob| blob.descriptor())
     }
 

@@ -20,8 +20,8 @@ mod bucket;
 use std::sync::Arc;
 
 use crate::model::{OwnedCollectionName, Result};
-use crate::remote::client::{Client, Deadlines};
 use crate::remote::client::version::{Pin, Version};
+use crate::remote::client::{Client, Deadlines};
 
 /// Data that can be listed, and read at any range.
 pub trait Source: Send + Sync {
@@ -71,7 +71,7 @@ pub struct SourceLevel {
 }
 
 impl SourceObject {
-    /// What holds a read to these bytes.
+    /// The version and the length that a read of it must find.
     pub fn pin(&self) -> Pin {
         Pin { version: self.version.clone(), bytes: self.bytes }
     }
