@@ -13,7 +13,16 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
     ("ingest", &[("find", 0), ("recognize", 1), ("bytes", 2), ("publish", 3), ("job", 4)]),
     (
         "remote",
-        &[("client", 0), ("place", 1), ("source", 1), ("traces", 1), ("read", 2), ("clone", 3), ("index", 3), ("push", 4)],
+        &[
+            ("client", 0),
+            ("place", 1),
+            ("source", 1),
+            ("traces", 1),
+            ("read", 2),
+            ("clone", 3),
+            ("index", 3),
+            ("push", 4),
+        ],
     ),
     (
         "store",

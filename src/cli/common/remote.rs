@@ -14,8 +14,8 @@ use crate::store::Store;
 use crate::{
     cli::common::process::own_owner,
     ingest::describe,
-    model::{CollectionName, ErrorKind},
-    store::Elsewhere,
+    model::{CollectionName, ErrorKind, Owner},
+    store::{Describe, Elsewhere},
 };
 
 #[cfg(feature = "remote")]
@@ -26,6 +26,9 @@ const LOOKED_EVERY: Duration = Duration::from_secs(10);
 
 /// A mounted source is listed again this often, if nothing else is said.
 const SOURCE_LOOKED_EVERY: Duration = Duration::from_secs(60);
+
+/// A mounted source is listed no more often than this.
+const SOURCE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The URL, if a remote is named where a store may be.
 pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
@@ -188,12 +191,16 @@ impl RemoteArgs {
             }
         };
         signals.set_read_timeout(Some(period)).map_err(failed)?;
-        let store = Arc::downgrade(store);
+        let (store, is_source) = (Arc::downgrade(store), look.is_some());
         std::thread::spawn(move || {
             let mut followed = Followed { last_push: None, looked: Instant::now(), has_failed: false };
             loop {
                 let is_asked = matches!((&signals).read(&mut [0; 64]), Ok(1..));
                 let Some(store) = store.upgrade() else { return };
+                if is_source {
+                    // A server whose listings name other versions than it has would be listed all the time.
+                    std::thread::sleep(SOURCE_PAUSE.saturating_sub(followed.looked.elapsed()));
+                }
                 match followed.look(&store, is_asked) {
                     Ok(()) => followed.has_failed = false,
                     // Each period fails while the remote is away.
@@ -245,7 +252,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use std::collections::HashMap;
 
     use crate::remote::client::Deadlines;
-    use crate::remote::index::listed::{self, Listed};
+    use crate::remote::index::collections::{self, Listed};
     use crate::remote::place::remote::Remote;
     use crate::remote::place::signatures::Trust;
     use crate::remote::read::cache::Cache;
@@ -265,7 +272,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         Some(Err(error)) if error.kind() != ErrorKind::NotFound => return Err(error),
         Some(Err(_)) | None => None,
     };
-    let id = remote.as_ref().map_or_else(|| listed::id_of(&*source), |(remote, _)| remote.id());
+    let id = remote.as_ref().map_or_else(|| collections::id_of(&*source), |(remote, _)| remote.id());
     let cache = |options: &RemoteArgs| {
         let directory = match &options.cache {
             Some(directory) => directory.clone(),
@@ -300,19 +307,17 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
             SnapshotDisk::new(Arc::new(published))
         }
         None => {
-            let shape = listed::shape_of(&*source)?;
+            let shape = collections::shape_of(&*source)?;
             if let Some(options) = mounted {
                 options.refuse_for_source(url)?;
             }
-            let reader = listed::reader(&*source, mounted.map(cache).transpose()?, tell);
+            let reader = collections::reader(&*source, mounted.map(cache).transpose()?, tell);
             let reader = match mounted {
                 Some(options) => reader.calling(options.look_again()?),
                 None => reader,
             };
             let owner = own_owner();
-            let describe =
-                move |place: CollectionName<'_>, id, files: &[Elsewhere]| describe(place, id, owner, files);
-            SnapshotDisk::new(Arc::new(Listed::new(source, reader, shape, Box::new(describe), owner)))
+            SnapshotDisk::new(Arc::new(Listed::new(source, reader, shape, describes(owner), owner)))
         }
     };
     let store = Arc::new(disk).open_store()?;
@@ -320,6 +325,14 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         events.get_or_init(|| store.events().clone());
     }
     Ok(store)
+}
+
+/// Makes logs of files that lie elsewhere, and belong to `owner` here.
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn describes(owner: Owner) -> Box<Describe> {
+    Box::new(move |place: CollectionName<'_>, id, files: &[Elsewhere], reads| {
+        describe(place, id, owner, files, reads)
+    })
 }
 
 /// The directory of caches of this user.

@@ -25,7 +25,7 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::difference::{BASES_MAX, BaseStretch, check_stretches};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::pieces::PIECE_BYTES_MAX;
-use crate::format::snapshot::references::References;
+use crate::format::snapshot::references::{References, ReferredPiece};
 use crate::format::snapshot::signature::{DIGEST_BYTES, SIGNATURE_BYTES, SIGNED};
 use crate::format::snapshot::wire::{read_body, write_body};
 use crate::format::zstandard::{self, Undecoded};
@@ -479,7 +479,24 @@ impl Manifest {
         if of_logs.any(|extent| references.place_of(extent.piece).is_some()) {
             return Err("its log lies elsewhere".to_owned());
         }
-        references.check(&self.pieces)
+        let ascends = references.pieces.is_sorted_by(|one, next| one.piece < next.piece);
+        match references.pieces.iter().find(|referred| !self.is_reference(references, referred)) {
+            None if ascends => Ok(()),
+            wrong => {
+                Err(format!("it refers wrongly to piece {}", wrong.map_or(0, |referred| referred.piece)))
+            }
+        }
+    }
+
+    /// Whether a piece can be where a reference says, and has the name of that place unless its bytes were read.
+    fn is_reference(&self, references: &References, referred: &ReferredPiece) -> bool {
+        let piece = self.pieces.get(referred.piece as usize).filter(|it| it.encoding == PieceEncoding::Raw);
+        let Some((piece, object)) = piece.zip(references.objects.get(referred.object as usize)) else {
+            return false;
+        };
+        let (offset, len) = (referred.offset, u64::from(piece.raw));
+        offset.checked_add(len).is_some_and(|end| end <= object.bytes)
+            && (references.are_read || piece.name.digest == references.name_of(object, offset, len))
     }
 
     /// Each difference is described once, and is one from whole pieces.
@@ -547,6 +564,7 @@ impl Manifest {
         }
         if self.is_removal() {
             let is_empty = self.pieces.is_empty() && self.variants.is_empty() && self.needs.is_empty();
+            let is_empty = is_empty && self.references.is_none();
             return if is_empty { Ok(()) } else { Err("it has no files, and refers to others".to_owned()) };
         }
         if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {

@@ -17,7 +17,6 @@
 //! if the version is the SHA-256: wherever the object lies, its bytes are the same.
 
 use crate::format::cursor::{Reader, Writer};
-use crate::format::snapshot::manifest::{PIECES_MAX, Piece, PieceEncoding};
 use crate::format::values::{read_list, read_string, write_text};
 use crate::model::{Error, Result, hex};
 
@@ -26,7 +25,7 @@ const OBJECT_BYTES: usize = 17;
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 16;
 
-/// What tells the versions of an object apart.
+/// The mark by which versions of an object differ.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Version {
     /// The ETag, as the server gives it.
@@ -158,30 +157,9 @@ impl References {
             let (key, bytes, kind) = (read_string(body)?, body.u64()?, body.u8()?);
             Ok(ReferredObject { key, bytes, version: Version::of_parts(kind, read_string(body)?)? })
         })?;
-        let pieces = read_list(body, PIECES_MAX, PIECE_BYTES, |body| {
+        let pieces = read_list(body, usize::MAX, PIECE_BYTES, |body| {
             Ok(ReferredPiece { piece: body.u32()?, object: body.u32()?, offset: body.u64()? })
         })?;
         Ok(References { source, are_read, objects, pieces })
-    }
-
-    /// Why references to these pieces contradict themselves.
-    pub(super) fn check(&self, pieces: &[Piece]) -> std::result::Result<(), String> {
-        let ascends = self.pieces.is_sorted_by(|one, next| one.piece < next.piece);
-        let is_right = |referred: &ReferredPiece| {
-            let piece = pieces.get(referred.piece as usize).filter(|it| it.encoding == PieceEncoding::Raw);
-            let object = self.objects.get(referred.object as usize);
-            let found =
-                piece.zip(object).zip(referred.offset.checked_add(piece.map_or(0, |it| it.raw.into())));
-            found.is_some_and(|((piece, object), end)| {
-                let named = || self.name_of(object, referred.offset, piece.raw.into());
-                end <= object.bytes && (self.are_read || piece.name.digest == named())
-            })
-        };
-        match self.pieces.iter().find(|referred| !is_right(referred)) {
-            None if ascends => Ok(()),
-            found => {
-                Err(format!("it refers wrongly to piece {}", found.map_or(0, |referred| referred.piece)))
-            }
-        }
     }
 }

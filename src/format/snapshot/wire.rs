@@ -129,7 +129,18 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest, refers: bool) -> Result<Ma
     if body.remaining() > 0 {
         return Err(Error::corrupt(format!("{} bytes follow the body", body.remaining())));
     }
-    Ok(Manifest { collection, message, tool, needs, pieces, differences, files, variants, references, ..head })
+    Ok(Manifest {
+        collection,
+        message,
+        tool,
+        needs,
+        pieces,
+        differences,
+        files,
+        variants,
+        references,
+        ..head
+    })
 }
 
 /// Adds a piece, as manifests and maps of files have it.

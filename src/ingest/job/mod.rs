@@ -13,6 +13,8 @@ pub(in crate::ingest) mod manifest;
 pub(in crate::ingest) mod missing_shards;
 pub(in crate::ingest) mod mounted_file;
 #[cfg(feature = "mount")]
+mod origins;
+#[cfg(feature = "mount")]
 pub(in crate::ingest) mod request;
 pub(in crate::ingest) mod share;
 #[cfg(feature = "mount")]

@@ -10,7 +10,7 @@ use crate::format::snapshot::manifest::{
 };
 use crate::format::snapshot::piece_map::DIGEST_BYTES;
 use crate::format::snapshot::pieces::pieces;
-use crate::format::snapshot::references::{ReferredObject, ReferredPiece, References};
+use crate::format::snapshot::references::{References, ReferredObject, ReferredPiece};
 use crate::format::zstandard;
 use crate::model::{CollectionName, Error, Result, StoreId};
 use crate::remote::index::file::{SourceFile, read_heads};
@@ -18,7 +18,7 @@ use crate::remote::index::names::Named;
 use crate::remote::place::remote::TOOL;
 use crate::remote::read::pieces::packed;
 use crate::remote::source::Source;
-use crate::store::{Canonical, Describe, DescribedFiles, Elsewhere, now_nanoseconds};
+use crate::store::{Canonical, Describe, DescribedFile, DescribedFiles, Elsewhere, Reads, now_nanoseconds};
 
 const NANOSECONDS: i64 = 1_000_000_000;
 /// The longest log of an index, in bytes.
@@ -40,29 +40,24 @@ pub(super) fn build(
     id: StoreId,
     listed: &[Named],
     describe: &Describe,
+    reads: Reads,
 ) -> Result<Index> {
-    let client = source.client();
-    let opened = |named: &Named| {
-        let name = named.path.last().cloned().unwrap_or_default();
-        (Arc::new(SourceFile::new(client, &named.object)), name)
-    };
-    let files: Vec<(Arc<SourceFile>, Vec<u8>)> = listed.iter().map(opened).collect();
+    let files: Vec<Arc<SourceFile>> =
+        listed.iter().map(|named| Arc::new(SourceFile::new(source.client(), &named.object))).collect();
     read_heads(&files)?;
     let url = source.place();
-    let elsewhere = |(named, (file, _)): (&Named, &(Arc<SourceFile>, Vec<u8>))| Elsewhere {
-        path: named.path.clone(),
-        file: file.clone(),
-        mtime: named.object.modified.saturating_mul(NANOSECONDS),
-        identity: format!("{url}\n{}\n{:?}", named.object.at, named.object.version).into_bytes(),
-    };
-    let elsewhere: Vec<Elsewhere> = listed.iter().zip(&files).map(elsewhere).collect();
-    let described = describe(place, id, &elsewhere);
-    files.iter().for_each(|(file, _)| file.forget());
+    let elsewhere: Vec<Elsewhere> =
+        listed.iter().zip(&files).map(|(named, file)| elsewhere(url, named, file)).collect();
+    let described = describe(place, id, &elsewhere, reads);
+    files.iter().for_each(|file| file.forget());
     let DescribedFiles { canonical, data_files } = described?;
-    let numbers = (0..).zip(&data_files).filter_map(|(index, number)| Some(((*number)?, index))).collect();
-    let mut parts = Parts { references: References { source: url.to_owned(), ..References::default() }, ..Parts::default() };
+    let described = (0..).zip(data_files).filter_map(|(index, file)| Some((file?, listed.get(index)?)));
+    let data_files = described.map(|(file, named)| (file.number, (file, named))).collect();
+    let are_read = reads == Reads::All;
+    let references = References { source: url.to_owned(), are_read, ..References::default() };
+    let mut parts = Parts { references, ..Parts::default() };
     parts.add_log(canonical.log());
-    parts.add_data(&canonical, &numbers, listed)?;
+    parts.add_data(&canonical, &data_files)?;
     let Parts { pieces, files, references, log_pieces } = parts;
     let owner = canonical.owner();
     let manifest = Manifest {
@@ -90,6 +85,17 @@ pub(super) fn build(
     Ok(Index { manifest, log: canonical.log().to_vec(), log_pieces })
 }
 
+/// A listed object as a file.
+pub(super) fn elsewhere(url: &str, Named { path, object }: &Named, file: &Arc<SourceFile>) -> Elsewhere {
+    Elsewhere {
+        path: path.clone(),
+        file: file.clone(),
+        mtime: object.modified.saturating_mul(NANOSECONDS),
+        identity: format!("{url}\n{}\n{:?}", object.at, object.version).into_bytes(),
+        sha256: object.sha256,
+    }
+}
+
 /// The pieces and files of an index that is being made.
 #[derive(Default)]
 struct Parts {
@@ -104,7 +110,8 @@ impl Parts {
         let whole = std::iter::once(0..log.len() as u64).collect();
         let mut extents = Vec::new();
         for stretches in pieces(&[whole]) {
-            let ranges = stretches.iter().filter_map(|range| log.get(range.start as usize..range.end as usize));
+            let ranges =
+                stretches.iter().filter_map(|range| log.get(range.start as usize..range.end as usize));
             let raw: Vec<u8> = ranges.flatten().copied().collect();
             let (piece, stored) = packed(raw, true);
             extents.extend(FileExtent::of_piece(self.pieces.len() as u32, &stretches));
@@ -115,25 +122,30 @@ impl Parts {
         self.files.push(ManifestFile { kind: FileKind::Log, number: 0, bytes, mtime: 0, extents });
     }
 
-    /// Adds the data files. `numbers` has the place of the object of each in the listing.
+    /// Adds the data files. `described` has the object of each, by number.
     fn add_data(
         &mut self,
         canonical: &Canonical,
-        numbers: &HashMap<u64, usize>,
-        listed: &[Named],
+        described: &HashMap<u64, (DescribedFile, &Named)>,
     ) -> Result<()> {
         let wrong = || Error::corrupt("an index has bytes that no object has");
         for file in canonical.files() {
-            let object = numbers.get(&file.number).filter(|_| file.kind == FileKind::Data);
-            let object = &object.and_then(|index| listed.get(*index)).ok_or_else(wrong)?.object;
-            let referred =
-                ReferredObject { key: object.at.clone(), bytes: object.bytes, version: object.version.clone() };
+            let found = described.get(&file.number).filter(|_| file.kind == FileKind::Data);
+            let (DescribedFile { digests, .. }, Named { object, .. }) = found.ok_or_else(wrong)?;
+            let referred = ReferredObject {
+                key: object.at.clone(),
+                bytes: object.bytes,
+                version: object.version.clone(),
+            };
             let number = self.references.objects.len() as u32;
             let mut extents = Vec::new();
-            for stretches in file.pieces() {
+            for (place, stretches) in file.pieces().into_iter().enumerate() {
                 let [range] = stretches.as_slice() else { return Err(wrong()) };
                 let (piece, len) = (self.pieces.len() as u32, range.end - range.start);
-                let digest = self.references.name_of(&referred, range.start, len);
+                let digest = match self.references.are_read {
+                    true => *digests.get(place).ok_or_else(wrong)?,
+                    false => self.references.name_of(&referred, range.start, len),
+                };
                 let (name, raw) = (PieceName { digest, generation: 0 }, len as u32);
                 self.pieces.push(Piece { name, stored: raw, raw, encoding: PieceEncoding::Raw });
                 self.references.pieces.push(ReferredPiece { piece, object: number, offset: range.start });

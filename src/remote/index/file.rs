@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
+use crate::model::Result;
 use crate::remote::client::version::Pin;
 use crate::remote::client::{Client, Wanted, runtime};
 use crate::remote::read::pieces::to_io;
@@ -24,8 +25,8 @@ const HEADS_MAX: usize = 512;
 const HELD_MAX: usize = 256 << 20;
 
 /// Names of files whose headers lie at the beginning, and of those with a list at the end.
-const CONTAINERS: [&[u8]; 4] = [b".safetensors", b".gguf", b".npy", b".onnx"];
-const ARCHIVES: [&[u8]; 5] = [b".npz", b".pt", b".pth", b".ckpt", b".bin"];
+const CONTAINERS: [&str; 4] = [".safetensors", ".gguf", ".npy", ".onnx"];
+const ARCHIVES: [&str; 5] = [".npz", ".pt", ".pth", ".ckpt", ".bin"];
 
 /// An object of one version.
 pub(super) struct SourceFile {
@@ -56,8 +57,8 @@ impl SourceFile {
     }
 
     /// The ranges that recognition begins with.
-    fn heads(&self, name: &[u8]) -> Vec<(u64, u64)> {
-        let is_of = |suffixes: &[&[u8]]| suffixes.iter().any(|suffix| name.ends_with(suffix));
+    fn heads(&self) -> Vec<(u64, u64)> {
+        let is_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| self.key.ends_with(suffix));
         let (is_archive, bytes) = (is_of(&ARCHIVES), self.pin.bytes);
         let head = (0, HEAD_BYTES.min(bytes));
         match bytes {
@@ -70,12 +71,12 @@ impl SourceFile {
 }
 
 /// Asks for the heads of containers, many at a time. One that fails is asked for again when it is read.
-pub(super) fn read_heads(files: &[(Arc<SourceFile>, Vec<u8>)]) -> crate::model::Result<()> {
+pub(super) fn read_heads(files: &[Arc<SourceFile>]) -> Result<()> {
     let wanted: Vec<_> = files
         .iter()
-        .filter(|(file, name)| !file.heads(name).is_empty())
+        .filter(|file| !file.heads().is_empty())
         .take(HEADS_MAX)
-        .flat_map(|(file, name)| file.heads(name).into_iter().map(move |range| (file, range)))
+        .flat_map(|file| file.heads().into_iter().map(move |range| (file, range)))
         .collect();
     for some in wanted.chunks(AT_ONCE) {
         runtime::wait(join_all(some.iter().map(|(file, (from, end))| async move {
@@ -108,7 +109,10 @@ impl ReadAt for SourceFile {
         let end = offset.saturating_add(len.max(READ_BYTES_MIN)).min(self.pin.bytes);
         let bytes = self.client.get_version(&self.key, offset..end, &self.pin).map_err(to_io)?;
         let count = copied(buffer, offset, &bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
-        self.hold(offset, bytes);
+        // Larger parts are those of tensors, and of headers that are read once.
+        if len <= READ_BYTES_MIN {
+            self.hold(offset, bytes);
+        }
         Ok(count)
     }
 

@@ -8,12 +8,12 @@
 //! 1. `names.rs`: which names are shown, since those of a server may be anything.
 //! 2. `file.rs`: an object as a file to be recognized. Heads of containers are asked for together.
 //! 3. `build.rs`: an index, and its form in the cache, where it is named by its listing.
-//! 4. `listed.rs`: the directories of a source as the collections of a mount.
+//! 4. `collections.rs`: the directories of a source as the collections of a mount.
 //!
 //! An index is made again when the listing of its directory has changed. Each object may be replaced at any time: a read
 //! that finds that fails (ESTALE), and has the mount list again.
 
 pub(in crate::remote) mod build;
+pub mod collections;
 mod file;
-pub mod listed;
 mod names;

@@ -24,7 +24,8 @@ pub(super) type LeftOut = (String, &'static str);
 pub(super) fn named(below: &str, mut objects: Vec<SourceObject>) -> (Vec<Named>, Vec<LeftOut>) {
     objects.sort_by(|one, next| one.key.cmp(&next.key));
     let (mut named, mut left_out) = (Vec::new(), Vec::new());
-    for object in objects {
+    // Consoles make an object for each directory, also for the one that is listed.
+    for object in objects.into_iter().filter(|object| object.key != below || object.bytes > 0) {
         match path_of(below, &object.key) {
             Ok(path) => named.push(Named { path, object }),
             Err(why) => left_out.push((object.key, why)),
@@ -37,7 +38,6 @@ pub(super) fn named(below: &str, mut objects: Vec<SourceObject>) -> (Vec<Named>,
     let mut seen: HashMap<Vec<Vec<u8>>, String> = HashMap::new();
     named.retain(|Named { path, object }| {
         if directories.contains(path) {
-            // Consoles make such an object for each directory.
             if object.bytes > 0 {
                 left_out.push((object.key.clone(), "a directory has its name"));
             }
@@ -83,14 +83,25 @@ mod tests {
     #[test]
     fn keys_that_are_no_paths_are_left_out_and_others_keep_theirs() {
         let keys = [
-            ("d/a", 1), ("d/a/b", 1), ("d/c/", 0), ("d//x", 1), ("d/../etc/passwd", 1), ("d/./y", 1), ("e/z", 1),
-            ("d/new\nline", 1), ("d/.as", 1), ("d/mark", 0), ("d/mark/in", 1), ("d/twice", 1), ("d/twice", 2),
+            ("d/a", 1),
+            ("d/a/b", 1),
+            ("d/c/", 0),
+            ("d//x", 1),
+            ("d/../etc/passwd", 1),
+            ("d/./y", 1),
+            ("e/z", 1),
+            ("d/new\nline", 1),
+            ("d/.as", 1),
+            ("d/mark", 0),
+            ("d/mark/in", 1),
+            ("d/twice", 1),
+            ("d/twice", 2),
             ("d", 0),
         ];
         let (named, left_out) = named("d", keys.iter().map(|(key, bytes)| object(key, *bytes)).collect());
         let paths = named.iter().map(|named| String::from_utf8(named.path.join(&b'/')).unwrap());
         assert_eq!(paths.collect::<Vec<_>>(), ["%2Eas", "a/b", "mark/in", "new%0Aline", "twice"]);
-        assert_eq!(left_out.len(), 8, "{left_out:?}");
+        assert_eq!(left_out.len(), 7, "{left_out:?}");
     }
 
     #[test]

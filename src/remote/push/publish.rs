@@ -90,8 +90,7 @@ pub fn push_within(
     // A signer answers for all that the new snapshot names, so what he takes over unread must be signed by him.
     let signer = parameters.signer.as_deref();
     let is_trusted = |found: &Found| signer.is_none_or(|signer| signer.has_signed(&found.bytes));
-    let trusted =
-        newest.as_ref().filter(|found| is_trusted(found) && found.manifest.references.is_none());
+    let trusted = newest.as_ref().filter(|found| is_trusted(found) && found.manifest.references.is_none());
     // The newest snapshot, if it has this state.
     let base = trusted.filter(|found| has_log(&found.manifest, canonical.log()));
     let ended = |manifest: &Manifest, clone: Option<PushedClone>| {

@@ -23,7 +23,7 @@ use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
-use crate::remote::read::referred::Referred;
+use crate::remote::read::references::Referred;
 use crate::remote::read::whole_digest::WholeDigest;
 use crate::remote::source::open_within;
 use crate::store::pieces::file::Got;

@@ -16,7 +16,7 @@ use crate::format::snapshot::manifest::Piece;
 use crate::model::Result;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::{Client, Deadlines, Wanted};
-use crate::remote::read::referred::Referred;
+use crate::remote::read::references::Referred;
 
 /// A mirror that fails is not asked for this long.
 const AVOIDED: Duration = Duration::from_secs(10);
@@ -165,7 +165,9 @@ impl Place<'_> {
                     "{place}/{key}: its bytes do not match the digest in its name; the mirror is no longer used"
                 );
             }
-            Place::Elsewhere(_) => log::warn!("{place}/{key}: its bytes are not those that the snapshot names"),
+            Place::Elsewhere(_) => {
+                log::warn!("{place}/{key}: its bytes are not those that the snapshot names")
+            }
             Place::Origin(_) => log::warn!("{place}/{key}: its bytes do not match the digest in its name"),
         }
     }

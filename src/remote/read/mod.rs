@@ -19,6 +19,6 @@ pub(in crate::remote) mod names;
 pub mod piece_buffer;
 pub mod pieces;
 pub mod published_collections;
-mod referred;
+mod references;
 pub mod snapshot_lookup;
 mod whole_digest;

@@ -84,7 +84,7 @@ pub struct SourceLevel {
 }
 
 impl SourceObject {
-    /// What holds a read to these bytes.
+    /// The version and the length that a read of it must find.
     pub fn pin(&self) -> Pin {
         Pin { version: self.version.clone(), bytes: self.bytes }
     }

@@ -103,7 +103,7 @@ impl OpenObject {
             }
             opened => opened.transpose()?.map(Ok),
         };
-        let is_unread = collection.state().is_unread();
+        let is_unread = extent.is_some() && collection.state().is_unread();
         Ok(OpenObject { is_unread, ..OpenObject::over(collection, object, extent, verify, reach) })
     }
 

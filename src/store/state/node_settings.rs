@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::{Back, EntryId, LOSSES, Loss, Tail, Thresholds, Tier};
 use crate::store::batch::Batch;
-use crate::store::state::State;
 use crate::store::state::ROOT;
+use crate::store::state::State;
 use crate::store::state::settings_table::{BACK, ByNode, OF_ARRIVALS, SHARDS, TAIL, UNIT, UNREAD, rare};
 
 /// Setting that says whether precision may be reduced.

@@ -12,8 +12,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::snapshot::manifest::OwnerAndMode;
-use crate::model::{Error, ErrorKind, OwnedCollectionName, Owner, Result, StoreId, check_label};
-use crate::remote::index::build::{Index, build, name_of};
+use crate::model::{
+    CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, StoreId, check_label,
+};
+use crate::remote::index::build::{Index, build, elsewhere, name_of};
+use crate::remote::index::file::SourceFile;
 use crate::remote::index::names::{Named, named};
 use crate::remote::place::remote::Remote;
 use crate::remote::read::cache::Cache;
@@ -23,7 +26,7 @@ use crate::remote::read::files::{Files, Source as Reader};
 use crate::remote::read::names::{Answer, Names};
 use crate::remote::read::pieces::to_io;
 use crate::remote::source::{Source, SourceObject};
-use crate::store::{Describe, Snapshot, Snapshots, Traffic};
+use crate::store::{Describe, Elsewhere, Reads, Snapshot, Snapshots, Traffic};
 
 /// Permission bits of the tenant.
 const MODE: u32 = 0o755;
@@ -75,6 +78,39 @@ pub fn id_of(source: &dyn Source) -> StoreId {
 /// Reads the bytes of a source, through a cache if there is one.
 pub fn reader(source: &dyn Source, cache: Option<Cache>, tell: Tell) -> Reader {
     Reader::new(Remote::of_source(source.client().clone(), id_of(source)), cache, tell)
+}
+
+/// The index of a source as one collection of the store `id`, for all who mount that.
+pub(in crate::remote) fn index(
+    source: &dyn Source,
+    place: CollectionName<'_>,
+    id: StoreId,
+    describe: &Describe,
+    reads: Reads,
+) -> Result<Index> {
+    build(source, place, id, &all_named(source)?, describe, reads)
+}
+
+/// The objects of a source as files, which are read when they are.
+pub fn files(source: &dyn Source) -> Result<Vec<Elsewhere>> {
+    let file = |named: &Named| {
+        let file = Arc::new(SourceFile::new(source.client(), &named.object));
+        elsewhere(source.place(), named, &file)
+    };
+    Ok(all_named(source)?.iter().map(file).collect())
+}
+
+/// The objects of a source as one collection. `NotFound` if there are none.
+fn all_named(source: &dyn Source) -> Result<Vec<Named>> {
+    let objects = source.list("")?;
+    if objects.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, format!("{} has no objects", source.place())));
+    }
+    let (listed, left_out) = named("", objects);
+    for (key, why) in &left_out {
+        log::warn!("{}: {key:?} is left out: {why}", source.place());
+    }
+    Ok(listed)
 }
 
 /// The collection that all of a source is.
@@ -178,7 +214,7 @@ impl Listed {
             }
         }
         let id = self.reader.remote().id();
-        let index = build(&*self.source, key.borrowed(), id, listed, &*self.describe)?;
+        let index = build(&*self.source, key.borrowed(), id, listed, &*self.describe, Reads::Headers)?;
         if let Some(cache) = cache
             && let Err(error) = cache.keep(Kind::Index, &name, &index.to_bytes(&name)?)
         {
@@ -198,7 +234,11 @@ pub fn shape_of(source: &dyn Source) -> Result<Shape> {
         }
         return Ok(Shape::One(one));
     }
-    let level = source.level("")?;
+    let unlisted = |error: Error| {
+        let text = format!("{place} is not a remote of tierfs, and cannot be listed: {error}");
+        Error::new(error.kind(), text)
+    };
+    let level = source.level("").map_err(unlisted)?;
     if level.objects.iter().any(|object| object.key == STORE) {
         let text = format!("{place} is the directory of a tierfs store; name it by its path");
         return Err(Error::invalid(text));
