@@ -266,7 +266,7 @@ struct FileLayout {
     layout: Arc<Layout>,
     /// Logs are read whole, and kept as they are stored.
     is_log: bool,
-    /// The digest of the whole file, where pieces have none.
+    /// The digest of the whole file, if a source says it.
     whole: Option<Arc<WholeDigest>>,
     ahead: ReadAhead,
 }

@@ -1,5 +1,5 @@
-//! The SHA-256 of a whole file, as a source says it. Bytes are read in pieces that have no digest of their own, so it can be
-//! compared only once all of them are in the cache.
+//! The SHA-256 of a whole file, as a source says it. Bytes are read in pieces, so it can be compared only once all of them are
+//! in the cache.
 
 use std::io;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub(super) struct WholeDigest {
 }
 
 impl WholeDigest {
-    /// The digest of a file of a manifest, if one is known, and no piece has a digest of its bytes.
+    /// The digest of a file of a manifest, if the source says one.
     pub fn of(manifest: &Manifest, file: &ManifestFile) -> Option<Arc<WholeDigest>> {
-        let references = manifest.references.as_ref().filter(|references| !references.are_read)?;
+        let references = manifest.references.as_ref()?;
         let (object, offset) = references.place_of(file.extents.first()?.piece)?;
         match object.version {
             Version::Sha256(wanted) if offset == 0 && object.bytes == file.bytes => {

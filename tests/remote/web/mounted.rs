@@ -207,3 +207,37 @@ fn a_source_is_exported_as_its_files() {
     assert_same(&fs::read(out.join("model.safetensors")).unwrap(), &model, "exported");
     assert_eq!(fs::read(Path::new(&out).join("sub/config.json")).unwrap(), b"{}");
 }
+
+#[test]
+fn a_repository_is_imported_and_published_as_an_index() {
+    let (place, hub, model) = (Place::new(), Hub::start(), model());
+    let commit = hub.commit(ID, "main", &[("model.safetensors", &model), ("sub/config.json", b"{}")]);
+    let program = || {
+        let mut command = tierfs();
+        command.env("HF_ENDPOINT", hub.endpoint()).env("HOME", place.path("home"));
+        command
+    };
+    answer(tierfs().arg("init").arg(place.store())).ok();
+    answer(program().arg("import").arg(place.store()).args(["acme/m", "hf://acme/llama"])).ok();
+    let out = place.path("out");
+    answer(tierfs().arg("export").arg(place.store()).arg("acme/m").arg(&out)).ok();
+    assert_same(&fs::read(out.join("model.safetensors")).unwrap(), &model, "imported");
+    // An index has the commit, so it shows the same files when the branch has moved.
+    fs::create_dir(place.path("bucket")).unwrap();
+    let url = format!("file://{}", place.path("bucket").display());
+    answer(program().args(["index", "hf://acme/llama", &url, "--create"])).ok();
+    hub.commit(ID, "main", &[("model.safetensors", b"another")]);
+    let endpoint = hub.endpoint();
+    let mounted = mount(&place, &url, &[("HF_ENDPOINT", &endpoint)], &[]);
+    same_model(&mounted, ID, &model);
+    mounted.unmount();
+    // Other bytes than those with the SHA-256 of the list are not imported.
+    let mut wrong = model.clone();
+    *wrong.last_mut().unwrap() ^= 1;
+    let other = Server::start(move |request| Reply::bytes(request, &wrong));
+    hub.fail(&format!("/{ID}/resolve/{commit}/"), Reply::to(format!("http://127.0.0.1:{}/x", other.port())));
+    let pinned = format!("hf://acme/llama@{commit}");
+    let mut command = program();
+    let done = answer(command.arg("import").arg(place.store()).args(["acme/wrong", &pinned]));
+    assert!(done.code != Some(0) && format!("{done:?}").to_lowercase().contains("sha256"), "{done:?}");
+}
