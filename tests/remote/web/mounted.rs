@@ -210,7 +210,8 @@ fn a_source_is_exported_as_its_files() {
 
 #[test]
 fn a_repository_is_imported_and_published_as_an_index() {
-    let (place, hub, model) = (Place::new(), Hub::start(), container_of(&mut Random(8), &[("a", 9000), ("b", 4000)]));
+    let (place, hub, model) =
+        (Place::new(), Hub::start(), container_of(&mut Random(8), &[("a", 9000), ("b", 4000)]));
     let commit = hub.commit(ID, "main", &[("model.safetensors", &model), ("sub/config.json", b"{}")]);
     let program = || {
         let mut command = tierfs();
