@@ -149,6 +149,7 @@ servers() {
         return
     fi
     command -v dpkg-deb >/dev/null || { say "servers: not available here"; return; }
+    as_root apt-get update || say "servers: the lists of packages could not be brought up to date"
     kept=$(mktemp -d)
     rm -rf $directory
     if (cd "$kept" && apt-get download "${packages[@]}" >/dev/null 2>&1); then
