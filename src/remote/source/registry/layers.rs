@@ -229,9 +229,7 @@ impl Read for Window<'_> {
             self.begin = range.start;
             self.held = self.client.get_version(self.at, range, &pin).map_err(io::Error::other)?;
         }
-        let held = self.held();
-        let len = held.len().min(out.len());
-        out[..len].copy_from_slice(&held[..len]);
+        let len = self.held().read(out)?;
         self.position += len as u64;
         Ok(len)
     }
