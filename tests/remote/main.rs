@@ -37,6 +37,7 @@ mod snapshots;
 mod through_http;
 mod variants;
 mod views;
+mod web;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

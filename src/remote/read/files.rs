@@ -1,20 +1,21 @@
 //! The files of a snapshot, read through the cache or through memory.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
-use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
 use crate::format::snapshot::piece_map::PieceState;
-use crate::model::{Error, ErrorKind};
+use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
+use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
-use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
@@ -25,6 +26,9 @@ use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
 use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
+use crate::remote::read::references::Referred;
+use crate::remote::read::whole_digest::WholeDigest;
+use crate::remote::source::open_within;
 use crate::store::pieces::file::{Got, MapFile, PieceFile};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
@@ -41,6 +45,8 @@ const AHEAD_UNKEPT_MAX: usize = 4;
 const SKIPPED_MAX: u32 = 2;
 /// The first read of a file asks for this much alone, before its whole piece.
 const FIRST_BYTES: u64 = 1 << 20;
+/// The URLs of directories of this machine begin with this.
+const LOCAL: &str = "file://";
 /// Pieces of a log that are fetched at a time.
 const LOG_PIECES: usize = 8;
 
@@ -57,6 +63,7 @@ pub struct Source {
     trust: Option<Trust>,
     /// Whether the mount began without the remote, which has not answered since.
     away: AtomicBool,
+    elsewhere: Elsewhere,
     /// Reads that found their bytes in the cache.
     hits: AtomicU64,
     /// Reads that waited for the remote.
@@ -68,7 +75,10 @@ impl Source {
     pub fn new(remote: Remote, cache: Option<Cache>, tell: Tell) -> Source {
         let (reads_ahead, mirrors) = (cache.is_some(), Mirrors::of(remote.client()));
         if let Some(cache) = &cache {
-            cache.know(remote.place(), &remote.said());
+            // A source says nothing of itself, and is shown only while it can be listed.
+            if !remote.said().is_empty() {
+                cache.know(remote.place(), &remote.said());
+            }
         }
         Source {
             remote,
@@ -80,6 +90,7 @@ impl Source {
             told: FailureReports::new(tell),
             trust: None,
             away: AtomicBool::new(false),
+            elsewhere: Elsewhere::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -114,6 +125,63 @@ impl Source {
         self.away.load(Ordering::Relaxed)
     }
 
+    /// The same, which calls this once an object that a snapshot refers to turns out to be replaced or removed.
+    pub fn calling(self, replaced: impl Fn() + Send + Sync + 'static) -> Source {
+        let elsewhere = Elsewhere { replaced: Some(Box::new(replaced)), ..self.elsewhere };
+        Source { elsewhere, ..self }
+    }
+
+    /// Where the pieces of a snapshot lie that are no objects of the remote.
+    fn referred(&self, manifest: &Manifest) -> Result<Option<Referred>> {
+        let Some(references) = &manifest.references else { return Ok(None) };
+        let (url, place) = (&references.source, self.remote.place());
+        let refuse = |why: &str| {
+            let (path, number) = (&manifest.collection.name, manifest.number);
+            Err(Error::new(
+                ErrorKind::Forbidden,
+                format!("snapshot {number} of {path} refers to {url}: {why}"),
+            ))
+        };
+        if url == place {
+            return Ok(Referred::of(manifest, self.remote.client()));
+        }
+        if url.starts_with(LOCAL) && !place.starts_with(LOCAL) {
+            return refuse("a remote elsewhere must not lead to files of this machine");
+        }
+        if self.trust.is_some() && !references.are_read {
+            return refuse(
+                "a signature covers no bytes that nobody has read; publish it with tierfs index --checksum",
+            );
+        }
+        let mut clients = self.elsewhere.clients.lock();
+        if let Some(client) = clients.get(url) {
+            return Ok(Referred::of(manifest, client));
+        }
+        let client = open_within(url, self.remote.client().deadlines())?.client().clone();
+        clients.insert(url.clone(), client.clone());
+        Ok(Referred::of(manifest, &client))
+    }
+
+    /// The error of a read of an object that a snapshot refers to.
+    fn failed_elsewhere(&self, referred: &Referred, piece: &Piece, failure: &Failure) -> Error {
+        let (client, key) = (referred.client(), referred.key(piece));
+        if matches!(failure, Failure::NotFound | Failure::Replaced)
+            && let Some(replaced) = &self.elsewhere.replaced
+        {
+            replaced();
+        }
+        match failure {
+            Failure::NotFound => {
+                let text = format!("{}/{key} was removed since it was listed", client.place());
+                Error::new(ErrorKind::Gone, text)
+            }
+            Failure::WrongBytes | Failure::WrongLength(_) => {
+                Error::new(ErrorKind::Io, client.error("reading", key, failure).to_string())
+            }
+            failure => client.error("reading", key, failure),
+        }
+    }
+
     /// The keys that must have signed a snapshot.
     pub(in crate::remote) fn trust(&self) -> Option<&Trust> {
         self.trust.as_ref()
@@ -143,7 +211,8 @@ impl Source {
             cache_misses: count(&self.misses),
             ..Traffic::default()
         };
-        for client in self.mirrors.clients() {
+        let elsewhere: Vec<Client> = self.elsewhere.clients.lock().values().cloned().collect();
+        for client in self.mirrors.clients().chain(&elsewhere) {
             let (counts, (in_flight, bytes)) = (client.counts(), client.window().in_flight());
             traffic.in_flight += in_flight as u64;
             traffic.in_flight_bytes += bytes;
@@ -206,6 +275,14 @@ impl Source {
     }
 }
 
+/// Objects that snapshots refer to.
+#[derive(Default)]
+struct Elsewhere {
+    /// Of their sources, by URL.
+    clients: Mutex<HashMap<String, Client>>,
+    replaced: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
 /// The pieces that this mount has in memory and in its cache.
 impl Bases for Source {
     fn get(&self, piece: &Piece) -> Option<Arc<Vec<u8>>> {
@@ -241,6 +318,10 @@ impl FileLayout {
 pub struct Files {
     source: Arc<Source>,
     manifest: Arc<Manifest>,
+    /// Where its pieces are.
+    mirrors: Mirrors,
+    /// Its log, where no piece has that.
+    log: Option<Vec<u8>>,
     /// By their index in the manifest, once they were used.
     layouts: Vec<OnceLock<FileLayout>>,
 }
@@ -250,6 +331,8 @@ struct FileLayout {
     layout: Arc<Layout>,
     /// Logs are read whole, and kept as they are stored.
     is_log: bool,
+    /// The digest of the whole file, if a source says it.
+    whole: Option<Arc<WholeDigest>>,
     ahead: ReadAhead,
     parts: Parts,
     /// Those who fetch its pieces where no cache keeps them.
@@ -257,10 +340,16 @@ struct FileLayout {
 }
 
 impl Files {
-    /// The files of a snapshot.
-    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Files {
+    /// The files of a snapshot. `Forbidden` if pieces lie where this remote must not lead.
+    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Result<Files> {
         let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
-        Files { source: source.clone(), manifest: manifest.clone(), layouts }
+        let mirrors = source.mirrors.with_referred(source.referred(manifest)?);
+        Ok(Files { source: source.clone(), manifest: manifest.clone(), mirrors, log: None, layouts })
+    }
+
+    /// The same, with a log that no piece has.
+    pub(in crate::remote) fn with_log(self, log: Vec<u8>) -> Files {
+        Files { log: Some(log), ..self }
     }
 
     fn file(&self, file: usize) -> io::Result<&FileLayout> {
@@ -268,10 +357,14 @@ impl Files {
             self.layouts.get(file).zip(self.manifest.files.get(file)).ok_or(io::ErrorKind::NotFound)?;
         Ok(slot.get_or_init(|| {
             let layout = Arc::new(Layout::of(&self.manifest, described));
-            let parts = Parts::new(layout.piece_count());
-            let ahead = ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX);
-            let uncached = OnceLock::new();
-            FileLayout { layout, is_log: described.kind == FileKind::Log, ahead, parts, uncached }
+            FileLayout {
+                is_log: described.kind == FileKind::Log,
+                whole: WholeDigest::of(&self.manifest, described),
+                ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
+                parts: Parts::new(layout.piece_count()),
+                uncached: OnceLock::new(),
+                layout,
+            }
         }))
     }
 
@@ -279,6 +372,29 @@ impl Files {
     fn cached(&self, file: &FileLayout) -> Option<Arc<Blob>> {
         let cache = self.source.cache.as_ref().filter(|_| !file.is_log)?;
         cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
+    }
+
+    /// Compares a file with the digest of the whole once all of its pieces are in the cache, on a thread of its own. Fails if it
+    /// was compared and differs.
+    fn compare_whole(&self, file: &FileLayout, blob: &Arc<Blob>) -> io::Result<()> {
+        let Some(whole) = &file.whole else { return Ok(()) };
+        whole.check()?;
+        if !whole.is_due(blob) {
+            return Ok(());
+        }
+        let (whole, blob, source, path) = (whole.clone(), blob.clone(), self.source.clone(), self.path());
+        let object = self.manifest.references.as_ref().map_or_else(String::new, |all| all.source.clone());
+        std::thread::spawn(move || match whole.compare(&blob) {
+            Ok(true) => {}
+            Ok(false) => {
+                let text = format!(
+                    "a file of {object} does not have the SHA-256 that the source says; it is not read"
+                );
+                source.tell(&path, &text);
+            }
+            Err(error) => log::warn!("{path}: a whole file could not be compared: {error}"),
+        });
+        Ok(())
     }
 
     /// Reads past the cached file.
@@ -326,7 +442,7 @@ impl Files {
         let others = (place + 1..layout.piece_count()).chain(0..place);
         let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
         let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
-        let fetching = asked.iter().map(|piece| stored(&source.mirrors, piece, Class::Demand));
+        let fetching = asked.iter().map(|piece| stored(&self.mirrors, piece, Class::Demand));
         let found = runtime::wait(join_all(fetching)).map_err(to_io)?;
         let mut answer = Err(io::ErrorKind::NotFound.into());
         for (place, (piece, found)) in asked.into_iter().zip(found).enumerate() {
@@ -349,6 +465,11 @@ impl Files {
         answer
     }
 
+    /// Whether its pieces are compared with nothing but the digests of their arrival.
+    fn is_unread(&self) -> bool {
+        self.manifest.references.as_ref().is_some_and(|references| !references.are_read)
+    }
+
     fn path(&self) -> String {
         format!("{}/{}", self.manifest.collection.tenant, self.manifest.collection.name)
     }
@@ -369,7 +490,7 @@ impl Files {
             }
             buffer.failed(&piece.name)?;
             if let Some(claim) = pieces.begin(place) {
-                let fetched = fetched(&self.source.mirrors, &*self.source, piece, Class::Demand);
+                let fetched = fetched(&self.mirrors, &*self.source, piece, Class::Demand);
                 let bytes = runtime::wait(fetched).map_err(to_io)?.map(Arc::new);
                 if let Ok(bytes) = &bytes {
                     self.source.answered();
@@ -394,9 +515,9 @@ impl Files {
             return;
         }
         let Some(claim) = pieces.begin(place) else { return };
-        let source = self.source.clone();
+        let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
-            let bytes = fetched(&source.mirrors, &*source, &piece, Class::Ahead).await.map(Arc::new);
+            let bytes = fetched(&mirrors, &*source, &piece, Class::Ahead).await.map(Arc::new);
             if let Ok(bytes) = &bytes {
                 source.piece_buffer.keep(piece.name, bytes);
             }
@@ -410,7 +531,13 @@ impl Files {
         let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
         loop {
             if blob.pieces().has(place) {
-                return Ok(Got::Here);
+                let compared = if self.mirrors.is_unread(piece) { blob.compared(place) } else { Ok(true) };
+                match compared {
+                    Ok(true) => return Ok(Got::Here),
+                    Ok(false) => {}
+                    Err(error) => self.source.disk_failed(&error),
+                }
+                continue;
             }
             if let Some(bytes) = self.source.piece_buffer.get(&piece.name) {
                 return Ok(Got::Unkept(bytes));
@@ -419,7 +546,7 @@ impl Files {
             if let Some(mut fetching) = blob.begin(place) {
                 self.make_room(&mut fetching);
                 let told = |news: DiskNews<'_>| self.source.disk_told(&news);
-                let fetching = fetching.run(&self.source.mirrors, &*self.source, Class::Demand, &told);
+                let fetching = fetching.run(&self.mirrors, &*self.source, Class::Demand, &told);
                 let got = runtime::wait(fetching).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
                 self.source.answered();
@@ -450,9 +577,13 @@ impl Files {
     /// The error of a read. A piece that is gone means that the snapshot was collected, or that the remote
     /// has lost data.
     fn failed(&self, piece: &Piece, failure: &Failure) -> io::Error {
-        let client = self.source.remote.client();
         let (path, number) = (self.path(), self.manifest.number);
+        let referred = self.mirrors.referred(piece);
+        let client = referred.map_or(self.source.remote.client(), Referred::client);
         let error = match failure {
+            failure if let Some(referred) = referred => {
+                self.source.failed_elsewhere(referred, piece, failure)
+            }
             Failure::NotFound => {
                 let collection = &self.manifest.collection;
                 match self.source.remote.has(&collection.tenant, &collection.name, number) {
@@ -502,11 +633,11 @@ impl Files {
         let Some(mut fetching) = blob.begin(place) else { return };
         // Without room, memory has it until it is read.
         self.make_room(&mut fetching);
-        let source = self.source.clone();
+        let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
             let told = |news: DiskNews<'_>| source.disk_told(&news);
             // A reader that wants the piece tries again and gets the error.
-            drop(fetching.run(&source.mirrors, &*source, Class::Ahead, &told).await);
+            drop(fetching.run(&mirrors, &*source, Class::Ahead, &told).await);
         });
     }
 
@@ -558,9 +689,9 @@ impl Files {
 
     /// A range of a piece, by a request of its own.
     fn requested(&self, piece: &Piece, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
-        let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
-        let wanted = Wanted { len_max: range.end, range: Some(range) };
-        let fetched = self.source.remote.client().fetch(&key, wanted, Class::Demand, |chunk| {
+        let at = self.mirrors.first_place(piece);
+        let ((key, wanted), mut bytes) = (at.asked_part(piece, range), Vec::new());
+        let fetched = at.client().fetch(&key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())
         });
@@ -586,9 +717,17 @@ fn spawn_ahead(work: impl Future<Output = ()> + Send + 'static) {
 impl SnapshotFiles for Files {
     fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let file = self.file(index)?;
+        if let Some(log) = self.log.as_ref().filter(|_| file.is_log) {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            let part =
+                log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buffer.copy_from_slice(part);
+            return Ok(());
+        }
         let Some(blob) = self.cached(file) else {
             return self.read_in_memory_only(file, buffer, offset);
         };
+        self.compare_whole(file, &blob)?;
         let places = file.layout.pieces_in(offset, buffer.len() as u64);
         let end = offset.saturating_add(buffer.len() as u64);
         if let [place] = places.as_slice()
@@ -616,12 +755,16 @@ impl SnapshotFiles for Files {
         for (place, bytes) in kept {
             file.layout.copy(place, &bytes, buffer, offset);
         }
-        Ok(())
+        self.compare_whole(file, &blob)
     }
 
     fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.file(index)?;
         let Some(blob) = self.cached(file) else { return Ok(0) };
+        if self.is_unread() && blob.lacks_comparison(file.layout.pieces_in(offset, buffer.len() as u64)) {
+            return Ok(0);
+        }
+        self.compare_whole(file, &blob)?;
         // A read that may wait goes past a cache that fails.
         let read = blob.read_in_memory(buffer, offset).unwrap_or(0);
         if read > 0 {
@@ -638,7 +781,14 @@ impl SnapshotFiles for Files {
         if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
             return Ok(None);
         }
-        self.cached(file).map_or(Ok(None), |blob| blob.descriptor())
+        let is_compared =
+            |blob: &Arc<Blob>| !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count());
+        let Some(blob) = self.cached(file).filter(is_compared) else { return Ok(None) };
+        self.compare_whole(file, &blob)?;
+        if file.whole.as_ref().is_some_and(|whole| !whole.is_right()) {
+            return Ok(None);
+        }
+        blob.descriptor()
     }
 
     fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {
