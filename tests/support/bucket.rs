@@ -16,7 +16,7 @@ use crate::{Acceptor, Random};
 const FAULTS: usize = 5;
 
 /// How a bucket answers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Manners {
     /// Of a hundred answers so many are refusals (503), and as many end early.
     pub faults: usize,
@@ -28,12 +28,6 @@ pub struct Manners {
     pub ignores_if_match: bool,
     /// Keys that every listing has beside those of files, below its prefix.
     pub listed_too: Vec<String>,
-}
-
-impl Default for Manners {
-    fn default() -> Manners {
-        Manners { faults: 0, wrong_ranges: 0, whole: 0, ignores_if_match: false, listed_too: Vec::new() }
-    }
 }
 
 /// Answers GETs of the objects below a directory, and listings of them. Dropping it ends it.
