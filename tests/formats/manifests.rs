@@ -198,7 +198,7 @@ fn manifests_of_newer_programs_are_told_from_damaged_ones() {
         head
     };
     assert_eq!(kind(&with(4, 2), &body), ErrorKind::Unsupported);
-    assert_eq!(kind(&with(6, 2), &body), ErrorKind::Unsupported);
+    assert_eq!(kind(&with(6, 4), &body), ErrorKind::Unsupported);
     assert_eq!(kind(&with(0, b'X'), &body), ErrorKind::Corrupt);
     // The encoding of the first piece, 44 bytes after the piece's name begins.
     let name = body.windows(32).position(|bytes| bytes == [0x10; 32]).unwrap();

@@ -34,6 +34,7 @@ mod seaweed;
 mod server;
 mod signed;
 mod snapshots;
+mod sources;
 mod through_http;
 mod variants;
 mod views;

@@ -1,6 +1,6 @@
 //! URLs of remotes where commands take stores.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -261,7 +261,7 @@ impl RemoteArgs {
             signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
         }
         self.look.get_or_init(|| signals);
-        Ok(move || drop((&sender).write(&[0])))
+        Ok(move || drop(std::io::Write::write(&mut &sender, &[0])))
     }
 
     /// Opens a remote to be mounted.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::format::checksum;
 use crate::format::log::catalog::{Digests, Entry, Extent};
-use crate::format::snapshot::pieces::pieces;
+use crate::format::snapshot::pieces::{Stretches, pieces};
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::bytes::pending_parts::Uncommitted;
 use crate::ingest::bytes::store_parts::{StoredBlocks, StoredObject, StoredParts};
@@ -190,16 +190,20 @@ impl Layout {
     }
 }
 
+/// The BLAKE3 of a piece, and the checksums of its blocks.
+type ReadPiece = ([u8; 32], Vec<u32>);
+
 /// The checksums of the blocks of each part, and the BLAKE3 of each piece of the file.
 type ReadAll = (Vec<Vec<u32>>, Vec<[u8; 32]>);
 
 /// Reads a file once, in pieces. A piece has whole blocks.
 fn read_all(file: &Arc<dyn File>, layouts: &[Layout]) -> Result<ReadAll> {
-    let stretch = |layout: &Layout| Vec::from([layout.begin..layout.end]);
-    let stretches: Vec<_> = layouts.iter().filter(|layout| layout.begin < layout.end).map(stretch).collect();
+    let stretch = |layout: &Layout| std::iter::once(layout.begin..layout.end).collect();
+    let stretches: Vec<Stretches> =
+        layouts.iter().filter(|layout| layout.begin < layout.end).map(stretch).collect();
     let cuts: Vec<Range<u64>> = pieces(&stretches).into_iter().flatten().collect();
     let blocks: Vec<Range<u64>> = layouts.iter().flat_map(Layout::blocks).collect();
-    let done: Mutex<Vec<Option<([u8; 32], Vec<u32>)>>> = Mutex::new(vec![None; cuts.len()]);
+    let done: Mutex<Vec<Option<ReadPiece>>> = Mutex::new(vec![None; cuts.len()]);
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
     let work = || {
         let mut bytes = Vec::new();

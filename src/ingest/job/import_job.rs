@@ -528,11 +528,11 @@ impl ImportJob<'_> {
         };
         watch.began(&found.target.path());
         sum.note_changed(collection, &found.target);
-        if let Some(node) = blobs.get(found) {
-            if link(collection, node, found, &origin_of(found, self.owner, None)?)? {
-                watch.advance(found.bytes);
-                return Ok(Some(Done { action: Action::Link, report: Report::default() }));
-            }
+        if let Some(node) = blobs.get(found)
+            && link(collection, node, found, &origin_of(found, self.owner, None)?)?
+        {
+            watch.advance(found.bytes);
+            return Ok(Some(Done { action: Action::Link, report: Report::default() }));
         }
         let report = with_room(store, found.bytes, watch, || self.one(found))?;
         Ok(Some(Done { action, report }))

@@ -127,7 +127,7 @@ impl Client {
                 let path = path?;
                 let listed = shared.objects.list_with_delimiter(Some(&path));
                 let listed = shared.soon(listed, left).await.map_err(unending)?;
-                Ok(listed.map_err(Failure::from)?)
+                listed.map_err(Failure::from)
             }
         };
         let done = runtime::wait(async {

@@ -56,6 +56,23 @@ impl SourceFile {
         held.push((offset, bytes));
     }
 
+    /// Reads at least one byte of a part of the object: what is held, or else all.
+    fn read_some(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let held = self.held.lock().iter().find_map(|(from, bytes)| copied(buffer, offset, *from, bytes));
+        if let Some(count) = held {
+            return Ok(count);
+        }
+        let len = buffer.len() as u64;
+        let end = offset.saturating_add(len.max(READ_BYTES_MIN)).min(self.pin.bytes);
+        let bytes = self.client.get_version(&self.key, offset..end, &self.pin).map_err(to_io)?;
+        let count = copied(buffer, offset, offset, &bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
+        // Larger parts are those of tensors, and of headers that are read once.
+        if len <= READ_BYTES_MIN {
+            self.hold(offset, bytes);
+        }
+        Ok(count)
+    }
+
     /// The ranges that recognition begins with.
     fn heads(&self) -> Vec<(u64, u64)> {
         let is_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| self.key.ends_with(suffix));
@@ -91,34 +108,26 @@ pub(super) fn read_heads(files: &[Arc<SourceFile>]) -> Result<()> {
 
 impl ReadAt for SourceFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let len = (buffer.len() as u64).min(self.pin.bytes.saturating_sub(offset));
-        if len == 0 {
-            return Ok(0);
+        let len = (buffer.len() as u64).min(self.pin.bytes.saturating_sub(offset)) as usize;
+        let mut done = 0;
+        while let Some(rest) = buffer.get_mut(done..len).filter(|rest| !rest.is_empty()) {
+            done += self.read_some(rest, offset + done as u64)?;
         }
-        let copied = |buffer: &mut [u8], from: u64, bytes: &[u8]| {
-            let skipped = usize::try_from(offset.checked_sub(from)?).ok()?;
-            let found = bytes.get(skipped..).filter(|found| !found.is_empty())?;
-            let count = found.len().min(buffer.len());
-            buffer.get_mut(..count)?.copy_from_slice(found.get(..count)?);
-            Some(count)
-        };
-        let held = self.held.lock().iter().find_map(|(from, bytes)| copied(buffer, *from, bytes));
-        if let Some(count) = held {
-            return Ok(count);
-        }
-        let end = offset.saturating_add(len.max(READ_BYTES_MIN)).min(self.pin.bytes);
-        let bytes = self.client.get_version(&self.key, offset..end, &self.pin).map_err(to_io)?;
-        let count = copied(buffer, offset, &bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
-        // Larger parts are those of tensors, and of headers that are read once.
-        if len <= READ_BYTES_MIN {
-            self.hold(offset, bytes);
-        }
-        Ok(count)
+        Ok(done)
     }
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.pin.bytes)
     }
+}
+
+/// Copies the bytes at an offset of the object, as far as those from `from` on have them. Returns how many, if any.
+fn copied(buffer: &mut [u8], offset: u64, from: u64, bytes: &[u8]) -> Option<usize> {
+    let skipped = usize::try_from(offset.checked_sub(from)?).ok()?;
+    let found = bytes.get(skipped..).filter(|found| !found.is_empty())?;
+    let count = found.len().min(buffer.len());
+    buffer.get_mut(..count)?.copy_from_slice(found.get(..count)?);
+    Some(count)
 }
 
 /// It is only read, so there is nothing to sync. The length that it is given is its own.
