@@ -390,3 +390,88 @@ fn a_url_is_imported_as_a_directory_is() {
         .run(&["import", store, "acme/x", "s3://bucket/models/llama", "--in-place"])
         .failed(1, &["without --in-place"]);
 }
+
+/// Reads 4 KiB at this place, without what the kernel reads ahead.
+fn read_alone(file: &fs::File, at: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4096];
+    file.read_exact_at(&mut bytes, at as u64).map(|()| bytes)
+}
+
+/// Opens a file whose reads the kernel does not lengthen.
+fn opened_for_short_reads(path: &Path) -> fs::File {
+    let file = fs::File::open(path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+    file
+}
+
+#[test]
+fn short_reads_of_a_source_fetch_blocks_with_a_cache_and_without() {
+    let stand = Stand::new(Manners::default());
+    let random = &mut Random(8);
+    let content = container_of(random, &[("a", 9 << 20), ("b", 7 << 20)]);
+    stand.write("m/model.safetensors", &content);
+    fs::create_dir(stand.place.path("remote")).unwrap();
+    let remote = format!("file://{}", stand.place.path("remote").display());
+    stand.run(&["index", "s3://bucket/models/m", &remote, "--create"]).ok();
+    for (number, url) in [URL, &remote].into_iter().enumerate() {
+        let cache = stand.place.path(format!("cache-{number}"));
+        for cache in ["none", cache.to_str().unwrap()] {
+            let options = ["--cache", cache];
+            let mounted =
+                stand.place.mount_store_by(&mut stand.command(), PathBuf::from(url), "mount", &options);
+            let path = mounted.mountpoint.join("models/m/model.safetensors");
+            let received = || mounted.stats()["remote"]["received_bytes"].as_u64().unwrap();
+            let (file, before) = (opened_for_short_reads(&path), received());
+            for _ in 0..60 {
+                // The beginning of a file is read by its piece.
+                let at = (12 << 20) + random.below(content.len() - (12 << 20) - 4096);
+                assert_same(&read_alone(&file, at).unwrap(), &content[at..at + 4096], "a part");
+            }
+            let each = (received() - before) / 60;
+            println!("{url} --cache {cache}: {each} bytes for each of 60 reads of 4 KiB");
+            assert!(each <= 256 << 10, "{each} bytes for each read");
+            assert_same(&fs::read(&path).unwrap(), &content, "all of it");
+            mounted.unmount();
+        }
+    }
+}
+
+#[test]
+fn parts_of_an_open_file_of_a_replaced_object_are_estale_or_old() {
+    let content = |number: u8| vec![number; 60 << 20];
+    for name in ["none", "kept"] {
+        let stand = Stand::new(Manners::default());
+        stand.write("m/data.dat", content(1));
+        let cache = stand.place.path(name);
+        let options = ["--cache", if name == "none" { name } else { cache.to_str().unwrap() }];
+        let mounted = stand.place.mount_store_by(&mut stand.command(), PathBuf::from(URL), "mount", &options);
+        let path = mounted.mountpoint.join("models/m/data.dat");
+        let file = opened_for_short_reads(&path);
+        let places = |first: usize| (first..first + 20).map(|number| (10 << 20) + number * (1 << 20));
+        assert!(places(0).all(|at| read_alone(&file, at).unwrap() == [1; 4096]));
+        stand.replace("m/data.dat", content(2));
+        for at in places(20).chain(places(0)) {
+            match read_alone(&file, at) {
+                Ok(bytes) => assert!(at < 30 << 20 && bytes == [1; 4096], "{at} has {}", bytes[0]),
+                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE)),
+            }
+        }
+        drop(file);
+        wait_until("the new version", || fs::read(&path).is_ok_and(|bytes| bytes == content(2)));
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn a_source_that_is_away_is_not_mounted_from_its_cache_and_the_error_says_why() {
+    let stand = Stand::new(Manners::default());
+    stand.write("m/data.dat", [1; 5000]);
+    let mounted = stand.mount(&[]);
+    fs::read(mounted.mountpoint.join("models/m/data.dat")).unwrap();
+    mounted.unmount();
+    let mut command = stand.command();
+    let Stand { place, bucket } = stand;
+    drop(bucket);
+    command.args(["mount", URL]).arg(place.path("mount")).args(["--timeout", "2"]);
+    answer(command.arg("--cache").arg(place.path("cache"))).failed(1, &[URL, "Connection refused"]);
+}

@@ -1,13 +1,11 @@
 //! The files of a snapshot, read through the cache or through memory.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 
 use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
 use crate::format::snapshot::piece_map::PieceState;
@@ -26,9 +24,8 @@ use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
 use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
-use crate::remote::read::references::Referred;
+use crate::remote::read::references::{Elsewhere, Referred};
 use crate::remote::read::whole_digest::WholeDigest;
-use crate::remote::source::open_within;
 use crate::store::pieces::file::{Got, MapFile, PieceFile};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
@@ -45,8 +42,6 @@ const AHEAD_UNKEPT_MAX: usize = 4;
 const SKIPPED_MAX: u32 = 2;
 /// The first read of a file asks for this much alone, before its whole piece.
 const FIRST_BYTES: u64 = 1 << 20;
-/// The URLs of directories of this machine begin with this.
-const LOCAL: &str = "file://";
 /// Pieces of a log that are fetched at a time.
 const LOG_PIECES: usize = 8;
 
@@ -127,59 +122,7 @@ impl Source {
 
     /// The same, which calls this once an object that a snapshot refers to turns out to be replaced or removed.
     pub fn calling(self, replaced: impl Fn() + Send + Sync + 'static) -> Source {
-        let elsewhere = Elsewhere { replaced: Some(Box::new(replaced)), ..self.elsewhere };
-        Source { elsewhere, ..self }
-    }
-
-    /// Where the pieces of a snapshot lie that are no objects of the remote.
-    fn referred(&self, manifest: &Manifest) -> Result<Option<Referred>> {
-        let Some(references) = &manifest.references else { return Ok(None) };
-        let (url, place) = (&references.source, self.remote.place());
-        let refuse = |why: &str| {
-            let (path, number) = (&manifest.collection.name, manifest.number);
-            Err(Error::new(
-                ErrorKind::Forbidden,
-                format!("snapshot {number} of {path} refers to {url}: {why}"),
-            ))
-        };
-        if url == place {
-            return Ok(Referred::of(manifest, self.remote.client()));
-        }
-        if url.starts_with(LOCAL) && !place.starts_with(LOCAL) {
-            return refuse("a remote elsewhere must not lead to files of this machine");
-        }
-        if self.trust.is_some() && !references.are_read {
-            return refuse(
-                "a signature covers no bytes that nobody has read; publish it with tierfs index --checksum",
-            );
-        }
-        let mut clients = self.elsewhere.clients.lock();
-        if let Some(client) = clients.get(url) {
-            return Ok(Referred::of(manifest, client));
-        }
-        let client = open_within(url, self.remote.client().deadlines())?.client().clone();
-        clients.insert(url.clone(), client.clone());
-        Ok(Referred::of(manifest, &client))
-    }
-
-    /// The error of a read of an object that a snapshot refers to.
-    fn failed_elsewhere(&self, referred: &Referred, piece: &Piece, failure: &Failure) -> Error {
-        let (client, key) = (referred.client(), referred.key(piece));
-        if matches!(failure, Failure::NotFound | Failure::Replaced)
-            && let Some(replaced) = &self.elsewhere.replaced
-        {
-            replaced();
-        }
-        match failure {
-            Failure::NotFound => {
-                let text = format!("{}/{key} was removed since it was listed", client.place());
-                Error::new(ErrorKind::Gone, text)
-            }
-            Failure::WrongBytes | Failure::WrongLength(_) => {
-                Error::new(ErrorKind::Io, client.error("reading", key, failure).to_string())
-            }
-            failure => client.error("reading", key, failure),
-        }
+        Source { elsewhere: self.elsewhere.calling(replaced), ..self }
     }
 
     /// The keys that must have signed a snapshot.
@@ -211,8 +154,7 @@ impl Source {
             cache_misses: count(&self.misses),
             ..Traffic::default()
         };
-        let elsewhere: Vec<Client> = self.elsewhere.clients.lock().values().cloned().collect();
-        for client in self.mirrors.clients().chain(&elsewhere) {
+        for client in self.mirrors.clients().chain(&self.elsewhere.clients()) {
             let (counts, (in_flight, bytes)) = (client.counts(), client.window().in_flight());
             traffic.in_flight += in_flight as u64;
             traffic.in_flight_bytes += bytes;
@@ -275,14 +217,6 @@ impl Source {
     }
 }
 
-/// Objects that snapshots refer to.
-#[derive(Default)]
-struct Elsewhere {
-    /// Of their sources, by URL.
-    clients: Mutex<HashMap<String, Client>>,
-    replaced: Option<Box<dyn Fn() + Send + Sync>>,
-}
-
 /// The pieces that this mount has in memory and in its cache.
 impl Bases for Source {
     fn get(&self, piece: &Piece) -> Option<Arc<Vec<u8>>> {
@@ -343,7 +277,11 @@ impl Files {
     /// The files of a snapshot. `Forbidden` if pieces lie where this remote must not lead.
     pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Result<Files> {
         let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
-        let mirrors = source.mirrors.with_referred(source.referred(manifest)?);
+        let mirrors = source.mirrors.with_referred(source.elsewhere.referred(
+            manifest,
+            &source.remote,
+            source.trust.is_some(),
+        )?);
         Ok(Files { source: source.clone(), manifest: manifest.clone(), mirrors, log: None, layouts })
     }
 
@@ -493,7 +431,7 @@ impl Files {
                 let fetched = fetched(&self.mirrors, &*self.source, piece, Class::Demand);
                 let bytes = runtime::wait(fetched).map_err(to_io)?.map(Arc::new);
                 if let Ok(bytes) = &bytes {
-                    self.source.answered();
+                    self.answered(piece);
                     buffer.keep(piece.name, bytes);
                 }
                 let got = claim.end(bytes.map(Got::Unkept).map_err(Arc::new));
@@ -549,7 +487,7 @@ impl Files {
                 let fetching = fetching.run(&self.mirrors, &*self.source, Class::Demand, &told);
                 let got = runtime::wait(fetching).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
-                self.source.answered();
+                self.answered(piece);
                 return Ok(got);
             }
             if let Some(got) = blob.pieces().wait(place) {
@@ -582,7 +520,7 @@ impl Files {
         let client = referred.map_or(self.source.remote.client(), Referred::client);
         let error = match failure {
             failure if let Some(referred) = referred => {
-                self.source.failed_elsewhere(referred, piece, failure)
+                self.source.elsewhere.failed(referred, piece, failure)
             }
             Failure::NotFound => {
                 let collection = &self.manifest.collection;
@@ -611,6 +549,14 @@ impl Files {
             self.source.piece_buffer.fail(piece.name, &error);
         }
         error
+    }
+
+    /// The remote has answered a request for a piece, or the source where it lies.
+    fn answered(&self, piece: &Piece) {
+        match self.mirrors.referred(piece) {
+            Some(referred) => self.source.told.answered(referred.client().place()),
+            None => self.source.answered(),
+        }
     }
 
     /// Fetches the pieces behind the one that is read, if the reader goes through the file in order.
@@ -697,7 +643,7 @@ impl Files {
         });
         match runtime::wait(fetched).map_err(to_io)? {
             Ok(()) => {
-                self.source.answered();
+                self.answered(piece);
                 Ok(Some(bytes))
             }
             // A second request would take as long.

@@ -6,11 +6,96 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use parking_lot::Mutex;
+
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{Manifest, Piece};
 use crate::format::snapshot::references::{ReferredObject, ReferredPiece};
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::failure::Failure;
 use crate::remote::client::version::Pin;
 use crate::remote::client::{Client, Wanted};
+use crate::remote::place::remote::Remote;
+use crate::remote::source::open_within;
+
+/// The URLs of directories of this machine begin with this.
+const LOCAL: &str = "file://";
+
+/// The sources that snapshots of a remote refer to.
+#[derive(Default)]
+pub(in crate::remote) struct Elsewhere {
+    /// By URL.
+    clients: Mutex<HashMap<String, Client>>,
+    replaced: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Elsewhere {
+    /// The same, which calls this once an object turns out to be replaced or removed.
+    pub fn calling(self, replaced: impl Fn() + Send + Sync + 'static) -> Elsewhere {
+        Elsewhere { replaced: Some(Box::new(replaced)), ..self }
+    }
+
+    /// The clients of the sources, but for the remote itself.
+    pub fn clients(&self) -> Vec<Client> {
+        self.clients.lock().values().cloned().collect()
+    }
+
+    /// Where the pieces of a snapshot lie that are no objects of the remote. `Forbidden` if the remote must not lead there.
+    pub fn referred(
+        &self,
+        manifest: &Manifest,
+        remote: &Remote,
+        must_be_signed: bool,
+    ) -> Result<Option<Referred>> {
+        let Some(references) = &manifest.references else { return Ok(None) };
+        let (url, place) = (&references.source, remote.place());
+        let refuse = |why: &str| {
+            let (path, number) = (&manifest.collection.name, manifest.number);
+            Err(Error::new(
+                ErrorKind::Forbidden,
+                format!("snapshot {number} of {path} refers to {url}: {why}"),
+            ))
+        };
+        if must_be_signed && !references.are_read {
+            return refuse(
+                "a signature covers no bytes that nobody has read; publish it with tierfs index --checksum",
+            );
+        }
+        if url == place {
+            return Ok(Referred::of(manifest, remote.client()));
+        }
+        if url.starts_with(LOCAL) && !place.starts_with(LOCAL) {
+            return refuse("a remote elsewhere must not lead to files of this machine");
+        }
+        let mut clients = self.clients.lock();
+        if let Some(client) = clients.get(url) {
+            return Ok(Referred::of(manifest, client));
+        }
+        let client = open_within(url, remote.client().deadlines())?.client().clone();
+        clients.insert(url.clone(), client.clone());
+        Ok(Referred::of(manifest, &client))
+    }
+
+    /// The error of a read of such a piece.
+    pub fn failed(&self, referred: &Referred, piece: &Piece, failure: &Failure) -> Error {
+        let (client, key) = (referred.client(), referred.key(piece));
+        if matches!(failure, Failure::NotFound | Failure::Replaced)
+            && let Some(replaced) = &self.replaced
+        {
+            replaced();
+        }
+        match failure {
+            Failure::NotFound => {
+                let text = format!("{}/{key} was removed since it was listed", client.place());
+                Error::new(ErrorKind::Gone, text)
+            }
+            Failure::WrongBytes | Failure::WrongLength(_) => {
+                Error::new(ErrorKind::Io, client.error("reading", key, failure).to_string())
+            }
+            failure => client.error("reading", key, failure),
+        }
+    }
+}
 
 /// Where the pieces of a snapshot lie.
 pub(in crate::remote) struct Referred {
