@@ -38,6 +38,8 @@ mod get;
 mod gpu_read;
 mod helper;
 mod import;
+#[cfg(feature = "remote")]
+mod index;
 mod init;
 mod jobs;
 mod join;
@@ -88,6 +90,8 @@ enum Command {
     Mount(mount::Args),
     #[cfg(feature = "remote")]
     Push(push::Args),
+    #[cfg(feature = "remote")]
+    Index(index::Args),
     #[cfg(feature = "remote")]
     Clone(clone::Clone),
     #[cfg(feature = "remote")]
@@ -189,6 +193,8 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Push(args) => args.run(),
+        #[cfg(feature = "remote")]
+        Command::Index(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Clone(args) => args.run(),
         #[cfg(feature = "remote")]

@@ -102,7 +102,9 @@ pub use snapshot::choice::{Choice, Recode};
 pub use snapshot::disk::SnapshotDisk;
 pub use snapshot::freeze::Frozen;
 pub use snapshot::payloads::CanonicalFile;
-pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
+pub use snapshot::source::{
+    Describe, DescribedFile, DescribedFiles, Elsewhere, Reads, Snapshot, SnapshotFiles, Snapshots,
+};
 pub use snapshot::stored_objects::{Content, ObjectNames, StoredObjects, StoredPlace, StoredRange};
 pub use snapshot::variant::CanonicalVariant;
 pub use space::external_file::is_untouched;
@@ -120,6 +122,7 @@ pub use state::program_attributes::{
 };
 pub use state::settings_table::{
     ARRIVE, ARRIVED, BACK, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, JOINED, POLICY, ROW, TAGS, TAIL, UNIT,
+    UNREAD,
 };
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};

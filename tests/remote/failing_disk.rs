@@ -290,24 +290,3 @@ fn a_check_of_a_cache_drops_what_differs_and_says_so() {
     assert!(!blobs[0].exists() && !map.exists());
     read("after another check");
 }
-
-#[test]
-fn a_disk_that_is_slower_than_the_remote_is_bypassed_while_it_lags() {
-    let images = TempDir::new().unwrap();
-    let Some(disk) = Disk::in_file(&images.path().join("image")) else { return };
-    // Each write waits for the disk.
-    let flags = MountFlags::SYNCHRONOUS;
-    rustix::mount::mount_remount(disk.folder.path(), flags, "").unwrap();
-    let (objects, large) = crate::here_and_there::bucket();
-    let (store, told) = opened(&crate::push::quiet(&objects), &disk.cache());
-    let found = files_of(&store, "acme", "m");
-    assert!(found["large.safetensors"] == large);
-    let texts = told.lock().clone();
-    assert!(texts.iter().any(|text| text.contains("slower than the remote")), "{texts:?}");
-    let traffic = store.traffic().unwrap();
-    println!("{} of {} bytes are cached", traffic.cached_bytes, large.len());
-    assert!(traffic.cached_bytes < large.len() as u64);
-    drop(store);
-    let cache = Cache::open(&disk.cache(), Size::default()).unwrap();
-    assert!(cache.verify().unwrap().iter().all(|file| !file.is_damaged()));
-}

@@ -27,7 +27,7 @@ use crate::push::{quiet, remote, request};
 const MIB: u64 = 1 << 20;
 
 /// A bucket with `acme/m`, which has one file of 64 MiB, and its bytes. Large tensors have blocks of 128 KiB.
-pub fn bucket() -> (Arc<InMemory>, Vec<u8>) {
+fn bucket() -> (Arc<InMemory>, Vec<u8>) {
     bucket_of(&[("a", 9 << 20), ("b", 7 << 20)])
 }
 

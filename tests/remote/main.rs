@@ -34,9 +34,11 @@ mod seaweed;
 mod server;
 mod signed;
 mod snapshots;
+mod sources;
 mod through_http;
 mod variants;
 mod views;
+mod web;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

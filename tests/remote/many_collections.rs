@@ -252,7 +252,7 @@ fn pushes_at_the_same_time_lose_no_entry_of_each_other() {
         for name in NAMES {
             let head = client.list("head/acme", None).unwrap();
             let head = head.iter().find(|head| head.key.ends_with(name)).unwrap();
-            assert_eq!((list.0[name].number, &list.0[name].head), (1, &head.e_tag), "{name}");
+            assert_eq!((list.0[name].number, &*list.0[name].head), (1, head.e_tag()), "{name}");
         }
     }
 }

@@ -11,7 +11,19 @@ use crate::source::{Finding, Source, skip_spaces, word_at, words};
 const ROOMS: &[(&str, &[(&str, u8)])] = &[
     ("fs", &[("kernel", 0), ("state", 1), ("answer", 2), ("mount", 3)]),
     ("ingest", &[("find", 0), ("recognize", 1), ("bytes", 2), ("publish", 3), ("job", 4)]),
-    ("remote", &[("client", 0), ("place", 1), ("traces", 1), ("read", 2), ("clone", 3), ("push", 3)]),
+    (
+        "remote",
+        &[
+            ("client", 0),
+            ("place", 1),
+            ("source", 1),
+            ("traces", 1),
+            ("read", 2),
+            ("clone", 3),
+            ("index", 3),
+            ("push", 4),
+        ],
+    ),
     (
         "store",
         &[

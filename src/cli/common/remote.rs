@@ -3,19 +3,32 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
 use crate::model::{Error, MoveTo, OwnedCollectionName, Result};
 use crate::store::{Look, Store};
+#[cfg(feature = "remote")]
+use crate::{
+    cli::common::process::own_owner,
+    ingest::describe,
+    model::{CollectionName, ErrorKind, Owner, StoreId},
+    store::{Describe, Elsewhere},
+};
 
 #[cfg(feature = "remote")]
 use crate::remote::client::url::is_remote;
 
 /// A mount that follows looks for snapshots of some collections this often, whatever the remote says of its last push.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
+
+/// A mounted source is listed again this often, if nothing else is said.
+const SOURCE_LOOKED_EVERY: Duration = Duration::from_secs(60);
+
+/// A mounted source is listed no more often than this.
+const SOURCE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The URL, if a remote is named where a store may be.
 pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
@@ -156,6 +169,9 @@ pub(in crate::cli) struct RemoteArgs {
     /// Look for newer snapshots of a remote at this interval, and at once on SIGHUP, and show them; for example 0.5
     #[arg(long, value_name = "SECONDS", value_parser = parse_period)]
     pub follow: Option<Duration>,
+    /// Of a mounted source: has it listed again at once
+    #[arg(skip)]
+    look: OnceLock<UnixStream>,
 }
 
 impl RemoteArgs {
@@ -185,18 +201,30 @@ impl RemoteArgs {
 
     /// Shows newer snapshots at the interval of `--follow`, and after SIGHUP, until the process ends.
     pub fn follow(&self, store: &Arc<Store>) -> Result<()> {
-        let Some(period) = self.follow else { return Ok(()) };
+        let look = self.look.get();
+        let Some(period) = self.follow.or(look.map(|_| SOURCE_LOOKED_EVERY)) else { return Ok(()) };
         let failed = |error| Error::io("waiting for SIGHUP", error);
-        let (signals, sender) = UnixStream::pair().map_err(failed)?;
-        signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+        let signals = match look {
+            Some(look) => look.try_clone().map_err(failed)?,
+            None => {
+                let (signals, sender) = UnixStream::pair().map_err(failed)?;
+                signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+                signals
+            }
+        };
         signals.set_read_timeout(Some(period)).map_err(failed)?;
-        let store = Arc::downgrade(store);
+        let (store, is_source) = (Arc::downgrade(store), look.is_some());
         std::thread::spawn(move || {
             let mut followed = Followed { last_push: None, looked: Instant::now(), has_failed: false };
             loop {
                 let is_asked = matches!((&signals).read(&mut [0; 64]), Ok(1..));
                 let Some(store) = store.upgrade() else { return };
-                match followed.look(&store, is_asked) {
+                if is_source {
+                    // A server whose listings name other versions than it has would be listed all the time.
+                    std::thread::sleep(SOURCE_PAUSE.saturating_sub(followed.looked.elapsed()));
+                }
+                // A source has no list that says what is new.
+                match followed.look(&store, is_asked || is_source) {
                     Ok(()) => followed.has_failed = false,
                     // Each period fails while the remote is away.
                     Err(error) if followed.has_failed => log::debug!("{error}"),
@@ -210,6 +238,32 @@ impl RemoteArgs {
         Ok(())
     }
 
+    /// Refuses options of snapshots for a source.
+    #[cfg(feature = "remote")]
+    fn refuse_for_source(&self, url: &str) -> Result<()> {
+        if self.at.is_empty() && self.tier.is_none() && self.trust.is_empty() && self.mirror.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{url} has no snapshots, which --at, --trust, --tier and --mirror are for; tierfs index publishes one"
+        )))
+    }
+
+    /// A function that has the source that is being opened listed again.
+    #[cfg(feature = "remote")]
+    fn look_again(&self) -> Result<impl Fn() + Send + Sync + 'static> {
+        let failed = |error| Error::io("waiting for SIGHUP", error);
+        let (signals, sender) = UnixStream::pair().map_err(failed)?;
+        // Many reads may find the same, and none of them waits.
+        sender.set_nonblocking(true).map_err(failed)?;
+        if self.follow.is_some() {
+            let sender = sender.try_clone().map_err(failed)?;
+            signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+        }
+        self.look.get_or_init(|| signals);
+        Ok(move || drop(std::io::Write::write(&mut &sender, &[0])))
+    }
+
     /// Opens a remote to be mounted.
     pub fn open(&self, url: &str) -> Result<Store> {
         opened(url, Some(self))
@@ -219,10 +273,9 @@ impl RemoteArgs {
 #[cfg(feature = "remote")]
 fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use std::collections::HashMap;
-    use std::sync::OnceLock;
 
-    use crate::model::ErrorKind;
-    use crate::remote::client::{Client, Deadlines};
+    use crate::remote::client::Deadlines;
+    use crate::remote::index::collections::{self, Listed};
     use crate::remote::place::listing::Listing;
     use crate::remote::place::remote::Remote;
     use crate::remote::place::signatures::Trust;
@@ -230,6 +283,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use crate::remote::read::files::Source;
     use crate::remote::read::mirrors::Mirrors;
     use crate::remote::read::published_collections::Published;
+    use crate::remote::source;
     use crate::store::{EventKind, Events, SnapshotDisk};
 
     let mut deadlines = Deadlines::default();
@@ -239,40 +293,39 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     let known = mounted.and_then(|options| known_by(options, url));
     // A mount with a warm cache does not wait long for a remote that is away.
     let patience = Deadlines { total: deadlines.total.min(AWAY_AFTER), ..deadlines };
-    let client = Client::open_within(url, if known.is_some() { patience } else { deadlines })?;
-    let reached = Remote::open_and_list(client.clone());
+    let source = source::open_within(url, if known.is_some() { patience } else { deadlines })?;
+    let reached = source.may_be_remote().then(|| Remote::open_and_list(source.client().clone()));
     let open = |directory: &Path| {
         let size = mounted.and_then(|options| options.cache_size.as_deref()).map(cache_size).transpose()?;
         Cache::open(directory, size.unwrap_or_default())
     };
-    let (remote, listing, cache, is_away) = match (reached, &known) {
-        (Ok((remote, listing)), _) => {
-            let cache = match mounted {
-                Some(options) if options.is_uncached() => None,
-                Some(options) => {
-                    let directory = match &options.cache {
-                        Some(directory) => directory.clone(),
-                        None => cache_directory()?.join(remote.id().to_string()),
-                    };
-                    Some(open(&directory)?)
-                }
-                None => None,
+    let cache_of = |id: StoreId| match mounted {
+        Some(options) if !options.is_uncached() => {
+            let directory = match &options.cache {
+                Some(directory) => directory.clone(),
+                None => cache_directory()?.join(id.to_string()),
             };
-            let remote = if known.is_some() { remote.within(deadlines) } else { remote };
-            (remote, listing, cache, false)
+            open(&directory).map(Some)
         }
-        (Err(error), Some(directory)) if error.kind() == ErrorKind::Io => {
+        _ => Ok(None),
+    };
+    let remote = match (reached, &known) {
+        (Some(Ok((remote, listing))), _) => {
+            let cache = cache_of(remote.id())?;
+            let remote = if known.is_some() { remote.within(deadlines) } else { remote };
+            Some((remote, listing, cache, false))
+        }
+        (Some(Err(error)), Some(directory)) if error.kind() == ErrorKind::Io => {
             let cache = open(directory)?;
             let Some(known) = cache.known(url) else { return Err(error) };
             log::warn!("{error}; the mount shows what the cache {} has", directory.display());
             let listing = Listing::of_known(known.newest());
-            let remote = Remote::known(client, &known.said)?.within(deadlines);
-            (remote, Some(listing), Some(cache), true)
+            let remote = Remote::known(source.client().clone(), &known.said)?.within(deadlines);
+            Some((remote, Some(listing), Some(cache), true))
         }
-        (Err(error), _) => return Err(error),
+        (Some(Err(error)), _) if error.kind() != ErrorKind::NotFound => return Err(error),
+        (Some(Err(_)) | None, _) => None,
     };
-    let at = mounted.map_or(&[][..], |options| &options.at);
-    let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
     // The store that has the events is opened last.
     let events: Arc<OnceLock<Arc<Events>>> = Arc::default();
     let told = events.clone();
@@ -284,16 +337,36 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         // The command's own error says what failed.
         None => log::debug!("{path}: {text}"),
     });
-    let tier = mounted.and_then(|options| options.tier.clone());
-    let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
-    let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
-    let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
-    let source = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
-    let source = if is_away { source.while_away() } else { source };
-    let source = if mounted.is_some() { source.reading_ahead() } else { source };
-    let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
-    published.check_wanted()?;
-    let disk = SnapshotDisk::new(Arc::new(published));
+    let disk = match remote {
+        Some((remote, listing, cache, is_away)) => {
+            let at = mounted.map_or(&[][..], |options| &options.at);
+            let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
+            let tier = mounted.and_then(|options| options.tier.clone());
+            let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
+            let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
+            let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
+            let reader = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
+            let reader = if is_away { reader.while_away() } else { reader };
+            let reader = if mounted.is_some() { reader.reading_ahead() } else { reader };
+            let published = Published::new(reader, wanted).in_tier(tier).with_listing(listing);
+            published.check_wanted()?;
+            SnapshotDisk::new(Arc::new(published))
+        }
+        None => {
+            let source = if known.is_some() { source::open_within(url, deadlines)? } else { source };
+            let shape = collections::shape_of(&*source)?;
+            if let Some(options) = mounted {
+                options.refuse_for_source(url)?;
+            }
+            let reader = collections::reader(&*source, cache_of(collections::id_of(&*source))?, tell);
+            let reader = match mounted {
+                Some(options) => reader.reading_ahead().calling(options.look_again()?),
+                None => reader,
+            };
+            let owner = own_owner();
+            SnapshotDisk::new(Arc::new(Listed::new(source, reader, shape, describes(owner), owner)))
+        }
+    };
     let store = Arc::new(disk).open_store()?;
     if mounted.is_some() {
         events.get_or_init(|| store.events().clone());
@@ -316,6 +389,14 @@ fn known_by(options: &RemoteArgs, url: &str) -> Option<PathBuf> {
     };
     let others = if options.cache.is_some() { Vec::new() } else { below().unwrap_or_default() };
     named.chain(others).find(|directory| Cache::knows(directory, url))
+}
+
+/// Makes logs of files that lie elsewhere, and belong to `owner` here.
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn describes(owner: Owner) -> Box<Describe> {
+    Box::new(move |place: CollectionName<'_>, id, files: &[Elsewhere], reads| {
+        describe(place, id, owner, files, reads)
+    })
 }
 
 /// The directory of caches of this user.

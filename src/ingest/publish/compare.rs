@@ -8,7 +8,6 @@ use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
 use crate::ingest::find::walk::Found;
 use crate::model::{EntryId, Error, ErrorKind, Result, TensorId, Tier};
-use crate::store::disk::files::open_source;
 use crate::store::{Collection, Object, ROOT, Settings, State, Verify};
 use crate::stream::{Digester, sums};
 
@@ -176,7 +175,7 @@ impl Compare<'_> {
 
     fn digest_of_source(&self, found: &Found) -> Result<Option<[u8; 32]>> {
         let failed = |error| Error::io("reading it", error);
-        let source = open_source(&found.source).map_err(failed)?;
+        let source = found.open().map_err(failed)?;
         let mut digester = Digester::blake3();
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut at = 0;

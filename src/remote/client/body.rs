@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::remote::client::failure::Failure;
+use crate::remote::client::version::Pin;
 
 /// The bytes wanted of an object.
 #[derive(Clone, Debug)]
@@ -10,7 +11,26 @@ pub(in crate::remote) struct Wanted {
     /// This range; `None` for the whole object.
     pub range: Option<Range<u64>>,
     /// A longer object is an error.
-    pub len_max: u64,
+    pub(super) len_max: u64,
+    /// Bytes of another version are [`Failure::Replaced`].
+    pin: Option<Pin>,
+}
+
+impl Wanted {
+    /// A whole object of at most `len_max` bytes.
+    pub fn whole(len_max: u64) -> Wanted {
+        Wanted { range: None, len_max, pin: None }
+    }
+
+    /// A range of an object.
+    pub fn range(range: Range<u64>) -> Wanted {
+        Wanted { len_max: range.end, range: Some(range), pin: None }
+    }
+
+    /// The same of this version of the object only.
+    pub fn of(self, pin: &Pin) -> Wanted {
+        Wanted { pin: Some(pin.clone()), ..self }
+    }
 }
 
 /// How far an object was read.
@@ -19,12 +39,13 @@ pub(super) struct Reading {
     /// The end of what is wanted, once it is known.
     pub end: Option<u64>,
     len_max: u64,
+    pub pin: Option<Pin>,
 }
 
 impl Reading {
-    pub fn of(wanted: &Wanted) -> Reading {
-        let (at, end) = wanted.range.as_ref().map_or((0, None), |range| (range.start, Some(range.end)));
-        Reading { at, end, len_max: wanted.len_max }
+    pub fn of(wanted: Wanted) -> Reading {
+        let (at, end) = wanted.range.map_or((0, None), |range| (range.start, Some(range.end)));
+        Reading { at, end, len_max: wanted.len_max, pin: wanted.pin }
     }
 
     pub fn is_done(&self) -> bool {

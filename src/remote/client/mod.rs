@@ -22,7 +22,6 @@
 //! To add a service: `SCHEMES` and an arm of `open` in `url.rs`, by a client of `object_store`, and its feature in
 //! Cargo.toml.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -35,29 +34,35 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{
+    GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::body::Reading;
 use crate::remote::client::deadlines::Pauses;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
+use crate::remote::client::version::{Pin, unquoted};
 use crate::remote::client::window::{Class, Permit, Window};
 
 mod body;
-mod credentials;
+pub(in crate::remote) mod credentials;
 mod deadlines;
 pub mod failure;
 mod http_status;
+mod listing;
 pub(in crate::remote) mod program;
 mod rate;
-mod resolver;
+pub(in crate::remote) mod resolver;
 pub mod runtime;
 pub mod url;
+pub mod version;
 pub mod window;
 
 pub(in crate::remote) use body::Wanted;
 pub use deadlines::Deadlines;
+pub use listing::{Level, ObjectListed};
 
 /// Counts since the client was made.
 #[derive(Default, Debug)]
@@ -82,23 +87,8 @@ pub struct Counts {
 const REQUESTS_A_HEDGE: u64 = 20;
 /// A whole object is expected to have at most so many bytes: a piece has, and most manifests.
 const EXPECTED_MAX: u64 = 16 << 20;
-/// A listing that gives this many keys again that it has given, and no other between them, has no end.
-const REPEATED_MAX: u32 = 1000;
 /// An upload is not repeated after so many attempts that were not answered in time.
 const TIMEOUTS_MAX: u32 = 4;
-
-/// An object's key below the prefix, its bytes, and the time of its last change.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ObjectListed {
-    /// The key below the prefix.
-    pub key: String,
-    /// Bytes.
-    pub len: u64,
-    /// Seconds since 1970.
-    pub modified: i64,
-    /// Its ETag, without quotation marks; empty if it has none.
-    pub e_tag: String,
-}
 
 /// An object as it was read.
 pub(in crate::remote) struct Tagged {
@@ -140,6 +130,8 @@ struct Shared {
     deadlines: Deadlines,
     window: Arc<Window>,
     counts: Counts,
+    /// The objects are files of this machine.
+    is_local: bool,
 }
 
 /// The bytes of an object; `None` if no object has the key.
@@ -187,16 +179,19 @@ impl Client {
             prefix => format!("{prefix}/"),
         };
         let place = place.trim_end_matches('/').to_owned();
-        let shared = Shared { objects, prefix, place, deadlines, window, counts: Counts::default() };
+        let is_local = place.starts_with("file://");
+        let shared =
+            Shared { objects, prefix, place, deadlines, window, counts: Counts::default(), is_local };
         Client { shared: Arc::new(shared), creation: Creation::Conditional }
     }
 
     /// A client of the same remote with other deadlines, which counts anew.
     pub fn within(&self, deadlines: Deadlines) -> Client {
-        let Shared { objects, prefix, place, window, .. } = &*self.shared;
+        let Shared { objects, prefix, place, window, is_local, .. } = &*self.shared;
         let (objects, prefix, place) = (objects.clone(), prefix.clone(), place.clone());
         let counts = Counts::default();
-        let shared = Shared { objects, prefix, place, deadlines, window: window.clone(), counts };
+        let (window, is_local) = (window.clone(), *is_local);
+        let shared = Shared { objects, prefix, place, deadlines, window, counts, is_local };
         Client { shared: Arc::new(shared), creation: self.creation }
     }
 
@@ -211,6 +206,11 @@ impl Client {
         &self.shared.place
     }
 
+    /// The time that its requests may take.
+    pub fn deadlines(&self) -> Deadlines {
+        self.shared.deadlines
+    }
+
     /// Counts of requests and bytes sent and received.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
@@ -223,12 +223,18 @@ impl Client {
 
     /// An object of at most `len_max` bytes; `None` if no object has this key.
     pub fn get(&self, key: &str, len_max: u64) -> Result<Option<Vec<u8>>> {
-        self.get_wanted(key, Wanted { range: None, len_max })
+        self.get_wanted(key, Wanted::whole(len_max))
     }
 
     /// A range of an object; `None` if no object has this key.
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
-        self.get_wanted(key, Wanted { len_max: range.end, range: Some(range) })
+        self.get_wanted(key, Wanted::range(range))
+    }
+
+    /// A range of this version of an object; `Gone` if it was removed or replaced.
+    pub fn get_version(&self, key: &str, range: Range<u64>, pin: &Pin) -> Result<Vec<u8>> {
+        let gone = || Error::new(ErrorKind::Gone, format!("{}/{key}: it was removed", self.shared.place));
+        self.get_wanted(key, Wanted::range(range).of(pin))?.ok_or_else(gone)
     }
 
     /// Whether an object has this key.
@@ -388,7 +394,8 @@ impl Client {
                     timeouts.fetch_add(1, Ordering::Relaxed);
                     Failure::slow("the upload timed out")
                 };
-                Ok(unquoted(put.await.map_err(timed_out)?.map_err(Failure::from)?.e_tag))
+                let e_tag = put.await.map_err(timed_out)?.map_err(Failure::from)?.e_tag;
+                Ok(e_tag.as_deref().map_or_else(String::new, |e_tag| unquoted(e_tag).to_owned()))
             }
         };
         let done = runtime::wait(async {
@@ -445,88 +452,6 @@ impl Client {
         done.map_err(|failure| self.error("removing", first, &failure))
     }
 
-    /// The objects whose keys begin with `below` and a slash, those after `after` only, in the order of the
-    /// keys.
-    pub fn list(&self, below: &str, after: Option<&str>) -> Result<Vec<ObjectListed>> {
-        runtime::wait(self.listed(below, after, usize::MAX))?
-    }
-
-    /// The same of several directories, all listed at the same time, each whole.
-    pub(in crate::remote) fn list_each(&self, below: &[String]) -> Result<Vec<Vec<ObjectListed>>> {
-        let listed = below.iter().map(|below| self.listed(below, None, usize::MAX));
-        runtime::wait(join_all(listed))?.into_iter().collect()
-    }
-
-    /// The same, and no further than to this number of objects. A server answers a listing a thousand at a time.
-    pub(in crate::remote) async fn listed(
-        &self,
-        below: &str,
-        after: Option<&str>,
-        most: usize,
-    ) -> Result<Vec<ObjectListed>> {
-        let list = |left| {
-            let (shared, path, after) =
-                (self.shared.clone(), self.path(below), after.map(|key| self.path(key)));
-            async move {
-                let path = path?;
-                let mut listed = match after.transpose()? {
-                    Some(after) => shared.objects.list_with_offset(Some(&path), &after),
-                    None => shared.objects.list(Some(&path)),
-                };
-                let (mut found, mut again, mut grown) = (BTreeMap::new(), 0, Instant::now());
-                while found.len() < most
-                    && let Some(object) = shared.soon(listed.next(), left).await.map_err(unending)?
-                {
-                    let object = object.map_err(Failure::from)?;
-                    let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
-                    let Some(key) = key.map(str::to_owned) else { continue };
-                    let (len, modified) = (object.size, object.last_modified.timestamp());
-                    let e_tag = unquoted(object.e_tag);
-                    let known = found.insert(key.clone(), ObjectListed { key, len, modified, e_tag });
-                    if known.is_none() {
-                        (again, grown) = (0, Instant::now());
-                        continue;
-                    }
-                    again += 1;
-                    if again > REPEATED_MAX || grown.elapsed() > shared.deadlines.total {
-                        let text = "the server lists the same keys again and again: its listing never ends";
-                        return Err(Failure::Refused(text.to_owned()));
-                    }
-                }
-                Ok(found)
-            }
-        };
-        let asked = async {
-            let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
-        };
-        let found = asked.await.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
-        Ok(found.into_values().collect())
-    }
-
-    /// The first parts of the keys that begin with `below` and a slash, where another slash follows them.
-    pub fn directories(&self, below: &str) -> Result<Vec<String>> {
-        let list = |left| {
-            let (shared, path) = (self.shared.clone(), self.path(below));
-            async move {
-                let path = path?;
-                let listed = shared.objects.list_with_delimiter(Some(&path));
-                let listed = shared.soon(listed, left).await.map_err(unending)?;
-                let found = listed.map_err(Failure::from)?.common_prefixes;
-                Ok(found.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect::<Vec<_>>())
-            }
-        };
-        let done = runtime::wait(async {
-            let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
-        })?;
-        let mut found = done.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
-        found.sort_unstable();
-        Ok(found)
-    }
-
     /// Passes an object, or a range of one, to `sink` in order. A body that ends early is continued where it
     /// ended, so that `sink` gets each byte once.
     pub(in crate::remote) async fn fetch(
@@ -536,9 +461,9 @@ impl Client {
         class: Class,
         mut sink: impl FnMut(Bytes) -> std::io::Result<()> + Send,
     ) -> std::result::Result<(), Failure> {
-        let mut reading = Reading::of(&wanted);
         let of_range = |range: &Range<u64>| range.end.saturating_sub(range.start);
         let expected = wanted.range.as_ref().map_or(wanted.len_max.min(EXPECTED_MAX), of_range);
+        let mut reading = Reading::of(wanted);
         let mut permit = None;
         let mut pauses = Pauses::new(self.shared.deadlines);
         loop {
@@ -550,7 +475,7 @@ impl Client {
             let failure = match read.await {
                 Ok(()) => {
                     self.shared.window.succeeded();
-                    return Ok(());
+                    return self.check_still(key, &reading).await;
                 }
                 Err(failure) => failure,
             };
@@ -615,6 +540,17 @@ impl Client {
         Ok(())
     }
 
+    /// A file here may have been written to while it was read. The answer of a server is one version throughout.
+    async fn check_still(&self, key: &str, reading: &Reading) -> std::result::Result<(), Failure> {
+        let Some(pin) = reading.pin.as_ref().filter(|_| self.shared.is_local) else { return Ok(()) };
+        let path = self.path(key)?;
+        match self.shared.objects.head(&path).await.map_err(Failure::from) {
+            Ok(meta) if pin.is_of(&meta) => Ok(()),
+            Ok(_) => Err(Failure::Replaced),
+            Err(failure) => Err(failure),
+        }
+    }
+
     fn may_hedge(&self) -> bool {
         let counts = &self.shared.counts;
         let (requests, hedges) =
@@ -626,14 +562,42 @@ impl Client {
     fn body(&self, key: &str, reading: &Reading) -> std::result::Result<Body, Failure> {
         self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
         let (shared, path, at) = (self.shared.clone(), self.path(key)?, reading.at);
-        let range = reading.end.map(|end| GetRange::Bounded(at..end));
+        let mut options = GetOptions::new().with_range(reading.end.map(|end| GetRange::Bounded(at..end)));
+        let pin = reading.pin.clone();
+        if let Some(pin) = &pin {
+            pin.ask(&mut options);
+        }
         let request = async move {
-            let answer = shared.objects.get_opts(&path, GetOptions::new().with_range(range)).await?;
+            let answer =
+                shared.objects.get_opts(&path, options).await.map_err(|error| match error.into() {
+                    Failure::Exists if pin.is_some() => Failure::Replaced,
+                    failure => failure,
+                })?;
+            if pin.is_some_and(|pin| !pin.is_of(&answer.meta)) {
+                return Err(Failure::Replaced);
+            }
             let len = answer.meta.size;
             let bytes = answer.into_stream().map_ok(Part::Bytes).map_err(Failure::from);
             Ok::<_, Failure>(stream::once(async move { Ok(Part::Len(len)) }).chain(bytes))
         };
         Ok(stream::once(request).try_flatten().boxed())
+    }
+
+    /// A request about something else than an object, among the others, and repeated as they are.
+    pub(in crate::remote) async fn asked<T, Sent>(
+        &self,
+        request: impl Fn() -> Sent,
+    ) -> std::result::Result<T, Failure>
+    where
+        Sent: Future<Output = std::result::Result<T, Failure>>,
+    {
+        let mut pauses = Pauses::new(self.shared.deadlines);
+        let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+        let answered = |patience| {
+            let answer = self.shared.soon(request(), patience);
+            async move { answer.await? }
+        };
+        self.repeated(answered, pauses).await
     }
 
     /// Repeats a request that may be repeated until it succeeds or fails for good.
@@ -663,7 +627,11 @@ impl Client {
         if failure.is_overload() {
             self.shared.window.slow_down();
         }
-        let pause = if failure.is_transient() { pauses.next() } else { None };
+        let pause = match &failure {
+            Failure::Later(_, wanted) => pauses.at_least(*wanted),
+            _ if failure.is_transient() => pauses.next(),
+            _ => None,
+        };
         let Some(pause) = pause else {
             if !matches!(failure, Failure::NotFound | Failure::Exists) {
                 self.shared.counts.failures.fetch_add(1, Ordering::Relaxed);
@@ -689,6 +657,7 @@ impl Client {
             Failure::NoCredentials(_) => Error::new(ErrorKind::Forbidden, text),
             Failure::Unsupported(_) => Error::new(ErrorKind::NotSupported, text),
             Failure::Exists => Error::new(ErrorKind::Exists, text),
+            Failure::Replaced => Error::new(ErrorKind::Gone, text),
             Failure::Denied(_) => Error::new(
                 ErrorKind::Forbidden,
                 format!(
@@ -698,7 +667,7 @@ impl Client {
             ),
             Failure::WrongLength(_) | Failure::WrongBytes => Error::corrupt(text),
             Failure::Local(error) => Error::io(doing, std::io::Error::from(error.kind())),
-            Failure::Refused(_) => Error::new(ErrorKind::Io, text),
+            Failure::Refused(_) | Failure::Later(..) => Error::new(ErrorKind::Io, text),
             Failure::Transient(_) | Failure::Overload(_) => Error::new(
                 ErrorKind::Io,
                 format!(
@@ -757,24 +726,4 @@ async fn caught<T>(
 ) -> std::result::Result<T, Failure> {
     let done = AssertUnwindSafe(request).catch_unwind().await;
     done.unwrap_or_else(|payload| Err(Failure::panicked(&*payload)))
-}
-
-/// An ETag without its quotation marks, which some servers leave out in listings.
-fn unquoted(e_tag: Option<String>) -> String {
-    e_tag.map_or_else(String::new, |e_tag| e_tag.trim_matches('"').to_owned())
-}
-
-/// The failure of a listing: a bucket without keys lists none.
-fn of_listing(failure: Failure) -> Failure {
-    if matches!(failure, Failure::NotFound) { Failure::no_bucket() } else { failure }
-}
-
-/// The failure of a listing that gives no key in time. The server may answer with pages that hold none.
-fn unending(failure: Failure) -> Failure {
-    match failure {
-        Failure::Overload(text) => {
-            Failure::Overload(format!("{text}, or lists pages without keys and without end"))
-        }
-        other => other,
-    }
 }

@@ -35,7 +35,7 @@ fn runtime() -> Result<&'static Runtime> {
 }
 
 /// Starts the threads and chooses the code for TLS, before a client is made.
-pub(super) fn start() -> Result<()> {
+pub(in crate::remote) fn start() -> Result<()> {
     runtime().map(|_| ())
 }
 

@@ -14,10 +14,13 @@ use crate::remote::client::http_status::Observed;
 
 /// Whether `text` names a remote, and not a path.
 pub fn is_remote(text: &str) -> bool {
-    SCHEMES.iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")))
+    let mut schemes = SCHEMES.iter().chain(&READ_ONLY);
+    schemes.any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")))
 }
 
 const SCHEMES: [&str; 4] = ["s3", "file", "gs", "az"];
+/// Schemes of what is only read (`source/`).
+const READ_ONLY: [&str; 7] = ["https", "http", "https+whole", "http+whole", "hf", "oci", "oci+http"];
 /// Longer than any piece takes on a usable link; the requests have deadlines of their own.
 const CLIENT: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::Timeout, "120 s"),
@@ -38,6 +41,12 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
         Error::invalid(text)
     };
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+    if READ_ONLY.contains(&scheme) {
+        let text = format!(
+            "{url} is only read, by mount, ls, stat, du and export; write to a bucket or a directory"
+        );
+        return Err(Error::new(ErrorKind::NotSupported, text));
+    }
     if scheme == "file" {
         let failed = |error: object_store::Error| Error::new(ErrorKind::NotFound, format!("{url}: {error}"));
         if !rest.starts_with('/') {

@@ -227,7 +227,7 @@ fn newest(all: &BTreeMap<String, Vec<ObjectListed>>) -> HashSet<&str> {
 
 /// Passes manifests with their bytes to `look`. Fails if one cannot be read: its pieces would be lost.
 fn read_each(remote: &Remote, keys: &[&str], look: &mut dyn FnMut(&str, &[u8], &Manifest)) -> Result<()> {
-    let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+    let whole = Wanted::whole(MANIFEST_BYTES_MAX);
     for some in keys.chunks(READ_AT_ONCE) {
         let wanted: Vec<_> = some.iter().map(|key| ((*key).to_owned(), whole.clone())).collect();
         for (key, answer) in some.iter().zip(runtime::wait(remote.client().got_each(&wanted))?) {

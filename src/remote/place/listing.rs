@@ -78,7 +78,7 @@ async fn take_removed(
     let short: Vec<_> = short.map(|(name, listed)| (name.clone(), *listed)).collect();
     let wanted = |(name, listed): &(OwnedCollectionName, Listed)| {
         let key = keys::snapshot(&name.tenant, &name.name, listed.number);
-        (key, Wanted { range: None, len_max: listed.len })
+        (key, Wanted::whole(listed.len))
     };
     let wanted: Vec<_> = short.iter().map(wanted).collect();
     for ((name, _), answer) in short.iter().zip(client.got_each(&wanted).await) {

@@ -81,8 +81,9 @@ pub(in crate::remote) fn change(
 pub(in crate::remote) fn heads(remote: &Remote, tenant: &str) -> Result<HashMap<String, String>> {
     let above = keys::heads_of_tenant(tenant);
     let listed = remote.client().list(above.trim_end_matches('/'), None)?;
-    let named =
-        listed.into_iter().filter_map(|head| Some((head.key.strip_prefix(&above)?.to_owned(), head.e_tag)));
+    let named = listed
+        .iter()
+        .filter_map(|head| Some((head.key.strip_prefix(&above)?.to_owned(), head.e_tag().to_owned())));
     Ok(named.filter(|(name, _)| keys::unescape(name).is_some()).collect())
 }
 

@@ -12,12 +12,12 @@ use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::at::{At, number_of};
 use crate::remote::place::garbage::plans;
-use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::remote::{Found, Remote, TOOL};
 use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::{check_unused, remove_tag, tags};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::Caption;
-use crate::remote::push::publish::{Begun, Elapsed, TOOL, create_manifest, set_head};
+use crate::remote::push::publish::{Begun, Elapsed, create_manifest, set_head};
 use crate::store::disk::files::random_id;
 use crate::store::now_nanoseconds;
 
@@ -135,6 +135,7 @@ pub fn remove(remote: &Remote, place: CollectionName<'_>, with_tags: bool, how: 
         differences: Vec::new(),
         files: Vec::new(),
         variants: Vec::new(),
+        references: None,
         ..(*newest.manifest).clone()
     };
     // It names no piece, so it may take any time.
@@ -187,7 +188,7 @@ fn child_of(remote: &Remote, place: CollectionName<'_>) -> Result<Option<String>
             newest.insert((tenant, collection), listed.key);
         }
     }
-    let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+    let whole = Wanted::whole(MANIFEST_BYTES_MAX);
     let wanted: Vec<_> = newest.into_values().map(|key| (key, whole.clone())).collect();
     for some in wanted.chunks(AT_ONCE) {
         for ((key, _), answer) in some.iter().zip(runtime::wait(remote.client().got_each(some))?) {

@@ -20,7 +20,7 @@ use crate::format::snapshot::tenant_list::{ListedCollection, TenantList};
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::garbage::{Plan, plans};
-use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::remote::{Found, Remote, TOOL};
 use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::check_unused;
 use crate::remote::place::tenant_lists;
@@ -35,9 +35,6 @@ use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-
-/// The program that makes manifests.
-pub(super) const TOOL: &str = concat!("tierfs ", env!("CARGO_PKG_VERSION"));
 
 /// The time since a push began.
 pub type Elapsed<'a> = dyn Fn() -> Duration + Sync + 'a;
@@ -97,7 +94,7 @@ pub fn push_within(
     // A signer answers for all that the new snapshot names, so what he takes over unread must be signed by him.
     let signer = parameters.signer.as_deref();
     let is_trusted = |found: &Found| signer.is_none_or(|signer| signer.has_signed(&found.bytes));
-    let trusted = newest.as_ref().filter(|found| is_trusted(found));
+    let trusted = newest.as_ref().filter(|found| is_trusted(found) && found.manifest.references.is_none());
     // The newest snapshot, if it has this state.
     let base = trusted.filter(|found| has_log(&found.manifest, canonical.log()));
     let ended = |found: &Found, clone: Option<PushedClone>| {
@@ -225,7 +222,10 @@ fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
 /// which bytes it has, but only a trusted snapshot says what a difference is from.
 fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<PieceName>, is_trusted: bool) {
     let may_stay = |piece: &Piece| !doomed.contains(&piece.name);
-    for (index, piece) in (0..).zip(&manifest.pieces).filter(|(_, piece)| may_stay(piece)) {
+    // Pieces that lie elsewhere are none of the remote.
+    let is_here = |index| manifest.references.as_ref().is_none_or(|it| it.place_of(index).is_none());
+    let pieces = (0..).zip(&manifest.pieces);
+    for (index, piece) in pieces.filter(|(index, piece)| may_stay(piece) && is_here(*index)) {
         let difference = DifferenceOf::of(manifest, index);
         if difference.as_ref().is_none_or(|it| is_trusted && it.bases.iter().all(may_stay)) {
             known.insert(piece.name.digest, (*piece, difference.map(Arc::new)));
@@ -325,6 +325,7 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
         differences,
         files,
         variants,
+        references: None,
     }
 }
 

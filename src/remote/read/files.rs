@@ -7,14 +7,13 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
 
-use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
 use crate::format::snapshot::piece_map::PieceState;
-use crate::model::{Error, ErrorKind};
+use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
+use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
-use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
@@ -25,6 +24,8 @@ use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
 use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
+use crate::remote::read::references::{Elsewhere, Referred};
+use crate::remote::read::whole_digest::WholeDigest;
 use crate::store::pieces::file::{Got, MapFile, PieceFile};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
@@ -57,6 +58,7 @@ pub struct Source {
     trust: Option<Trust>,
     /// Whether the mount began without the remote, which has not answered since.
     away: AtomicBool,
+    elsewhere: Elsewhere,
     /// Reads that found their bytes in the cache.
     hits: AtomicU64,
     /// Reads that waited for the remote.
@@ -68,7 +70,10 @@ impl Source {
     pub fn new(remote: Remote, cache: Option<Cache>, tell: Tell) -> Source {
         let (reads_ahead, mirrors) = (cache.is_some(), Mirrors::of(remote.client()));
         if let Some(cache) = &cache {
-            cache.know(remote.place(), &remote.said());
+            // A source says nothing of itself, and is shown only while it can be listed.
+            if !remote.said().is_empty() {
+                cache.know(remote.place(), &remote.said());
+            }
         }
         Source {
             remote,
@@ -80,6 +85,7 @@ impl Source {
             told: FailureReports::new(tell),
             trust: None,
             away: AtomicBool::new(false),
+            elsewhere: Elsewhere::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -114,6 +120,11 @@ impl Source {
         self.away.load(Ordering::Relaxed)
     }
 
+    /// The same, which calls this once an object that a snapshot refers to turns out to be replaced or removed.
+    pub fn calling(self, replaced: impl Fn() + Send + Sync + 'static) -> Source {
+        Source { elsewhere: self.elsewhere.calling(replaced), ..self }
+    }
+
     /// The keys that must have signed a snapshot.
     pub(in crate::remote) fn trust(&self) -> Option<&Trust> {
         self.trust.as_ref()
@@ -143,7 +154,7 @@ impl Source {
             cache_misses: count(&self.misses),
             ..Traffic::default()
         };
-        for client in self.mirrors.clients() {
+        for client in self.mirrors.clients().chain(&self.elsewhere.clients()) {
             let (counts, (in_flight, bytes)) = (client.counts(), client.window().in_flight());
             traffic.in_flight += in_flight as u64;
             traffic.in_flight_bytes += bytes;
@@ -241,6 +252,10 @@ impl FileLayout {
 pub struct Files {
     source: Arc<Source>,
     manifest: Arc<Manifest>,
+    /// Where its pieces are.
+    mirrors: Mirrors,
+    /// Its log, where no piece has that.
+    log: Option<Vec<u8>>,
     /// By their index in the manifest, once they were used.
     layouts: Vec<OnceLock<FileLayout>>,
 }
@@ -250,6 +265,8 @@ struct FileLayout {
     layout: Arc<Layout>,
     /// Logs are read whole, and kept as they are stored.
     is_log: bool,
+    /// The digest of the whole file, if a source says it.
+    whole: Option<Arc<WholeDigest>>,
     ahead: ReadAhead,
     parts: Parts,
     /// Those who fetch its pieces where no cache keeps them.
@@ -257,10 +274,20 @@ struct FileLayout {
 }
 
 impl Files {
-    /// The files of a snapshot.
-    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Files {
+    /// The files of a snapshot. `Forbidden` if pieces lie where this remote must not lead.
+    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Result<Files> {
         let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
-        Files { source: source.clone(), manifest: manifest.clone(), layouts }
+        let mirrors = source.mirrors.with_referred(source.elsewhere.referred(
+            manifest,
+            &source.remote,
+            source.trust.is_some(),
+        )?);
+        Ok(Files { source: source.clone(), manifest: manifest.clone(), mirrors, log: None, layouts })
+    }
+
+    /// The same, with a log that no piece has.
+    pub(in crate::remote) fn with_log(self, log: Vec<u8>) -> Files {
+        Files { log: Some(log), ..self }
     }
 
     fn file(&self, file: usize) -> io::Result<&FileLayout> {
@@ -268,10 +295,14 @@ impl Files {
             self.layouts.get(file).zip(self.manifest.files.get(file)).ok_or(io::ErrorKind::NotFound)?;
         Ok(slot.get_or_init(|| {
             let layout = Arc::new(Layout::of(&self.manifest, described));
-            let parts = Parts::new(layout.piece_count());
-            let ahead = ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX);
-            let uncached = OnceLock::new();
-            FileLayout { layout, is_log: described.kind == FileKind::Log, ahead, parts, uncached }
+            FileLayout {
+                is_log: described.kind == FileKind::Log,
+                whole: WholeDigest::of(&self.manifest, described),
+                ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
+                parts: Parts::new(layout.piece_count()),
+                uncached: OnceLock::new(),
+                layout,
+            }
         }))
     }
 
@@ -279,6 +310,29 @@ impl Files {
     fn cached(&self, file: &FileLayout) -> Option<Arc<Blob>> {
         let cache = self.source.cache.as_ref().filter(|_| !file.is_log)?;
         cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
+    }
+
+    /// Compares a file with the digest of the whole once all of its pieces are in the cache, on a thread of its own. Fails if it
+    /// was compared and differs.
+    fn compare_whole(&self, file: &FileLayout, blob: &Arc<Blob>) -> io::Result<()> {
+        let Some(whole) = &file.whole else { return Ok(()) };
+        whole.check()?;
+        if !whole.is_due(blob) {
+            return Ok(());
+        }
+        let (whole, blob, source, path) = (whole.clone(), blob.clone(), self.source.clone(), self.path());
+        let object = self.manifest.references.as_ref().map_or_else(String::new, |all| all.source.clone());
+        std::thread::spawn(move || match whole.compare(&blob) {
+            Ok(true) => {}
+            Ok(false) => {
+                let text = format!(
+                    "a file of {object} does not have the SHA-256 that the source says; it is not read"
+                );
+                source.tell(&path, &text);
+            }
+            Err(error) => log::warn!("{path}: a whole file could not be compared: {error}"),
+        });
+        Ok(())
     }
 
     /// Reads past the cached file.
@@ -326,7 +380,7 @@ impl Files {
         let others = (place + 1..layout.piece_count()).chain(0..place);
         let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
         let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
-        let fetching = asked.iter().map(|piece| stored(&source.mirrors, piece, Class::Demand));
+        let fetching = asked.iter().map(|piece| stored(&self.mirrors, piece, Class::Demand));
         let found = runtime::wait(join_all(fetching)).map_err(to_io)?;
         let mut answer = Err(io::ErrorKind::NotFound.into());
         for (place, (piece, found)) in asked.into_iter().zip(found).enumerate() {
@@ -349,6 +403,11 @@ impl Files {
         answer
     }
 
+    /// Whether its pieces are compared with nothing but the digests of their arrival.
+    fn is_unread(&self) -> bool {
+        self.manifest.references.as_ref().is_some_and(|references| !references.are_read)
+    }
+
     fn path(&self) -> String {
         format!("{}/{}", self.manifest.collection.tenant, self.manifest.collection.name)
     }
@@ -369,10 +428,10 @@ impl Files {
             }
             buffer.failed(&piece.name)?;
             if let Some(claim) = pieces.begin(place) {
-                let fetched = fetched(&self.source.mirrors, &*self.source, piece, Class::Demand);
+                let fetched = fetched(&self.mirrors, &*self.source, piece, Class::Demand);
                 let bytes = runtime::wait(fetched).map_err(to_io)?.map(Arc::new);
                 if let Ok(bytes) = &bytes {
-                    self.source.answered();
+                    self.answered(piece);
                     buffer.keep(piece.name, bytes);
                 }
                 let got = claim.end(bytes.map(Got::Unkept).map_err(Arc::new));
@@ -394,9 +453,9 @@ impl Files {
             return;
         }
         let Some(claim) = pieces.begin(place) else { return };
-        let source = self.source.clone();
+        let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
-            let bytes = fetched(&source.mirrors, &*source, &piece, Class::Ahead).await.map(Arc::new);
+            let bytes = fetched(&mirrors, &*source, &piece, Class::Ahead).await.map(Arc::new);
             if let Ok(bytes) = &bytes {
                 source.piece_buffer.keep(piece.name, bytes);
             }
@@ -410,7 +469,13 @@ impl Files {
         let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
         loop {
             if blob.pieces().has(place) {
-                return Ok(Got::Here);
+                let compared = if self.mirrors.is_unread(piece) { blob.compared(place) } else { Ok(true) };
+                match compared {
+                    Ok(true) => return Ok(Got::Here),
+                    Ok(false) => {}
+                    Err(error) => self.source.disk_failed(&error),
+                }
+                continue;
             }
             if let Some(bytes) = self.source.piece_buffer.get(&piece.name) {
                 return Ok(Got::Unkept(bytes));
@@ -419,10 +484,10 @@ impl Files {
             if let Some(mut fetching) = blob.begin(place) {
                 self.make_room(&mut fetching);
                 let told = |news: DiskNews<'_>| self.source.disk_told(&news);
-                let fetching = fetching.run(&self.source.mirrors, &*self.source, Class::Demand, &told);
+                let fetching = fetching.run(&self.mirrors, &*self.source, Class::Demand, &told);
                 let got = runtime::wait(fetching).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
-                self.source.answered();
+                self.answered(piece);
                 return Ok(got);
             }
             if let Some(got) = blob.pieces().wait(place) {
@@ -450,9 +515,13 @@ impl Files {
     /// The error of a read. A piece that is gone means that the snapshot was collected, or that the remote
     /// has lost data.
     fn failed(&self, piece: &Piece, failure: &Failure) -> io::Error {
-        let client = self.source.remote.client();
         let (path, number) = (self.path(), self.manifest.number);
+        let referred = self.mirrors.referred(piece);
+        let client = referred.map_or(self.source.remote.client(), Referred::client);
         let error = match failure {
+            failure if let Some(referred) = referred => {
+                self.source.elsewhere.failed(referred, piece, failure)
+            }
             Failure::NotFound => {
                 let collection = &self.manifest.collection;
                 match self.source.remote.has(&collection.tenant, &collection.name, number) {
@@ -482,6 +551,14 @@ impl Files {
         error
     }
 
+    /// The remote has answered a request for a piece, or the source where it lies.
+    fn answered(&self, piece: &Piece) {
+        match self.mirrors.referred(piece) {
+            Some(referred) => self.source.told.answered(referred.client().place()),
+            None => self.source.answered(),
+        }
+    }
+
     /// Fetches the pieces behind the one that is read, if the reader goes through the file in order.
     fn read_ahead(&self, file: &FileLayout, blob: &Arc<Blob>, place: u32) {
         if !self.source.reads_ahead {
@@ -502,11 +579,11 @@ impl Files {
         let Some(mut fetching) = blob.begin(place) else { return };
         // Without room, memory has it until it is read.
         self.make_room(&mut fetching);
-        let source = self.source.clone();
+        let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
             let told = |news: DiskNews<'_>| source.disk_told(&news);
             // A reader that wants the piece tries again and gets the error.
-            drop(fetching.run(&source.mirrors, &*source, Class::Ahead, &told).await);
+            drop(fetching.run(&mirrors, &*source, Class::Ahead, &told).await);
         });
     }
 
@@ -558,15 +635,15 @@ impl Files {
 
     /// A range of a piece, by a request of its own.
     fn requested(&self, piece: &Piece, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
-        let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
-        let wanted = Wanted { len_max: range.end, range: Some(range) };
-        let fetched = self.source.remote.client().fetch(&key, wanted, Class::Demand, |chunk| {
+        let at = self.mirrors.first_place(piece);
+        let ((key, wanted), mut bytes) = (at.asked_part(piece, range), Vec::new());
+        let fetched = at.client().fetch(&key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())
         });
         match runtime::wait(fetched).map_err(to_io)? {
             Ok(()) => {
-                self.source.answered();
+                self.answered(piece);
                 Ok(Some(bytes))
             }
             // A second request would take as long.
@@ -586,9 +663,17 @@ fn spawn_ahead(work: impl Future<Output = ()> + Send + 'static) {
 impl SnapshotFiles for Files {
     fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let file = self.file(index)?;
+        if let Some(log) = self.log.as_ref().filter(|_| file.is_log) {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            let part =
+                log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buffer.copy_from_slice(part);
+            return Ok(());
+        }
         let Some(blob) = self.cached(file) else {
             return self.read_in_memory_only(file, buffer, offset);
         };
+        self.compare_whole(file, &blob)?;
         let places = file.layout.pieces_in(offset, buffer.len() as u64);
         let end = offset.saturating_add(buffer.len() as u64);
         if let [place] = places.as_slice()
@@ -616,12 +701,16 @@ impl SnapshotFiles for Files {
         for (place, bytes) in kept {
             file.layout.copy(place, &bytes, buffer, offset);
         }
-        Ok(())
+        self.compare_whole(file, &blob)
     }
 
     fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.file(index)?;
         let Some(blob) = self.cached(file) else { return Ok(0) };
+        if self.is_unread() && blob.lacks_comparison(file.layout.pieces_in(offset, buffer.len() as u64)) {
+            return Ok(0);
+        }
+        self.compare_whole(file, &blob)?;
         // A read that may wait goes past a cache that fails.
         let read = blob.read_in_memory(buffer, offset).unwrap_or(0);
         if read > 0 {
@@ -638,7 +727,14 @@ impl SnapshotFiles for Files {
         if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
             return Ok(None);
         }
-        self.cached(file).map_or(Ok(None), |blob| blob.descriptor())
+        let is_compared =
+            |blob: &Arc<Blob>| !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count());
+        let Some(blob) = self.cached(file).filter(is_compared) else { return Ok(None) };
+        self.compare_whole(file, &blob)?;
+        if file.whole.as_ref().is_some_and(|whole| !whole.is_right()) {
+            return Ok(None);
+        }
+        blob.descriptor()
     }
 
     fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {

@@ -9,16 +9,18 @@
 //!
 //! A mirror (`mirrors.rs`) gives pieces only: a manifest has no name that says whether it is right, and a stale `head`
 //! would hide new snapshots. The first bytes of a file, and what is read here and there (`parts.rs`), are read before their
-//! piece and compared with a CRC32C only, so they come from the remote. A mirror has deadlines of 2 s and rests for 10 s after an error.
+//! piece and compared with a CRC32C at most, so they come from the remote. A mirror has deadlines of 2 s and rests for 10 s after an error.
 
 pub mod cache;
 mod collection_lookup;
 pub mod failure_reports;
 pub mod files;
-mod listings;
+pub(in crate::remote) mod listings;
 pub mod mirrors;
 mod parts;
 pub mod piece_buffer;
 pub mod pieces;
 pub mod published_collections;
+mod references;
 pub mod snapshot_lookup;
+mod whole_digest;

@@ -1,7 +1,8 @@
 //! Parts of pieces, for readers that read here and there: a piece of 8 MiB for each of their 4 KiB would be a thousand times
 //! the bytes.
 //!
-//! Nobody compares a part with the name of its piece. The store compares each block with its CRC32C when it reads the block
+//! Of a source that nobody has read there are no checksums: a part, as the piece, is held to the version of the object.
+//! Of others, nobody compares a part with the name of its piece. The store compares each block with its CRC32C when it reads the block
 //! for the first time, and whole; afterwards it may read a part of the block and trust it. So a byte is given out as a part
 //! only once: a later read of it gets the bytes that were compared, from memory, or the piece, which is compared with its
 //! name. A piece that was read whole is never read in parts.

@@ -95,7 +95,7 @@ impl Published {
         if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
             return Ok(opened);
         }
-        let files = Arc::new(Files::new(&self.source, &manifest));
+        let files = Arc::new(Files::new(&self.source, &manifest)?);
         let variant = self.variant(&manifest)?;
         let snapshot = Snapshot { manifest, variant, files };
         self.opened.lock().insert(key, snapshot.clone());

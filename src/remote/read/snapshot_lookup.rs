@@ -98,7 +98,7 @@ impl Source {
         let number_of = |found: Option<Vec<u8>>| {
             found.and_then(|bytes| keys::number(String::from_utf8_lossy(&bytes).trim()))
         };
-        let head = || (keys::head(tenant, collection), whole(NUMBER_BYTES_MAX));
+        let head = || (keys::head(tenant, collection), Wanted::whole(NUMBER_BYTES_MAX));
         let client = self.remote().client();
         let opened = if let Known::Opened(number) = known { Some(number) } else { None };
         let (mut at, mut asks_head) = match known {
@@ -221,8 +221,8 @@ impl Source {
             is_same.then_some(shown.len)
         });
         match shown.and_then(|len| Some((len.checked_sub(DIGEST_BYTES)?, len))) {
-            Some((from, len)) => Wanted { range: Some(from..len), len_max: len },
-            None => whole(MANIFEST_BYTES_MAX),
+            Some((from, len)) => Wanted::range(from..len),
+            None => Wanted::whole(MANIFEST_BYTES_MAX),
         }
     }
 
@@ -294,8 +294,4 @@ impl Candidate {
     fn from(Listed { number, len }: Listed) -> Candidate {
         Candidate { number, len: Some(len) }
     }
-}
-
-fn whole(len_max: u64) -> Wanted {
-    Wanted { range: None, len_max }
 }

@@ -451,6 +451,18 @@ impl<E> PieceFile<E> {
         (end as usize == bytes.len() && self.layout.digest(piece, &bytes) == wanted).then_some(bytes)
     }
 
+    /// Whether the bytes of a piece that is here are those of its digest.
+    pub fn is_right(&self, piece: u32) -> io::Result<bool> {
+        let wanted = {
+            let table = self.table.lock();
+            table.digests.as_ref().and_then(|digests| digests.get(piece as usize)).copied()
+        };
+        match (&self.data, wanted) {
+            (Some(data), Some(wanted)) => Ok(digest_of(&**data, self.layout.extents_of(piece))? == wanted),
+            _ => Ok(false),
+        }
+    }
+
     /// Compares the pieces that are here with their digests. Nobody else may use the file.
     pub fn check(&self) -> Checked {
         let (Some(data), table) = (&self.data, self.table.lock()) else { return Checked::default() };

@@ -207,7 +207,7 @@ impl SnapshotDisk {
         ShownSnapshot { disk: self.clone(), upstream: self }
     }
 
-    /// The file of a tenant, with the owner that the manifest of a collection has.
+    /// The file of a tenant, with the owner that the source or the manifest of a collection has.
     fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
         let opened = |key: &OwnedCollectionName| key.tenant == tenant;
         let shown = {

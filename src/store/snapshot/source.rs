@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
 use crate::format::snapshot::tenant_list::ListedCollection;
-use crate::model::StoreId;
+use crate::model::{CollectionName, Result, StoreId};
+use crate::store::disk::File;
 use crate::store::disk::remote::Traffic;
+use crate::store::snapshot::canonical::Canonical;
 
 /// The snapshots of a remote.
 pub trait Snapshots: Send + Sync {
@@ -93,3 +95,48 @@ pub trait SnapshotFiles: Send + Sync {
         Ok(false)
     }
 }
+
+/// A file that lies elsewhere.
+#[derive(Clone)]
+pub struct Elsewhere {
+    /// Its path in the collection: names without slashes.
+    pub path: Vec<Vec<u8>>,
+    /// Its bytes.
+    pub file: Arc<dyn File>,
+    /// Time of its last change, in nanoseconds since 1970.
+    pub mtime: i64,
+    /// A text that names its bytes. Files with the same text have the same bytes.
+    pub identity: Vec<u8>,
+    /// The SHA-256 of its bytes, if somebody says it.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// A collection of files that lie elsewhere.
+pub struct DescribedFiles {
+    /// The collection. Data files have the bytes of the files.
+    pub canonical: Canonical,
+    /// The data file of each file; `None` of an empty one.
+    pub data_files: Vec<Option<DescribedFile>>,
+}
+
+/// The data file of a file that lies elsewhere.
+#[derive(Clone, Default)]
+pub struct DescribedFile {
+    /// Its number.
+    pub number: u64,
+    /// The BLAKE3 of each of its pieces, if it was read.
+    pub digests: Vec<[u8; 32]>,
+}
+
+/// How much of files that lie elsewhere is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reads {
+    /// The headers of those that may be containers.
+    Headers,
+    /// All, for checksums of blocks and digests of pieces.
+    All,
+}
+
+/// Makes the log of a collection of such files.
+pub type Describe =
+    dyn Fn(CollectionName<'_>, StoreId, &[Elsewhere], Reads) -> Result<DescribedFiles> + Send + Sync;

@@ -1,5 +1,6 @@
 //! A cached file: a piece file that the cache counts and removes as a whole, and the fetching of its pieces.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
-use crate::format::snapshot::keys::{self, PieceName};
+use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::piece_map::PieceState;
-use crate::remote::client::Wanted;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::read::cache::pace::Written;
@@ -36,6 +37,8 @@ pub struct Blob {
     pub(super) stored: AtomicU64,
     /// Time of the last use, in nanoseconds since 1970.
     pub(super) used: AtomicU64,
+    /// Pieces that were there when it was opened, and that nobody has compared since.
+    uncompared: Mutex<BTreeSet<u32>>,
 }
 
 impl Blob {
@@ -65,8 +68,9 @@ impl Blob {
             }
         };
         let here = (0..).zip(&states).filter(|(_, state)| **state == PieceState::Here);
-        let stored =
-            here.filter_map(|(place, _)| layout.piece(place)).map(|piece| u64::from(piece.raw)).sum();
+        let here: BTreeSet<u32> = here.map(|(place, _)| place).collect();
+        let stored = here.iter().filter_map(|place| layout.piece(*place));
+        let stored = stored.map(|piece| u64::from(piece.raw)).sum();
         let pieces = PieceFile::new(layout.clone(), states, Some(digests), Some(data.clone()), map);
         Ok(Blob {
             pieces: Arc::new(pieces),
@@ -75,6 +79,7 @@ impl Blob {
             root: root.clone(),
             stored: AtomicU64::new(stored),
             used: AtomicU64::new(0),
+            uncompared: Mutex::new(here),
         })
     }
 
@@ -119,6 +124,27 @@ impl Blob {
         let Some(writer) = self.data.descriptor()? else { return Ok(None) };
         let reader = fs::File::open(format!("/proc/self/fd/{}", writer.as_raw_fd()))?;
         Ok(Some(reader.into()))
+    }
+
+    /// Compares a piece with the digest of its arrival, at its first use since the file was opened: for pieces without
+    /// other checksums. One that differs is forgotten. Returns whether it is there.
+    pub fn compared(&self, place: u32) -> io::Result<bool> {
+        if !self.uncompared.lock().contains(&place) {
+            return Ok(true);
+        }
+        let compared = self.pieces.is_right(place);
+        if !matches!(compared, Ok(true)) {
+            log::warn!("piece {place} of the cached {} is wrong; it is fetched again", self.layout().name());
+            self.drop_pieces(&[place]);
+        }
+        self.uncompared.lock().remove(&place);
+        compared
+    }
+
+    /// Whether some of these pieces were not compared since the file was opened.
+    pub fn lacks_comparison(&self, places: impl IntoIterator<Item = u32>) -> bool {
+        let uncompared = self.uncompared.lock();
+        !uncompared.is_empty() && places.into_iter().any(|place| uncompared.contains(&place))
     }
 
     /// Forgets pieces whose bytes are wrong, so that they are fetched again.
@@ -285,20 +311,19 @@ impl Fetching {
             let bytes = self.in_memory(mirrors, bases, class).await?;
             return self.claim.keep(&bytes).map_err(Failure::Local);
         }
-        for place in mirrors.places(TRIES) {
+        for place in mirrors.places(piece, TRIES) {
             let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
-            let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
-            let key = keys::piece(&piece.name);
+            let (key, wanted) = place.asked_part(piece, 0..u64::from(piece.stored));
             let begun = Instant::now();
-            match place.client().fetch(&key, whole, class, |chunk| arrival.take(chunk)).await {
+            match place.client().fetch(&key, wanted, class, |chunk| arrival.take(chunk)).await {
                 Err(failure) if place.leads_on(&failure) => continue,
                 done => done?,
             }
             let (digest, writing) = arrival.finish().map_err(Failure::Local)?;
             let (bytes, total) = (u64::from(piece.stored), begun.elapsed());
             told(DiskNews::Wrote(Written { bytes, writing, total }));
-            if digest == piece.name.digest {
-                self.claim.arrived(Some(piece.name.digest));
+            if place.is_right(piece, &digest) {
+                self.claim.arrived(Some(digest));
                 return Ok(());
             }
             place.was_wrong(piece);
