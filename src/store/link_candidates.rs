@@ -32,6 +32,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -71,6 +72,8 @@ struct Scope {
     collections: HashSet<Arc<str>>,
 }
 
+/// The longest wait for the ends of writes in progress, before bytes are copied instead of shared.
+const LINK_WAIT: Duration = Duration::from_millis(50);
 /// With fewer entries none are looked for whose files are gone.
 const SWEPT_MIN: usize = 4096;
 
@@ -180,10 +183,11 @@ impl Sharing {
         work()
     }
 
-    /// Gives a data file another name. Returns whether that was possible.
+    /// Gives a data file another name. Returns whether that was possible, without a long wait: writers pass one that waits.
     pub fn link(&self, from: &SharedName, to: &str) -> bool {
         let Some(disk) = &self.disk else { return false };
-        let linked = self.while_unchanged(|| disk.link(&from.path(), to));
+        let Some(_alone) = self.changing.try_write_for(LINK_WAIT) else { return false };
+        let linked = disk.link(&from.path(), to);
         linked.inspect_err(|error| log::debug!("linking {to}: {error}")).is_ok()
     }
 

@@ -18,7 +18,7 @@ impl Dispatcher {
         if let Handle::File(file, ..) = open
             && !flags.is_direct()
         {
-            file.note_read();
+            file.note_pages();
         }
         let mut read = || self.read_into(open, offset, place);
         let count = match if flags.is_direct() { past_cache(read) } else { read() } {

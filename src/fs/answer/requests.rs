@@ -390,6 +390,10 @@ impl Dispatcher {
     ) {
         let Some(open_file) = self.file(handle) else { return self.act(user, handle, data, reply) };
         self.handles.get(handle).iter().for_each(|open| open.writes());
+        if !flags.is_direct() {
+            // The kernel keeps the pages, and a program may map them.
+            open_file.note_pages();
+        }
         let write = || self.write_from(&open_file, node, offset, data, kills_setid);
         match if flags.is_direct() { past_cache(write) } else { write() } {
             Ok(()) => {

@@ -203,11 +203,16 @@ impl Collection {
     /// Punches the stretches of data files that no object has: of a file that was copied in part, once its source is gone.
     /// Leaves files that somebody shares, sees or writes.
     pub fn punch_unowned(&self) -> Result<()> {
+        let published = self.reservations.published();
         let mut owned: BTreeMap<u64, Vec<Arc<Object>>> = BTreeMap::new();
         for object in self.state().objects().filter(|object| object.origin.is_none()) {
             if let Some(extent) = object.extent() {
                 owned.entry(extent.file).or_default().push(object.clone());
             }
+        }
+        // An import may have named some of the objects of a file only.
+        if published.is_none() || self.reservations.published() != published {
+            return Ok(());
         }
         for (number, objects) in owned {
             if self.gate.is_held() || self.reservations.holds_file(number) {

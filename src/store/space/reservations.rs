@@ -30,9 +30,31 @@ struct Inner {
     returned: Vec<PayloadPlace>,
     /// Data files that objects are written to which no batch names for good yet, and how many objects these are.
     files: HashMap<u64, u32>,
+    /// Imports in progress, which name the objects of a data file by several batches.
+    publishing: u32,
+    /// Imports begun so far.
+    published: u64,
 }
 
 impl Reservations {
+    /// Notes the begin of an import.
+    pub fn publishing_begins(&self) {
+        let mut inner = self.inner.lock();
+        inner.publishing += 1;
+        inner.published += 1;
+    }
+
+    /// Notes the end of an import.
+    pub fn publishing_ends(&self) {
+        self.inner.lock().publishing -= 1;
+    }
+
+    /// The number of imports begun so far; `None` while one is in progress. Between two equal answers none was.
+    pub fn published(&self) -> Option<u64> {
+        let inner = self.inner.lock();
+        (inner.publishing == 0).then_some(inner.published)
+    }
+
     fn take(&self, PayloadPlace { file, offset, len }: PayloadPlace) -> u64 {
         let mut inner = self.inner.lock();
         inner.last += 1;

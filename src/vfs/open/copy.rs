@@ -14,6 +14,9 @@ use crate::store::{GATHERED_BYTES_MAX, LinkedFile, OpenObject, now_nanoseconds};
 use crate::vfs::open::file::OpenFile;
 use crate::vfs::open::layout::Layout;
 
+/// The least bytes of blocks that are shared, unless these are all that is copied.
+const RUN_BYTES_LEAST: u64 = 1 << 20;
+
 /// The begin of a range of a file that is copied.
 pub enum CopyStep {
     /// Blocks that a copy can have where they lie.
@@ -54,7 +57,8 @@ impl OpenFile {
         let pieces: Vec<(OpenObject, Range<u64>)> = pieces.collect();
         drop(layout);
         let blocks = shared_blocks(&pieces);
-        if blocks.bytes > GATHERED_BYTES_MAX {
+        // Each further name of a data file costs an inode, records and a pause of all writers.
+        if blocks.bytes >= RUN_BYTES_LEAST || blocks.bytes == all && all > GATHERED_BYTES_MAX {
             return Ok(CopyStep::Blocks(blocks));
         }
         let Some((open, range)) = pieces.first() else { return Ok(CopyStep::Bytes(all)) };
@@ -193,7 +197,9 @@ fn rest_of_step(open: &OpenObject, range: &Range<u64>, shared: u64) -> CopyStep 
     if zeros > range.start {
         return CopyStep::Zeros(zeros - range.start);
     }
-    // Up to the next block that may be shared or is zeros.
+    // Up to the next block that may be shared or is zeros, or as far as one step copies.
+    let step = range.end.min(range.start.saturating_add(shared).saturating_add(RUN_BYTES_LEAST));
+    let end = end.min(layout.index(step - 1).saturating_add(1));
     let mut next = first + 1;
     let from = layout.index(range.start + shared);
     while next < end && (next <= from || !begins_step(open, next)) {

@@ -51,8 +51,8 @@ pub(super) struct Flags {
     pub told: AtomicBool,
     /// Whether it was closed complete, and not compared with other files since.
     pub may_share: AtomicBool,
-    /// Whether the kernel may have pages of it that it has read: since it was empty, if it was.
-    pub was_read: AtomicBool,
+    /// Whether the kernel may have pages of it: since it was empty, if it was.
+    pub may_have_pages: AtomicBool,
 }
 
 /// A node that programs have open, one however often they open it.
@@ -190,7 +190,7 @@ impl OpenFile {
             forgotten: AtomicBool::new(false),
             told: AtomicBool::new(false),
             may_share: AtomicBool::new(false),
-            was_read: AtomicBool::new(layout.bytes() > 0),
+            may_have_pages: AtomicBool::new(layout.bytes() > 0),
         };
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(OpenFile {
@@ -266,6 +266,11 @@ impl OpenFile {
     /// Whether the file has unflushed writes, or was written to since a program last closed it.
     pub fn is_unclosed(&self) -> bool {
         self.is_changed() || self.flags.unclosed.load(Ordering::Acquire)
+    }
+
+    /// Forgets the time of the last write, because a program has set another time.
+    pub fn forget_mtime(&self) {
+        self.layout.write().mtime = None;
     }
 
     /// Reads from `offset` until `out` is full or the file ends. Returns the number of bytes read.
@@ -474,7 +479,7 @@ impl OpenFile {
         self.flags.unclosed.store(true, Ordering::Release);
         self.written.end.fetch_min(bytes, Ordering::AcqRel);
         self.flags.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
-        self.flags.was_read.fetch_and(bytes > 0, Ordering::AcqRel);
+        self.flags.may_have_pages.fetch_and(bytes > 0, Ordering::AcqRel);
         Ok(())
     }
 

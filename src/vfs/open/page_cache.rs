@@ -91,20 +91,20 @@ impl OpenFile {
         }
     }
 
-    /// Notes that the kernel reads some of it, perhaps for a mapping.
-    pub fn note_read(&self) {
-        if !self.flags.was_read.load(Ordering::Relaxed) {
-            self.flags.was_read.store(true, Ordering::Release);
+    /// Notes that the kernel may have pages of it, which it has read or that a program has written. A program may map them.
+    pub fn note_pages(&self) {
+        if !self.flags.may_have_pages.load(Ordering::Relaxed) {
+            self.flags.may_have_pages.store(true, Ordering::Release);
         }
     }
 
     /// The offset of the next hole from `offset` on, or of the next byte that is not in one, as `Layout::next` says. A
     /// program may have stored into a mapped page of a hole, which the kernel has not written back yet; it can map only
-    /// pages that were read. So a file that is written to has no hole once the kernel has read some of it.
+    /// pages that were read or written. So a file that is written to has no hole once the kernel may have pages of it.
     pub fn next(&self, offset: u64, is_hole: bool) -> Result<Option<u64>> {
         let layout = self.layout.read();
         layout.check()?;
-        if self.may_be_written() && self.flags.was_read.load(Ordering::Acquire) {
+        if self.may_be_written() && self.flags.may_have_pages.load(Ordering::Acquire) {
             let found = if is_hole { layout.bytes() } else { offset };
             return Ok((offset < layout.bytes()).then_some(found));
         }

@@ -671,6 +671,10 @@ impl Vfs {
         if let Some(bytes) = bytes {
             self.with_room(|| open_file.truncate(bytes))?;
         }
+        if set.mtime.is_some() {
+            // It is newer than that of the last write.
+            open_file.forget_mtime();
+        }
         if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
             set.apply(&mut file.entry);
         }
