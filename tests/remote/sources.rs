@@ -431,6 +431,7 @@ fn short_reads_of_a_source_fetch_blocks_with_a_cache_and_without() {
             println!("{url} --cache {cache}: {each} bytes for each of 60 reads of 4 KiB");
             assert!(each <= 256 << 10, "{each} bytes for each read");
             assert_same(&fs::read(&path).unwrap(), &content, "all of it");
+            drop(file);
             mounted.unmount();
         }
     }
