@@ -18,6 +18,9 @@ const BY_STORE: [&str; 5] = ["export", "import", "mv", "push", "rm"];
 /// Those of them that do not take a mount point as the store.
 const OF_STORES_ALONE: [&str; 2] = ["import", "push"];
 
+/// Names in the path of a collection.
+const COLLECTION_DEPTH: usize = 2;
+
 /// The mount of a path and the names below its mount point, which may be none.
 fn split(path: &OsStr) -> Option<(Mounted, PathBuf)> {
     let path = Path::new(path);
@@ -37,6 +40,10 @@ pub(in crate::cli) fn by_store(words: Vec<OsString>, cli: &clap::Command) -> Vec
     else {
         return words;
     };
+    // A place for a store would lie deeper.
+    if below.components().count() > COLLECTION_DEPTH && name != "export" {
+        return words;
+    }
     let is_second_of_mv = |at: &usize| name == "mv" && at_of(&positionals(&words, command), 1) == Some(*at);
     let is_root = below.as_os_str().is_empty();
     let store = match OF_STORES_ALONE.contains(&name) {
