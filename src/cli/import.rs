@@ -392,7 +392,14 @@ fn plan_of(request: Request, store: &Path) -> Result<Plan> {
         if let Some((_, what)) = refused.into_iter().find(|(is_given, _)| *is_given) {
             return Err(Error::invalid(format!("{url} is imported without {what}")));
         }
-        return Plan::of_elsewhere(request, &url, files(&*source::open(&url)?)?);
+        let source = source::open(&url)?;
+        let files = files(&*source)?;
+        if let Some(key) = source.refused().filter(|_| request.delete) {
+            let text =
+                format!("{url} is imported without --delete: the server refuses {key}, which is not gone");
+            return Err(Error::new(ErrorKind::Forbidden, text));
+        }
+        return Plan::of_elsewhere(request, &url, files);
     }
     Plan::of(request, store)
 }

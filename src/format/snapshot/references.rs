@@ -13,8 +13,8 @@
 //! decimal digits, 3 none: the key stands for the same bytes for ever, 4 the SHA-256 of the bytes in hexadecimal digits.
 //!
 //! The BLAKE3 of a place is that of `tierfs piece of `, the URL, the key, the version as above and in front of each of
-//! these its length u32, then the bytes of the object, the offset and the length of the piece, u64 each. URL and key are empty
-//! if the version is the SHA-256: wherever the object lies, its bytes are the same.
+//! these its length u32, then the bytes of the object, the offset and the length of the piece, u64 each. The key is empty
+//! if the version is the SHA-256: wherever in the source the object lies, its bytes are the same.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::values::{read_list, read_string, write_text};
@@ -111,11 +111,11 @@ impl References {
     pub fn name_of(&self, object: &ReferredObject, offset: u64, len: u64) -> [u8; 32] {
         let (kind, version) = object.version.parts();
         let mut text = Writer::new();
-        let (source, key) = match object.version {
-            Version::Sha256(_) => ("", ""),
-            _ => (&*self.source, &*object.key),
+        let key = match object.version {
+            Version::Sha256(_) => "",
+            _ => &*object.key,
         };
-        for part in [source.as_bytes(), key.as_bytes(), &[kind], version.as_bytes()] {
+        for part in [self.source.as_bytes(), key.as_bytes(), &[kind], version.as_bytes()] {
             write_text(&mut text, part);
         }
         text.u64(object.bytes).u64(offset).u64(len);

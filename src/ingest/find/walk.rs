@@ -47,6 +47,8 @@ pub(in crate::ingest) struct Found {
 #[derive(Clone)]
 pub(in crate::ingest) struct GivenFile {
     file: Arc<dyn File>,
+    /// Identifies its bytes, as the blob of a file of a hub cache does.
+    bytes_name: String,
     /// The SHA-256 that it must have, if somebody says it.
     pub sha256: Option<[u8; 32]>,
 }
@@ -61,6 +63,11 @@ impl Found {
     /// Opens it.
     pub fn open(&self) -> io::Result<Arc<dyn File>> {
         self.elsewhere.as_ref().map_or_else(|| open_source(&self.source), |given| Ok(given.file.clone()))
+    }
+
+    /// Identifies its bytes, if something else than its modification time does.
+    pub fn bytes_name(&self) -> Option<&String> {
+        self.elsewhere.as_ref().map(|given| &given.bytes_name).or(self.blob.as_ref())
     }
 }
 
@@ -162,12 +169,12 @@ pub(in crate::ingest) fn files(paths: &[PathBuf], revisions: &Revisions, mounts:
 /// Files that lie elsewhere, all of one place.
 pub(in crate::ingest) fn elsewhere(root: &str, files: Vec<Elsewhere>) -> Walked {
     let root: Arc<[u8]> = root.as_bytes().into();
-    let given = |Elsewhere { path, file, mtime, sha256, .. }: Elsewhere| {
+    let given = |Elsewhere { path, file, mtime, identity, sha256 }: Elsewhere| {
         let bytes = file.len().ok()?;
         let (name, directories) = path.split_last()?;
         let target = Target { directories: directories.to_vec(), name: name.clone() };
         let source = PathBuf::from(format!("{}/{}", String::from_utf8_lossy(&root), target.path()));
-        let elsewhere = Some(GivenFile { file, sha256 });
+        let elsewhere = Some(GivenFile { file, bytes_name: place(b"", &identity), sha256 });
         let (real, identity, root) = (source.clone(), Identity::default(), root.clone());
         Some(Found { source, real, target, bytes, mtime, identity, root, blob: None, elsewhere })
     };

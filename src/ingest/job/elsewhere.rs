@@ -34,6 +34,8 @@ use crate::store::{
 /// Permission bits of the files and directories.
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
+/// The most bytes of all files. A manifest with their pieces would be too long, and their checksums would fill the memory.
+const BYTES_MAX: u64 = 16 << 40;
 /// Pieces of a file that are read at a time.
 const READ_AT_ONCE: usize = 8;
 
@@ -45,6 +47,15 @@ pub fn describe(
     files: &[Elsewhere],
     reads: Reads,
 ) -> Result<DescribedFiles> {
+    let mut all: u64 = 0;
+    for Elsewhere { path, file, .. } in files {
+        let path = String::from_utf8_lossy(&path.join(&b'/')).into_owned();
+        all = all.saturating_add(file.len().map_err(|error| Error::io(&path, error))?);
+        if all > BYTES_MAX {
+            let text = format!("the files up to {path} have more than {} TiB", BYTES_MAX >> 40);
+            return Err(Error::unsupported(text).at(place.name));
+        }
+    }
     let disk = Arc::new(ElsewhereDisk::default());
     Store::create(&*disk, id)?;
     let store = Store::open(disk.clone(), Access::Write, "")?;

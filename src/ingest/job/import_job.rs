@@ -352,6 +352,7 @@ impl Plan {
         found: &Found,
     ) -> Result<Comparison> {
         let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
+        let sha256 = sha256.or(found.elsewhere.as_ref().and_then(|given| given.sha256));
         compare.compare(collection, found, sha256)
     }
 
@@ -630,7 +631,8 @@ impl ImportJob<'_> {
             }
             None => None,
         };
-        let places = [place_of(&found.root, &found.target)].into_iter().chain(found.blob.clone()).collect();
+        let places =
+            [place_of(&found.root, &found.target)].into_iter().chain(found.bytes_name().cloned()).collect();
         let options = Options { in_place, places, ..self.options.clone() };
         import_file(collection, self.store.settings(), &found.target, &source, &origin, &options, watch)
     }

@@ -15,6 +15,7 @@ use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::model::{
     CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, StoreId, check_label,
 };
+use crate::remote::client::url::server_of;
 use crate::remote::index::build::{Index, build, elsewhere, name_of};
 use crate::remote::index::file::SourceFile;
 use crate::remote::index::names::{Named, named};
@@ -70,7 +71,9 @@ struct Opened {
 
 /// The id of a source. It names the directory of its cache.
 pub fn id_of(source: &dyn Source) -> StoreId {
-    let hash = blake3::hash(format!("tierfs source {}", source.place()).as_bytes());
+    // Another server has other bytes at the same URL.
+    let text = format!("tierfs source {} {}", server_of(source.place()), source.place());
+    let hash = blake3::hash(text.as_bytes());
     let (first, _) = hash.as_bytes().split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
     StoreId(u128::from_le_bytes(*first))
 }

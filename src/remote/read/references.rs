@@ -4,14 +4,17 @@
 //! the object, and the cache compares what it keeps with the digest of its first arrival.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::Range;
 
 use parking_lot::Mutex;
+use reqwest::Url;
 
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{Manifest, Piece};
 use crate::format::snapshot::references::{ReferredObject, ReferredPiece};
 use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::credentials::Variables;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::version::Pin;
 use crate::remote::client::{Client, Wanted};
@@ -20,6 +23,11 @@ use crate::remote::source::open_within;
 
 /// The URLs of directories of this machine begin with this.
 const LOCAL: &str = "file://";
+/// The variable by which a reader allows plain HTTP and servers of its own network.
+const ALLOW: &str = "AWS_ALLOW_HTTP";
+/// The schemes of URLs that name a server.
+const ENCRYPTED: [&str; 3] = ["https", "https+whole", "oci"];
+const PLAIN: [&str; 3] = ["http", "http+whole", "oci+http"];
 
 /// The sources that snapshots of a remote refer to.
 #[derive(Default)]
@@ -64,8 +72,8 @@ impl Elsewhere {
         if url == place {
             return Ok(Referred::of(manifest, remote.client()));
         }
-        if url.starts_with(LOCAL) && !place.starts_with(LOCAL) {
-            return refuse("a remote elsewhere must not lead to files of this machine");
+        if let Some(why) = refusal(url, place, Variables::of_process().is_on(ALLOW)) {
+            return refuse(why);
         }
         let mut clients = self.clients.lock();
         if let Some(client) = clients.get(url) {
@@ -94,6 +102,49 @@ impl Elsewhere {
             }
             failure => client.error("reading", key, failure),
         }
+    }
+}
+
+/// The reason why a snapshot of the remote `place` must not lead a reader to a URL: whoever writes to the remote would choose
+/// files of the reader, or servers that only the reader can reach. Names of hosts are not resolved.
+fn refusal(url: &str, place: &str, allows_http: bool) -> Option<&'static str> {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    if url.starts_with(LOCAL) {
+        let real = |url: &str| std::fs::canonicalize(url.strip_prefix(LOCAL)?).ok();
+        let is_below = real(url).zip(real(place)).is_some_and(|(path, above)| path.starts_with(above));
+        return (!is_below).then_some("only files below the directory of the remote may be referred to");
+    }
+    if PLAIN.contains(&scheme) && !allows_http {
+        return Some("it is plain HTTP, where others can change bytes; AWS_ALLOW_HTTP=true allows it");
+    }
+    if !ENCRYPTED.contains(&scheme) || allows_http {
+        return None;
+    }
+    let parsed = Url::parse(&format!("https://{rest}")).ok();
+    let is_public = parsed.as_ref().and_then(Url::host_str).is_some_and(|host| !is_private(host));
+    (!is_public).then_some("it names a server of this machine or network; AWS_ALLOW_HTTP=true allows it")
+}
+
+/// Whether the name of a host says that it is this machine, or one of its network.
+fn is_private(host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    match host.trim_matches(['[', ']']).parse::<IpAddr>().map(|address| address.to_canonical()) {
+        Ok(IpAddr::V4(address)) => {
+            let [first, second, ..] = address.octets();
+            let is_shared = first == 100 && (64..128).contains(&second);
+            address.is_private()
+                || address.is_loopback()
+                || address.is_link_local()
+                || first == 0
+                || is_shared
+        }
+        Ok(IpAddr::V6(address)) => {
+            address.is_loopback()
+                || address.is_unspecified()
+                || address.is_unique_local()
+                || address.is_unicast_link_local()
+        }
+        Err(_) => host == "localhost" || host.ends_with(".localhost"),
     }
 }
 
@@ -150,5 +201,54 @@ impl Referred {
         let range = offset.saturating_add(range.start)..offset.saturating_add(range.end);
         let pin = Pin { version: object.version.clone(), bytes: object.bytes };
         Some((object.key.clone(), Wanted::range(range).of(&pin)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn a_snapshot_leads_to_no_server_that_only_the_reader_reaches() {
+        for url in [
+            "http://models.example.com/x",
+            "http+whole://models.example.com/x",
+            "oci+http://models.example.com/x",
+            "http://169.254.169.254/latest",
+            "https://169.254.169.254/latest",
+            "https://10.1.2.3/x",
+            "https+whole://192.168.1.1/x",
+            "https://user@127.0.0.1:8443/x",
+            "https://0x7f000001/x",
+            "https://localhost./x",
+            "https://[::1]/x",
+            "https://[::ffff:10.0.0.1]/x",
+            "https://[fd00::1]/x",
+            "oci://localhost:5000/x",
+            "oci://10.0.0.1/x",
+            "https://",
+        ] {
+            assert!(refusal(url, "s3://bucket", false).is_some(), "{url}");
+        }
+        for url in ["https://models.example.com/x", "oci://ghcr.io/x", "hf://acme/llama", "s3://bucket/x"] {
+            assert_eq!(refusal(url, "file:///srv", false), None, "{url}");
+        }
+        assert_eq!(refusal("http://10.0.0.1/x", "s3://bucket", true), None);
+    }
+
+    #[test]
+    fn a_snapshot_leads_to_no_file_beside_its_remote() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["remote/data", "beside"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("beside"), root.join("remote/link")).unwrap();
+        let url = |name: &str| format!("file://{}", root.join(name).display());
+        assert_eq!(refusal(&url("remote/data"), &url("remote"), false), None);
+        for name in ["beside", "remote/../beside", "remote/link", "remote/absent"] {
+            assert!(refusal(&url(name), &url("remote"), true).is_some(), "{name}");
+        }
+        assert!(refusal("file:///etc", "s3://bucket", true).is_some());
     }
 }

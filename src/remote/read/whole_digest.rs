@@ -14,13 +14,11 @@ use crate::remote::read::cache::blob::Blob;
 /// Bytes of a read.
 const CHUNK: u64 = 1 << 20;
 
-/// How far the comparison of a file is.
-const NEW: u8 = 0;
-/// Pieces are missing.
-const AWAITED: u8 = 1;
-const COMPARING: u8 = 2;
-const RIGHT: u8 = 3;
-const WRONG: u8 = 4;
+/// How far the comparison of a file is. Pieces may be missing.
+const AWAITED: u8 = 0;
+const COMPARING: u8 = 1;
+const RIGHT: u8 = 2;
+const WRONG: u8 = 3;
 
 /// The digest of a file, and whether the file has it.
 pub(super) struct WholeDigest {
@@ -35,7 +33,7 @@ impl WholeDigest {
         let (object, offset) = references.place_of(file.extents.first()?.piece)?;
         match object.version {
             Version::Sha256(wanted) if offset == 0 && object.bytes == file.bytes => {
-                Some(Arc::new(WholeDigest { wanted, state: AtomicU8::new(NEW) }))
+                Some(Arc::new(WholeDigest { wanted, state: AtomicU8::new(AWAITED) }))
             }
             _ => None,
         }
@@ -49,27 +47,34 @@ impl WholeDigest {
         }
     }
 
-    /// Whether the file was compared and has its bytes, or was there when the mount began: then the one that completed it has
-    /// compared it.
+    /// Whether the file was compared, by this mount or an earlier one, and has its bytes.
     pub fn is_right(&self) -> bool {
         self.state.load(Ordering::Relaxed) == RIGHT
     }
 
     /// Notices how far the file is. Returns whether it is to be compared now, by the caller.
     pub fn is_due(&self, blob: &Blob) -> bool {
-        let is_whole = blob.pieces().is_whole();
-        let first = if is_whole { RIGHT } else { AWAITED };
-        let change = |from, to| self.state.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
-        change(NEW, first).is_err() && is_whole && change(AWAITED, COMPARING).is_ok()
+        let change =
+            |from, to| self.state.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !blob.pieces().is_whole() {
+            // Pieces of a compared file may have been dropped.
+            change(RIGHT, AWAITED);
+            return false;
+        }
+        change(AWAITED, COMPARING) && !(blob.has_sha256(&self.wanted) && change(COMPARING, RIGHT))
     }
 
     /// Compares the file, which takes as long as it is read. One that differs is forgotten, and not read again.
     pub fn compare(&self, blob: &Blob) -> io::Result<bool> {
+        let drops = blob.drops();
         let is_right = || digest_of(blob).map(|found| found == self.wanted);
         // Pieces may have been dropped and fetched again meanwhile.
         let is_same = is_right().and_then(|is_same| if is_same { Ok(true) } else { is_right() });
         let state = match is_same {
-            Ok(true) => RIGHT,
+            Ok(true) => {
+                blob.note_sha256(&self.wanted, drops);
+                RIGHT
+            }
             Ok(false) => WRONG,
             // The cache has failed, or dropped the file.
             Err(_) => AWAITED,

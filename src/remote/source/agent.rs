@@ -164,6 +164,8 @@ impl Agent {
                 request = request.header(header::AUTHORIZATION, secret.clone());
             }
             if let Some(form) = &ask.form {
+                // A form has a token.
+                self.check_private(&url)?;
                 request = request.body(form.clone());
             }
             let body = request.send().await.map_err(Failure::of_request)?;
@@ -174,6 +176,10 @@ impl Agent {
                 return Ok(Answer { url, status, headers, body });
             };
             let next = redirected(&url, to)?;
+            if ask.form.is_some() && next.origin() != origin {
+                let text = "the server redirects a token to another server";
+                return Err(Failure::Refused(text.to_owned()));
+            }
             seen.insert(std::mem::replace(&mut url, next));
             if seen.contains(&url) || seen.len() > REDIRECTS_MAX {
                 let text = format!("the server redirects without end (status {})", status.as_u16());

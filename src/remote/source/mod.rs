@@ -55,6 +55,11 @@ pub trait Source: Send + Sync {
 
     /// All objects below a directory, in any order.
     fn list(&self, below: &str) -> Result<Vec<SourceObject>>;
+
+    /// A file that the last listing left out, because the server refuses it.
+    fn refused(&self) -> Option<String> {
+        None
+    }
 }
 
 /// An object of a source.

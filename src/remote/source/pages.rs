@@ -6,12 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use chrono::DateTime;
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
 
 use crate::remote::client::failure::Failure;
-use crate::remote::source::agent::http_date;
 use crate::remote::source::web::Page;
 
 /// The most bytes of an escape of HTML, such as `&#x0026;`.
@@ -21,10 +19,6 @@ const ESCAPE_BYTES_MAX: usize = 10;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Entry {
     pub is_directory: bool,
-    /// Bytes, if the list says them exactly.
-    pub bytes: Option<u64>,
-    /// Time of the last change, in seconds since 1970, if the list says it to the second.
-    pub modified: Option<i64>,
 }
 
 /// The names of a page.
@@ -37,7 +31,7 @@ pub(super) fn entries(page: &Page) -> Result<BTreeMap<String, Entry>, Failure> {
     for link in &links {
         match below(&page.url, link) {
             Some((name, is_directory)) => {
-                found.insert(name, Entry { is_directory, ..Entry::default() });
+                found.insert(name, Entry { is_directory });
             }
             // Links to the directory above, and to the same list in another order.
             None => is_list |= link.starts_with("..") || link.starts_with("?C="),
@@ -68,15 +62,9 @@ fn of_json(list: &serde_json::Value) -> Option<BTreeMap<String, Entry>> {
         let name = entry.get("name")?.as_str()?;
         let is_directory = entry.get("type").is_some_and(|kind| kind == "directory")
             || entry.get("is_dir").is_some_and(|is_directory| is_directory == true);
-        let modified = |name: &str| entry.get(name)?.as_str();
-        let modified = modified("mtime")
-            .and_then(http_date)
-            .map(|date| date.timestamp())
-            .or_else(|| Some(DateTime::parse_from_rfc3339(modified("mod_time")?).ok()?.timestamp()));
         let name = name.strip_suffix('/').unwrap_or(name);
         if is_name(name) {
-            let bytes = entry.get("size").and_then(serde_json::Value::as_u64);
-            found.insert(name.to_owned(), Entry { is_directory, bytes, modified });
+            found.insert(name.to_owned(), Entry { is_directory });
         }
     }
     Some(found)
@@ -195,7 +183,7 @@ fn letter(name: &str) -> Option<char> {
 mod tests {
     use reqwest::Url;
 
-    use super::{Entry, Page, entries, href, links};
+    use super::{Page, entries, href, links};
 
     fn page(kind: &str, body: &str) -> Page {
         let url = Url::parse("http://host/models/").unwrap();
@@ -242,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_in_json_have_exact_sizes_and_times() {
+    fn lists_in_json_tell_directories_from_files() {
         let nginx = "[{\"name\":\"sub\",\"type\":\"directory\",\"mtime\":\"Mon, 23 Nov 2026 00:00:01 GMT\"},\
                      {\"name\":\"a.bin\",\"type\":\"file\",\"mtime\":\"Mon, 23 Nov 2026 00:00:01 GMT\",\"size\":5}]";
         let caddy = "[{\"name\":\"sub/\",\"size\":4096,\"url\":\"./sub/\",\"mod_time\":\"2026-11-23T00:00:01Z\",\
@@ -251,8 +239,7 @@ mod tests {
         for body in [nginx, caddy] {
             let found = entries(&page("application/json; charset=utf-8", body)).unwrap();
             assert!(found["sub"].is_directory);
-            let file = Entry { is_directory: false, bytes: Some(5), modified: Some(1_795_392_001) };
-            assert_eq!(found["a.bin"], file);
+            assert!(!found["a.bin"].is_directory);
         }
     }
 

@@ -1,14 +1,16 @@
 //! Files of a web server: a directory with lists of files, or one file.
 //!
-//! A file is read in ranges, at the version that its ETag or its time says. Lists in HTML have neither exact sizes nor versions, so
+//! A file is read in ranges, at the version that its ETag or its time says. Lists have no ETags, and those in HTML no exact sizes, so
 //! each file is asked for them by HEAD.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 use reqwest::{StatusCode, Url, header};
 use tokio::sync::OnceCell;
@@ -35,6 +37,8 @@ const DIRECTORIES_MAX: usize = 20_000;
 pub(super) struct Site {
     client: Client,
     pages: Arc<Pages>,
+    /// A file that the last listing left out.
+    refused: Mutex<Option<String>>,
 }
 
 /// Files by their decoded paths on the server, without the first slash.
@@ -63,7 +67,7 @@ impl Site {
         let is_directory = OnceCell::new_with(parsed.path().ends_with('/').then_some(true));
         let pages = Arc::new(Pages { agent, url: parsed, is_directory, whole });
         let client = web::client_of(pages.clone(), url, deadlines);
-        Ok(Site { client, pages })
+        Ok(Site { client, pages, refused: Mutex::default() })
     }
 
     /// Does what a listing does, and says what failed.
@@ -83,25 +87,32 @@ impl Site {
     }
 
     /// A file that a list names.
-    async fn file(&self, key: String, entry: &Entry) -> std::result::Result<SourceObject, Failure> {
+    async fn file(&self, key: String) -> std::result::Result<SourceObject, Failure> {
         let at = self.pages.at(&key);
-        if let (Some(bytes), Some(modified)) = (entry.bytes, entry.modified) {
-            let version = Version::Modified(modified);
-            return Ok(SourceObject { key, at, bytes, version, modified, sha256: None });
-        }
         let url = self.pages.url_of(&at);
         let head = self.client.asked(|| self.pages.head(url.clone())).await?;
         head.object(key, at)
     }
 
-    async fn files(&self, found: Vec<(String, Entry)>) -> std::result::Result<Vec<SourceObject>, Failure> {
-        // A name may be gone since it was listed, or be a link that leads nowhere.
-        let asked =
-            stream::iter(&found).map(async |(key, entry)| match self.file(key.clone(), entry).await {
-                Err(Failure::NotFound) => Ok(None),
-                file => file.map(Some),
-            });
-        asked.buffered(AT_ONCE).try_filter_map(async |file| Ok(file)).try_collect().await
+    /// The files that can be read of those that lists name. Fails if the server refuses all.
+    async fn files(&self, keys: Vec<String>) -> std::result::Result<Vec<SourceObject>, Failure> {
+        let asked = stream::iter(&keys).map(async |key| (key, self.file(key.clone()).await));
+        let (mut asked, mut files, mut refused) = (pin!(asked.buffered(AT_ONCE)), Vec::new(), None);
+        while let Some((key, file)) = asked.next().await {
+            match file {
+                Ok(file) => files.push(file),
+                // A name may be gone since it was listed, or be a link that leads nowhere.
+                Err(Failure::NotFound) => {}
+                Err(failure @ (Failure::Refused(_) | Failure::NoCredentials(_) | Failure::Denied(_))) => {
+                    log::warn!("{key:?} is left out: {}", self.client.error("listing", key, &failure));
+                    refused.get_or_insert((key.clone(), failure));
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        let (key, failure) = refused.unzip();
+        *self.refused.lock() = key;
+        failure.filter(|_| files.is_empty()).map_or(Ok(files), Err)
     }
 
     /// The object of a URL that is one file.
@@ -130,6 +141,10 @@ impl Source for Site {
         &self.client
     }
 
+    fn refused(&self) -> Option<String> {
+        self.refused.lock().clone()
+    }
+
     fn level(&self, below: &str) -> Result<SourceLevel> {
         self.listed(below, async {
             if !self.is_directory().await? {
@@ -137,7 +152,7 @@ impl Source for Site {
             }
             let (directories, files): (Vec<_>, Vec<_>) =
                 self.names(below).await?.into_iter().partition(|(_, entry)| entry.is_directory);
-            let files = files.into_iter().map(|(name, entry)| (joined(below, &name), entry)).collect();
+            let files = files.into_iter().map(|(name, _)| joined(below, &name)).collect();
             Ok(SourceLevel {
                 directories: directories.into_iter().map(|(name, _)| name).collect(),
                 objects: self.files(files).await?,
@@ -164,7 +179,7 @@ impl Source for Site {
                     if entry.is_directory {
                         waiting.push((key, depth + 1));
                     } else {
-                        files.push((key, entry));
+                        files.push(key);
                     }
                 }
                 if files.len() + waiting.len() > FILES_MAX {
@@ -195,8 +210,9 @@ impl Head {
         let modified = self.modified.map(|date| date.timestamp());
         let version = match (self.e_tag, modified) {
             (Some(e_tag), _) => Version::ETag(e_tag),
-            (None, Some(modified)) => Version::Modified(modified),
-            (None, None) => {
+            // Servers whose files have no times say the first second.
+            (None, Some(modified)) if modified > 1 => Version::Modified(modified),
+            (None, _) => {
                 let text =
                     "which version it has (ETag, Last-Modified), so a changed file would not be noticed";
                 return Err(refused(text));
@@ -281,6 +297,13 @@ impl Files for Pages {
         let answer = self.agent.send(ask.with_range(want.range.as_ref())).await?;
         if !answer.status.is_success() {
             return Err(refusal(&answer));
+        }
+        // Not all servers know conditions. A download of another version would push out one that is read.
+        let is_other = |wanted: &String| {
+            answer.e_tag().is_none_or(|found| found.trim_matches('"') != wanted.trim_matches('"'))
+        };
+        if kept.is_some() && want.e_tag.as_ref().is_some_and(is_other) {
+            return Err(Failure::Exists);
         }
         match kept.filter(|_| answer.status == StatusCode::OK) {
             Some((whole, range)) => whole.begin(at, answer, range),

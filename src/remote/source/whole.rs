@@ -17,7 +17,7 @@ use crate::remote::client::failure::Failure;
 use crate::remote::source::agent::{Answer, Part};
 use crate::remote::source::web::Found;
 
-/// Files that are kept, those that were begun last.
+/// Files that are kept, those that were used last. More are only while all of them are read.
 const KEPT_MAX: usize = 4;
 /// Bytes of a read.
 const CHUNK: u64 = 256 << 10;
@@ -25,6 +25,7 @@ const CHUNK: u64 = 256 << 10;
 /// The downloads of a source.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
+    /// By their last use.
     kept: Mutex<Vec<Arc<Download>>>,
     /// Held while a download is looked for and begun, so that each file is downloaded once.
     pub turn: tokio::sync::Mutex<()>,
@@ -62,7 +63,7 @@ impl Whole {
     pub fn found(&self, at: &str, wanted: &Wanted, range: &Range<u64>) -> Option<Found> {
         let mut kept = self.kept.lock();
         kept.retain(|download| matches!(*download.arrived.borrow(), Arrived::Bytes(_)));
-        let is_wanted = |download: &&Arc<Download>| {
+        let is_wanted = |download: &Arc<Download>| {
             download.at == at
                 && match wanted {
                     Wanted::ETag(e_tag) => download.e_tag.as_ref() == Some(e_tag),
@@ -71,7 +72,11 @@ impl Whole {
                     }
                 }
         };
-        kept.iter().find(is_wanted).map(|download| download.part(range))
+        let place = kept.iter().position(is_wanted)?;
+        let download = kept.remove(place);
+        let part = download.part(range);
+        kept.push(download);
+        Some(part)
     }
 
     /// The part of a file of which an answer sends all bytes.
@@ -86,8 +91,10 @@ impl Whole {
         {
             let mut kept = self.kept.lock();
             kept.retain(|other| other.at != at);
-            if kept.len() >= KEPT_MAX {
-                kept.remove(0);
+            while kept.len() >= KEPT_MAX {
+                // Readers have a part of theirs.
+                let Some(unread) = kept.iter().position(|other| Arc::strong_count(other) == 1) else { break };
+                kept.remove(unread);
             }
             kept.push(download.clone());
         }

@@ -242,3 +242,73 @@ fn a_repository_is_imported_and_published_as_an_index() {
     let done = answer(command.arg("import").arg(place.store()).args(["acme/wrong", &pinned]));
     assert!(done.code != Some(0) && format!("{done:?}").to_lowercase().contains("sha256"), "{done:?}");
 }
+
+#[test]
+fn an_import_of_another_commit_replaces_files_of_the_same_length() {
+    let (place, hub) = (Place::new(), Hub::start());
+    let [one, other] = [1, 2].map(|seed| container_of(&mut Random(seed), &[("a", 9000)]));
+    let same = container_of(&mut Random(3), &[("b", 900)]);
+    let files =
+        |model, config| [("model.safetensors", model), ("same.safetensors", &*same), ("c.json", config)];
+    let commits = [(&*one, &b"{1}"[..]), (&*other, b"{2}")];
+    let commits =
+        commits.map(|(model, config)| (hub.commit(ID, "main", &files(model, config)), model, config));
+    answer(tierfs().arg("init").arg(place.store())).ok();
+    for (commit, model, config) in &commits {
+        let out = place.path(commit);
+        let url = format!("hf://{ID}@{commit}");
+        let import = || {
+            let mut command = tierfs();
+            command.env("HF_ENDPOINT", hub.endpoint()).env("HOME", place.path("home"));
+            answer(command.arg("import").arg(place.store()).args(["acme/m", &url])).ok();
+        };
+        import();
+        let read = hub.requests().len();
+        import();
+        let again = hub.requests().split_off(read);
+        assert!(!again.iter().any(|request| request.path.contains("/resolve/")), "{again:?}");
+        answer(tierfs().arg("export").arg(place.store()).arg("acme/m").arg(&out)).ok();
+        assert_same(&fs::read(out.join("model.safetensors")).unwrap(), model, "imported");
+        assert_same(&fs::read(out.join("same.safetensors")).unwrap(), &same, "imported");
+        assert_eq!(fs::read(out.join("c.json")).unwrap(), *config);
+    }
+}
+
+#[test]
+fn a_whole_file_is_compared_again_where_the_cache_does_not_say_that_it_was() {
+    const COMPARED: &str = "user.tierfs.sha256";
+    let (place, hub, model) = (Place::new(), Hub::start(), model());
+    hub.commit(ID, "main", &[("model.safetensors", &model)]);
+    let variables = [("HF_ENDPOINT", &*hub.endpoint())];
+    let noted = || -> Vec<PathBuf> {
+        let files = support::files_below(&place.path("cache")).into_iter();
+        let paths = files.map(|name| place.path("cache").join(name));
+        paths.filter(|path| rustix::fs::getxattr(path, COMPARED, &mut [0; 32]).is_ok()).collect()
+    };
+    for _ in 0..2 {
+        let mounted = mount(&place, "hf://acme/llama", &variables, &[]);
+        same_model(&mounted, ID, &model);
+        wait_until("the file was compared", || {
+            drop(fs::read(mounted.path("acme/llama/model.safetensors")));
+            noted().len() == 1
+        });
+        mounted.unmount();
+        for path in noted() {
+            rustix::fs::removexattr(&path, COMPARED).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_length_that_no_disk_has_is_refused() {
+    let place = Place::new();
+    let server = Server::start(move |request| match &*request.path {
+        "/acme/m/" => Reply::new(200, "<a href=\"large\">x</a>"),
+        _ => Reply::new(200, "").with("ETag", "\"a\"").with("Content-Length", (1_u64 << 60).to_string()),
+    });
+    let url = format!("http://127.0.0.1:{}/acme/m/", server.port());
+    let remote = format!("file://{}", place.path("remote").display());
+    fs::create_dir(place.path("remote")).unwrap();
+    let done = answer(tierfs().args(["index", &url, &remote, "--create"]));
+    assert!(done.code == Some(1) && format!("{done:?}").contains("more than 16 TiB"), "{done:?}");
+}

@@ -457,3 +457,40 @@ fn archives_that_lie_are_refused_soon() {
         assert!(begun.elapsed().as_secs() < 3);
     }
 }
+
+#[test]
+fn a_refresh_token_stays_with_the_server_of_tokens() {
+    let place = Place::new();
+    let other = Server::start(|_| Reply::json(&json!({"token": "t"})));
+    let elsewhere = format!("http://127.0.0.1:{}/token", other.port());
+    let tokens = Server::start(move |_| Reply { status: 307, ..Reply::to(elsewhere.clone()) });
+    let realm = format!("Bearer realm=\"http://127.0.0.1:{}/token\",service=\"s\"", tokens.port());
+    let registry = Server::start(move |_| Reply::new(401, "").with("WWW-Authenticate", realm.clone()));
+    let host = format!("127.0.0.1:{}", registry.port());
+    docker_config(&place, &json!({"auths": {(&*host): {"identitytoken": "of-a-helper"}}}));
+    let error = refusal(&*open(&format!("oci://{host}/acme/m:v1")).unwrap());
+    assert!(error.contains("redirects a token to another server"), "{error}");
+    assert_eq!((tokens.requests().len(), other.requests().len()), (1, 0));
+}
+
+#[test]
+fn an_archive_of_many_long_members_is_read_by_its_headers() {
+    let (place, len, count) = (Place::new(), 200 << 10, 300);
+    let mut archive = tar::Builder::new(Vec::new());
+    for index in 0..count {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(len);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, format!("{index}.bin"), std::io::repeat(7).take(len)).unwrap();
+    }
+    let layer = archive.into_inner().unwrap();
+    let server = Imitation::start(layer, "application/vnd.kitops.modelkit.model.v1.tar", 3600);
+    docker_config(&place, &json!({"auths": {(&*server.host()): {"auth": AUTH}}}));
+    assert_eq!(open(&server.url(":v1")).unwrap().list("").unwrap().len(), count);
+    let asked = |request: &super::Request| {
+        let (first, last) = request.header("range").strip_prefix("bytes=")?.split_once('-')?;
+        Some(last.parse::<u64>().ok()? + 1 - first.parse::<u64>().ok()?)
+    };
+    let bytes: u64 = server.blobs.requests().iter().filter_map(asked).sum();
+    assert!(bytes < 4 << 20, "{bytes}");
+}

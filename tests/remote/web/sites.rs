@@ -48,7 +48,7 @@ fn same_files(source: &dyn Source, files: &[(&str, Vec<u8>)]) {
 fn lists_of_nginx_lead_to_the_same_files() {
     let place = Place::new();
     let files = files(&place);
-    for (options, has_tags) in [("", true), ("autoindex_format json;", false), ("etag off;", false)] {
+    for (options, has_tags) in [("", true), ("autoindex_format json;", true), ("etag off;", false)] {
         let Some(nginx) = nginx(&place, "files", options) else { return };
         let url = format!("http://127.0.0.1:{}/", nginx.port);
         let source = open(&url).unwrap();
@@ -193,6 +193,7 @@ fn lists_without_end_and_pages_that_are_none_are_refused() {
 fn a_file_without_a_version_or_a_length_is_refused() {
     for (headers, wanted) in [
         (vec![], "which version it has"),
+        (vec![("Last-Modified", "Thu, 01 Jan 1970 00:00:01 GMT")], "which version it has"),
         (vec![("Transfer-Encoding", "identity"), ("ETag", "\"a\"")], "how long the file is"),
     ] {
         let server = Server::start(move |_| {
@@ -220,4 +221,20 @@ fn a_server_that_ignores_conditions_is_compared_with_the_list() {
     let error = source.client().get_version(&object.at, 0..10, &object.pin()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
     assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn a_file_that_the_server_refuses_is_left_out() {
+    let server = Server::start(move |request| match &*request.path {
+        "/" => {
+            Reply::new(200, "<a href=\"secret\">x</a><a href=\"plain\">x</a><a href=\"unversioned\">x</a>")
+        }
+        "/secret" => Reply::new(403, ""),
+        "/unversioned" => Reply::new(200, "text"),
+        _ => Reply::new(200, "text").with("ETag", "\"a\""),
+    });
+    let source = open(&format!("http://127.0.0.1:{}/", server.port())).unwrap();
+    let objects = source.list("").unwrap();
+    assert_eq!(objects.iter().map(|object| &*object.key).collect::<Vec<_>>(), ["plain"]);
+    assert_eq!(source.refused().as_deref(), Some("secret"));
 }

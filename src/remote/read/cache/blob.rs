@@ -39,7 +39,12 @@ pub struct Blob {
     pub(super) used: AtomicU64,
     /// Pieces that were there when it was opened, and that nobody has compared since.
     uncompared: Mutex<BTreeSet<u32>>,
+    /// How often pieces were dropped.
+    drops: AtomicU64,
 }
+
+/// The attribute of a file with the SHA-256 that all of its bytes were found to have.
+const SHA256: &str = "user.tierfs.sha256";
 
 impl Blob {
     /// Opens the cached file of a layout, or makes an empty one.
@@ -71,8 +76,9 @@ impl Blob {
         let here: BTreeSet<u32> = here.map(|(place, _)| place).collect();
         let stored = here.iter().filter_map(|place| layout.piece(*place));
         let stored = stored.map(|piece| u64::from(piece.raw)).sum();
+        let is_whole = here.len() == states.len();
         let pieces = PieceFile::new(layout.clone(), states, Some(digests), Some(data.clone()), map);
-        Ok(Blob {
+        let blob = Blob {
             pieces: Arc::new(pieces),
             data,
             disk,
@@ -80,7 +86,55 @@ impl Blob {
             stored: AtomicU64::new(stored),
             used: AtomicU64::new(0),
             uncompared: Mutex::new(here),
-        })
+            drops: AtomicU64::new(0),
+        };
+        if !is_whole {
+            blob.forget_sha256();
+        }
+        Ok(blob)
+    }
+
+    /// Whether all bytes of the file were found to have this SHA-256, by this mount or an earlier one.
+    pub fn has_sha256(&self, digest: &[u8; 32]) -> bool {
+        let mut found = [0; 32];
+        let Ok(Some(data)) = self.data.descriptor() else { return false };
+        rustix::fs::fgetxattr(data, SHA256, &mut found).is_ok_and(|len| len == found.len())
+            && found == *digest
+    }
+
+    /// Notes on disk that all bytes were found to have this SHA-256, unless pieces were dropped since [`drops`](Self::drops)
+    /// was asked. A disk without attributes has no notes.
+    pub fn note_sha256(&self, digest: &[u8; 32], drops: u64) {
+        // A crash must not leave the note without the bytes.
+        let is_saved = self.save().is_ok() && self.pieces.is_whole();
+        if let Ok(Some(data)) = self.data.descriptor()
+            && is_saved
+        {
+            let noted = rustix::fs::fsetxattr(data, SHA256, digest, rustix::fs::XattrFlags::empty());
+            if let Err(error) = noted {
+                log::debug!(
+                    "the cached {} is compared again by the next mount: {error}",
+                    self.layout().name()
+                );
+            }
+        }
+        if self.drops() != drops {
+            self.forget_sha256();
+        }
+    }
+
+    fn forget_sha256(&self) {
+        if let Ok(Some(data)) = self.data.descriptor()
+            && let Err(error) = rustix::fs::fremovexattr(data, SHA256)
+            && error != rustix::io::Errno::NODATA
+        {
+            log::debug!("the note of the cached {} stays: {error}", self.layout().name());
+        }
+    }
+
+    /// How often pieces were dropped.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::SeqCst)
     }
 
     /// Its pieces.
@@ -149,6 +203,8 @@ impl Blob {
 
     /// Forgets pieces whose bytes are wrong, so that they are fetched again.
     pub fn drop_pieces(&self, places: &[u32]) {
+        self.drops.fetch_add(1, Ordering::SeqCst);
+        self.forget_sha256();
         for place in self.pieces.forget(places) {
             let bytes = self.layout().piece(place).map_or(0, |piece| u64::from(piece.raw));
             self.stored.fetch_sub(bytes, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! | layer | files |
 //! |---|---|
 //! | one file: `.raw` (ModelPack), or any other type with a name | the file, by the annotation `org.cncf.model.filepath` or `org.opencontainers.image.title` |
-//! | an archive: a type that ends with `.tar` (KitOps, ModelPack) | its members, at their places in it |
+//! | an archive: a type that ends with `.tar` (KitOps, ModelPack), but for a file that `oras push` has named | its members, at their places in it |
 //! | a compressed archive: `.tar+gzip`, `.tar+zstd` | the archive itself, since parts of it cannot be read |
 
 use std::collections::BTreeMap;
@@ -22,8 +22,14 @@ use crate::remote::source::web::FILES_MAX;
 /// Annotations with the path of a file, the ones that count first.
 const NAMES: [&str; 3] =
     ["org.cncf.model.filepath", "org.cnai.model.filepath", "org.opencontainers.image.title"];
+/// The type that `oras push` gives to any file, with its name as a title. Layers of containers have it too, without one.
+const ANY_FILE: &str = "application/vnd.oci.image.layer.v1.tar";
+/// The annotation of a directory that `oras push` has made an archive of.
+const UNPACK: &str = "io.deis.oras.content.unpack";
 /// Bytes of an archive that are asked for at a time, where its headers are.
 const WINDOW: u64 = 128 << 10;
+/// The same behind a member that is longer: the next is likely as long.
+const ALONE: u64 = 4 << 10;
 /// The most bytes of headers of an archive.
 const HEADERS_MAX: u64 = 256 << 20;
 /// The most bytes of a digest that is shown as a name.
@@ -78,18 +84,20 @@ impl Manifest {
                 .ok_or_else(|| wrong("has a layer without a size"))?;
             let kind = text("mediaType").unwrap_or_default();
             let name = NAMES.iter().find_map(|name| layer.get("annotations")?.get(name)?.as_str());
-            let content = content_of(kind, name, &digest);
+            let is_packed =
+                layer.get("annotations").and_then(|all| all.get(UNPACK)?.as_str()) == Some("true");
+            let content = content_of(kind, name, is_packed, &digest);
             Ok(Layer { digest, bytes, content })
         };
         Ok(Manifest::Layers(layers.iter().map(layer).collect::<std::result::Result<_, Failure>>()?))
     }
 }
 
-fn content_of(kind: &str, name: Option<&str>, digest: &Digest) -> Content {
+fn content_of(kind: &str, name: Option<&str>, is_packed: bool, digest: &Digest) -> Content {
     let kind = kind.split(';').next().unwrap_or_default().trim();
     let short = || digest.hex().chars().take(SHORT).collect::<String>();
     let (is_archive, ending) = if kind.ends_with(".tar") {
-        (true, "")
+        (kind != ANY_FILE || name.is_none() || is_packed, "")
     } else if kind.ends_with("tar+gzip") || kind.ends_with("tar.gzip") {
         (false, ".tar.gz")
     } else if kind.ends_with("tar+zstd") {
@@ -169,7 +177,8 @@ fn error_of(client: &Client, at: &str, error: io::Error) -> Error {
 
 /// The files of an archive, by its headers.
 fn members(client: &Client, at: &str, bytes: u64) -> io::Result<Vec<Member>> {
-    let window = Window { client, at, bytes, position: 0, left: HEADERS_MAX, begin: 0, held: Vec::new() };
+    let window =
+        Window { client, at, bytes, position: 0, read_to: 0, left: HEADERS_MAX, begin: 0, held: Vec::new() };
     let mut archive = tar::Archive::new(window);
     let mut found = Vec::new();
     for entry in archive.entries_with_seek()? {
@@ -209,7 +218,9 @@ struct Window<'a> {
     at: &'a str,
     bytes: u64,
     position: u64,
-    /// Bytes that may still be fetched.
+    /// The end of the last read.
+    read_to: u64,
+    /// Bytes that may still be read.
     left: u64,
     /// The place of the held piece.
     begin: u64,
@@ -222,15 +233,17 @@ impl Read for Window<'_> {
             return Ok(0);
         }
         if self.held().is_empty() {
-            let range = self.position..self.bytes.min(self.position.saturating_add(WINDOW));
-            let refused = || refusal(self.client, self.at, "the headers of the archive do not end");
-            self.left = self.left.checked_sub(range.end - range.start).ok_or_else(refused)?;
+            let len = if self.position - self.read_to.min(self.position) < WINDOW { WINDOW } else { ALONE };
+            let range = self.position..self.bytes.min(self.position.saturating_add(len));
             let pin = Pin { version: Version::Fixed, bytes: self.bytes };
             self.begin = range.start;
             self.held = self.client.get_version(self.at, range, &pin).map_err(io::Error::other)?;
         }
         let len = self.held().read(out)?;
+        let refused = || refusal(self.client, self.at, "the headers of the archive do not end");
+        self.left = self.left.checked_sub(len as u64).ok_or_else(refused)?;
         self.position += len as u64;
+        self.read_to = self.position;
         Ok(len)
     }
 }
@@ -252,5 +265,25 @@ impl Seek for Window<'_> {
         };
         self.position = to.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         Ok(self.position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ANY_FILE, Content, content_of};
+    use crate::remote::source::registry::place::Digest;
+
+    #[test]
+    fn a_layer_of_any_type_with_a_title_is_a_file_unless_it_is_to_be_unpacked() {
+        let digest = Digest([0; 32]);
+        let content = |kind: &str, name: Option<&str>, is_packed| content_of(kind, name, is_packed, &digest);
+        let file = |name: &str| Content::File(name.to_owned());
+        assert_eq!(content(ANY_FILE, Some("model.gguf"), false), file("model.gguf"));
+        assert_eq!(content(ANY_FILE, Some("directory"), true), Content::Archive);
+        assert_eq!(content(ANY_FILE, None, false), Content::Archive);
+        let of_kit = "application/vnd.kitops.modelkit.model.v1.tar";
+        assert_eq!(content(of_kit, Some("model"), false), Content::Archive);
+        assert_eq!(content(&format!("{of_kit}+gzip"), Some("model"), false), file("model.tar.gz"));
+        assert_eq!(content("", None, false), file("000000000000"));
     }
 }
