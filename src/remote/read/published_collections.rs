@@ -172,7 +172,7 @@ impl Snapshots for Published {
         if found.manifest.is_removal() {
             return Ok(None);
         }
-        let files = Arc::new(Files::new(&self.source, &found.manifest));
+        let files = Arc::new(Files::new(&self.source, &found.manifest).map_err(to_io)?);
         let variant = self.variant(&found.manifest).map_err(to_io)?;
         Ok(Some(Snapshot { manifest: found.manifest, variant, files }))
     }
