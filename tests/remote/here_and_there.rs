@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use object_store::memory::InMemory;
 use support::{Place, Random, container_of};
 use tempfile::TempDir;
-use tierfs::model::Silent;
+use tierfs::format::snapshot::{keys, manifest};
+use tierfs::model::{OwnedCollectionName, Silent, hex};
 use tierfs::remote::client::{Client, Deadlines};
+use tierfs::remote::place::at::At;
 use tierfs::remote::place::remote::Remote;
 use tierfs::remote::push::publish::push;
 use tierfs::remote::read::cache::{Cache, Size};
@@ -54,9 +56,13 @@ fn opened(bucket: &Arc<Faulty>, cache: &Path) -> Opened {
 }
 
 fn opened_by(client: Client, cache: Option<Cache>) -> Opened {
+    opened_at(client, cache, HashMap::new())
+}
+
+fn opened_at(client: Client, cache: Option<Cache>, wanted: HashMap<OwnedCollectionName, At>) -> Opened {
     let remote = Remote::open(client).unwrap();
     let source = Source::new(remote, cache, Box::new(|_, _| ())).reading_ahead();
-    let disk = SnapshotDisk::new(Arc::new(Published::new(source, HashMap::new())));
+    let disk = SnapshotDisk::new(Arc::new(Published::new(source, wanted)));
     let store = Arc::new(Arc::new(disk).open_store().unwrap());
     let collection = store.collection("acme", "m").unwrap();
     let node = {
@@ -145,6 +151,28 @@ fn a_part_with_wrong_bytes_is_never_given_out() {
     }
     println!("{right} right, {failed} failed, {} requests", parts.load(Ordering::SeqCst));
     assert!(right > 200);
+}
+
+#[test]
+fn no_part_of_a_piece_is_read_of_a_snapshot_that_is_named_by_its_digest() {
+    let (objects, large) = bucket();
+    let client = quiet(&objects).client();
+    let stored = client.get(&keys::snapshot("acme", "m", 1), MIB).unwrap().unwrap();
+    let digest = hex(&manifest::digest(&stored).unwrap());
+    for (at, are_read) in [("1", true), (digest.as_str(), false)] {
+        let wanted = HashMap::from([(OwnedCollectionName::new("acme", "m"), At::parse(at))]);
+        for cached in [true, false] {
+            let folder = TempDir::new().unwrap();
+            let cache = cached.then(|| Cache::open(folder.path(), Size::Bytes(1 << 30)).unwrap());
+            let opened = opened_at(quiet(&objects).client(), cache, wanted.clone());
+            let before = opened.received();
+            for at in (12 * MIB..60 * MIB).step_by(9 << 20) {
+                assert!(opened.read(at, 4096).unwrap() == large[at as usize..at as usize + 4096]);
+            }
+            let fetched = opened.received() - before;
+            assert_eq!(fetched < 4 * MIB, are_read, "{at}, cached: {cached}: {fetched} bytes");
+        }
+    }
 }
 
 #[test]

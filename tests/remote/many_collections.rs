@@ -20,13 +20,13 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use support::{Mounted, Place, answer, get, run, tierfs};
+use support::{Mounted, Place, answer, as_user, get, run, tierfs};
 use tempfile::TempDir;
 use tierfs::control::controls;
 use tierfs::format::snapshot::keys;
 use tierfs::format::snapshot::manifest::Manifest;
-use tierfs::format::snapshot::tenant_list::TenantList;
-use tierfs::model::{Owner, Silent};
+use tierfs::format::snapshot::tenant_list::{LIST_BYTES_MAX, TenantList};
+use tierfs::model::{ErrorKind, Owner, Silent};
 use tierfs::remote::client::{Client, Deadlines};
 use tierfs::remote::place::garbage::{Keep, collect};
 use tierfs::remote::place::remote::Remote;
@@ -180,18 +180,26 @@ fn ten_thousand_collections_are_listed_in_few_requests_once_garbage_was_collecte
     println!("{} collections in {took:?} by {requests} requests", found.len());
     assert_eq!(found.len(), 10_001);
     assert!((0..10_000_u32).all(|number| found[&format!("c{number:05}")].0 == 0o700 + number % 64));
-    assert!(requests <= 15, "{requests}");
+    // The manifest that says who owns the tenant is among them.
+    assert!(requests <= 20, "{requests}");
     assert!(took < Duration::from_millis(1500), "{took:?}");
     assert!(vfs.store().open_collections().is_empty());
     // The first look into one opens that one.
     let (tenant, _) = vfs.lookup(Ino::ROOT, b"acme").unwrap();
     let attr = vfs.look_up_unopened(tenant, b"c00007").unwrap();
     let mut names = Vec::new();
-    vfs.list(attr.ino, 0, &mut |listed| {
-        names.push(listed.name);
-        true
-    })
-    .unwrap();
+    let mut look = || {
+        vfs.list(attr.ino, 0, &mut |listed| {
+            names.push(listed.name);
+            true
+        })
+    };
+    // It has another mode: whoever was let in by that of the list is not, until the kernel has the right one.
+    assert_eq!(look().unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(look().unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(vfs.take_pending_invalidations().nodes, [attr.ino]);
+    assert_ne!(vfs.stat(attr.ino).unwrap().mode, attr.mode);
+    look().unwrap();
     assert!(names.contains(&b"config.json".to_vec()));
     assert_eq!(vfs.store().open_collections().len(), 1);
     assert!(vfs.look_up_unopened(tenant, b"c00007").is_none());
@@ -407,6 +415,89 @@ fn a_list_that_is_missing_old_wrong_or_made_up_shows_no_wrong_name_and_no_wrong_
         assert_eq!(get(&mounted.path("acme/a"), "snapshot"), "2");
         mounted.unmount();
     }
+}
+
+#[test]
+fn a_list_lets_nobody_into_a_collection_that_its_owner_keeps_closed() {
+    let stand = Stand::new();
+    let (path, cache) = (stand.place.path("bucket/list/acme"), stand.place.path("cache"));
+    // The manifests of the first ones are read for the owner of the tenant.
+    for name in ["acme/a1", "acme/a2", "acme/a3", "acme/a4"] {
+        stand.place.import(name, &[&stand.place.path("a")], &[]);
+        stand.push(name, &[]);
+    }
+    let mut listed = TenantList::parse(&fs::read(&path).unwrap()).unwrap();
+    let hint = listed.0.get_mut("b").unwrap();
+    (hint.owner.mode, hint.owner.uid, hint.tenant_owner.mode) = (0o777, 65534, 0o700);
+    fs::write(&path, listed.to_text()).unwrap();
+    let options = ["--allow-other", "--cache", cache.to_str().unwrap()];
+    let mounted = stand.place.mount_store_by(&mut tierfs(), (&stand.url).into(), "remote", &options);
+    let text = list(&mounted);
+    assert!(text.contains("drwxrwxrwx"), "{text}");
+    let by = |user, line| as_user(user, user, &mounted.mountpoint, line);
+    let inside = by(65534, "cd acme/b && cat y/file.txt");
+    assert!(inside.out.is_empty() && inside.code != Some(0), "{inside:?}");
+    for line in ["cat acme/b/y/file.txt", "ls acme/b", "cat acme/b/.ctl/status"] {
+        let answer = by(65534, line);
+        assert!(answer.out.is_empty() && answer.err.contains("Permission denied"), "{line}: {answer:?}");
+    }
+    assert_eq!(by(12, "cat acme/b/y/file.txt").out, "second");
+    assert!(list(&mounted).contains("drwxr-s--- 4 12 34"));
+    mounted.unmount();
+}
+
+#[test]
+fn a_list_that_cannot_be_read_hinders_no_directory_push_or_collection_of_garbage() {
+    let stand = Stand::new();
+    let (path, cache) = (stand.place.path("bucket/list/acme"), stand.place.path("cache"));
+    let spoil = || fs::File::create(&path).unwrap().set_len(LIST_BYTES_MAX + 1).unwrap();
+    spoil();
+    let options = ["--cache", cache.to_str().unwrap(), "--follow", "0.2"];
+    let mounted = stand.place.mount_store_by(&mut tierfs(), (&stand.url).into(), "remote", &options);
+    assert!(list(&mounted).contains("drwxr-s--- "));
+    assert_eq!(get(&mounted.path("acme/a"), "snapshot"), "1");
+    stand.place.write("more/new.txt", "new");
+    stand.place.import("acme/a", &[&stand.place.path("more/new.txt")], &[]);
+    stand.push("acme/a", &[]);
+    let numbers = || TenantList::parse(&fs::read(&path).unwrap()).unwrap().0.len();
+    assert_eq!(numbers(), 1, "the push has made it anew");
+    spoil();
+    fs::write(stand.place.path("bucket/tierfs.pushed"), "0".repeat(32)).unwrap();
+    support::wait_until("the push is shown", || get(&mounted.path("acme/a"), "snapshot") == "2");
+    answer(tierfs().args(["gc", &stand.url])).ok();
+    assert_eq!(numbers(), 2);
+    mounted.unmount();
+}
+
+#[test]
+fn a_push_without_a_note_is_shown_while_others_push_all_the_time() {
+    let stand = Stand::new();
+    let (path, pushed) = (stand.place.path("bucket/list/acme"), stand.place.path("bucket/tierfs.pushed"));
+    let old = fs::read(&path).unwrap();
+    let cache = stand.place.path("cache");
+    let options = ["--cache", cache.to_str().unwrap(), "--follow", "0.2"];
+    let mounted = stand.place.mount_store_by(&mut tierfs(), (&stand.url).into(), "remote", &options);
+    assert_eq!(get(&mounted.path("acme/a"), "snapshot"), "1");
+    for (number, is_noted) in [("2", false), ("3", true)] {
+        stand.place.write("more/new.txt", number);
+        stand.place.import("acme/a", &[&stand.place.path("more/new.txt")], &[]);
+        let before = fs::read(&pushed).unwrap_or_else(|_| b"0".repeat(32));
+        stand.push("acme/a", &[]);
+        fs::write(&path, &old).unwrap();
+        match is_noted {
+            true => fs::write(&pushed, before).unwrap(),
+            false => fs::remove_file(&pushed).unwrap(),
+        }
+        let mut others = 0_u128;
+        support::wait_until("the push is shown", || {
+            if is_noted {
+                others += 1;
+                fs::write(&pushed, format!("{others:032x}")).unwrap();
+            }
+            get(&mounted.path("acme/a"), "snapshot") == number
+        });
+    }
+    mounted.unmount();
 }
 
 #[test]

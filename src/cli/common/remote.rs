@@ -89,22 +89,26 @@ struct Followed {
 
 impl Followed {
     /// Shows newer snapshots. A look at the last push, one small request for all collections, says whether there can be
-    /// any; a push that was killed may not have noted itself, so a few collections are asked for now and then.
+    /// any; a push that was killed may not have noted itself, so a few collections are asked for now and then, and
+    /// always where the remote does not say its last push.
     fn look(&mut self, store: &Store, is_asked: bool) -> Result<()> {
         let last_push = store.last_push();
-        let is_seen = last_push.is_some() && last_push == self.last_push;
-        let is_late = self.looked.elapsed() >= LOOKED_EVERY;
-        let look = match is_asked {
-            true => Look::All,
-            false if !is_seen => Look::Listed,
-            false if is_late => Look::Few,
-            false => return Ok(()),
+        let is_new = last_push.is_some() && last_push != self.last_push;
+        let is_late = last_push.is_none() || self.looked.elapsed() >= LOOKED_EVERY;
+        let looks = match is_asked {
+            true => [Some(Look::All), None],
+            // Where others push all the time, the lists do not say what a killed push has left.
+            false => [is_new.then_some(Look::Listed), is_late.then_some(Look::Few)],
         };
-        if let Some(error) = store.refresh(look)?.failed {
-            return Err(error);
+        let mut failed = Ok(());
+        for look in looks.into_iter().flatten() {
+            if let Some(error) = store.refresh(look)?.failed {
+                failed = failed.and(Err(error));
+            }
         }
+        failed?;
         self.last_push = last_push;
-        if look != Look::Listed {
+        if is_asked || is_late {
             self.looked = Instant::now();
         }
         Ok(())

@@ -93,8 +93,21 @@ const TIMEOUTS_MAX: u32 = 4;
 /// An object as it was read.
 pub(in crate::remote) struct Tagged {
     pub bytes: Vec<u8>,
-    /// As the server wrote it.
-    pub e_tag: Option<String>,
+    pub tag: Tag,
+}
+
+/// The tags of an object as the server wrote them: some servers compare one of them, some the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::remote) struct Tag {
+    e_tag: Option<String>,
+    version: Option<String>,
+}
+
+impl Tag {
+    /// Whether the server has said one.
+    pub fn is_known(&self) -> bool {
+        self.e_tag.is_some() || self.version.is_some()
+    }
 }
 
 /// The outcome of creating an object.
@@ -308,7 +321,7 @@ impl Client {
         }
     }
 
-    /// An object with its ETag; `None` if no object has this key.
+    /// An object with its tags; `None` if no object has this key.
     pub(in crate::remote) fn get_tagged(&self, key: &str, len_max: u64) -> Result<Option<Tagged>> {
         let get = |patience| {
             let (shared, path) = (self.shared.clone(), self.path(key));
@@ -316,13 +329,14 @@ impl Client {
                 let path = path?;
                 let whole = async {
                     let answer = shared.objects.get_opts(&path, GetOptions::default()).await?;
-                    let (len, e_tag) = (answer.meta.size, answer.meta.e_tag.clone());
+                    let len = answer.meta.size;
+                    let tag = Tag { e_tag: answer.meta.e_tag.clone(), version: answer.meta.version.clone() };
                     if len > len_max {
                         return Err(Failure::WrongLength(len));
                     }
                     let bytes = answer.bytes().await?.to_vec();
                     shared.counts.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                    Ok(Tagged { bytes, e_tag })
+                    Ok(Tagged { bytes, tag })
                 };
                 shared.soon(whole, patience).await?
             }
@@ -365,13 +379,11 @@ impl Client {
         put.map_err(|failure| self.error("writing", key, &failure))
     }
 
-    /// Replaces an object that has this ETag, or creates one that does not exist. `Put::Exists` if it is another by now;
-    /// `NotSupported` if the server cannot compare.
-    pub(in crate::remote) fn replace(&self, key: &str, bytes: Bytes, e_tag: Option<String>) -> Result<Put> {
-        let mode = match e_tag {
-            None => return self.create(key, bytes),
-            Some(e_tag) => PutMode::Update(UpdateVersion { e_tag: Some(e_tag), version: None }),
-        };
+    /// Replaces an object that has these tags. `Put::Exists` if it is another by now; `NotSupported` if the server cannot
+    /// compare.
+    pub(in crate::remote) fn replace(&self, key: &str, bytes: Bytes, tag: &Tag) -> Result<Put> {
+        let Tag { e_tag, version } = tag.clone();
+        let mode = PutMode::Update(UpdateVersion { e_tag, version });
         match self.upload(key, bytes, mode)? {
             Ok(_) => Ok(Put::Created),
             // It was removed meanwhile.

@@ -311,7 +311,11 @@ fn plan(
         }
     })?;
     for (tenant, rebuilding) in rebuilding {
-        rebuilding.end(remote, &tenant, lists.remove(&tenant).unwrap_or_default())?;
+        let made = rebuilding.end(remote, &tenant, lists.remove(&tenant).unwrap_or_default());
+        // Nothing but the speed of directories depends on it.
+        if let Err(error) = made {
+            log::warn!("{}: the list of {tenant} stays as it is: {error}", remote.place());
+        }
     }
     let mut candidates = Vec::new();
     let mut generation = generation;

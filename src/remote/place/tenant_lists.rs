@@ -12,8 +12,8 @@ use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::format::snapshot::tenant_list::{LIST_BYTES_MAX, ListedCollection, TenantList};
-use crate::model::{ErrorKind, Result};
-use crate::remote::client::{Put, Tagged};
+use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::{Put, Tag, Tagged};
 use crate::remote::place::remote::Remote;
 
 /// A list that others change all the time is given up.
@@ -21,22 +21,37 @@ const TRIES_MAX: u32 = 12;
 /// The pause after the first try; each further one takes longer.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The list of a tenant, and its ETag. One that cannot be read is empty.
-fn read(remote: &Remote, tenant: &str) -> Result<Option<(TenantList, Option<String>)>> {
+/// A list as it is stored.
+enum Stored {
+    Missing,
+    List(TenantList, Tag),
+    /// Its bytes are those of no list, too many, or not to be had.
+    Unreadable,
+}
+
+/// The list of a tenant. Fails only if the remote does not answer.
+fn read(remote: &Remote, tenant: &str) -> Result<Stored> {
     let key = keys::tenant_list(tenant);
-    let found = remote.client().get_tagged(&key, LIST_BYTES_MAX)?;
-    Ok(found.map(|Tagged { bytes, e_tag }| {
-        let list = TenantList::parse(&bytes).unwrap_or_else(|error| {
-            log::warn!("{}/{key}: {error}; it is made anew", remote.place());
-            TenantList::default()
-        });
-        (list, e_tag)
-    }))
+    let unreadable = |error: Error| {
+        log::warn!("{}/{key}: {error}; it counts as empty", remote.place());
+        Stored::Unreadable
+    };
+    match remote.client().get_tagged(&key, LIST_BYTES_MAX) {
+        Ok(None) => Ok(Stored::Missing),
+        Ok(Some(Tagged { bytes, tag })) => {
+            Ok(TenantList::parse(&bytes).map_or_else(unreadable, |list| Stored::List(list, tag)))
+        }
+        Err(error) if error.kind() == ErrorKind::Io => Err(error),
+        Err(error) => Ok(unreadable(error)),
+    }
 }
 
 /// The list of a tenant's collections; empty if it is missing or cannot be read.
 pub(in crate::remote) fn listed(remote: &Remote, tenant: &str) -> Result<TenantList> {
-    Ok(read(remote, tenant)?.map(|(list, _)| list).unwrap_or_default())
+    Ok(match read(remote, tenant)? {
+        Stored::List(list, _) => list,
+        Stored::Missing | Stored::Unreadable => TenantList::default(),
+    })
 }
 
 /// Changes the list of a tenant's collections.
@@ -45,12 +60,15 @@ pub(in crate::remote) fn change(
     tenant: &str,
     change: impl Fn(&mut TenantList),
 ) -> Result<()> {
-    let (key, mut refused) = (keys::tenant_list(tenant), None);
+    let (key, mut refused) = (keys::tenant_list(tenant), None::<Tag>);
     for tried in 0..TRIES_MAX {
-        let (before, e_tag) = read(remote, tenant)?.map_or((None, None), |(list, e_tag)| (Some(list), e_tag));
-        let mut list = before.clone().unwrap_or_default();
+        let stored = read(remote, tenant)?;
+        let mut list = match &stored {
+            Stored::List(list, _) => list.clone(),
+            Stored::Missing | Stored::Unreadable => TenantList::default(),
+        };
         change(&mut list);
-        if before.as_ref() == Some(&list) {
+        if matches!(&stored, Stored::List(before, _) if *before == list) {
             return Ok(());
         }
         let bytes = Bytes::from(list.to_text());
@@ -58,15 +76,19 @@ pub(in crate::remote) fn change(
             log::warn!("{}: {tenant} has too many collections for a list", remote.place());
             return Ok(());
         }
-        // Some servers refuse the ETag that they have just said.
-        let is_compared = before.is_none() || e_tag.is_some() && refused != Some(e_tag.clone());
-        let put = match is_compared {
-            true => remote.client().replace(&key, bytes.clone(), e_tag.clone()),
-            false => remote.client().put(&key, bytes.clone()).map(|_| Put::Exists),
+        let put = match &stored {
+            Stored::Missing => remote.client().create(&key, bytes.clone()),
+            // Some servers refuse the tag that they have just said.
+            Stored::List(_, tag) if tag.is_known() && refused.as_ref() != Some(tag) => {
+                remote.client().replace(&key, bytes.clone(), tag)
+            }
+            Stored::List(..) => remote.client().put(&key, bytes.clone()).map(|()| Put::Exists),
+            // It may stay unreadable here.
+            Stored::Unreadable => remote.client().put(&key, bytes.clone()).map(|()| Put::Created),
         };
         match put {
             Ok(Put::Created) => return Ok(()),
-            Ok(Put::Exists) => refused = Some(e_tag),
+            Ok(Put::Exists) => refused = if let Stored::List(_, tag) = stored { Some(tag) } else { None },
             // The next look says whether it is still there.
             Err(error) if error.kind() == ErrorKind::NotSupported => remote.client().put(&key, bytes)?,
             Err(error) => return Err(error),

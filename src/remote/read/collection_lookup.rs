@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
+use crate::format::snapshot::manifest::Manifest;
 use crate::format::snapshot::tenant_list::{ListedCollection, TenantList};
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 use crate::remote::client::runtime;
@@ -69,6 +69,11 @@ impl CollectionLookup {
     /// The collections whose snapshots the user names.
     pub fn wanted(&self) -> impl Iterator<Item = &OwnedCollectionName> {
         self.wanted.keys()
+    }
+
+    /// Whether the user names the snapshot of a collection by its digest.
+    pub fn is_by_digest(&self, key: &OwnedCollectionName) -> bool {
+        matches!(self.wanted.get(key), Some(At::Digest(_)))
     }
 
     /// Notes the listing that was just made.
@@ -243,21 +248,6 @@ impl CollectionLookup {
     pub fn entries(self: &Arc<Self>, tenant: &str) -> Result<Arc<Entries>> {
         let (lookup, of) = (self.clone(), tenant.to_owned());
         self.entries.get(tenant, move || lookup.list_entries(&of).map(|found| Answer::Of(Arc::new(found))))
-    }
-
-    /// The owner of a tenant of which nothing is open, if its list says so; `None` of a small remote, whose manifests are
-    /// read at the same time.
-    pub fn tenant_owner(self: &Arc<Self>, tenant: &str) -> Result<Option<OwnerAndMode>> {
-        if self.listed.lock().is_some() {
-            return Ok(None);
-        }
-        let tenant = self.tenant(tenant)?;
-        let head = |name: &String| tenant.heads.as_ref()?.get(&keys::escape(name));
-        let entry = tenant.names.iter().find_map(|name| {
-            let entry = tenant.list.0.get(name)?;
-            head(name).is_some_and(|head| is_of_head(entry, head)).then_some(entry)
-        });
-        Ok(entry.map(|entry| entry.tenant_owner))
     }
 
     /// The numbers of newest snapshots that the list of a tenant has now.

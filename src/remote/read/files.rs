@@ -256,6 +256,8 @@ pub struct Files {
     mirrors: Mirrors,
     /// Its log, where no piece has that.
     log: Option<Vec<u8>>,
+    /// Whether bytes are read only of pieces that were compared with their names.
+    in_whole_pieces: bool,
     /// By their index in the manifest, once they were used.
     layouts: Vec<OnceLock<FileLayout>>,
 }
@@ -282,7 +284,20 @@ impl Files {
             &source.remote,
             source.trust.is_some(),
         )?);
-        Ok(Files { source: source.clone(), manifest: manifest.clone(), mirrors, log: None, layouts })
+        let in_whole_pieces = source.trust.is_some();
+        Ok(Files {
+            source: source.clone(),
+            manifest: manifest.clone(),
+            mirrors,
+            log: None,
+            in_whole_pieces,
+            layouts,
+        })
+    }
+
+    /// The same of a snapshot that the user has named by its digest: all bytes are those that the digest says.
+    pub(in crate::remote) fn in_whole_pieces(self) -> Files {
+        Files { in_whole_pieces: true, ..self }
     }
 
     /// The same, with a log that no piece has.
@@ -600,7 +615,7 @@ impl Files {
         let len = range.end.saturating_sub(range.start);
         let Some((piece, inside)) = file.layout.verbatim(range.start, len) else { return Ok(None) };
         // A checksum of a block is no proof of who wrote it. A piece that is on its way is soon here.
-        if self.source.trust.is_some()
+        if self.in_whole_pieces
             || !self.source.reads_ahead
             || u64::from(piece.stored) <= 2 * FIRST_BYTES
             || len > FIRST_BYTES

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
+use crate::format::snapshot::manifest::Manifest;
 use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result, StoreId};
 use crate::remote::place::at::At;
@@ -95,7 +95,8 @@ impl Published {
         if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
             return Ok(opened);
         }
-        let files = Arc::new(Files::new(&self.source, &manifest)?);
+        let files = Files::new(&self.source, &manifest)?;
+        let files = Arc::new(if self.lookup.is_by_digest(&key) { files.in_whole_pieces() } else { files });
         let variant = self.variant(&manifest)?;
         let snapshot = Snapshot { manifest, variant, files };
         self.opened.lock().insert(key, snapshot.clone());
@@ -150,10 +151,6 @@ impl Snapshots for Published {
 
     fn known_entries(&self, tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
         self.lookup.known_entries(tenant)
-    }
-
-    fn tenant_owner(&self, tenant: &str) -> io::Result<Option<OwnerAndMode>> {
-        self.lookup.tenant_owner(tenant).map_err(to_io)
     }
 
     fn numbers(&self, tenant: &str) -> io::Result<HashMap<String, u64>> {

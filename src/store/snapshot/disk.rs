@@ -139,17 +139,13 @@ impl SnapshotDisk {
     }
 
     /// The collections that newer snapshots are looked for of. `last` is the one that the last look at a few ended with.
-    fn to_renew(
-        &self,
-        look: Look,
-        last: Option<&OwnedCollectionName>,
-    ) -> io::Result<Vec<OwnedCollectionName>> {
+    fn to_renew(&self, look: Look, last: Option<&OwnedCollectionName>) -> Vec<OwnedCollectionName> {
         let shown: BTreeMap<OwnedCollectionName, u64> = {
             let shown = self.shown.lock();
             let all = shown.collections.iter();
             all.map(|(place, shown)| (place.clone(), shown.manifest().number)).collect()
         };
-        Ok(match look {
+        match look {
             Look::All => shown.into_keys().collect(),
             Look::Few => {
                 let (before, behind): (Vec<_>, Vec<_>) =
@@ -158,8 +154,13 @@ impl SnapshotDisk {
             }
             Look::Listed => {
                 let tenants: BTreeSet<&str> = shown.keys().map(|place| place.tenant.as_str()).collect();
-                let numbers = tenants.into_iter().map(|tenant| Ok((tenant, self.source.numbers(tenant)?)));
-                let numbers = numbers.collect::<io::Result<HashMap<&str, HashMap<String, u64>>>>()?;
+                let numbers = tenants.into_iter().map(|tenant| {
+                    // Without its list, all of a tenant are asked for.
+                    let read = self.source.numbers(tenant);
+                    let read = read.inspect_err(|error| log::debug!("the list of {tenant}: {error}"));
+                    (tenant, read.unwrap_or_default())
+                });
+                let numbers: HashMap<&str, HashMap<String, u64>> = numbers.collect();
                 let listed = |place: &OwnedCollectionName| {
                     numbers.get(place.tenant.as_str()).and_then(|numbers| numbers.get(&place.name))
                 };
@@ -168,7 +169,7 @@ impl SnapshotDisk {
                 };
                 shown.iter().filter(is_old).map(|(place, _)| place.clone()).collect()
             }
-        })
+        }
     }
 
     /// The snapshot of a collection. `NotFound` if the source has none.
@@ -423,7 +424,7 @@ impl ShownSnapshots for SnapshotDisk {
         if let Some(found) = shown.collections.get(&key) {
             let of_manifest = ListedCollection::of(found.manifest(), [0; 32], 0);
             let entry = if entry.number == of_manifest.number { entry } else { &of_manifest };
-            let (owner, directory) = (entry.owner, entry.directory);
+            let (owner, directory) = (of_manifest.owner, entry.directory);
             return Ok(Some(UnopenedCollection { number: found.number, owner, directory }));
         }
         let number = match shown.unopened.get(&key) {
@@ -439,7 +440,7 @@ impl ShownSnapshots for SnapshotDisk {
 
     fn renew_all(&self, look: Look, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()> {
         let mut last = self.renewing.lock();
-        let places = self.to_renew(look, last.as_ref())?;
+        let places = self.to_renew(look, last.as_ref());
         if look == Look::Few {
             *last = places.last().cloned();
         }

@@ -31,7 +31,7 @@ pub trait Snapshots: Send + Sync {
     fn known_entries(&self, _tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
         None
     }
-    /// The owner of a tenant of which no collection is open, if that is known without opening one.
+    /// The owner of a tenant, where no manifest says it. A list is no word for who may enter.
     fn tenant_owner(&self, _tenant: &str) -> io::Result<Option<OwnerAndMode>> {
         Ok(None)
     }

@@ -81,18 +81,32 @@ impl Vfs {
             collection: Weak::new(),
             kept: None,
             of: None,
+            shown: None,
         };
+        let owner = Owner { uid: found.owner.uid, gid: found.owner.gid };
         {
             let mut collections = self.looked_up.collections.write();
             let known = collections.entry(found.number).or_insert_with(known);
             if known.collection.strong_count() > 0 {
                 return None;
             }
+            known.shown = Some((found.owner.mode, owner));
         }
         let directory = found.directory;
-        let owner = Owner { uid: found.owner.uid, gid: found.owner.gid };
         let attr = Attr::directory(ino, found.owner.mode, directory.modified, owner);
         Some(Attr { links: directory.links, atime: directory.accessed, ctime: directory.changed, ..attr })
+    }
+
+    /// Notes that the kernel gets the attributes of an inode as they are. From now on, requests for what is in a collection
+    /// are those of users whom its mode lets in.
+    pub(super) fn note_true_attributes(&self, ino: Ino) {
+        let Place::Node { collection, node: ROOT } = ino.place() else { return };
+        let is_otherwise = |known: &KnownCollection| known.is_shown_otherwise();
+        if self.looked_up.collections.read().get(&collection).is_some_and(is_otherwise)
+            && let Some(known) = self.looked_up.collections.write().get_mut(&collection)
+        {
+            known.shown = None;
+        }
     }
 
     /// The same of a name in the directory of a tenant, if its entry was listed.

@@ -7,6 +7,7 @@ use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
+use crate::format::log::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, OwnedCollectionName, Owner, Result};
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
@@ -85,11 +86,27 @@ pub(super) struct KnownCollection {
     pub kept: Option<Arc<Collection>>,
     /// Of a version, the number of its collection, which may have another name by now.
     pub of: Option<u32>,
+    /// The mode and owner that the kernel has from a list, until it gets those of the collection if they differ.
+    pub shown: Option<(u32, Owner)>,
 }
 
 impl KnownCollection {
     fn path(&self) -> String {
         format!("{}/{}", self.tenant, self.name)
+    }
+
+    /// Whether it is open and the kernel has other attributes of it.
+    pub fn is_shown_otherwise(&self) -> bool {
+        self.shown.is_some() && self.collection.strong_count() > 0
+    }
+
+    /// Fails with `Gone` if the kernel has let somebody in by the attributes of a list: it looks again then.
+    fn check_shown(&self) -> Result<()> {
+        if self.is_shown_otherwise() {
+            let text = format!("{} has another mode or owner than its list says", self.path());
+            return Err(Error::new(ErrorKind::Gone, text));
+        }
+        Ok(())
     }
 }
 
@@ -201,10 +218,17 @@ impl Vfs {
 
     /// Looks up `name` in a directory. Fails with `NotFound` where it does not exist.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        let found = self.named_in(self.locate(parent)?, name)?;
+        self.note_true_attributes(found.0);
+        Ok(found)
+    }
+
+    /// The target of `name` in a directory.
+    fn named_in(&self, directory: Located, name: &[u8]) -> Result<(Ino, Located)> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
         }
-        let located = match self.locate(parent)? {
+        let located = match directory {
             Located::Root if name == CONTROL_NAME.as_bytes() => {
                 Located::Control(ControlView::top(Scope::Mount))
             }
@@ -252,7 +276,8 @@ impl Vfs {
     pub fn walk(&self, path: &[u8]) -> Result<(Ino, Located)> {
         let mut at = (Ino::ROOT, Located::Root);
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            at = self.lookup(at.0, name)?;
+            // The kernel gets no attributes by this.
+            at = self.named_in(at.1, name)?;
         }
         Ok(at)
     }
@@ -309,6 +334,7 @@ impl Vfs {
         if let Some(attr) = self.stat_unopened(ino) {
             return Ok(attr);
         }
+        self.note_true_attributes(ino);
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
             Err(error) => match self.open_file(ino) {
@@ -384,8 +410,13 @@ impl Vfs {
             name: name.to_owned(),
             collection: Arc::downgrade(&collection),
             kept: self.store.shows_snapshots().then(|| collection.clone()),
+            shown: None,
         };
         let path = known.path();
+        let attributes = collection.state().node(ROOT).map(|node| {
+            let NodeEntry { mode, uid, gid, .. } = node.entry;
+            (mode, Owner { uid, gid })
+        });
         {
             let mut collections = self.looked_up.collections.write();
             match collections.get(&number) {
@@ -395,8 +426,16 @@ impl Vfs {
                     let before = before.path();
                     return Err(Error::corrupt(format!("{before} and {path} have the same number {number}")));
                 }
-                _ => collections.insert(number, known),
-            };
+                before => {
+                    let shown = before.and_then(|before| before.shown);
+                    let shown = shown.filter(|shown| Some(*shown) != attributes);
+                    collections.insert(number, KnownCollection { shown, ..known });
+                    if shown.is_some() {
+                        let root = Ino::of(Place::Node { collection: number, node: ROOT });
+                        self.queue_invalidation(Invalidation::default().and(root));
+                    }
+                }
+            }
         }
         self.finish_renames(&collection);
         Ok(collection)
@@ -446,6 +485,7 @@ impl Vfs {
         let (mut tenant, mut name, of) = {
             let collections = self.looked_up.collections.read();
             let Some(known) = collections.get(&number) else { return Ok(None) };
+            known.check_shown()?;
             if let Some(collection) = known.collection.upgrade() {
                 collection.note_lookup();
                 return Ok(Some(collection));
@@ -459,6 +499,9 @@ impl Vfs {
             }
         }
         let found = self.collection_named(&tenant, &name)?;
+        if let Some(known) = self.looked_up.collections.read().get(&number) {
+            known.check_shown()?;
+        }
         let is_it = found.state().number() == number;
         Ok(is_it.then_some(found))
     }
