@@ -392,7 +392,10 @@ fn known_by(options: &RemoteArgs, url: &str) -> Option<PathBuf> {
         Some(caches.filter_map(|cache| Some(cache.ok()?.path())).collect::<Vec<_>>())
     };
     let others = if options.cache.is_some() { Vec::new() } else { below().unwrap_or_default() };
-    named.chain(others).find(|directory| Cache::knows(directory, url))
+    // Of remotes that were at this URL one after the other, the last.
+    let known =
+        named.chain(others).filter_map(|directory| Some((Cache::known_since(&directory, url)?, directory)));
+    known.max().map(|(_, directory)| directory)
 }
 
 /// Makes logs of files that lie elsewhere, and belong to `owner` here.

@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, statvfs};
@@ -254,7 +254,13 @@ impl Cache {
 
     /// Whether the cache in a directory knows the remote at a URL.
     pub fn knows(directory: &Path, url: &str) -> bool {
-        directory.join(path_of(url)).is_file()
+        Cache::known_since(directory, url).is_some()
+    }
+
+    /// When the cache in a directory has last noted what it knows of the remote at a URL, if it knows that.
+    pub fn known_since(directory: &Path, url: &str) -> Option<SystemTime> {
+        let found = fs::symlink_metadata(directory.join(path_of(url))).ok()?;
+        if found.is_file() { found.modified().ok() } else { None }
     }
 
     /// The last that was known of the remote at a URL, if the cache has it.
