@@ -37,6 +37,9 @@ struct Write<'a> {
     flags: OpenFlags,
 }
 
+/// Bytes of a page of the kernel's page cache.
+const PAGE_BYTES: usize = 4096;
+
 impl Service for Dispatcher {
     fn answer(&self, request: Request<'_>, reply: Reply) {
         let Request { node, user, group, thread, operation, .. } = request;
@@ -199,6 +202,13 @@ impl Service for Dispatcher {
             Operation::Other(_) => reply.error(errno::NOT_SERVED),
         }
     }
+}
+
+/// Whether any page of a write, or its part in a page, is zeros.
+fn has_page_of_zeros(offset: u64, data: &[u8]) -> bool {
+    let until = PAGE_BYTES - (offset % PAGE_BYTES as u64) as usize;
+    let (first, rest) = data.split_at(until.min(data.len()));
+    std::iter::once(first).chain(rest.chunks(PAGE_BYTES)).any(|part| part.iter().all(|byte| *byte == 0))
 }
 
 impl Dispatcher {
@@ -390,8 +400,8 @@ impl Dispatcher {
     ) {
         let Some(open_file) = self.file(handle) else { return self.act(user, handle, data, reply) };
         self.handles.get(handle).iter().for_each(|open| open.writes());
-        if !flags.is_direct() {
-            // The kernel keeps the pages, and a program may map them.
+        if !flags.is_direct() && has_page_of_zeros(offset, data) {
+            // The kernel keeps the page, and a program may map it, though zeros may stay a hole here.
             open_file.note_pages();
         }
         let write = || self.write_from(&open_file, node, offset, data, kills_setid);
