@@ -3,7 +3,7 @@
 use crate::cli::Outcome;
 use crate::cli::common::output::{print, print_json};
 use crate::cli::common::process::own_owner;
-use crate::cli::common::remote::{SignArgs, describes};
+use crate::cli::common::remote::{PublishArgs, SignArgs, describes};
 use crate::model::{Error, OwnedCollectionName, Result};
 use crate::remote::client::Client;
 use crate::remote::index::collections::collection_of;
@@ -35,18 +35,8 @@ pub(super) struct Args {
     /// Read all bytes once, so that every later read is compared with their BLAKE3
     #[arg(long)]
     checksum: bool,
-    /// Create the remote if it does not exist
-    #[arg(long)]
-    create: bool,
-    /// A message for those who list snapshots
-    #[arg(long, default_value = "")]
-    message: String,
-    /// Give the snapshot this tag, which keeps it from being collected
-    #[arg(long, value_name = "TAG")]
-    tag: Option<String>,
-    /// Publish without conditional PUT, where the object storage lacks it. Nobody else may push meanwhile
-    #[arg(long)]
-    single_writer: bool,
+    #[command(flatten)]
+    publish: PublishArgs,
     /// Put the snapshot over one that is no index of these objects
     #[arg(long)]
     force: bool,
@@ -65,7 +55,7 @@ impl Args {
             None => collection_of(&*source),
         };
         let client = Client::open(&self.remote)?;
-        let remote = if self.create {
+        let remote = if self.publish.create {
             let id = random_id().map_err(|error| Error::io("reading /dev/urandom", error))?;
             Remote::open_or_create(client, id, now_seconds() as i64)?
         } else {
@@ -75,12 +65,16 @@ impl Args {
         let parameters = IndexParameters {
             describe: &*describe,
             reads: if self.checksum { Reads::All } else { Reads::Headers },
-            caption: Caption { message: self.message, tag: self.tag.clone() },
-            may: May { create: self.create, single_writer: self.single_writer, force: self.force },
+            caption: Caption { message: self.publish.message, tag: self.publish.tag.clone() },
+            may: May {
+                create: self.publish.create,
+                single_writer: self.publish.single_writer,
+                force: self.force,
+            },
             signer: self.signs.signer()?,
         };
         let done = publish_index(&remote, &*source, place.borrowed(), parameters)?;
-        if let Some(tag) = &self.tag {
+        if let Some(tag) = &self.publish.tag {
             set_tag(&remote, place.borrowed(), tag, done.number, Move::Refused)?;
         }
         match self.json {

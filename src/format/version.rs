@@ -105,7 +105,7 @@ impl VersionDifference {
         bytes
     }
 
-    /// The number of bytes of a head that begins with these. `Corrupt` if it is none.
+    /// The length in bytes of the head that begins with these bytes. `Corrupt` if they begin no head of a difference.
     pub fn head_bytes(fixed: &[u8; FIXED_BYTES]) -> Result<u64> {
         let mut reader = Reader::new(fixed);
         let (magic, version) = (reader.array::<4>()?, reader.u16()?);

@@ -19,6 +19,7 @@ mod following;
 mod garbage;
 mod here_and_there;
 mod history;
+mod http_request;
 mod imitation;
 mod kept;
 mod many_collections;

@@ -115,6 +115,24 @@ impl Followed {
     }
 }
 
+/// How a snapshot is published.
+#[cfg(feature = "remote")]
+#[derive(clap::Args)]
+pub(in crate::cli) struct PublishArgs {
+    /// Create the remote if it does not exist
+    #[arg(long)]
+    pub create: bool,
+    /// A message for those who list snapshots
+    #[arg(long, default_value = "")]
+    pub message: String,
+    /// Give the snapshot this tag, which keeps it from being collected
+    #[arg(long, value_name = "TAG")]
+    pub tag: Option<String>,
+    /// Publish without conditional PUT, where the object storage lacks it. Nobody else may push meanwhile
+    #[arg(long)]
+    pub single_writer: bool,
+}
+
 /// The signer of a snapshot.
 #[cfg(feature = "remote")]
 #[derive(clap::Args)]

@@ -225,7 +225,7 @@ pub struct CopyRange {
     pub to_handle: u64,
     pub to_offset: u64,
     pub bytes: u64,
-    /// Flags of the call, of which there are none yet.
+    /// Flags of copy_file_range(2), which defines none: a call with a flag is refused.
     pub flags: u64,
     /// Whether the reply has a number of 64 bits.
     pub is_wide: bool,

@@ -67,7 +67,8 @@ impl Client {
         runtime::wait(join_all(listed))?.into_iter().collect()
     }
 
-    /// The same, and no further than to this number of objects. A server answers a listing a thousand at a time.
+    /// The first `most` objects whose keys begin with `below` and a slash and come after `after`. A server
+    /// lists a thousand objects a request.
     pub(in crate::remote) async fn listed(
         &self,
         below: &str,

@@ -373,7 +373,7 @@ impl Client {
         self.put_tagged(key, bytes).map(drop)
     }
 
-    /// The same. Returns its ETag as listings have it, empty if it has none.
+    /// Creates an object or replaces it. Returns the ETag that a listing has of the object, empty if the server gives none.
     pub(in crate::remote) fn put_tagged(&self, key: &str, bytes: Bytes) -> Result<String> {
         let put = self.upload(key, bytes, PutMode::Overwrite)?;
         put.map_err(|failure| self.error("writing", key, &failure))

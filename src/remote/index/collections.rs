@@ -103,7 +103,7 @@ pub fn files(source: &dyn Source) -> Result<Vec<Elsewhere>> {
     Ok(all_named(source)?.iter().map(file).collect())
 }
 
-/// The objects of a source as one collection. `NotFound` if there are none.
+/// The objects of a source as one collection. `NotFound` if the source has no objects.
 fn all_named(source: &dyn Source) -> Result<Vec<Named>> {
     let objects = source.list("")?;
     if objects.is_empty() {

@@ -60,12 +60,12 @@ impl Remote {
         Ok((remote, listed))
     }
 
-    /// A remote that is not asked, and whose file had this text.
+    /// A remote that no request is sent to. `said` is the text that its file `tierfs.remote` had before.
     pub fn known(client: Client, said: &str) -> Result<Remote> {
         Remote::of(client, Some(said.as_bytes().to_vec()))
     }
 
-    /// The same, by a client with other deadlines.
+    /// This remote, with other deadlines for its requests.
     pub fn within(self, deadlines: Deadlines) -> Remote {
         Remote { client: self.client.within(deadlines), ..self }
     }

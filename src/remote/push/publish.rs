@@ -222,7 +222,7 @@ fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
 /// which bytes it has, but only a trusted snapshot says what a difference is from.
 fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<PieceName>, is_trusted: bool) {
     let may_stay = |piece: &Piece| !doomed.contains(&piece.name);
-    // Pieces that lie elsewhere are none of the remote.
+    // The remote itself has no bytes of pieces that refer to objects elsewhere.
     let is_here = |index| manifest.references.as_ref().is_none_or(|it| it.place_of(index).is_none());
     let pieces = (0..).zip(&manifest.pieces);
     for (index, piece) in pieces.filter(|(index, piece)| may_stay(piece) && is_here(*index)) {

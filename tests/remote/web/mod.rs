@@ -8,7 +8,7 @@ mod registries;
 mod sites;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use support::{Acceptor, Place, repository, wait_until};
+
+use crate::http_request::HttpRequest;
 
 /// A request as it arrived.
 #[derive(Clone, Debug, Default)]
@@ -95,9 +97,6 @@ impl Reply {
     }
 }
 
-/// The first byte of a client that wants to speak TLS.
-const TLS_HANDSHAKE: u8 = 22;
-
 /// A server whose answers a function makes.
 pub struct Server {
     acceptor: Acceptor,
@@ -127,25 +126,9 @@ fn answer_to(
     serve: &(dyn Fn(&Request) -> Reply + Send + Sync),
     noted: &Mutex<Vec<Request>>,
 ) -> io::Result<()> {
-    let (mut head, mut byte) = (Vec::new(), [0]);
-    while !head.ends_with(b"\r\n\r\n") {
-        client.read_exact(&mut byte)?;
-        head.push(byte[0]);
-        if head == [TLS_HANDSHAKE] {
-            return client.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-        }
-    }
-    let head = String::from_utf8_lossy(&head).into_owned();
-    let mut lines = head.lines();
-    let mut words = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let headers: BTreeMap<String, String> = lines
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect();
-    let len = headers.get("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
-    let mut body = vec![0; len];
-    client.read_exact(&mut body)?;
+    let Some(HttpRequest { method, target, headers, body }) = HttpRequest::read(&mut client)? else {
+        return Ok(());
+    };
     let path = decoded(target.split('?').next().unwrap_or_default());
     let body = String::from_utf8_lossy(&body).into_owned();
     let request = Request { method, path, target, headers, body };
